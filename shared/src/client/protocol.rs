@@ -1,0 +1,106 @@
+//! The client side of the protocol, without I/O: calls become lines, bytes become answers and news.
+
+use std::convert::Infallible;
+
+use serde_json::value::RawValue;
+
+use super::ClientError;
+use crate::error::RpcError;
+use crate::event::EventParams;
+use crate::frame::FrameDecoder;
+use crate::limits::ANSWER_BYTES;
+use crate::message::{Incoming, RequestId, request_line};
+use crate::request::Method;
+
+/// What came from the daemon.
+#[derive(Debug)]
+pub enum Received {
+    /// The answer to a call.
+    Answer {
+        /// The number of the call.
+        call: u64,
+        /// Its result, still unread, or the daemon's refusal.
+        outcome: Result<Box<RawValue>, RpcError>,
+    },
+    /// An event, or word of missing ones.
+    News(Box<EventParams>),
+}
+
+/// State of one connection, seen from the client.
+#[derive(Debug)]
+pub struct Protocol {
+    decoder: FrameDecoder<Infallible>,
+    calls: u64,
+}
+
+impl Default for Protocol {
+    fn default() -> Self {
+        Self { decoder: FrameDecoder::new(ANSWER_BYTES), calls: 0 }
+    }
+}
+
+impl Protocol {
+    /// The number and the line of a new call.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> (u64, Vec<u8>) {
+        self.calls += 1;
+        (self.calls, request_line(self.calls, M::NAME, params))
+    }
+
+    /// Takes bytes from the daemon.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.decoder.push(bytes, None);
+    }
+
+    /// The next thing that the daemon said, if it is complete.
+    ///
+    /// # Errors
+    /// [`ClientError::Garbled`] for what is no answer; [`ClientError::Rpc`] for an error that belongs
+    /// to the connection as a whole, such as `too_many_connections`.
+    pub fn next_received(&mut self) -> Result<Option<Received>, ClientError> {
+        loop {
+            let frame = self.decoder.next_frame().map_err(|error| ClientError::Garbled(error.to_string()))?;
+            let Some(frame) = frame else { return Ok(None) };
+            let incoming: Incoming<'_> = serde_json::from_slice(&frame.line)
+                .map_err(|error| ClientError::Garbled(error.to_string()))?;
+            // What is not understood is a notification that a newer daemon knows.
+            if let Some(received) = Self::understand(incoming)? {
+                return Ok(Some(received));
+            }
+        }
+    }
+
+    fn understand(incoming: Incoming<'_>) -> Result<Option<Received>, ClientError> {
+        if let Some(method) = incoming.method {
+            if method != "event" {
+                return Ok(None);
+            }
+            let params = incoming.params.map_or("null", RawValue::get);
+            let params =
+                serde_json::from_str(params).map_err(|error| ClientError::Garbled(error.to_string()))?;
+            return Ok(Some(Received::News(params)));
+        }
+        let call = match incoming.id {
+            Some(RequestId::Number(number)) => number.as_u64(),
+            Some(RequestId::Text(_)) | None => None,
+        };
+        let outcome = match (incoming.result, incoming.error) {
+            (_, Some(error)) => Err(error),
+            (Some(result), None) => Ok(result.to_owned()),
+            (None, None) => return Err(ClientError::Garbled("an answer without a result".into())),
+        };
+        match (call, outcome) {
+            (Some(call), outcome) => Ok(Some(Received::Answer { call, outcome })),
+            (None, Err(error)) => Err(ClientError::Rpc(error)),
+            (None, Ok(_)) => Err(ClientError::Garbled("an answer to a call that was not made".into())),
+        }
+    }
+
+    /// Reads the result of a call.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a result that does not fit the method.
+    pub fn result<M: Method>(outcome: Result<Box<RawValue>, RpcError>) -> Result<M::Result, ClientError> {
+        serde_json::from_str(outcome?.get())
+            .map_err(|error| ClientError::Garbled(format!("{}: {error}", M::NAME)))
+    }
+}

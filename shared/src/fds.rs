@@ -1,0 +1,105 @@
+//! Descriptors that travel with a line (`SCM_RIGHTS`), and who is at the other end of a socket.
+//!
+//! This is the only module of this crate that may contain `unsafe`, and it does so to take ownership
+//! of descriptors that the kernel has just put into this process.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt::PeerCredentials,
+};
+
+use crate::limits::FDS_PER_FRAME;
+
+/// Sends bytes with descriptors. They go with the first byte; the count of bytes sent is returned, and
+/// the rest must follow without descriptors.
+///
+/// # Errors
+/// What the system says; more than [`FDS_PER_FRAME`] descriptors are `InvalidInput`.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    if fds.len() > FDS_PER_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one line"));
+    }
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    Ok(sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
+}
+
+/// Receives bytes and the descriptors that came with them. Zero bytes: the other end has closed.
+///
+/// # Errors
+/// What the system says. Descriptors beyond [`FDS_PER_FRAME`] are closed by the kernel, and the
+/// message counts as invalid data.
+#[allow(unsafe_code, reason = "the kernel has just given these descriptors to us and to nobody else")]
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([RawFd; FDS_PER_FRAME]);
+    let mut slices = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket.as_fd().as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    let mut fds = Vec::new();
+    if !message.flags.contains(MsgFlags::MSG_CTRUNC) || message.cmsgs().is_ok() {
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(raw) = control {
+                // SAFETY: recvmsg has just installed these descriptors in this process; nobody else
+                // knows their numbers yet, so this is their one owner.
+                fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+    }
+    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors came with one line"));
+    }
+    Ok((message.bytes, fds))
+}
+
+/// The user at the other end of a Unix socket, as the kernel noted it when they connected or listened.
+///
+/// # Errors
+/// What the system says; the descriptor may be no Unix socket.
+pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
+    Ok(getsockopt(&socket.as_fd(), PeerCredentials)?.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_descriptor_arrives_with_its_line() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        assert_eq!(send(&here, b"line\n", &[writer.as_fd()]).unwrap(), 5);
+        drop(writer);
+        let mut buffer = [0; 64];
+        let (count, fds) = receive(&there, &mut buffer).unwrap();
+        assert_eq!((&buffer[..count], fds.len()), (&b"line\n"[..], 1));
+        std::fs::File::from(fds.into_iter().next().unwrap()).write_all(b"through it").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through it");
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_on_both_sides() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let many = vec![here.as_fd(); FDS_PER_FRAME + 1];
+        assert_eq!(send(&here, b"x", &many).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let raw: Vec<RawFd> = many.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let slices = [IoSlice::new(b"x")];
+        sendmsg::<()>(here.as_raw_fd(), &slices, &rights, MsgFlags::empty(), None).unwrap();
+        let error = receive(&there, &mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn the_peer_is_this_user() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        assert_eq!(peer_uid(&here).unwrap(), nix::unistd::Uid::effective().as_raw());
+    }
+}

@@ -1,0 +1,190 @@
+//! Frames: bytes go in, lines come out. No I/O, so the same code serves both clients and the daemon.
+//!
+//! A frame may have attachments (descriptors, for the daemon): they come with a chunk of bytes and
+//! belong to the last line that begins in it, because the kernel hands over a message's descriptors
+//! with its first byte and ends the read behind that message.
+
+/// A line that is longer than the limit. Its connection can't go on, as nobody knows where the next
+/// line begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a line is longer than the limit of {limit} bytes")]
+pub struct FrameTooLarge {
+    /// The limit in bytes, newline included.
+    pub limit: usize,
+}
+
+/// One line, without its newline.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame<A> {
+    /// The bytes.
+    pub line: Vec<u8>,
+    /// What came with them.
+    pub attachments: Vec<A>,
+}
+
+/// Cuts a stream of bytes into lines.
+#[derive(Debug)]
+pub struct FrameDecoder<A> {
+    buffer: Vec<u8>,
+    /// The bytes before this are handed out.
+    start: usize,
+    /// The bytes before this hold no newline.
+    scanned: usize,
+    limit: usize,
+    attachments: Vec<(u64, A)>,
+    /// The number of the line that begins at `start`.
+    line_number: u64,
+}
+
+/// A buffer that has grown past this is given back when it is empty.
+const KEEP_BYTES: usize = 16 * 1024;
+
+impl<A> FrameDecoder<A> {
+    /// A decoder for lines of at most `limit` bytes, newline included.
+    pub const fn new(limit: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, scanned: 0, limit, attachments: Vec::new(), line_number: 0 }
+    }
+
+    /// Takes the next bytes of the stream, and what came with them.
+    pub fn push(&mut self, bytes: &[u8], attachments: impl IntoIterator<Item = A>) {
+        let mut attachments = attachments.into_iter().peekable();
+        if attachments.peek().is_some() {
+            let line = self.line_number + self.last_line_begun(bytes);
+            self.attachments.extend(attachments.map(|attachment| (line, attachment)));
+        }
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.scanned -= self.start;
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// How many lines after the one at `start` the last line that begins in `bytes` is.
+    fn last_line_begun(&self, bytes: &[u8]) -> u64 {
+        let newlines = |bytes: &[u8]| memchr::memchr_iter(b'\n', bytes).count() as u64;
+        let before = newlines(&self.buffer[self.start..]);
+        before + newlines(&bytes[..bytes.len().saturating_sub(1)])
+    }
+
+    /// The next line, if one is complete. Empty lines are skipped.
+    ///
+    /// # Errors
+    /// [`FrameTooLarge`] as soon as a line can't end within the limit any more.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<A>>, FrameTooLarge> {
+        loop {
+            let Some(length) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) else {
+                self.scanned = self.buffer.len();
+                if self.buffer.len() - self.start >= self.limit {
+                    return Err(FrameTooLarge { limit: self.limit });
+                }
+                self.give_back();
+                return Ok(None);
+            };
+            let end = self.scanned + length;
+            if end + 1 - self.start > self.limit {
+                return Err(FrameTooLarge { limit: self.limit });
+            }
+            let line = self.buffer[self.start..end].to_vec();
+            self.start = end + 1;
+            self.scanned = self.start;
+            let attachments = self.take_attachments();
+            self.line_number += 1;
+            if !line.iter().all(u8::is_ascii_whitespace) || !attachments.is_empty() {
+                return Ok(Some(Frame { line, attachments }));
+            }
+        }
+    }
+
+    fn take_attachments(&mut self) -> Vec<A> {
+        let line_number = self.line_number;
+        let mine = self.attachments.iter().take_while(|(line, _)| *line <= line_number).count();
+        self.attachments.drain(..mine).map(|(_, attachment)| attachment).collect()
+    }
+
+    fn give_back(&mut self) {
+        if self.start == self.buffer.len() {
+            self.start = 0;
+            self.scanned = 0;
+            if self.buffer.capacity() > KEEP_BYTES {
+                self.buffer = Vec::new();
+            } else {
+                self.buffer.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn drain(decoder: &mut FrameDecoder<u8>) -> Vec<Frame<u8>> {
+        std::iter::from_fn(|| decoder.next_frame().unwrap()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn lines_do_not_depend_on_how_the_bytes_are_cut(
+            lines in prop::collection::vec("[a-z]{1,40}", 0..20),
+            cuts in prop::collection::vec(1usize..30, 1..60),
+        ) {
+            let stream: Vec<u8> = lines.iter().flat_map(|line| format!("{line}\n").into_bytes()).collect();
+            let mut decoder = FrameDecoder::new(64);
+            let mut got = Vec::new();
+            let mut rest = &stream[..];
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (chunk, tail) = rest.split_at(rest.len().min(*cut));
+                decoder.push(chunk, None);
+                got.extend(drain(&mut decoder).into_iter().map(|frame| String::from_utf8(frame.line).unwrap()));
+                rest = tail;
+            }
+            prop_assert_eq!(got, lines);
+        }
+
+        #[test]
+        fn no_line_over_the_limit_comes_out(bytes: Vec<u8>, limit in 1usize..50) {
+            let mut decoder = FrameDecoder::<u8>::new(limit);
+            decoder.push(&bytes, None);
+            while let Ok(Some(frame)) = decoder.next_frame() {
+                prop_assert!(frame.line.len() < limit);
+            }
+        }
+    }
+
+    #[test]
+    fn an_attachment_belongs_to_the_last_line_that_begins_in_its_chunk() {
+        let mut decoder = FrameDecoder::new(100);
+        decoder.push(b"first", []);
+        decoder.push(b" ends\nsecond\n", [7]);
+        decoder.push(b"third ", [8, 9]);
+        decoder.push(b"ends\nfourth\n", []);
+        let frames = drain(&mut decoder);
+        let attached: Vec<_> = frames.iter().map(|frame| frame.attachments.clone()).collect();
+        assert_eq!(attached, [vec![], vec![7], vec![8, 9], vec![]]);
+    }
+
+    #[test]
+    fn an_endless_line_ends_at_the_limit() {
+        let mut decoder = FrameDecoder::<u8>::new(1000);
+        for _ in 0..99 {
+            decoder.push(&[b'x'; 10], None);
+            assert_eq!(decoder.next_frame(), Ok(None));
+        }
+        decoder.push(&[b'x'; 10], None);
+        assert_eq!(decoder.next_frame(), Err(FrameTooLarge { limit: 1000 }));
+    }
+
+    #[test]
+    fn the_buffer_is_given_back() {
+        let mut decoder = FrameDecoder::<u8>::new(1 << 20);
+        decoder.push(&vec![b'x'; 500_000], None);
+        decoder.push(b"\n", None);
+        drain(&mut decoder);
+        assert_eq!(decoder.buffer.capacity(), 0);
+    }
+}

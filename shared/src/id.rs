@@ -1,0 +1,184 @@
+//! Task ids, and what a user may type for one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::limits::ID_PREFIX_CHARS;
+
+/// The id of a task: a random UUID, never given out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TaskId(Uuid);
+
+impl TaskId {
+    /// A new random id.
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// The id of these 128 bits.
+    pub const fn from_u128(bits: u128) -> Self {
+        Self(Uuid::from_u128(bits))
+    }
+
+    /// The 128 bits of this id; their order is the order of the written ids.
+    pub fn as_u128(self) -> u128 {
+        self.0.as_u128()
+    }
+
+    /// The first eight characters: what tables show.
+    pub fn short(self) -> String {
+        let mut text = self.to_string();
+        text.truncate(8);
+        text
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// What a user named a task by: its id, or a prefix of it of at least four characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskRef {
+    text: String,
+    low: u128,
+    high: u128,
+}
+
+/// Why a text can't name a task.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TaskRefError {
+    /// Fewer than four characters.
+    #[error("task id {0:?} is too short: give its first {ID_PREFIX_CHARS} characters or more")]
+    TooShort(String),
+    /// A character that is in no UUID, or a hyphen in the wrong place, or too long.
+    #[error("{0:?} is no task id: ids are UUIDs such as 3f2a9c1e-…, or their first characters")]
+    NotAnId(String),
+}
+
+impl TaskRef {
+    /// The smallest and the largest id that begin with this text.
+    pub fn range(&self) -> std::ops::RangeInclusive<TaskId> {
+        TaskId::from_u128(self.low)..=TaskId::from_u128(self.high)
+    }
+
+    /// The whole id, if the text is one.
+    pub fn exact(&self) -> Option<TaskId> {
+        (self.low == self.high).then(|| TaskId::from_u128(self.low))
+    }
+
+    /// The text as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl From<TaskId> for TaskRef {
+    fn from(id: TaskId) -> Self {
+        Self { text: id.to_string(), low: id.as_u128(), high: id.as_u128() }
+    }
+}
+
+impl FromStr for TaskRef {
+    type Err = TaskRefError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let not_an_id = || TaskRefError::NotAnId(text.chars().take(64).collect());
+        let hyphen_at = |place: usize| matches!(place, 8 | 13 | 18 | 23);
+        let mut bits: u128 = 0;
+        let mut digits = 0_u32;
+        let hyphenated = text.contains('-');
+        for (place, character) in text.chars().enumerate() {
+            if hyphenated && hyphen_at(place) {
+                if character != '-' {
+                    return Err(not_an_id());
+                }
+                continue;
+            }
+            let digit = character.to_digit(16).ok_or_else(not_an_id)?;
+            if digits == 32 {
+                return Err(not_an_id());
+            }
+            bits = (bits << 4) | u128::from(digit);
+            digits += 1;
+        }
+        if (digits as usize) < ID_PREFIX_CHARS {
+            return Err(TaskRefError::TooShort(text.to_owned()));
+        }
+        let free = 4 * (32 - digits);
+        let low = bits << free;
+        let high = low | 1_u128.checked_shl(free).map_or(u128::MAX, |one| one - 1);
+        Ok(Self { text: text.to_owned(), low, high })
+    }
+}
+
+impl Serialize for TaskRef {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for TaskRef {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for TaskRef {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "TaskRef".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A task id, or a unique prefix of one of four characters or more.",
+            "type": "string",
+            "minLength": ID_PREFIX_CHARS
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_prefix_of_an_id_covers_it(bits: u128, length in 4usize..=36) {
+            let id = TaskId::from_u128(bits);
+            let reference: TaskRef = id.to_string()[..length].parse().unwrap();
+            prop_assert!(reference.range().contains(&id));
+            prop_assert_eq!(reference.exact(), (length == 36).then_some(id));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text: String) {
+            let _ = text.parse::<TaskRef>();
+        }
+    }
+
+    #[test]
+    fn an_id_without_hyphens_is_an_id() {
+        let id = TaskId::random();
+        let text = id.to_string().replace('-', "");
+        assert_eq!(text.parse::<TaskRef>().unwrap().exact(), Some(id));
+    }
+
+    #[test]
+    fn what_is_no_id_is_named() {
+        assert!(matches!("abc".parse::<TaskRef>(), Err(TaskRefError::TooShort(_))));
+        for text in ["nope", "12345678x", "1234-5678", "3f2a9c1e-aaaa-aaaa-aaaa-aaaaaaaaaaaaa"] {
+            assert!(matches!(text.parse::<TaskRef>(), Err(TaskRefError::NotAnId(_))), "{text}");
+        }
+    }
+}

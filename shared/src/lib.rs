@@ -1,0 +1,34 @@
+//! What a program needs to speak with `bgd`: the wire types, the frame codec, the transport and two
+//! clients (one blocking, one on tokio) built from the same protocol implementation.
+//!
+//! This crate knows nobody else in the workspace. It may not keep state about tasks, decide anything
+//! about them, or start processes.
+//!
+//! ```no_run
+//! use bgd_shared::client::Client;
+//! use bgd_shared::request::{ListParams, TaskList};
+//!
+//! let socket = bgd_shared::socket::SocketPath::from_env()?;
+//! let mut client = Client::connect(&socket)?;
+//! let page = client.call::<TaskList>(&ListParams::default())?;
+//! println!("{} tasks are active", page.summary.active());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod client;
+pub mod error;
+pub mod event;
+pub mod fds;
+pub mod frame;
+pub mod id;
+pub mod limits;
+pub mod message;
+pub mod request;
+pub mod socket;
+pub mod task;
+pub mod text;
+pub mod time;
+pub mod transport;
+
+/// The version of the wire protocol that this crate speaks; it grows only when a change is not an addition.
+pub const PROTOCOL: u32 = 1;

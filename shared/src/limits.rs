@@ -1,0 +1,46 @@
+//! Limits of the protocol that both sides know. What a daemon allows beyond these is in its
+//! configuration and in the answer to `hello`.
+
+/// The longest request line in bytes, newline included, that a daemon takes without configuration.
+pub const FRAME_BYTES: usize = 1024 * 1024;
+
+/// The longest line in bytes that a client takes from a daemon.
+///
+/// Answers may be longer than requests: a `task.block` on many ids names every task.
+pub const ANSWER_BYTES: usize = 256 * 1024 * 1024;
+
+/// The most bytes of output that one `task.output` returns (before encoding).
+pub const OUTPUT_CHUNK_BYTES: u64 = 256 * 1024;
+
+/// The most bytes of output that `task.result` returns for a process task: the last ones.
+pub const RESULT_BYTES: u64 = 256 * 1024;
+
+/// The most bytes that one `task.write` takes (after decoding).
+pub const WRITE_BYTES: usize = 256 * 1024;
+
+/// The bytes at the start of an output that are kept when it grows past its limit.
+pub const OUTPUT_HEAD_BYTES: u64 = 64 * 1024;
+
+/// The most descriptors that may travel with one line.
+pub const FDS_PER_FRAME: usize = 8;
+
+/// The most tasks on one page of `task.list`.
+pub const LIST_PAGE: usize = 1000;
+
+/// The tasks on one page of `task.list` when the request names no `limit`.
+pub const LIST_PAGE_DEFAULT: usize = 100;
+
+/// How long `task.block` waits when the request names no `timeout_ms`, in milliseconds.
+pub const BLOCK_TIMEOUT_MS: u64 = 60_000;
+
+/// The shortest prefix of a task id that is taken for the id, in characters.
+pub const ID_PREFIX_CHARS: usize = 4;
+
+/// The longest description, session key, channel, tag or idempotency key, in bytes.
+pub const LABEL_BYTES: usize = 4096;
+
+/// The most tags of one task.
+pub const TAGS: usize = 64;
+
+/// The longest time limit, grace or timeout in milliseconds: about 100 years.
+pub const DURATION_MS: u64 = 100 * 365 * 24 * 3600 * 1000;

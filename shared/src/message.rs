@@ -1,0 +1,200 @@
+//! JSON-RPC 2.0 envelopes: what a line of the wire says before anybody looks at its params.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::error::{ErrorKind, RpcError};
+
+/// The id of a request, given back with its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RequestId {
+    /// A number.
+    Number(serde_json::Number),
+    /// A string.
+    Text(String),
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// A request or a notification, its params still unread.
+#[derive(Debug, Deserialize)]
+pub struct Request<'a> {
+    /// Always `2.0`.
+    #[serde(borrow, default)]
+    pub jsonrpc: Cow<'a, str>,
+    /// Missing in a notification.
+    #[serde(default)]
+    pub id: Option<RequestId>,
+    /// The name of the method.
+    #[serde(borrow)]
+    pub method: Cow<'a, str>,
+    /// Its params.
+    #[serde(borrow, default)]
+    pub params: Option<&'a RawValue>,
+}
+
+/// Reads a request line.
+///
+/// # Errors
+/// `parse_error` for what is no JSON, `invalid_request` for JSON that is no request.
+pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
+    let request: Request<'_> = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(error) if error.is_data() => {
+            let message = format!("not a JSON-RPC request: {error}");
+            return Err(RpcError::new(ErrorKind::InvalidRequest, message)
+                .hint(r#"send one object a line: {"jsonrpc":"2.0","id":1,"method":"…","params":{…}}"#));
+        }
+        Err(error) => {
+            return Err(RpcError::new(ErrorKind::ParseError, format!("not JSON: {error}"))
+                .hint("send one JSON object a line, in UTF-8"));
+        }
+    };
+    if request.jsonrpc != "2.0" {
+        return Err(RpcError::new(
+            ErrorKind::InvalidRequest,
+            format!("`jsonrpc` is {:?}, not \"2.0\"", request.jsonrpc),
+        ));
+    }
+    Ok(request)
+}
+
+/// Reads the params of a method. Missing params are an empty object.
+///
+/// # Errors
+/// `invalid_params`, naming the param and what it must be.
+pub fn parse_params<'a, P: Deserialize<'a>>(
+    method: &str,
+    params: Option<&'a RawValue>,
+) -> Result<P, RpcError> {
+    serde_json::from_str(params.map_or("{}", RawValue::get)).map_err(|error| {
+        RpcError::new(ErrorKind::InvalidParams, format!("params of {method}: {error}"))
+            .hint("bgd-protocol(7) names the params of every method")
+    })
+}
+
+#[derive(Serialize)]
+struct RequestOut<'a, P> {
+    jsonrpc: &'static str,
+    id: u64,
+    method: &'a str,
+    params: &'a P,
+}
+
+#[derive(Serialize)]
+struct ResultOut<'a, R> {
+    jsonrpc: &'static str,
+    id: &'a RequestId,
+    result: &'a R,
+}
+
+#[derive(Serialize)]
+struct ErrorOut<'a> {
+    jsonrpc: &'static str,
+    id: Option<&'a RequestId>,
+    error: &'a RpcError,
+}
+
+fn line_of(value: &impl Serialize) -> Vec<u8> {
+    let mut line = Vec::with_capacity(1024);
+    // The wire types have string keys only and no failing serializer, so this can't fail; an empty
+    // line, which every reader skips, is the harmless answer if it ever did.
+    if serde_json::to_writer(&mut line, value).is_err() {
+        line.clear();
+    }
+    line.push(b'\n');
+    line
+}
+
+/// The line of a request.
+pub fn request_line<P: Serialize>(id: u64, method: &str, params: &P) -> Vec<u8> {
+    line_of(&RequestOut { jsonrpc: "2.0", id, method, params })
+}
+
+/// The line of an answer.
+pub fn result_line<R: Serialize>(id: &RequestId, result: &R) -> Vec<u8> {
+    line_of(&ResultOut { jsonrpc: "2.0", id, result })
+}
+
+/// The line of an error. Without an id it answers a line whose id could not be read.
+pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Vec<u8> {
+    line_of(&ErrorOut { jsonrpc: "2.0", id, error })
+}
+
+/// A line that a client receives.
+#[derive(Debug, Deserialize)]
+pub struct Incoming<'a> {
+    /// The request that it answers.
+    #[serde(default)]
+    pub id: Option<RequestId>,
+    /// The name of a notification.
+    #[serde(borrow, default)]
+    pub method: Option<Cow<'a, str>>,
+    /// The params of a notification.
+    #[serde(borrow, default)]
+    pub params: Option<&'a RawValue>,
+    /// The result of a call that went well.
+    #[serde(borrow, default)]
+    pub result: Option<&'a RawValue>,
+    /// What went wrong.
+    #[serde(default)]
+    pub error: Option<RpcError>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_line_makes_it_panic(line: Vec<u8>) {
+            let _ = parse_request(&line);
+        }
+    }
+
+    #[test]
+    fn each_way_to_be_wrong_has_its_kind() {
+        let kind = |line: &str| parse_request(line.as_bytes()).unwrap_err().kind();
+        assert_eq!(kind("{"), ErrorKind::ParseError);
+        assert_eq!(kind("hello"), ErrorKind::ParseError);
+        assert_eq!(kind(&"[".repeat(100_000)), ErrorKind::InvalidRequest);
+        assert_eq!(kind("[]"), ErrorKind::InvalidRequest);
+        assert_eq!(kind(r#"{"jsonrpc":"2.0","id":1}"#), ErrorKind::InvalidRequest);
+        assert_eq!(kind(r#"{"jsonrpc":"1.0","method":"hello"}"#), ErrorKind::InvalidRequest);
+        assert_eq!(parse_request(b"\xff").unwrap_err().kind(), ErrorKind::ParseError);
+    }
+
+    #[test]
+    fn params_that_nest_too_deeply_are_an_error() {
+        let deep = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"hello","params":{}{}}}"#,
+            "[".repeat(400_000),
+            "]".repeat(400_000)
+        );
+        let error = match parse_request(deep.as_bytes()) {
+            Ok(request) => parse_params::<crate::request::HelloParams>("hello", request.params).unwrap_err(),
+            Err(error) => error,
+        };
+        assert_ne!(error.kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn an_unknown_param_is_named() {
+        let raw: Box<RawValue> = serde_json::from_str(r#"{"idd":"x"}"#).unwrap();
+        let error = parse_params::<crate::request::IdParams>("task.get", Some(&raw)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidParams);
+        assert!(error.message.contains("idd"), "{}", error.message);
+    }
+}

@@ -1,0 +1,195 @@
+//! Where the daemon's socket is, and whether its folder can be trusted.
+//!
+//! Client and daemon apply the same rules, so neither speaks with an impostor.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::Uid;
+
+/// The path of a daemon's socket, and where it was taken from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketPath {
+    path: PathBuf,
+}
+
+/// The most bytes that a socket's path may have: the size of `sun_path`, less the final NUL.
+pub const PATH_BYTES: usize = 107;
+
+/// What is wrong with a socket's path or folder.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The path does not fit into a socket address.
+    #[error("the socket path {} has {} bytes, at most {PATH_BYTES} fit; set BGD_SOCKET to a shorter one", .0.display(), .0.as_os_str().len())]
+    PathTooLong(PathBuf),
+    /// A relative path means another socket in each folder.
+    #[error("the socket path {} is not absolute; set BGD_SOCKET to an absolute path", .0.display())]
+    NotAbsolute(PathBuf),
+    /// The folder is a symbolic link, which another user may have laid.
+    #[error("{} is a symbolic link; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
+    Link(PathBuf),
+    /// The folder's place is taken by something else.
+    #[error("{} is not a folder; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
+    NotAFolder(PathBuf),
+    /// Somebody else owns the folder.
+    #[error("{} belongs to uid {owner}, not to you (uid {me}); set BGD_SOCKET to a path in a folder of your own", .path.display())]
+    ForeignOwner {
+        /// The folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The caller.
+        me: u32,
+    },
+    /// Others may enter the folder.
+    #[error("{} has mode {mode:04o}, so others could reach the socket; run: chmod 700 {}", .path.display(), .path.display())]
+    TooOpen {
+        /// The folder.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The folder is not there.
+    #[error("{} does not exist", .0.display())]
+    Missing(PathBuf),
+    /// The folder could not be looked at or made.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl SocketPath {
+    /// `$BGD_SOCKET`, else `$XDG_RUNTIME_DIR/bgd/bgd.sock`, else `/tmp/bgd-<uid>/bgd.sock`. An empty
+    /// variable counts as unset.
+    ///
+    /// # Errors
+    /// The path is too long, or not absolute.
+    pub fn from_env() -> Result<Self, SocketError> {
+        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Self::new(match (var("BGD_SOCKET"), var("XDG_RUNTIME_DIR")) {
+            (Some(path), _) => path,
+            (None, Some(runtime)) => runtime.join("bgd/bgd.sock"),
+            (None, None) => PathBuf::from(format!("/tmp/bgd-{}/bgd.sock", Uid::effective())),
+        })
+    }
+
+    /// A path that the user named.
+    ///
+    /// # Errors
+    /// The path is too long, or not absolute.
+    pub fn new(path: impl Into<PathBuf>) -> Result<Self, SocketError> {
+        let path = path.into();
+        if !path.is_absolute() || path.file_name().is_none() {
+            return Err(SocketError::NotAbsolute(path));
+        }
+        if path.as_os_str().len() > PATH_BYTES {
+            return Err(SocketError::PathTooLong(path));
+        }
+        Ok(Self { path })
+    }
+
+    /// The socket.
+    pub fn as_path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of the socket.
+    pub fn folder(&self) -> &Path {
+        // `new` refuses a path without a file name, so there is always a parent.
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// A file beside the socket, named after it: `bgd.sock` gives `bgd.sock.lock`.
+    pub fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".");
+        name.push(suffix);
+        name.into()
+    }
+
+    /// Checks that the folder is a real one, belongs to this user and is closed to all others.
+    ///
+    /// # Errors
+    /// Each way to be wrong has its own.
+    pub fn check_folder(&self) -> Result<(), SocketError> {
+        let path = self.folder();
+        let owned = || path.to_path_buf();
+        let meta = fs::symlink_metadata(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => SocketError::Missing(owned()),
+            _ => SocketError::Io { path: owned(), source },
+        })?;
+        let me = Uid::effective().as_raw();
+        if meta.is_symlink() {
+            Err(SocketError::Link(owned()))
+        } else if !meta.is_dir() {
+            Err(SocketError::NotAFolder(owned()))
+        } else if meta.uid() != me {
+            Err(SocketError::ForeignOwner { path: owned(), owner: meta.uid(), me })
+        } else if meta.mode() & 0o077 != 0 {
+            Err(SocketError::TooOpen { path: owned(), mode: meta.mode() & 0o7777 })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes the folder (0700) if it is missing, then checks it.
+    ///
+    /// # Errors
+    /// It can't be made, or must not be used.
+    pub fn prepare_folder(&self) -> Result<(), SocketError> {
+        match self.check_folder() {
+            Err(SocketError::Missing(path)) => {
+                match fs::DirBuilder::new().mode(0o700).create(&path) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(source) => return Err(SocketError::Io { path, source }),
+                }
+                self.check_folder()
+            }
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_path_must_fit_and_be_absolute() {
+        assert!(matches!(SocketPath::new("bgd.sock"), Err(SocketError::NotAbsolute(_))));
+        assert!(matches!(SocketPath::new("/"), Err(SocketError::NotAbsolute(_))));
+        let long = format!("/{}", "x".repeat(107));
+        assert!(matches!(SocketPath::new(long), Err(SocketError::PathTooLong(_))));
+        assert!(SocketPath::new(format!("/{}", "x".repeat(106))).is_ok());
+    }
+
+    #[test]
+    fn a_missing_folder_is_made_for_the_user_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let socket = SocketPath::new(home.path().join("run/bgd.sock")).unwrap();
+        assert!(matches!(socket.check_folder(), Err(SocketError::Missing(_))));
+        socket.prepare_folder().unwrap();
+        assert_eq!(fs::metadata(socket.folder()).unwrap().mode() & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn links_files_and_open_folders_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| SocketPath::new(home.path().join(name).join("bgd.sock")).unwrap();
+        fs::create_dir(home.path().join("open")).unwrap();
+        fs::set_permissions(home.path().join("open"), fs::Permissions::from_mode(0o755)).unwrap();
+        symlink("open", home.path().join("link")).unwrap();
+        fs::write(home.path().join("file"), "").unwrap();
+        assert!(matches!(at("open").check_folder(), Err(SocketError::TooOpen { mode: 0o755, .. })));
+        assert!(matches!(at("link").check_folder(), Err(SocketError::Link(_))));
+        assert!(matches!(at("file").check_folder(), Err(SocketError::NotAFolder(_))));
+    }
+}

@@ -1,0 +1,310 @@
+//! The task object, as every method returns it. The environment of a task is never in it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::TaskId;
+use crate::text::OsText;
+use crate::time::Timestamp;
+
+/// Where a task is in its life.
+///
+/// ```text
+/// pending ─▶ running ─▶ completed | failed | cancelled
+/// pending ─▶ cancelled
+/// completed ─▶ resumed ─▶ completed | failed | cancelled      (agent tasks only)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Waits for a free slot.
+    Pending,
+    /// Has a slot.
+    Running,
+    /// A follow-up prompt is with the agent.
+    Resumed,
+    /// Ended well.
+    Completed,
+    /// Ended badly; `error` says how.
+    Failed,
+    /// Was ended by a user, by the end of its parent session or by the end of the daemon.
+    Cancelled,
+}
+
+impl Status {
+    /// Every status, in the order of the summary.
+    pub const ALL: [Self; 6] =
+        [Self::Pending, Self::Running, Self::Resumed, Self::Completed, Self::Failed, Self::Cancelled];
+
+    /// Whether the task is still to end.
+    pub const fn is_active(self) -> bool {
+        matches!(self, Self::Pending | Self::Running | Self::Resumed)
+    }
+
+    /// The word on the wire and in tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Resumed => "resumed",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Status {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|status| status.as_str()).collect();
+            format!("unknown status {text:?}: one of {}", known.join(", "))
+        })
+    }
+}
+
+/// What does the work of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A command.
+    Process,
+    /// A prompt given to an AI agent.
+    Agent,
+}
+
+/// How a task came to the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Started by the daemon, in the background from the first moment.
+    Submit,
+    /// Started by the daemon as a foreground job.
+    Run,
+    /// Started by another program and handed over while it ran.
+    Handoff,
+}
+
+/// How a process ended. An exit code is never made up: where it can't be known, the reason is told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// It exited with this code, 0 to 255.
+    Code(i32),
+    /// A signal of this number ended it.
+    Signal(i32),
+    /// Nobody can say, and this is why.
+    Unknown(Box<str>),
+}
+
+impl Exit {
+    /// The exit status as a shell reports it: the code, or 128 + the signal. `None` where it is not known.
+    pub fn shell_code(&self) -> Option<i32> {
+        match self {
+            Self::Code(code) => Some(*code),
+            Self::Signal(signal) => Some(128 + signal),
+            Self::Unknown(_) => None,
+        }
+    }
+}
+
+/// What is known of a task's work while it goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Progress {
+    /// Bytes of output so far. The daemon is not in the data path, so for a running process this may be
+    /// a moment old; `task.get` and `task.output` look it up.
+    pub output_bytes: u64,
+    /// The last line of the output, cut to 200 characters. Only `task.get` and `task.output` look it up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<String>,
+    /// How many tools the agent has called. Always 0 for a process.
+    #[serde(default)]
+    pub tool_calls: u64,
+    /// The agent's last three tools, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_tools: Vec<String>,
+    /// When the task last showed that it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<Timestamp>,
+}
+
+/// Where a task's output is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Output {
+    /// The file that the task writes to: stdout and stderr in true order, or stdout alone with `split`.
+    pub path: String,
+    /// The file of stderr, with `split`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_path: Option<String>,
+    /// The size of the output so far, in bytes, dropped ones included: offsets stay true. With `split`
+    /// both streams together.
+    pub bytes: u64,
+    /// Bytes that were given back to the disk because the output grew past `limits.output_bytes`. They
+    /// lie behind the first 64 KiB of the file and read as NUL.
+    pub dropped_bytes: u64,
+    /// The same for the file of stderr, with `split`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stderr_dropped_bytes: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// A task, as it was at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// Command or agent.
+    pub kind: Kind,
+    /// How it came to the daemon.
+    pub origin: Origin,
+    /// Whether it is somebody's foreground job at this moment.
+    #[serde(default)]
+    pub foreground: bool,
+    /// Where it is in its life.
+    pub status: Status,
+    /// What its submitter called it; else the command.
+    pub description: String,
+    /// The command, if it was given as arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argv: Option<Vec<OsText>>,
+    /// The command, if it was given as a line for the shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<OsText>,
+    /// The prompt of an agent task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The agent's name, of an agent task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The agent's own id of the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_session: Option<String>,
+    /// The parent session: who asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Where news of it is delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// Free labels of its submitter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// The folder it runs in.
+    pub cwd: OsText,
+    /// The process id of its leader, once it has started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// The number of this run: 1, and one more with each resume.
+    pub run: u32,
+    /// How often it was resumed.
+    pub resume_count: u32,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When its process was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Timestamp>,
+    /// When its result was first asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retrieved_at: Option<Timestamp>,
+    /// How its process ended; null while it has not.
+    pub exit: Option<Exit>,
+    /// Why it failed or was cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether its leader has ended while other processes of its tree live on.
+    #[serde(default)]
+    pub lingering: bool,
+    /// What is known of its work.
+    pub progress: Progress,
+    /// Where its output is.
+    pub output: Output,
+}
+
+/// How many tasks are in each status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Summary {
+    /// Waiting for a slot.
+    pub pending: u64,
+    /// Having a slot.
+    pub running: u64,
+    /// Being resumed.
+    pub resumed: u64,
+    /// Ended well.
+    pub completed: u64,
+    /// Ended badly.
+    pub failed: u64,
+    /// Ended by request.
+    pub cancelled: u64,
+}
+
+impl Summary {
+    /// `pending`, `running` and `resumed` together.
+    pub const fn active(&self) -> u64 {
+        self.pending + self.running + self.resumed
+    }
+
+    /// All of them.
+    pub const fn total(&self) -> u64 {
+        self.active() + self.completed + self.failed + self.cancelled
+    }
+
+    /// The count of one status.
+    pub const fn count(&self, status: Status) -> u64 {
+        match status {
+            Status::Pending => self.pending,
+            Status::Running => self.running,
+            Status::Resumed => self.resumed,
+            Status::Completed => self.completed,
+            Status::Failed => self.failed,
+            Status::Cancelled => self.cancelled,
+        }
+    }
+
+    /// The count of one status, to be changed.
+    pub const fn count_mut(&mut self, status: Status) -> &mut u64 {
+        match status {
+            Status::Pending => &mut self.pending,
+            Status::Running => &mut self.running,
+            Status::Resumed => &mut self.resumed,
+            Status::Completed => &mut self.completed,
+            Status::Failed => &mut self.failed,
+            Status::Cancelled => &mut self.cancelled,
+        }
+    }
+}
+
+/// A resource limit of a process, as `setrlimit` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Rlimit {
+    /// The limit in force; null for no limit.
+    pub soft: Option<u64>,
+    /// How far the soft one may be raised; null for no limit.
+    pub hard: Option<u64>,
+}
+
+/// Resource limits by the names that `prlimit` uses: `nofile`, `core`, `stack`, …
+pub type Rlimits = BTreeMap<String, Rlimit>;

@@ -1,0 +1,94 @@
+//! Points in time on the wire: RFC 3339, UTC, milliseconds.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A wall-clock time in milliseconds since 1970-01-01T00:00:00Z. It is for people to read: nothing is
+/// decided by it, because such a clock can be set back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+/// The largest and smallest value that RFC 3339 can write, in milliseconds (years −9999 to 9999).
+const RANGE_MS: std::ops::RangeInclusive<i64> = -377_705_023_201_000..=253_402_207_200_999;
+
+impl Timestamp {
+    /// From milliseconds since 1970; values that RFC 3339 can't write are moved to the nearest that it can.
+    pub fn from_unix_ms(ms: i64) -> Self {
+        Self(ms.clamp(*RANGE_MS.start(), *RANGE_MS.end()))
+    }
+
+    /// The wall clock's time now.
+    pub fn now() -> Self {
+        Self::from_unix_ms(jiff::Timestamp::now().as_millisecond())
+    }
+
+    /// Milliseconds since 1970.
+    pub fn unix_ms(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stamp = jiff::Timestamp::from_millisecond(self.0).unwrap_or_default();
+        write!(f, "{stamp:.3}")
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = jiff::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse::<jiff::Timestamp>().map(|stamp| Self(stamp.as_millisecond()))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Timestamp {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "RFC 3339, UTC, milliseconds.",
+            "type": "string",
+            "format": "date-time"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_written_with_milliseconds_in_utc() {
+        let stamp = Timestamp::from_unix_ms(1_760_000_000_007);
+        assert_eq!(stamp.to_string(), "2025-10-09T08:53:20.007Z");
+        assert_eq!(stamp.to_string().parse::<Timestamp>().unwrap(), stamp);
+    }
+
+    #[test]
+    fn the_ends_of_the_range_can_be_written() {
+        for ms in [i64::MIN, i64::MAX, 0, -1] {
+            let stamp = Timestamp::from_unix_ms(ms);
+            assert_eq!(stamp.to_string().parse::<Timestamp>().unwrap(), stamp);
+        }
+    }
+}

@@ -10,8 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// The largest and smallest value that RFC 3339 can write, in milliseconds (years −9999 to 9999).
-const RANGE_MS: std::ops::RangeInclusive<i64> = -377_705_023_201_000..=253_402_207_200_999;
+/// The largest and smallest value that RFC 3339 can write, in milliseconds (years 0 to 9999).
+const RANGE_MS: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_200_999;
 
 impl Timestamp {
     /// From milliseconds since 1970; values that RFC 3339 can't write are moved to the nearest that it can.

@@ -1,0 +1,209 @@
+//! The machine: every input against every state, written out.
+
+mod facts;
+mod requests;
+mod stop;
+mod wait;
+
+use std::collections::BTreeSet;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::task::Summary;
+use serde::{Deserialize, Serialize};
+
+use super::CoreLimits;
+use super::effect::{CoreError, Effect, Reply};
+use super::input::{Input, ReplyTo};
+use super::registry::{ListQuery, Page, Registry};
+use super::task::{Ordinal, Snapshot, State};
+use super::time::{Mono, Now};
+use super::waiters::{WaiterId, Waiters};
+
+/// Whose deadline it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Timer {
+    Task(Ordinal),
+    Waiter(WaiterId),
+}
+
+/// Whether the daemon lives or is about to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Phase {
+    Open,
+    Closing,
+    Closed,
+}
+
+/// The owner of all tasks.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Core {
+    limits: CoreLimits,
+    registry: Registry,
+    waiters: Waiters,
+    timers: BTreeSet<(Mono, Timer)>,
+    /// Tasks that have a slot.
+    slots_used: usize,
+    seq: u64,
+    phase: Phase,
+    #[serde(skip)]
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    /// A core without tasks.
+    pub fn new(limits: CoreLimits) -> Self {
+        Self {
+            limits,
+            registry: Registry::default(),
+            waiters: Waiters::default(),
+            timers: BTreeSet::new(),
+            slots_used: 0,
+            seq: 0,
+            phase: Phase::Open,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes an input and says what is to be done about it.
+    #[must_use]
+    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        match input {
+            Input::Request { to, request } => self.request(now, to, request),
+            Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
+            Input::Disconnected { client } => self.disconnect(client),
+            Input::Configure(limits) => self.limits = limits,
+        }
+        self.fill_slots();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Core::on_deadline`] wants to be called, if nothing else happens.
+    pub fn deadline(&self) -> Option<Mono> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due at this time.
+    #[must_use]
+    pub fn on_deadline(&mut self, now: Now) -> Vec<Effect> {
+        while let Some((at, timer)) = self.timers.first().copied() {
+            if at > now.mono {
+                break;
+            }
+            self.timers.pop_first();
+            match timer {
+                Timer::Task(ordinal) => self.task_deadline(now, ordinal),
+                Timer::Waiter(id) => self.waiter_deadline(id),
+            }
+        }
+        self.fill_slots();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// How many tasks are in each status.
+    pub fn summary(&self) -> Summary {
+        self.registry.summary()
+    }
+
+    /// The number of the latest event.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// A page of tasks.
+    pub fn list(&self, query: &ListQuery) -> Page {
+        self.registry.list(query)
+    }
+
+    /// One task.
+    ///
+    /// # Errors
+    /// No task has this id, or several do.
+    pub fn get(&self, id: &TaskRef) -> Result<Snapshot, CoreError> {
+        let ordinal = self.registry.find(id)?;
+        self.snapshot(ordinal).ok_or_else(|| CoreError::NotFound(id.as_str().to_owned()))
+    }
+
+    /// Whether new work is refused.
+    pub fn is_closing(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    fn snapshot(&self, ordinal: Ordinal) -> Option<Snapshot> {
+        self.registry.get(ordinal).cloned().map(Box::new)
+    }
+
+    fn reply(&mut self, to: Option<ReplyTo>, reply: Reply) {
+        if let Some(to) = to {
+            self.effects.push(Effect::Reply { to, reply });
+        }
+    }
+
+    fn event(&mut self, now: Now, kind: EventKind, ordinal: Ordinal) {
+        if let Some(task) = self.snapshot(ordinal) {
+            self.event_of(now, kind, task);
+        }
+    }
+
+    fn event_of(&mut self, now: Now, kind: EventKind, task: Snapshot) {
+        self.seq += 1;
+        self.effects.push(Effect::Event { seq: self.seq, at: now.wall, kind, task });
+    }
+
+    /// Changes a task's state, and keeps its timer and the count of slots.
+    fn set_state(&mut self, ordinal: Ordinal, state: State) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let (had_slot, old_deadline) = (has_slot(&task.state), task.deadline());
+        let Some((slot, deadline)) = self.registry.change(ordinal, |task| {
+            task.state = state;
+            (has_slot(&task.state), task.deadline())
+        }) else {
+            return;
+        };
+        self.slots_used = self.slots_used + usize::from(slot) - usize::from(had_slot);
+        if old_deadline != deadline {
+            if let Some(at) = old_deadline {
+                self.timers.remove(&(at, Timer::Task(ordinal)));
+            }
+            if let Some(at) = deadline {
+                self.timers.insert((at, Timer::Task(ordinal)));
+            }
+        }
+    }
+
+    /// Starts the oldest pending tasks while slots are free (R02, R03).
+    fn fill_slots(&mut self) {
+        while self.phase == Phase::Open && self.slots_used < self.limits.max_concurrent_tasks {
+            let Some(ordinal) = self.registry.oldest_pending() else { return };
+            let Some(task) = self.registry.get(ordinal) else { return };
+            let State::Queued { env } = &task.state else { return };
+            let (env, spec, id, run) = (env.clone(), task.spec.clone(), task.id, task.run);
+            self.effects.push(Effect::Start { task: id, run, spec, env });
+            self.set_state(ordinal, State::Starting { stop: None });
+        }
+    }
+
+    fn find_all(&self, ids: &[TaskRef]) -> Result<Vec<Ordinal>, CoreError> {
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            let ordinal = self.registry.find(id)?;
+            if seen.insert(ordinal) {
+                found.push(ordinal);
+            }
+        }
+        Ok(found)
+    }
+
+    fn with_ids(&self, ordinals: &[Ordinal]) -> Vec<(Ordinal, TaskId)> {
+        ordinals.iter().filter_map(|ordinal| Some((*ordinal, self.registry.get(*ordinal)?.id))).collect()
+    }
+}
+
+/// Whether a task in this state has one of the slots.
+const fn has_slot(state: &State) -> bool {
+    match state {
+        State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => true,
+        State::Queued { .. } | State::Finished(_) => false,
+    }
+}

@@ -1,0 +1,200 @@
+//! What clients ask for.
+
+use std::sync::Arc;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskRef;
+use bgd_shared::task::Status;
+
+use super::{Core, Phase};
+use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::input::{Cancel, Command, ReplyTo, Request, Selection};
+use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task};
+use crate::core::time::Now;
+use crate::core::waiters::{Then, Until};
+
+/// SIGTERM: the first signal of a cancel, unless the caller names one.
+const SIGTERM: i32 = 15;
+
+impl Core {
+    pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: Request) {
+        let outcome = match request {
+            Request::Submit(command) => self.submit(now, to, *command),
+            Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
+            Request::Block { ids, timeout_ms, mode } => self.block(now, to, &ids, timeout_ms, mode),
+            Request::Cancel(cancel) => self.cancel(now, to, &cancel),
+            Request::Clear { which, active_too } => self.clear(now, to, &which, active_too),
+            Request::Signal { id, signal, tree } => self.signal(to, &id, signal, tree),
+            Request::EndSession { session } => {
+                self.end_session(now, to, &session);
+                Ok(())
+            }
+            Request::Shutdown { grace_ms } => {
+                self.shutdown(now, to, grace_ms);
+                Ok(())
+            }
+        };
+        if let Err(error) = outcome {
+            self.reply(Some(to), Reply::Error(error));
+        }
+    }
+
+    fn submit(&mut self, now: Now, to: ReplyTo, command: Command) -> Result<(), CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
+        let Command { id, mut spec, env, key } = command;
+        if let Some(known) = key.as_deref().and_then(|key| self.registry.by_key(spec.session.as_deref(), key))
+        {
+            let known = Box::new(known.clone());
+            self.reply(Some(to), Reply::Task(known));
+            return Ok(());
+        }
+        if self.registry.len() >= self.limits.tasks {
+            return Err(CoreError::Full(self.limits.tasks));
+        }
+        spec.cwd = self.registry.share_folder(&spec.cwd);
+        spec.rlimits = spec.rlimits.map(|rlimits| self.registry.share_rlimits(&rlimits));
+        spec.session = self.registry.share_session(spec.session);
+        let env = self.registry.share_env(env);
+        let task = Task {
+            id,
+            spec: Arc::new(spec),
+            key,
+            created_at: now.wall,
+            retrieved_at: None,
+            run: 1,
+            resume_count: 0,
+            output_bytes: 0,
+            dropped: [0; 2],
+            updated_at: None,
+            state: State::Queued { env },
+        };
+        let ordinal = self.registry.insert(task);
+        self.event(now, EventKind::Submitted, ordinal);
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {
+        let ordinal = self.registry.find(id)?;
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        let status = task.status();
+        if complete && status != Status::Completed {
+            let why = task.error().map(Into::into);
+            return Err(CoreError::NotComplete(task.id, status, why));
+        }
+        if status == Status::Completed && task.retrieved_at.is_none() {
+            self.registry.change(ordinal, |task| task.retrieved_at = Some(now.wall));
+        }
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Now, to: ReplyTo, cancel: &Cancel) -> Result<(), CoreError> {
+        let tasks = match &cancel.which {
+            Selection::Ids(ids) => self.find_all(ids)?,
+            Selection::All { session: None } => self.registry.active(),
+            Selection::All { session } => self.active_of(session.as_deref()),
+        };
+        let signal = cancel.signal.unwrap_or(SIGTERM);
+        let grace_ms = cancel.grace_ms.unwrap_or(self.limits.grace_ms);
+        self.stop_all(now, &tasks, StopReason::Cancelled, signal, grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Cancel));
+        Ok(())
+    }
+
+    fn active_of(&self, session: Option<&str>) -> Vec<Ordinal> {
+        let mut tasks = self.registry.of_session(session);
+        tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
+        tasks
+    }
+
+    fn clear(&mut self, now: Now, to: ReplyTo, which: &Selection, active_too: bool) -> Result<(), CoreError> {
+        let tasks = match which {
+            Selection::Ids(ids) => {
+                let tasks = self.find_all(ids)?;
+                if !active_too && let Some(task) = self.first_active(&tasks) {
+                    return Err(CoreError::StillActive(task.id, task.status()));
+                }
+                tasks
+            }
+            Selection::All { session } => {
+                let mut tasks = self.registry.of_session(session.as_deref());
+                if !active_too {
+                    tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_finished));
+                }
+                tasks
+            }
+        };
+        self.stop_all(now, &tasks, StopReason::Cancelled, SIGTERM, self.limits.grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Clear));
+        Ok(())
+    }
+
+    fn first_active(&self, tasks: &[Ordinal]) -> Option<&Task> {
+        tasks.iter().filter_map(|ordinal| self.registry.get(*ordinal)).find(|task| !task.is_finished())
+    }
+
+    fn signal(&mut self, to: ReplyTo, id: &TaskRef, signal: i32, tree: bool) -> Result<(), CoreError> {
+        let ordinal = self.registry.find(id)?;
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        let (id, run) = (task.id, task.run);
+        let takes_signals = match &task.state {
+            State::Queued { .. } | State::Starting { .. } => false,
+            State::Running { .. } => true,
+            State::Stopping { exit, .. } => exit.is_none() || tree,
+            State::Finished(Finished { lingering, .. }) => tree && *lingering != Lingering::No,
+        };
+        if !takes_signals {
+            return Err(CoreError::NotRunning(id, task.status()));
+        }
+        self.effects.push(Effect::Signal { task: id, run, signal, tree });
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    fn end_session(&mut self, now: Now, to: ReplyTo, session: &Arc<str>) {
+        let tasks = self.registry.of_session(Some(session));
+        let cancelled = self.count_active(&tasks);
+        self.stop_all(now, &tasks, StopReason::SessionEnded, SIGTERM, self.limits.grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::EndSession { cancelled }));
+    }
+
+    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Closing;
+        }
+        let tasks: Vec<Ordinal> =
+            self.registry.iter().filter(|(_, task)| !task.is_settled()).map(|(ordinal, _)| ordinal).collect();
+        let cancelled = self.count_active(&tasks);
+        let grace_ms = grace_ms.unwrap_or(self.limits.grace_ms);
+        self.stop_all(now, &tasks, StopReason::Shutdown, SIGTERM, grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Shutdown { cancelled }));
+    }
+
+    fn count_active(&self, tasks: &[Ordinal]) -> u64 {
+        let active =
+            |ordinal: &&Ordinal| self.registry.get(**ordinal).is_some_and(|task| !task.is_finished());
+        tasks.iter().filter(active).count() as u64
+    }
+
+    /// Ends a task that never started.
+    pub(super) fn finish_unstarted(&mut self, now: Now, ordinal: Ordinal, outcome: Outcome) {
+        let finished = Finished {
+            outcome,
+            pid: None,
+            started_at: None,
+            completed_at: now.wall,
+            exit: None,
+            lingering: Lingering::No,
+        };
+        self.finish(now, ordinal, finished);
+    }
+}

@@ -1,0 +1,200 @@
+//! Ending tasks: the first signal, the grace, SIGKILL; and the end itself.
+
+use bgd_shared::event::EventKind;
+use bgd_shared::task::Exit;
+
+use super::Core;
+use crate::core::effect::Effect;
+use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopOrder, StopReason};
+use crate::core::time::Now;
+use crate::core::waiters::Until;
+
+/// The signal that nobody survives.
+const SIGKILL: i32 = 9;
+
+impl Core {
+    pub(super) fn stop_all(
+        &mut self,
+        now: Now,
+        tasks: &[Ordinal],
+        reason: StopReason,
+        signal: i32,
+        grace_ms: u64,
+    ) {
+        for ordinal in tasks {
+            self.stop(now, *ordinal, StopOrder { reason, signal, grace_ms });
+        }
+    }
+
+    /// Tells a task to end. Told again, it keeps the first reason, and SIGKILL can only come sooner.
+    pub(super) fn stop(&mut self, now: Now, ordinal: Ordinal, order: StopOrder) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let (id, run) = (task.id, task.run);
+        let kill_at = (order.signal != SIGKILL).then(|| now.mono.plus_ms(order.grace_ms));
+        let end = Effect::End { task: id, run, signal: order.signal };
+        let next = match &task.state {
+            State::Queued { .. } => {
+                return self.finish_unstarted(now, ordinal, Outcome::Cancelled(order.reason));
+            }
+            State::Starting { stop } => {
+                let reason = stop.map_or(order.reason, |first| first.reason);
+                return self
+                    .set_state(ordinal, State::Starting { stop: Some(StopOrder { reason, ..order }) });
+            }
+            State::Running { pid, started_at, .. } => State::Stopping {
+                pid: *pid,
+                started_at: *started_at,
+                reason: order.reason,
+                kill_at,
+                exit: None,
+            },
+            // SIGKILL is under way; nothing is stronger.
+            State::Stopping { kill_at: None, .. } => return,
+            State::Stopping { pid, started_at, reason, kill_at: Some(before), exit } => State::Stopping {
+                pid: *pid,
+                started_at: *started_at,
+                reason: *reason,
+                kill_at: kill_at.map(|at| at.min(*before)),
+                exit: exit.clone(),
+            },
+            State::Finished(finished) => {
+                let lingering = match finished.lingering {
+                    Lingering::No | Lingering::Ending(None) => return,
+                    Lingering::Yes => Lingering::Ending(kill_at),
+                    Lingering::Ending(Some(before)) => Lingering::Ending(kill_at.map(|at| at.min(before))),
+                };
+                State::Finished(Finished { lingering, ..finished.clone() })
+            }
+        };
+        self.effects.push(end);
+        self.set_state(ordinal, next);
+    }
+
+    /// A task's time is over, or its grace is.
+    pub(super) fn task_deadline(&mut self, now: Now, ordinal: Ordinal) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let (id, run) = (task.id, task.run);
+        let kill = Effect::End { task: id, run, signal: SIGKILL };
+        let next = match &task.state {
+            State::Queued { .. } | State::Starting { .. } | State::Stopping { kill_at: None, .. } => return,
+            State::Running { .. } => {
+                let limit = task.spec.time_limit_ms.unwrap_or_default();
+                let order = StopOrder {
+                    reason: StopReason::TimedOut(limit),
+                    signal: 15,
+                    grace_ms: self.limits.grace_ms,
+                };
+                return self.stop(now, ordinal, order);
+            }
+            State::Stopping { pid, started_at, reason, kill_at: Some(_), exit } => State::Stopping {
+                pid: *pid,
+                started_at: *started_at,
+                reason: *reason,
+                kill_at: None,
+                exit: exit.clone(),
+            },
+            State::Finished(finished) => match finished.lingering {
+                Lingering::No | Lingering::Yes | Lingering::Ending(None) => return,
+                Lingering::Ending(Some(_)) => {
+                    State::Finished(Finished { lingering: Lingering::Ending(None), ..finished.clone() })
+                }
+            },
+        };
+        self.effects.push(kill);
+        self.set_state(ordinal, next);
+    }
+
+    /// A task has ended: its one terminal event, and everybody who waited for it.
+    pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        let kind = match finished.outcome {
+            Outcome::Completed => EventKind::Completed,
+            Outcome::Failed(_) => EventKind::Failed,
+            Outcome::Cancelled(_) => EventKind::Cancelled,
+        };
+        let settled = finished.lingering == Lingering::No;
+        self.set_state(ordinal, State::Finished(finished));
+        self.event(now, kind, ordinal);
+        self.wake(now, ordinal, Until::Finished);
+        if settled {
+            self.wake(now, ordinal, Until::Settled);
+        }
+    }
+}
+
+/// What a leader's exit means for a task that nobody ended.
+pub(super) fn verdict(exit: &Exit) -> Outcome {
+    match exit {
+        Exit::Code(0) => Outcome::Completed,
+        Exit::Code(code) => Outcome::Failed(format!("exited with code {code}").into()),
+        Exit::Signal(signal) => {
+            Outcome::Failed(format!("ended by signal {signal}{}", signal_name(*signal)).into())
+        }
+        Exit::Unknown(why) => Outcome::Failed(format!("its exit is not known: {why}").into()),
+    }
+}
+
+/// The usual names; others are told by number.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        14 => " (SIGALRM)",
+        15 => " (SIGTERM)",
+        24 => " (SIGXCPU)",
+        25 => " (SIGXFSZ)",
+        _ => "",
+    }
+}
+
+/// What a leader's exit means for a task that was ended for this reason.
+pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
+    match reason {
+        StopReason::Cancelled | StopReason::SessionEnded | StopReason::Shutdown => Outcome::Cancelled(reason),
+        StopReason::TimedOut(limit_ms) => {
+            Outcome::Failed(format!("timed out after {}", duration(limit_ms)).into())
+        }
+    }
+}
+
+/// A duration in milliseconds as people write it.
+fn duration(ms: u64) -> String {
+    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
+    match (hours, minutes, seconds, ms % 1000) {
+        (0, 0, 0, millis) => format!("{millis}ms"),
+        (0, 0, seconds, 0) => format!("{seconds}s"),
+        (0, 0, seconds, millis) => format!("{seconds}.{millis:03}s"),
+        (0, minutes, 0, _) => format!("{minutes}m"),
+        (0, minutes, seconds, _) => format!("{minutes}m {seconds}s"),
+        (hours, 0, 0, _) => format!("{hours}h"),
+        (hours, minutes, _, _) => format!("{hours}h {minutes}m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_are_short_and_true() {
+        let cases = [
+            (250, "250ms"),
+            (1000, "1s"),
+            (1500, "1.500s"),
+            (60_000, "1m"),
+            (90_000, "1m 30s"),
+            (3_600_000, "1h"),
+            (5_400_000, "1h 30m"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(duration(ms), text);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Calls that wait for tasks, and what happens when their wait is over.
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskRef;
+use bgd_shared::request::BlockMode;
+
+use super::{Core, Phase, Timer};
+use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::input::ReplyTo;
+use crate::core::task::{Ordinal, Snapshot};
+use crate::core::time::Now;
+use crate::core::waiters::{Then, Until, Waiter, WaiterId};
+
+impl Core {
+    pub(super) fn block(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        ids: &[TaskRef],
+        timeout_ms: Option<u64>,
+        mode: BlockMode,
+    ) -> Result<(), CoreError> {
+        let tasks = self.find_all(ids)?;
+        let mut waiter = self.waiter(to, &tasks, Until::Finished, Then::Block);
+        waiter.deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
+        match mode {
+            BlockMode::All => {}
+            BlockMode::Any if waiter.missing < waiter.tasks.len() => waiter.missing = 0,
+            BlockMode::Any => waiter.missing = waiter.missing.min(1),
+        }
+        self.wait(now, waiter);
+        Ok(())
+    }
+
+    /// A wait for all of these tasks to be so, without a deadline.
+    pub(super) fn waiter(&self, to: ReplyTo, tasks: &[Ordinal], until: Until, then: Then) -> Waiter {
+        let missing = tasks.iter().filter(|ordinal| !self.holds(**ordinal, until)).count();
+        let tasks = self.with_ids(tasks);
+        Waiter { to: Some(to), tasks, until, missing, deadline: None, then, cleared: Vec::new() }
+    }
+
+    /// Begins a wait, or does what comes after it at once if nothing is missing.
+    pub(super) fn wait(&mut self, now: Now, waiter: Waiter) {
+        if waiter.missing == 0 {
+            return self.over(now, &waiter);
+        }
+        let deadline = waiter.deadline;
+        let id = self.waiters.insert(waiter);
+        if let Some(at) = deadline {
+            self.timers.insert((at, Timer::Waiter(id)));
+        }
+    }
+
+    fn holds(&self, ordinal: Ordinal, until: Until) -> bool {
+        self.registry.get(ordinal).is_none_or(|task| until.holds(task))
+    }
+
+    /// A task has become so: answers those whose wait is over by it.
+    pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
+        let over = self.waiters.became(ordinal, what);
+        for (id, waiter) in self.waiters.take_all(ordinal, &over) {
+            if let Some(at) = waiter.deadline {
+                self.timers.remove(&(at, Timer::Waiter(id)));
+            }
+            self.over(now, &waiter);
+        }
+    }
+
+    pub(super) fn waiter_deadline(&mut self, id: WaiterId) {
+        if let Some(waiter) = self.waiters.remove(id) {
+            let tasks = self.summary_of(&waiter);
+            self.reply(waiter.to, Reply::Blocked { tasks, timed_out: true });
+        }
+    }
+
+    /// A client is gone: its blocks end, and leave no timers behind.
+    pub(super) fn disconnect(&mut self, client: u64) {
+        for (id, waiter) in self.waiters.disconnect(client) {
+            if let Some(at) = waiter.deadline {
+                self.timers.remove(&(at, Timer::Waiter(id)));
+            }
+        }
+    }
+
+    /// Every task that was named, those that were cleared meanwhile as they were last.
+    fn summary_of(&self, waiter: &Waiter) -> Vec<Snapshot> {
+        let named = waiter.tasks.iter().filter_map(|(ordinal, id)| {
+            self.snapshot(*ordinal).or_else(|| waiter.cleared.iter().find(|task| task.id == *id).cloned())
+        });
+        named.collect()
+    }
+
+    fn over(&mut self, now: Now, waiter: &Waiter) {
+        match waiter.then {
+            Then::Block => {
+                let tasks = self.summary_of(waiter);
+                self.reply(waiter.to, Reply::Blocked { tasks, timed_out: false });
+            }
+            Then::Cancel => {
+                let tasks = self.summary_of(waiter);
+                self.reply(waiter.to, Reply::Tasks(tasks));
+            }
+            Then::Clear => {
+                let cleared = self.remove_all(now, waiter);
+                self.reply(waiter.to, Reply::Cleared { cleared });
+            }
+            Then::EndSession { cancelled } => {
+                let cleared = self.remove_all(now, waiter);
+                self.reply(waiter.to, Reply::SessionEnded { cancelled, cleared });
+            }
+            Then::Shutdown { cancelled } => {
+                self.reply(waiter.to, Reply::ShutDown { cancelled });
+                if self.phase != Phase::Closed {
+                    self.phase = Phase::Closed;
+                    self.effects.push(Effect::Exit);
+                }
+            }
+        }
+    }
+
+    fn remove_all(&mut self, now: Now, waiter: &Waiter) -> u64 {
+        let mut removed = 0;
+        for (ordinal, id) in &waiter.tasks {
+            let Some(snapshot) = self.snapshot(*ordinal) else { continue };
+            self.waiters.remember_cleared(*ordinal, &snapshot);
+            self.registry.remove(*ordinal);
+            self.effects.push(Effect::Forget { task: *id });
+            self.event_of(now, EventKind::Cleared, snapshot);
+            removed += 1;
+        }
+        removed
+    }
+}

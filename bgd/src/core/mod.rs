@@ -1,0 +1,38 @@
+//! The core: every decision about tasks, as a pure function with memory.
+//!
+//! [`Core::handle`] takes the time and an input and returns effects; [`Core::deadline`] says when it
+//! wants to be called again and [`Core::on_deadline`] is that call. It may not do I/O, read a clock or
+//! draw random numbers: ids, times and facts come in with the input, so that millions of random
+//! histories can be run against it in seconds. What it asks for is done by executors, which report
+//! facts; a fact names its task and its run, so that a late one changes nothing.
+//!
+//! Its state can be serialised whole, at any time.
+
+mod effect;
+mod input;
+mod intern;
+mod machine;
+mod registry;
+mod task;
+mod time;
+mod waiters;
+
+pub use effect::{CoreError, Effect, Reply};
+pub use input::{Cancel, Command, Fact, Input, ReplyTo, Request, Selection};
+pub use machine::Core;
+pub use registry::{ListQuery, Page};
+pub use task::{Finished, Lingering, Ordinal, Outcome, Snapshot, Spec, State, StopReason, Work};
+pub use time::{Mono, Now};
+
+use serde::{Deserialize, Serialize};
+
+/// The limits that the core enforces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreLimits {
+    /// Tasks that run at once, at least 1.
+    pub max_concurrent_tasks: usize,
+    /// Tasks held, finished ones included.
+    pub tasks: usize,
+    /// How long a cancelled task has to end before SIGKILL, in milliseconds.
+    pub grace_ms: u64,
+}

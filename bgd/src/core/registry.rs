@@ -1,0 +1,278 @@
+//! All tasks, with the indexes that keep every look-up independent of how many there are.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::task::{Rlimits, Status, Summary};
+use bgd_shared::text::{Env, OsText};
+use serde::{Deserialize, Serialize};
+
+use super::effect::CoreError;
+use super::intern::Interner;
+use super::task::{Ordinal, Snapshot, Task};
+
+/// The most candidates that an ambiguous id is answered with.
+const CANDIDATES: usize = 20;
+
+/// A question for a page of tasks.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// Only of this parent session.
+    pub session: Option<String>,
+    /// Only in these statuses; empty for all.
+    pub status: Vec<Status>,
+    /// At most so many.
+    pub limit: usize,
+    /// Only older ones than this.
+    pub after: Option<Ordinal>,
+}
+
+/// A page of tasks, the newest first.
+#[derive(Debug)]
+pub struct Page {
+    /// The tasks.
+    pub tasks: Vec<Snapshot>,
+    /// The cursor of the next page.
+    pub next: Option<Ordinal>,
+    /// The counts of the session, or of all.
+    pub summary: Summary,
+}
+
+/// The tasks of one parent session.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct SessionIndex {
+    members: BTreeSet<Ordinal>,
+    summary: Summary,
+    /// Idempotency keys.
+    keys: HashMap<Arc<str>, Ordinal>,
+}
+
+/// The tasks and their indexes. Tasks change only through [`Registry::change`], which keeps the indexes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Registry {
+    tasks: BTreeMap<Ordinal, Task>,
+    by_id: BTreeMap<TaskId, Ordinal>,
+    by_status: BTreeMap<Status, BTreeSet<Ordinal>>,
+    /// The empty key, which no session can have, holds the tasks without a parent session.
+    sessions: BTreeMap<Arc<str>, SessionIndex>,
+    summary: Summary,
+    last: Ordinal,
+    #[serde(skip)]
+    envs: Interner<Env>,
+    #[serde(skip)]
+    folders: Interner<OsText>,
+    #[serde(skip)]
+    rlimits: Interner<Rlimits>,
+}
+
+impl Registry {
+    /// How many tasks there are.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// How many are in each status.
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// The one shared copy of an environment.
+    pub fn share_env(&mut self, env: Env) -> Arc<Env> {
+        self.envs.share(env)
+    }
+
+    /// The one shared copy of a folder.
+    pub fn share_folder(&mut self, folder: &Arc<OsText>) -> Arc<OsText> {
+        self.folders.share(OsText::clone(folder))
+    }
+
+    /// The one shared copy of a set of limits.
+    pub fn share_rlimits(&mut self, rlimits: &Arc<Rlimits>) -> Arc<Rlimits> {
+        self.rlimits.share(Rlimits::clone(rlimits))
+    }
+
+    /// The key of a session, sharing its text with the tasks that are there already.
+    pub fn share_session(&self, session: Option<Arc<str>>) -> Option<Arc<str>> {
+        let session = session?;
+        match self.sessions.get_key_value(&session) {
+            Some((known, _)) => Some(known.clone()),
+            None => Some(session),
+        }
+    }
+
+    /// The task that was submitted under this key.
+    pub fn by_key(&self, session: Option<&str>, key: &str) -> Option<&Task> {
+        let ordinal = self.sessions.get(session.unwrap_or_default())?.keys.get(key)?;
+        self.tasks.get(ordinal)
+    }
+
+    /// Adds a task as the newest.
+    pub fn insert(&mut self, task: Task) -> Ordinal {
+        self.last.0 += 1;
+        let ordinal = self.last;
+        let status = task.status();
+        self.by_id.insert(task.id, ordinal);
+        self.by_status.entry(status).or_default().insert(ordinal);
+        let session = self.sessions.entry(session_key(&task)).or_default();
+        session.members.insert(ordinal);
+        *session.summary.count_mut(status) += 1;
+        if let Some(key) = &task.key {
+            session.keys.insert(key.clone(), ordinal);
+        }
+        *self.summary.count_mut(status) += 1;
+        self.tasks.insert(ordinal, task);
+        ordinal
+    }
+
+    /// Removes a task.
+    pub fn remove(&mut self, ordinal: Ordinal) -> Option<Task> {
+        let task = self.tasks.remove(&ordinal)?;
+        let status = task.status();
+        self.by_id.remove(&task.id);
+        if let Some(index) = self.by_status.get_mut(&status) {
+            index.remove(&ordinal);
+        }
+        *self.summary.count_mut(status) -= 1;
+        let session_key = session_key(&task);
+        if let Some(session) = self.sessions.get_mut(&session_key) {
+            session.members.remove(&ordinal);
+            *session.summary.count_mut(status) -= 1;
+            if let Some(key) = &task.key {
+                session.keys.remove(key);
+            }
+            if session.members.is_empty() {
+                self.sessions.remove(&session_key);
+            }
+        }
+        Some(task)
+    }
+
+    /// Changes a task and returns what the change returns; the indexes follow.
+    pub fn change<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
+        let task = self.tasks.get_mut(&ordinal)?;
+        let before = task.status();
+        let result = change(task);
+        let after = task.status();
+        if before != after {
+            if let Some(index) = self.by_status.get_mut(&before) {
+                index.remove(&ordinal);
+            }
+            self.by_status.entry(after).or_default().insert(ordinal);
+            *self.summary.count_mut(before) -= 1;
+            *self.summary.count_mut(after) += 1;
+            if let Some(session) = self.sessions.get_mut(&session_key(task)) {
+                *session.summary.count_mut(before) -= 1;
+                *session.summary.count_mut(after) += 1;
+            }
+        }
+        Some(result)
+    }
+
+    /// A task by its number.
+    pub fn get(&self, ordinal: Ordinal) -> Option<&Task> {
+        self.tasks.get(&ordinal)
+    }
+
+    /// The number of a task.
+    pub fn ordinal(&self, id: TaskId) -> Option<Ordinal> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The one task that a user means.
+    ///
+    /// # Errors
+    /// There is none, or there are several; then the error lists them and nothing is guessed.
+    pub fn find(&self, reference: &TaskRef) -> Result<Ordinal, CoreError> {
+        let mut found = self.by_id.range(reference.range()).map(|(id, ordinal)| (*id, *ordinal));
+        match (found.next(), found.next()) {
+            (None, _) => Err(CoreError::NotFound(reference.as_str().to_owned())),
+            (Some((_, ordinal)), None) => Ok(ordinal),
+            (Some((first, _)), Some((second, _))) => {
+                let rest = found.map(|(id, _)| id).take(CANDIDATES - 2);
+                let candidates = [first, second].into_iter().chain(rest).collect();
+                Err(CoreError::Ambiguous(reference.as_str().to_owned(), candidates))
+            }
+        }
+    }
+
+    /// The task that has waited longest.
+    pub fn oldest_pending(&self) -> Option<Ordinal> {
+        self.by_status.get(&Status::Pending)?.first().copied()
+    }
+
+    /// All tasks, or all of a parent session, the oldest first.
+    pub fn of_session(&self, session: Option<&str>) -> Vec<Ordinal> {
+        match session {
+            None => self.tasks.keys().copied().collect(),
+            Some(session) => self
+                .sessions
+                .get(session)
+                .map(|index| index.members.iter().copied().collect())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Every active task, the oldest first.
+    pub fn active(&self) -> Vec<Ordinal> {
+        let active = |status: &Status| status.is_active();
+        self.by_status
+            .iter()
+            .filter(|(status, _)| active(status))
+            .flat_map(|(_, index)| index.iter().copied())
+            .collect()
+    }
+
+    /// Every task, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (Ordinal, &Task)> {
+        self.tasks.iter().map(|(ordinal, task)| (*ordinal, task))
+    }
+
+    /// A page of tasks. Its cost depends on its length, and with a status filter within a session on
+    /// how many tasks of that session are passed over.
+    pub fn list(&self, query: &ListQuery) -> Page {
+        let end = query.after.unwrap_or(Ordinal(u64::MAX));
+        let session = query.session.as_ref().map(|session| self.sessions.get(session.as_str()));
+        let summary = match session {
+            None => self.summary,
+            Some(index) => index.map(|index| index.summary).unwrap_or_default(),
+        };
+        let wanted = |task: &Task| query.status.is_empty() || query.status.contains(&task.status());
+        let mut found: Vec<Ordinal> = match session {
+            Some(None) => Vec::new(),
+            Some(Some(index)) => index
+                .members
+                .range(..end)
+                .rev()
+                .filter(|ordinal| self.tasks.get(ordinal).is_some_and(wanted))
+                .take(query.limit + 1)
+                .copied()
+                .collect(),
+            None if query.status.is_empty() => {
+                self.tasks.range(..end).rev().take(query.limit + 1).map(|(ordinal, _)| *ordinal).collect()
+            }
+            None => self.newest_of_statuses(&query.status, end, query.limit + 1),
+        };
+        let more = found.len() > query.limit;
+        found.truncate(query.limit);
+        let tasks =
+            found.iter().filter_map(|ordinal| self.tasks.get(ordinal)).cloned().map(Box::new).collect();
+        Page { tasks, next: more.then(|| found.last().copied()).flatten(), summary }
+    }
+
+    fn newest_of_statuses(&self, statuses: &[Status], end: Ordinal, limit: usize) -> Vec<Ordinal> {
+        let mut found: Vec<Ordinal> = Vec::new();
+        let unique: BTreeSet<&Status> = statuses.iter().collect();
+        for index in unique.into_iter().filter_map(|status| self.by_status.get(status)) {
+            found.extend(index.range(..end).rev().take(limit));
+        }
+        found.sort_unstable_by(|one, other| other.cmp(one));
+        found.truncate(limit);
+        found
+    }
+}
+
+/// The key of the session index that a task belongs to.
+fn session_key(task: &Task) -> Arc<str> {
+    task.spec.session.clone().unwrap_or_default()
+}

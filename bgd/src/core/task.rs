@@ -1,0 +1,252 @@
+//! A task in the core: what never changes of it, and the state that it is in with that state's data.
+
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::Stdin;
+use bgd_shared::task::{Exit, Kind, Origin, Rlimits, Status};
+use bgd_shared::text::{Env, OsText};
+use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::time::Mono;
+
+/// The number of a task in the order of submission. It is the order of the queue, and the cursor of lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ordinal(pub u64);
+
+/// What does the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// A program with its arguments.
+    Argv(Box<[OsText]>),
+    /// A line for the shell.
+    Shell(OsText),
+}
+
+/// Everything about a task that never changes, shared by all snapshots of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Command or agent.
+    pub kind: Kind,
+    /// How it came.
+    pub origin: Origin,
+    /// For people; `None` stands for the command.
+    pub description: Option<Box<str>>,
+    /// What does the work.
+    pub work: Work,
+    /// The parent session.
+    pub session: Option<Arc<str>>,
+    /// Where news is delivered.
+    pub channel: Option<Arc<str>>,
+    /// Free labels.
+    pub tags: Box<[Box<str>]>,
+    /// The folder to run in.
+    pub cwd: Arc<OsText>,
+    /// File mode creation mask.
+    pub umask: u32,
+    /// Resource limits that differ from the daemon's.
+    pub rlimits: Option<Arc<Rlimits>>,
+    /// Standard input.
+    pub stdin: Option<Stdin>,
+    /// Two output files.
+    pub split: bool,
+    /// How long it may run, in milliseconds.
+    pub time_limit_ms: Option<u64>,
+}
+
+/// Why a task is being ended. The first reason is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopReason {
+    /// A user asked for it.
+    Cancelled,
+    /// Its time limit, in milliseconds, was over.
+    TimedOut(u64),
+    /// Its parent session has ended.
+    SessionEnded,
+    /// The daemon ends.
+    Shutdown,
+}
+
+impl StopReason {
+    /// What is told to people about it; nothing if a user asked for it.
+    pub const fn text(self) -> Option<&'static str> {
+        match self {
+            Self::Cancelled | Self::TimedOut(_) => None,
+            Self::SessionEnded => Some("its parent session ended"),
+            Self::Shutdown => Some("the daemon was shut down"),
+        }
+    }
+}
+
+/// The order to end a task that has not started yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopOrder {
+    /// Why.
+    pub reason: StopReason,
+    /// The first signal.
+    pub signal: i32,
+    /// How long it has, in milliseconds.
+    pub grace_ms: u64,
+}
+
+/// Where a task is, with the data that only exists there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// Waits for a slot.
+    Queued {
+        /// Dropped as soon as the process has it.
+        env: Arc<Env>,
+    },
+    /// Has a slot; its process is being started.
+    Starting {
+        /// It was told to end meanwhile.
+        stop: Option<StopOrder>,
+    },
+    /// Its process runs.
+    Running {
+        /// The leader.
+        pid: i32,
+        /// Since when.
+        started_at: Timestamp,
+        /// When its time is over.
+        time_limit: Option<Mono>,
+    },
+    /// Its tree is being ended.
+    Stopping {
+        /// The leader.
+        pid: i32,
+        /// Since when it ran.
+        started_at: Timestamp,
+        /// Why it is ended.
+        reason: StopReason,
+        /// When SIGKILL comes; `None` once it has.
+        kill_at: Option<Mono>,
+        /// How the leader ended, if only others are left.
+        exit: Option<Exit>,
+    },
+    /// It has ended.
+    Finished(Finished),
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Well, badly, or by request.
+    pub outcome: Outcome,
+    /// The leader that it had.
+    pub pid: Option<i32>,
+    /// When that began.
+    pub started_at: Option<Timestamp>,
+    /// When it was over.
+    pub completed_at: Timestamp,
+    /// How the leader ended.
+    pub exit: Option<Exit>,
+    /// What is left of its tree.
+    pub lingering: Lingering,
+}
+
+/// The verdict on a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Well.
+    Completed,
+    /// Badly, and why.
+    Failed(Box<str>),
+    /// By request, and for which reason.
+    Cancelled(StopReason),
+}
+
+/// What is left of a finished task's tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lingering {
+    /// Nothing.
+    No,
+    /// Processes, which nobody has told to end.
+    Yes,
+    /// Processes that were told to end; when SIGKILL comes, if it has not come yet.
+    Ending(Option<Mono>),
+}
+
+/// A task.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// What never changes.
+    pub spec: Arc<Spec>,
+    /// Its idempotency key, within its parent session.
+    pub key: Option<Arc<str>>,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When its result was first asked for.
+    pub retrieved_at: Option<Timestamp>,
+    /// The number of this run.
+    pub run: u32,
+    /// How often it was resumed.
+    pub resume_count: u32,
+    /// Bytes of output, as far as known.
+    pub output_bytes: u64,
+    /// Bytes of it that were dropped, in each stream.
+    pub dropped: [u64; 2],
+    /// When it last showed that it moves.
+    pub updated_at: Option<Timestamp>,
+    /// Where it is.
+    pub state: State,
+}
+
+/// A task as it was at one moment; cheap to take.
+pub type Snapshot = Box<Task>;
+
+impl Task {
+    /// Its status on the wire.
+    pub fn status(&self) -> Status {
+        match &self.state {
+            State::Queued { .. } => Status::Pending,
+            State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => Status::Running,
+            State::Finished(finished) => match finished.outcome {
+                Outcome::Completed => Status::Completed,
+                Outcome::Failed(_) => Status::Failed,
+                Outcome::Cancelled(_) => Status::Cancelled,
+            },
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.state, State::Finished(_))
+    }
+
+    /// Whether it has ended and no process of its tree is left.
+    pub fn is_settled(&self) -> bool {
+        matches!(&self.state, State::Finished(finished) if finished.lingering == Lingering::No)
+    }
+
+    /// When it wants to be looked at again.
+    pub fn deadline(&self) -> Option<Mono> {
+        match &self.state {
+            State::Queued { .. } | State::Starting { .. } => None,
+            State::Running { time_limit, .. } => *time_limit,
+            State::Stopping { kill_at, .. } => *kill_at,
+            State::Finished(finished) => match finished.lingering {
+                Lingering::No | Lingering::Yes => None,
+                Lingering::Ending(kill_at) => kill_at,
+            },
+        }
+    }
+
+    /// What went wrong.
+    pub fn error(&self) -> Option<&str> {
+        match &self.state {
+            State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Stopping { .. } => None,
+            State::Finished(finished) => match &finished.outcome {
+                Outcome::Completed => None,
+                Outcome::Failed(error) => Some(error),
+                Outcome::Cancelled(reason) => reason.text(),
+            },
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The core's notion of time: handed in, never read.
+
+use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A point on a clock that never goes back, in milliseconds. All deadlines are on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Mono(pub u64);
+
+impl Mono {
+    /// The point so many milliseconds later.
+    #[must_use]
+    pub const fn plus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+}
+
+/// Both clocks at one moment: `mono` decides, `wall` is for people to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Never goes back.
+    pub mono: Mono,
+    /// May be set to anything at any time.
+    pub wall: Timestamp,
+}

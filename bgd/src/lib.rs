@@ -1,1 +1,26 @@
+//! The daemon of bgd.
+//!
+//! Bytes become frames, messages and calls (`connection`, `calls`), which wait in the `mailbox` for the
+//! `dispatcher`. It alone owns the `core`, which decides; its effects go to the executors in `exec`,
+//! whose facts come back through the mailbox, and to clients and `subscribers`.
+
+pub mod answers;
+pub mod calls;
+pub mod cgroups;
+pub mod client;
+pub mod config;
+pub mod connection;
 pub mod core;
+pub mod dirs;
+pub mod dispatcher;
+pub mod exec;
+pub mod instance;
+pub mod log;
+pub mod mailbox;
+pub mod server;
+pub mod signals;
+pub mod startup;
+pub mod status;
+pub mod subscribers;
+pub mod sys;
+pub mod view;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The program `bgd`; everything is in its library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bgd::startup::main()
+}

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Timestamp(i64);
 
 /// The largest and smallest value that RFC 3339 can write, in milliseconds (years 0 to 9999).
-const RANGE_MS: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_200_999;
+const RANGE_MS: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_200_000;
 
 impl Timestamp {
     /// From milliseconds since 1970; values that RFC 3339 can't write are moved to the nearest that it can.

@@ -70,7 +70,7 @@ pub enum Effect {
         /// The task as it was then.
         task: Snapshot,
     },
-    /// Every task has ended: end the daemon.
+    /// Every task has ended and every call is answered: end the daemon. Nothing comes after it.
     Exit,
 }
 

@@ -215,12 +215,10 @@ impl Registry {
 
     /// Every active task, the oldest first.
     pub fn active(&self) -> Vec<Ordinal> {
-        let active = |status: &Status| status.is_active();
-        self.by_status
-            .iter()
-            .filter(|(status, _)| active(status))
-            .flat_map(|(_, index)| index.iter().copied())
-            .collect()
+        let active = self.by_status.iter().filter(|(status, _)| status.is_active());
+        let mut ordinals: Vec<Ordinal> = active.flat_map(|(_, index)| index.iter().copied()).collect();
+        ordinals.sort_unstable();
+        ordinals
     }
 
     /// Every task, the oldest first.
@@ -275,4 +273,94 @@ impl Registry {
 /// The key of the session index that a task belongs to.
 fn session_key(task: &Task) -> Arc<str> {
     task.spec.session.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::task::{Kind, Origin};
+    use bgd_shared::time::Timestamp;
+
+    use super::super::task::{Spec, State, Work};
+    use super::*;
+
+    fn task(bits: u128, session: Option<&str>) -> Task {
+        let spec = Spec {
+            kind: Kind::Process,
+            origin: Origin::Submit,
+            description: None,
+            work: Work::Shell(OsText::from("true")),
+            session: session.map(Arc::from),
+            channel: None,
+            tags: [].into(),
+            cwd: Arc::new(OsText::from("/")),
+            umask: 0o022,
+            rlimits: None,
+            stdin: None,
+            split: false,
+            time_limit_ms: None,
+        };
+        Task {
+            id: TaskId::from_u128(bits),
+            spec: Arc::new(spec),
+            key: Some("key".into()),
+            created_at: Timestamp::default(),
+            retrieved_at: None,
+            run: 1,
+            resume_count: 0,
+            output_bytes: 0,
+            dropped: [0; 2],
+            updated_at: None,
+            state: State::Queued { env: Arc::new(Env::default()) },
+        }
+    }
+
+    fn registry(ids: &[u128]) -> Registry {
+        let mut registry = Registry::default();
+        for (bits, expected) in ids.iter().zip(1..) {
+            assert_eq!(registry.insert(task(*bits, None)), Ordinal(expected));
+        }
+        registry
+    }
+
+    #[test]
+    fn a_prefix_finds_the_one_task_that_begins_like_it() {
+        let low = 0x3f2a_9c1e << 96;
+        let high = 0x3f2a_9c1f << 96;
+        let registry = registry(&[high, low, 0, u128::MAX]);
+        let find = |text: &str| registry.find(&text.parse().unwrap());
+        assert_eq!(find("3f2a9c1e"), Ok(Ordinal(2)));
+        assert_eq!(find("3F2A9C1F-0000"), Ok(Ordinal(1)));
+        assert_eq!(find("0000"), Ok(Ordinal(3)));
+        assert_eq!(find("ffff"), Ok(Ordinal(4)));
+        assert_eq!(find("3f2b"), Err(CoreError::NotFound("3f2b".to_owned())));
+        let both = vec![TaskId::from_u128(low), TaskId::from_u128(high)];
+        assert_eq!(find("3f2a9c1"), Err(CoreError::Ambiguous("3f2a9c1".to_owned(), both)));
+    }
+
+    #[test]
+    fn the_candidates_of_an_ambiguous_prefix_are_bounded() {
+        let ids: Vec<u128> = (0..100).collect();
+        let Err(CoreError::Ambiguous(_, candidates)) = registry(&ids).find(&"0000".parse().unwrap()) else {
+            panic!("one of a hundred was guessed")
+        };
+        assert_eq!(candidates.len(), CANDIDATES);
+        assert!(candidates.is_sorted());
+    }
+
+    #[test]
+    fn a_removed_task_is_in_no_index() {
+        let mut registry = registry(&[]);
+        let mine = registry.insert(task(1, Some("s")));
+        let other = registry.insert(task(2, None));
+        assert_eq!(registry.by_key(Some("s"), "key").map(|task| task.id), Some(TaskId::from_u128(1)));
+        assert!(registry.remove(mine).is_some());
+        assert!(registry.remove(mine).is_none(), "it is gone");
+        assert!(registry.by_key(Some("s"), "key").is_none());
+        assert_eq!(registry.ordinal(TaskId::from_u128(1)), None);
+        assert_eq!(registry.of_session(Some("s")), []);
+        assert_eq!(registry.oldest_pending(), Some(other));
+        assert!(registry.remove(other).is_some());
+        assert!(registry.sessions.is_empty());
+        assert_eq!((registry.len(), registry.summary()), (0, Summary::default()));
+    }
 }

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::time::Mono;
 
+/// The signal that nobody survives.
+pub const SIGKILL: i32 = 9;
+
 /// The number of a task in the order of submission. It is the order of the queue, and the cursor of lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ordinal(pub u64);
@@ -88,6 +91,14 @@ pub struct StopOrder {
     pub signal: i32,
     /// How long it has, in milliseconds.
     pub grace_ms: u64,
+}
+
+impl StopOrder {
+    /// This order with a later one on top: the first reason is kept, and SIGKILL can only come sooner.
+    pub fn then(self, later: Self) -> Self {
+        let signal = if self.signal == SIGKILL { SIGKILL } else { later.signal };
+        Self { reason: self.reason, signal, grace_ms: self.grace_ms.min(later.grace_ms) }
+    }
 }
 
 /// Where a task is, with the data that only exists there.

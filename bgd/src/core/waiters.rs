@@ -53,6 +53,17 @@ pub enum Then {
     },
 }
 
+impl Then {
+    /// Of waits that are over at the same moment, those with a lower number come first.
+    pub fn turn(self) -> u8 {
+        match self {
+            Self::Block | Self::Cancel => 0,
+            Self::Clear | Self::EndSession { .. } => 1,
+            Self::Shutdown { .. } => 2,
+        }
+    }
+}
+
 /// A call that waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Waiter {
@@ -170,5 +181,62 @@ fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<WaiterId>>, key: &
         if ids.is_empty() {
             index.remove(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter(client: u64, tasks: &[u64], missing: usize, then: Then) -> Waiter {
+        let until = if then == Then::Block { Until::Finished } else { Until::Settled };
+        let tasks = tasks.iter().map(|task| (Ordinal(*task), TaskId::from_u128((*task).into()))).collect();
+        let to = Some(ReplyTo { client, call: 1 });
+        Waiter { to, tasks, until, missing, deadline: None, then, cleared: Vec::new() }
+    }
+
+    fn is_empty(waiters: &Waiters) -> bool {
+        waiters.by_id.is_empty() && waiters.by_task.is_empty() && waiters.by_client.is_empty()
+    }
+
+    #[test]
+    fn a_wait_is_over_with_the_last_that_was_missing() {
+        let mut waiters = Waiters::default();
+        let all = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
+        let any = waiters.insert(waiter(2, &[1, 2], 1, Then::Block));
+        let cancel = waiters.insert(waiter(3, &[1], 1, Then::Cancel));
+        let over = waiters.became(Ordinal(1), Until::Finished);
+        assert_eq!(over, [any], "one is settled later, and one waits for two");
+        assert_eq!(waiters.take_all(Ordinal(1), &over).len(), 1);
+        assert_eq!(waiters.became(Ordinal(1), Until::Settled), [cancel]);
+        assert!(waiters.remove(cancel).is_some());
+        assert_eq!(waiters.became(Ordinal(2), Until::Finished), [all]);
+        assert_eq!(waiters.take_all(Ordinal(2), &[all]).len(), 1);
+        assert!(is_empty(&waiters), "{waiters:?}");
+    }
+
+    #[test]
+    fn a_client_that_goes_ends_its_blocks_but_not_its_work() {
+        let mut waiters = Waiters::default();
+        let block = waiters.insert(waiter(1, &[1], 1, Then::Block));
+        let clear = waiters.insert(waiter(1, &[1], 1, Then::Clear));
+        let other = waiters.insert(waiter(2, &[1], 1, Then::Block));
+        let ended: Vec<WaiterId> = waiters.disconnect(1).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(ended, [block]);
+        assert!(waiters.disconnect(1).is_empty(), "it has gone already");
+        assert_eq!(waiters.became(Ordinal(1), Until::Finished), [other]);
+        assert_eq!(waiters.became(Ordinal(1), Until::Settled), [clear]);
+        assert!(waiters.remove(clear).is_some_and(|waiter| waiter.to.is_none()));
+        assert!(waiters.remove(other).is_some());
+        assert!(is_empty(&waiters), "{waiters:?}");
+    }
+
+    #[test]
+    fn those_who_only_look_come_before_those_who_remove() {
+        let shutdown = Then::Shutdown { cancelled: 0 };
+        let session = Then::EndSession { cancelled: 0 };
+        let mut turns = [shutdown, Then::Clear, Then::Cancel, session, Then::Block];
+        turns.sort_by_key(|then| then.turn());
+        assert_eq!(turns, [Then::Cancel, Then::Block, Then::Clear, session, shutdown]);
     }
 }

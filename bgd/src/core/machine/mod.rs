@@ -68,6 +68,7 @@ impl Core {
     /// Takes an input and says what is to be done about it.
     #[must_use]
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        let was_closed = self.phase == Phase::Closed;
         match input {
             Input::Request { to, request } => self.request(now, to, request),
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
@@ -75,6 +76,9 @@ impl Core {
             Input::Configure(limits) => self.limits = limits,
         }
         self.fill_slots();
+        if self.phase == Phase::Closed && !was_closed {
+            self.effects.push(Effect::Exit);
+        }
         std::mem::take(&mut self.effects)
     }
 
@@ -161,13 +165,13 @@ impl Core {
             return;
         };
         self.slots_used = self.slots_used + usize::from(slot) - usize::from(had_slot);
-        if old_deadline != deadline {
-            if let Some(at) = old_deadline {
-                self.timers.remove(&(at, Timer::Task(ordinal)));
-            }
-            if let Some(at) = deadline {
-                self.timers.insert((at, Timer::Task(ordinal)));
-            }
+        // Also if both are the same moment: the old timer may be the one that has just gone off, as with
+        // a time limit and no grace.
+        if let Some(at) = old_deadline {
+            self.timers.remove(&(at, Timer::Task(ordinal)));
+        }
+        if let Some(at) = deadline {
+            self.timers.insert((at, Timer::Task(ordinal)));
         }
     }
 

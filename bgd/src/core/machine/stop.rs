@@ -5,12 +5,9 @@ use bgd_shared::task::Exit;
 
 use super::Core;
 use crate::core::effect::Effect;
-use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopOrder, StopReason};
+use crate::core::task::{Finished, Lingering, Ordinal, Outcome, SIGKILL, State, StopOrder, StopReason};
 use crate::core::time::Now;
 use crate::core::waiters::Until;
-
-/// The signal that nobody survives.
-const SIGKILL: i32 = 9;
 
 impl Core {
     pub(super) fn stop_all(
@@ -37,9 +34,8 @@ impl Core {
                 return self.finish_unstarted(now, ordinal, Outcome::Cancelled(order.reason));
             }
             State::Starting { stop } => {
-                let reason = stop.map_or(order.reason, |first| first.reason);
-                return self
-                    .set_state(ordinal, State::Starting { stop: Some(StopOrder { reason, ..order }) });
+                let stop = Some(stop.map_or(order, |first| first.then(order)));
+                return self.set_state(ordinal, State::Starting { stop });
             }
             State::Running { pid, started_at, .. } => State::Stopping {
                 pid: *pid,

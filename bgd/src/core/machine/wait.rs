@@ -55,10 +55,13 @@ impl Core {
         self.registry.get(ordinal).is_none_or(|task| until.holds(task))
     }
 
-    /// A task has become so: answers those whose wait is over by it.
+    /// A task has become so: answers those whose wait is over by it. Those who only look come before
+    /// those who remove tasks, so that they still see them; the end of the daemon comes last.
     pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
         let over = self.waiters.became(ordinal, what);
-        for (id, waiter) in self.waiters.take_all(ordinal, &over) {
+        let mut waiters = self.waiters.take_all(ordinal, &over);
+        waiters.sort_by_key(|(_, waiter)| waiter.then.turn());
+        for (id, waiter) in waiters {
             if let Some(at) = waiter.deadline {
                 self.timers.remove(&(at, Timer::Waiter(id)));
             }
@@ -110,10 +113,7 @@ impl Core {
             }
             Then::Shutdown { cancelled } => {
                 self.reply(waiter.to, Reply::ShutDown { cancelled });
-                if self.phase != Phase::Closed {
-                    self.phase = Phase::Closed;
-                    self.effects.push(Effect::Exit);
-                }
+                self.phase = Phase::Closed;
             }
         }
     }

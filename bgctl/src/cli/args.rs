@@ -1,0 +1,379 @@
+//! What each verb takes, with the help texts and examples that users read.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use bgd_shared::id::TaskRef;
+use bgd_shared::task::Status;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+
+use crate::duration::{Timeout, parse_ms, parse_timeout};
+
+fn status_parser() -> impl TypedValueParser<Value = Status> {
+    PossibleValuesParser::new(Status::ALL.map(Status::as_str)).try_map(|text| text.parse::<Status>())
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write it as NAME=VALUE".to_owned()),
+    }
+}
+
+/// Arguments of `submit`.
+#[derive(Args, Debug, Default)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl submit -- make -j8
+  bgctl submit -d 'nightly backup' --time-limit 2h -- restic backup /home
+  bgctl submit --shell 'dmesg | grep -i error > errors.txt'
+  bgctl submit --stdin -- sort < names.txt
+  id=$(bgctl submit --key build-42 -- ./build) && bgctl block \"$id\"
+
+The command runs with your environment, folder, umask and resource limits,
+whoever started the daemon. Its arguments are passed on as they are; only
+--shell is read by a shell. Its standard input is empty unless --stdin or
+--stdin-pipe is given.")]
+#[command(override_usage = "\
+bgctl submit [OPTIONS] [--] <CMD> [ARG]...
+       bgctl submit [OPTIONS] --shell <LINE>")]
+pub struct SubmitArgs {
+    /// What lists show for it [default: the command]
+    #[arg(short, long, value_name = "TEXT")]
+    pub description: Option<String>,
+    /// The parent session it belongs to [default: $BGD_SESSION]
+    #[arg(long, value_name = "KEY")]
+    pub session: Option<String>,
+    /// Where news of it is delivered
+    #[arg(long, value_name = "NAME")]
+    pub channel: Option<String>,
+    /// The folder to run in [default: this one]
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub cwd: Option<PathBuf>,
+    /// A label of your own; may be repeated
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// Submitting again with the same key gives the same task
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// End it as failed when it has run for so long (90s, 10m, 1h30m)
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    pub time_limit: Option<u64>,
+    /// Keep stdout and stderr apart; their order against each other is lost
+    #[arg(long)]
+    pub split: bool,
+    /// Hand over bgctl's own standard input
+    #[arg(long, conflicts_with = "stdin_pipe")]
+    pub stdin: bool,
+    /// Give it a pipe as standard input, which `bgctl write` writes to
+    #[arg(long)]
+    pub stdin_pipe: bool,
+    /// Set a variable of its environment; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
+    pub env: Vec<(String, String)>,
+    /// A line for /bin/sh, in place of a command
+    #[arg(long, value_name = "LINE", conflicts_with = "command")]
+    pub shell: Option<OsString>,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "shell",
+        value_hint = clap::ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `list`.
+#[derive(Args, Debug, Default)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl list
+  bgctl list --status running,pending
+  bgctl list --session discord:4711 --all
+  bgctl list -q --status failed | xargs bgctl clear
+
+On a terminal it is a table, else columns with tabs between them: id, status,
+age, run time, description.")]
+pub struct ListArgs {
+    /// Only tasks of this parent session
+    #[arg(long, value_name = "KEY")]
+    pub session: Option<String>,
+    /// Only tasks in this status; may be repeated, or given with commas
+    #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = status_parser())]
+    pub status: Vec<Status>,
+    /// Show so many at most [default: 100]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Show all of them
+    #[arg(long, conflicts_with = "limit")]
+    pub all: bool,
+    /// Print nothing but the complete ids
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl status 3f2a
+  bgctl --json status 3f2a | jq .task.exit")]
+pub struct StatusArgs {
+    /// The task: its id, or the first 4 characters of it or more
+    #[arg(value_name = "ID")]
+    pub id: TaskRef,
+}
+
+/// Arguments of `output`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl output 3f2a                   all of it so far
+  bgctl output -f 3f2a                and what comes, until the task ends
+  bgctl output --tail 20 3f2a         the last 20 lines
+  bgctl output --since -4096 3f2a     the last 4096 bytes
+  bgctl output --result 3f2a          only if the task has completed, else exit code 65
+
+The bytes come out exactly as the task wrote them. With --json one object of the
+wire is printed; its `next` is the --since to go on with.")]
+pub struct OutputArgs {
+    /// The task: its id, or the first 4 characters of it or more
+    #[arg(value_name = "ID")]
+    pub id: TaskRef,
+    /// Go on until the task has ended
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Begin with the last N lines
+    #[arg(long, value_name = "N", conflicts_with = "since")]
+    pub tail: Option<u64>,
+    /// Begin at this byte; a negative number counts from the end
+    #[arg(long, value_name = "OFFSET", allow_negative_numbers = true)]
+    pub since: Option<i64>,
+    /// Standard output, of a task submitted with --split (this is the default)
+    #[arg(long, conflicts_with = "stderr")]
+    pub stdout: bool,
+    /// Standard error, of a task submitted with --split
+    #[arg(long)]
+    pub stderr: bool,
+    /// The result of a completed task; an error if it has not completed
+    #[arg(long, conflicts_with_all = ["follow", "tail", "since", "stderr"])]
+    pub result: bool,
+}
+
+/// Arguments of `block`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl block 3f2a 91bc               both, 60 s at most
+  bgctl block --timeout none 3f2a     as long as it takes
+  bgctl block --any 3f2a 91bc         until one of them has ended
+  bgctl block --exit-code 3f2a        and exit as the command did
+
+EXIT CODES:
+    0  all of them completed (with --any: all that have ended)
+    1  at least one failed or was cancelled
+   75  the timeout came first; some still run")]
+pub struct BlockArgs {
+    /// The tasks: ids, or the first 4 characters of them or more
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<TaskRef>,
+    /// How long to wait at most: 90s, 10m, or none
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_timeout)]
+    pub timeout: Timeout,
+    /// Wait for one of them only
+    #[arg(long)]
+    pub any: bool,
+    /// Exit with the task's own exit code, or 128 + the signal that ended it; takes one ID
+    #[arg(long)]
+    pub exit_code: bool,
+}
+
+/// Arguments of `cancel`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl cancel 3f2a
+  bgctl cancel --signal INT --grace 30s 3f2a
+  bgctl cancel --all --session discord:4711
+
+A task gets the signal first, and SIGKILL when the grace is over. bgctl returns
+when it has ended. A task that is still pending is never started.")]
+pub struct CancelArgs {
+    /// The tasks: ids, or the first 4 characters of them or more
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    pub ids: Vec<TaskRef>,
+    /// Every task that has not ended
+    #[arg(long)]
+    pub all: bool,
+    /// With --all: only tasks of this parent session
+    #[arg(long, value_name = "KEY", requires = "all", conflicts_with = "ids")]
+    pub session: Option<String>,
+    /// The first signal: a name or a number [default: TERM]
+    #[arg(long, value_name = "SIG")]
+    pub signal: Option<String>,
+    /// How long they have to end before SIGKILL [default: the configured one, 5s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    pub grace: Option<u64>,
+}
+
+/// Arguments of `clear`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl clear                         all tasks that have ended
+  bgctl clear 3f2a 91bc               these
+  bgctl clear --session discord:4711  those of one parent session
+  bgctl clear --all                   all tasks; those that run are cancelled first")]
+pub struct ClearArgs {
+    /// Finished tasks: ids, or the first 4 characters of them or more
+    #[arg(value_name = "ID", conflicts_with_all = ["all", "session"])]
+    pub ids: Vec<TaskRef>,
+    /// Active tasks too: they are cancelled first
+    #[arg(long)]
+    pub all: bool,
+    /// Only tasks of this parent session
+    #[arg(long, value_name = "KEY")]
+    pub session: Option<String>,
+}
+
+/// Arguments of `signal`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl signal 3f2a HUP
+  bgctl signal 3f2a STOP --tree")]
+pub struct SignalArgs {
+    /// The task: its id, or the first 4 characters of it or more
+    #[arg(value_name = "ID")]
+    pub id: TaskRef,
+    /// The signal: a name, with or without SIG, or a number
+    #[arg(value_name = "SIG")]
+    pub signal: String,
+    /// All its processes, not just the first one
+    #[arg(long)]
+    pub tree: bool,
+}
+
+/// Arguments of `write`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl write 3f2a -n yes             a line
+  bgctl write 3f2a --eof              no more input
+  bgctl write 3f2a < answers.txt      a file, and then no more input
+  bgctl write 3f2a --no-eof < part1   a file, and more may come
+
+The task must have been submitted with --stdin-pipe. TEXT is written as it is.")]
+pub struct WriteArgs {
+    /// The task: its id, or the first 4 characters of it or more
+    #[arg(value_name = "ID")]
+    pub id: TaskRef,
+    /// What to write [default: standard input, to its end]
+    #[arg(value_name = "TEXT")]
+    pub text: Option<OsString>,
+    /// Put a newline behind TEXT
+    #[arg(short, long, requires = "text")]
+    pub newline: bool,
+    /// End the task's input behind it; without TEXT nothing is read or written
+    #[arg(long, conflicts_with = "no_eof")]
+    pub eof: bool,
+    /// Do not end the task's input with the end of standard input
+    #[arg(long, conflicts_with = "text")]
+    pub no_eof: bool,
+}
+
+/// Arguments of `events`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl events
+  bgctl events --since 0 | jq -r '[.seq, .kind, .task.id] | @tsv'
+  bgctl events --task 3f2a --task 91bc
+
+It goes on until it is interrupted. Events that can't be had any more are told as
+one object of kind `gap`.")]
+pub struct EventsArgs {
+    /// Replay what came after this number first
+    #[arg(long, value_name = "SEQ")]
+    pub since: Option<u64>,
+    /// Only events of tasks of this parent session
+    #[arg(long, value_name = "KEY")]
+    pub session: Option<String>,
+    /// Only events of this task; may be repeated
+    #[arg(long = "task", value_name = "ID")]
+    pub tasks: Vec<TaskRef>,
+}
+
+/// Arguments of `session`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl session end discord:4711")]
+pub struct SessionArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub verb: SessionVerb,
+}
+
+/// What can be done with a parent session.
+#[derive(Subcommand, Debug)]
+pub enum SessionVerb {
+    /// Cancel its active tasks and remove all of them
+    End {
+        /// The parent session
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
+}
+
+/// Arguments of `daemon`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl daemon status
+  bgctl daemon reload                 after the configuration was changed
+  bgctl daemon stop --grace 30s       cancels all tasks; returns when the daemon is gone")]
+pub struct DaemonArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub verb: DaemonVerb,
+}
+
+/// What can be done with the daemon.
+#[derive(Subcommand, Debug)]
+pub enum DaemonVerb {
+    /// Start it; nothing happens if it runs
+    Start,
+    /// Cancel all tasks and end it
+    Stop {
+        /// How long tasks have to end before SIGKILL [default: the configured one, 5s]
+        #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+        grace: Option<u64>,
+    },
+    /// Show how it is; exit code 69 if none runs
+    Status,
+    /// Read the configuration again
+    Reload,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl completions bash > ~/.local/share/bash-completion/completions/bgctl
+  bgctl completions zsh > ~/.zfunc/_bgctl
+  bgctl completions fish > ~/.config/fish/completions/bgctl.fish")]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: ShellName,
+}
+
+/// A shell that completions can be made for.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShellName {
+    /// GNU bash.
+    Bash,
+    /// Z shell.
+    Zsh,
+    /// fish.
+    Fish,
+}

@@ -1,0 +1,120 @@
+//! `daemon`: start, stop, status and reload. Only `start` starts one.
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::request::{
+    DaemonReload, DaemonShutdown, DaemonStatusOf, Hello, HelloParams, NoParams, ReloadResult, ShutdownParams,
+    ShutdownResult,
+};
+
+use crate::cli::{DaemonArgs, DaemonVerb};
+use crate::connect;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::render::page;
+
+/// Does what is asked of the daemon.
+pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
+    match args.verb {
+        DaemonVerb::Start => start(context),
+        DaemonVerb::Stop { grace } => stop(grace, context),
+        DaemonVerb::Status => status(context),
+        DaemonVerb::Reload => reload(context),
+    }
+}
+
+fn start(context: &mut Context) -> Result<Code, Failure> {
+    let (mut client, started) = match context.running()? {
+        Some(client) => (client, false),
+        None => connect::start_daemon(&context.socket()?)?,
+    };
+    let client_name = concat!("bgctl ", env!("CARGO_PKG_VERSION")).to_owned();
+    let params = HelloParams { client: Some(client_name), protocol: Some(bgd_shared::PROTOCOL) };
+    let hello = client.call::<Hello>(&params)?;
+    if context.json() {
+        context.print_json(&hello)?;
+    } else if started {
+        context.print(&format!("started, pid {}\n", hello.pid))?;
+    } else {
+        context.print(&format!("already running, pid {}\n", hello.pid))?;
+    }
+    Ok(Code::OK)
+}
+
+fn stop(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
+    let Some(mut client) = context.running()? else {
+        if context.json() {
+            context.print_json(&ShutdownResult { cancelled: 0 })?;
+        } else {
+            context.print("no daemon is running\n")?;
+        }
+        return Ok(Code::OK);
+    };
+    let result = match client.call::<DaemonShutdown>(&ShutdownParams { grace_ms }) {
+        Ok(result) => result,
+        // Somebody else stops it at the same time: all the same, it will be gone.
+        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => {
+            ShutdownResult { cancelled: 0 }
+        }
+        Err(ClientError::Closed) => ShutdownResult { cancelled: 0 },
+        Err(error) => return Err(error.into()),
+    };
+    wait_for_end(&mut client);
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        match result.cancelled {
+            0 => context.print("stopped\n")?,
+            1 => context.print("stopped; 1 task was cancelled\n")?,
+            count => context.print(&format!("stopped; {count} tasks were cancelled\n"))?,
+        }
+    }
+    Ok(Code::OK)
+}
+
+/// The kernel closes a process's connections when it ends, so their end is the daemon's.
+fn wait_for_end(client: &mut Client) {
+    while client.next_news().is_ok() {}
+}
+
+fn status(context: &mut Context) -> Result<Code, Failure> {
+    let status = context.existing()?.call::<DaemonStatusOf>(&NoParams {})?;
+    if context.json() {
+        context.print_json(&status)?;
+    } else {
+        context.print(&page::daemon(&status))?;
+    }
+    Ok(Code::OK)
+}
+
+fn reload(context: &mut Context) -> Result<Code, Failure> {
+    let result = context.existing()?.call::<DaemonReload>(&NoParams {})?;
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        context.print(&reloaded(&result))?;
+    }
+    Ok(Code::OK)
+}
+
+fn reloaded(result: &ReloadResult) -> String {
+    let line = |what: &str, keys: &[String]| match keys {
+        [] => String::new(),
+        keys => format!("{what}: {}\n", keys.join(", ")),
+    };
+    let text = line("in force now", &result.changed) + &line("need a restart", &result.needs_restart);
+    if text.is_empty() { "nothing has changed\n".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_says_what_it_did() {
+        assert_eq!(reloaded(&ReloadResult::default()), "nothing has changed\n");
+        let result = ReloadResult { changed: vec!["a".into(), "b".into()], needs_restart: vec!["c".into()] };
+        assert_eq!(reloaded(&result), "in force now: a, b\nneed a restart: c\n");
+    }
+}

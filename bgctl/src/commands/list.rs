@@ -1,0 +1,88 @@
+//! `list`: tasks, the newest first.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT};
+use bgd_shared::request::{ListParams, ListResult, TaskList};
+use bgd_shared::task::{Status, Summary};
+
+use crate::cli::ListArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::render::table::{Look, list};
+
+/// Fetches as many pages as are asked for, and prints them.
+pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
+    let wanted = if args.all { usize::MAX } else { args.limit.unwrap_or(LIST_PAGE_DEFAULT) };
+    if wanted == 0 {
+        return Err(Failure::usage("--limit must be 1 or more"));
+    }
+    let quiet = args.quiet;
+    let result = fetch(args.session, args.status.clone(), wanted, context)?;
+    if context.json() {
+        context.print_json(&result)?;
+        return Ok(Code::OK);
+    }
+    let is_terminal = std::io::stdout().is_terminal();
+    if quiet {
+        for task in &result.tasks {
+            context.print(&format!("{}\n", task.id))?;
+        }
+    } else if !result.tasks.is_empty() {
+        context.print(&list(&result.tasks, &Look::of_terminal(is_terminal)))?;
+    } else if is_terminal {
+        let _ = writeln!(std::io::stderr(), "no tasks");
+    }
+    if result.next.is_some() {
+        context.flush()?;
+        let more = matching(&result.summary, &args.status).saturating_sub(result.tasks.len() as u64);
+        // Standard error may be closed; the list is what counts.
+        let _ = writeln!(std::io::stderr(), "{more} more; --all shows them");
+    }
+    Ok(Code::OK)
+}
+
+/// The first `wanted` tasks as one result.
+fn fetch(
+    session: Option<String>,
+    status: Vec<Status>,
+    wanted: usize,
+    context: &mut Context,
+) -> Result<ListResult, Failure> {
+    let mut params = ListParams { session, status, limit: Some(wanted.min(LIST_PAGE)), after: None };
+    let mut result = context.call::<TaskList>(&params)?;
+    while result.next.is_some() && result.tasks.len() < wanted {
+        params.after = result.next;
+        params.limit = Some((wanted - result.tasks.len()).min(LIST_PAGE));
+        let page = context.call::<TaskList>(&params)?;
+        result.tasks.extend(page.tasks);
+        result.next = page.next;
+        result.summary = page.summary;
+    }
+    Ok(result)
+}
+
+/// How many tasks have one of these statuses; none named means all.
+fn matching(summary: &Summary, statuses: &[Status]) -> u64 {
+    if statuses.is_empty() {
+        return summary.total();
+    }
+    Status::ALL
+        .into_iter()
+        .filter(|status| statuses.contains(status))
+        .map(|status| summary.count(status))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_named_twice_counts_once() {
+        let summary = Summary { running: 3, failed: 2, ..Summary::default() };
+        assert_eq!(matching(&summary, &[]), 5);
+        assert_eq!(matching(&summary, &[Status::Failed, Status::Failed]), 2);
+    }
+}

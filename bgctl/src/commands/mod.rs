@@ -1,0 +1,42 @@
+//! The verbs, one file each. A verb makes its requests, prints what came, and returns an exit code.
+
+mod block;
+mod cancel;
+mod clear;
+mod completions;
+mod daemon;
+mod events;
+mod list;
+mod output;
+mod session;
+mod signal;
+mod status;
+mod submit;
+mod write;
+
+use crate::cli::Verb;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// Does what the command line asks for.
+///
+/// # Errors
+/// Why it could not be done.
+pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
+    match verb {
+        Verb::Submit(args) => submit::run(args, context),
+        Verb::List(args) => list::run(args, context),
+        Verb::Status(args) => status::run(args, context),
+        Verb::Output(args) => output::run(&args, context),
+        Verb::Block(args) => block::run(args, context),
+        Verb::Cancel(args) => cancel::run(args, context),
+        Verb::Clear(args) => clear::run(args, context),
+        Verb::Signal(args) => signal::run(args, context),
+        Verb::Write(args) => write::run(args, context),
+        Verb::Events(args) => events::run(args, context),
+        Verb::Session(args) => session::run(args, context),
+        Verb::Daemon(args) => daemon::run(&args, context),
+        Verb::Completions(args) => completions::run(&args, context),
+    }
+}

@@ -1,0 +1,146 @@
+//! `output`: the bytes that a task wrote, exactly.
+//!
+//! The daemon is asked where the file is, which also notes that somebody looked; the bytes then go from
+//! the file to standard output without passing through the daemon.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::request::{IdParams, OutputParams, Stream, TaskOutput, TaskResultOf};
+use bgd_shared::task::{Status, Task};
+
+use crate::cli::OutputArgs;
+use crate::context::Context;
+use crate::copy::{Copier, ranges};
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::follow;
+use crate::remote::Remote;
+use crate::tail::start_of_last_lines;
+
+/// Prints output.
+pub fn run(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
+    if args.result {
+        return result(args, context);
+    }
+    let stream = stream(args);
+    if context.json() {
+        return through_the_daemon(args, context);
+    }
+    let mut task = look(args, context)?;
+    if args.follow && task.status == Status::Pending {
+        follow::wait_for_start(context.existing()?, task.id)?;
+        task = look(args, context)?;
+    }
+    let path = path_of(&task, stream)?;
+    match File::open(&path) {
+        Ok(file) => from_file(args, context, &task, file, &path),
+        // A task that never started has no file.
+        Err(_) if task.output.bytes == 0 && !task.status.is_active() => Ok(Code::OK),
+        Err(_) => through_the_daemon(args, context),
+    }
+}
+
+fn stream(args: &OutputArgs) -> Option<Stream> {
+    match (args.stdout, args.stderr) {
+        (_, true) => Some(Stream::Stderr),
+        (true, false) => Some(Stream::Stdout),
+        (false, false) => None,
+    }
+}
+
+/// The task as it is now; none of its output.
+fn look(args: &OutputArgs, context: &mut Context) -> Result<Task, Failure> {
+    let params = OutputParams { id: args.id.clone(), offset: None, limit: Some(0), stream: stream(args) };
+    Ok(context.call::<TaskOutput>(&params)?.task)
+}
+
+fn path_of(task: &Task, stream: Option<Stream>) -> Result<PathBuf, Failure> {
+    match stream {
+        Some(Stream::Stdout) | None => Ok(PathBuf::from(&task.output.path)),
+        Some(Stream::Stderr) => task.output.stderr_path.as_ref().map(PathBuf::from).ok_or_else(|| {
+            let message = format!("task {} has no standard error of its own", task.id);
+            Failure::new(Code::WRONG_STATE, "not_split", message)
+                .hint("`bgctl submit --split` keeps the two apart; without it both are in `bgctl output`")
+        }),
+    }
+}
+
+fn from_file(
+    args: &OutputArgs,
+    context: &mut Context,
+    task: &Task,
+    file: File,
+    path: &Path,
+) -> Result<Code, Failure> {
+    let unreadable = |error: io::Error| Failure::io(path.display(), &error);
+    let dropped = match stream(args) {
+        Some(Stream::Stderr) => task.output.stderr_dropped_bytes,
+        Some(Stream::Stdout) | None => task.output.dropped_bytes,
+    };
+    // `output.bytes` counts both streams of a split task, so the file is asked for its own length.
+    let length = file.metadata().map_err(unreadable)?.len();
+    let start = match (args.tail, args.since) {
+        (Some(lines), _) => start_of_last_lines(lines, &ranges(0, length, dropped), |range| {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+            file.read_exact_at(&mut bytes, range.start)?;
+            Ok(bytes)
+        })
+        .map_err(unreadable)?,
+        (None, Some(since)) => match u64::try_from(since) {
+            Ok(offset) => offset,
+            Err(_) => length.saturating_sub(since.unsigned_abs()),
+        },
+        (None, None) => 0,
+    };
+    let mut copier = Copier::new(file, context.raw_stdout()?, start);
+    if args.follow {
+        follow::follow(context.client()?, task.id, path, &mut copier)?;
+    } else if task.status.is_active() || task.lingering {
+        copier.copy_growing()?;
+    } else {
+        copier.copy_ended(length, dropped)?;
+    }
+    Ok(Code::OK)
+}
+
+/// For `--json`, and where the file can't be opened.
+fn through_the_daemon(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
+    let remote = Remote { id: &args.id, stream: stream(args) };
+    let offset = match (args.tail, args.since) {
+        (Some(lines), _) => remote.tail(context, lines)?,
+        (None, since) => since.unwrap_or(0),
+    };
+    match (args.follow, context.json()) {
+        (true, _) => remote.follow(context, offset),
+        (false, true) => remote.print_one(context, offset),
+        (false, false) => remote.print_all(context, offset),
+    }
+}
+
+/// `--result`: an error unless the task has completed (R07).
+fn result(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
+    let result = context.call::<TaskResultOf>(&IdParams { id: args.id.clone() })?;
+    if context.json() {
+        context.print_json(&result)?;
+        return Ok(Code::OK);
+    }
+    // The wire carries the end of a long output only; the file has all of it.
+    if result.truncated_bytes > 0
+        && let Ok(path) = path_of(&result.task, None)
+        && let Ok(file) = File::open(&path)
+    {
+        return from_file(args, context, &result.task, file, &path);
+    }
+    let bytes = result.encoding.decode(result.result).map_err(|error| {
+        Failure::new(
+            Code::INTERNAL,
+            "garbled",
+            format!("the daemon sent a result that can't be read: {error}"),
+        )
+    })?;
+    context.print_bytes(&bytes)?;
+    Ok(Code::OK)
+}

@@ -1,0 +1,151 @@
+//! `submit`: hands a command to the daemon, with everything that a child of this shell would inherit.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use bgd_shared::request::{Stdin, SubmitParams, TaskSubmit};
+use bgd_shared::task::{Rlimit, Rlimits};
+use bgd_shared::text::{Env, OsText};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::sys::stat::{Mode, umask};
+
+use crate::cli::SubmitArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// The names that `prlimit` has for the resources.
+const RESOURCES: [(&str, Resource); 16] = [
+    ("as", Resource::RLIMIT_AS),
+    ("core", Resource::RLIMIT_CORE),
+    ("cpu", Resource::RLIMIT_CPU),
+    ("data", Resource::RLIMIT_DATA),
+    ("fsize", Resource::RLIMIT_FSIZE),
+    ("locks", Resource::RLIMIT_LOCKS),
+    ("memlock", Resource::RLIMIT_MEMLOCK),
+    ("msgqueue", Resource::RLIMIT_MSGQUEUE),
+    ("nice", Resource::RLIMIT_NICE),
+    ("nofile", Resource::RLIMIT_NOFILE),
+    ("nproc", Resource::RLIMIT_NPROC),
+    ("rss", Resource::RLIMIT_RSS),
+    ("rtprio", Resource::RLIMIT_RTPRIO),
+    ("rttime", Resource::RLIMIT_RTTIME),
+    ("sigpending", Resource::RLIMIT_SIGPENDING),
+    ("stack", Resource::RLIMIT_STACK),
+];
+
+/// Submits, and prints the id.
+pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
+    let hands_over = args.stdin;
+    let params = params(args)?;
+    let input = io::stdin();
+    let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
+    let result = context.call_with_fds::<TaskSubmit>(&params, descriptors)?;
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        context.print(&format!("{}\n", result.task.id))?;
+    }
+    Ok(Code::OK)
+}
+
+fn params(args: SubmitArgs) -> Result<SubmitParams, Failure> {
+    let stdin = match (args.stdin, args.stdin_pipe) {
+        (true, _) => Some(Stdin::Fd),
+        (false, true) => Some(Stdin::Pipe),
+        (false, false) => None,
+    };
+    let session = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
+    let (words, shell) = match args.shell {
+        Some(line) => (None, Some(line.into())),
+        None => (Some(args.command.into_iter().map(OsText::from).collect()), None),
+    };
+    Ok(SubmitParams {
+        argv: words,
+        shell,
+        description: args.description,
+        session,
+        channel: args.channel,
+        cwd: Some(folder(args.cwd.as_deref())?.into()),
+        env: Some(environment(args.env)),
+        umask: Some(own_umask()),
+        rlimits: rlimits(),
+        stdin,
+        split: args.split,
+        time_limit_ms: args.time_limit,
+        tags: args.tags,
+        key: args.key,
+        ..SubmitParams::default()
+    })
+}
+
+/// The folder to run in, absolute.
+fn folder(named: Option<&Path>) -> Result<OsString, Failure> {
+    let folder = match named {
+        Some(named) if named.as_os_str().is_empty() => return Err(Failure::usage("--cwd is empty")),
+        Some(named) => std::path::absolute(named),
+        None => std::env::current_dir(),
+    };
+    folder.map(Into::into).map_err(|error| {
+        Failure::new(Code::USAGE, "usage", format!("the folder that this runs in can't be found: {error}"))
+            .hint("name another one with --cwd")
+    })
+}
+
+/// The environment of this process with these variables set.
+fn environment(set: Vec<(String, String)>) -> Env {
+    let own = Env::of_this_process();
+    if set.is_empty() {
+        return own;
+    }
+    let mut all = own.0.into_vec();
+    for (name, value) in set {
+        all.retain(|(known, _)| **known != *name);
+        all.push((name.into(), value.into()));
+    }
+    Env(all.into())
+}
+
+/// The file mode creation mask. It can only be read by setting it; there is no other thread to see that.
+fn own_umask() -> u32 {
+    let mask = umask(Mode::S_IRWXG | Mode::S_IRWXO);
+    umask(mask);
+    mask.bits() & 0o777
+}
+
+fn rlimits() -> Rlimits {
+    let bound = |value| (value != RLIM_INFINITY).then_some(value);
+    let one = |(name, resource): (&str, Resource)| {
+        let (soft, hard) = getrlimit(resource).ok()?;
+        Some((name.to_owned(), Rlimit { soft: bound(soft), hard: bound(hard) }))
+    };
+    RESOURCES.into_iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_stays_arguments_and_brings_everything_along() {
+        let args = SubmitArgs {
+            command: vec!["printf".into(), "%s %s".into(), "a b".into()],
+            env: vec![("PATH".into(), "/only".into()), ("NEW".into(), "x=y".into())],
+            cwd: Some("sub/./folder".into()),
+            ..SubmitArgs::default()
+        };
+        let params = params(args).unwrap();
+        assert_eq!(params.argv.unwrap().len(), 3);
+        assert_eq!(params.shell, None);
+        let env = params.env.unwrap();
+        assert_eq!(env.get("PATH"), Some(&"/only".into()));
+        assert_eq!(env.get("NEW"), Some(&"x=y".into()));
+        assert_eq!(env.0.iter().filter(|(name, _)| &**name == "PATH").count(), 1);
+        let cwd = params.cwd.unwrap();
+        assert!(cwd.to_string_lossy().starts_with('/') && cwd.to_string_lossy().ends_with("sub/folder"));
+        assert_eq!(params.rlimits.len(), 16);
+        assert_eq!(params.umask, Some(own_umask()));
+    }
+}

@@ -1,0 +1,78 @@
+//! `write`: bytes for the standard input of a task that has a pipe there.
+
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStringExt as _;
+
+use bgd_shared::id::TaskRef;
+use bgd_shared::request::{Encoding, TaskWrite, WriteParams, WriteResult};
+
+use crate::cli::WriteArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// The bytes of one request. Each may become six characters of JSON (`\u0000`), and the line must stay
+/// below the daemon's limit of 1 MiB.
+const CHUNK_BYTES: usize = 128 * 1024;
+
+/// Writes the text, or all of standard input.
+pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
+    let mut written = 0;
+    let ends = match args.text {
+        Some(text) => {
+            let mut bytes = text.into_vec();
+            if args.newline {
+                bytes.push(b'\n');
+            }
+            for chunk in bytes.chunks(CHUNK_BYTES) {
+                written += send(&args.id, chunk, context)?;
+            }
+            args.eof
+        }
+        None if args.eof => true,
+        None => {
+            written += send_input(&args.id, context)?;
+            !args.no_eof
+        }
+    };
+    if ends {
+        let end = WriteParams { id: args.id, data: String::new(), encoding: Encoding::Utf8, eof: true };
+        context.call::<TaskWrite>(&end)?;
+    }
+    if context.json() {
+        context.print_json(&WriteResult { written })?;
+    }
+    Ok(Code::OK)
+}
+
+/// Sends what standard input brings, as it comes.
+fn send_input(id: &TaskRef, context: &mut Context) -> Result<u64, Failure> {
+    let mut input = io::stdin().lock();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut written = 0;
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => return Ok(written),
+            Ok(count) => written += send(id, &buffer[..count], context)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::io("can't read standard input", &error)),
+        }
+    }
+}
+
+/// Sends bytes until the task's pipe has taken all of them.
+fn send(id: &TaskRef, bytes: &[u8], context: &mut Context) -> Result<u64, Failure> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (data, encoding) = Encoding::encode(rest.to_vec());
+        let params = WriteParams { id: id.clone(), data, encoding, eof: false };
+        let taken = context.call::<TaskWrite>(&params)?.written;
+        let taken = usize::try_from(taken).unwrap_or(usize::MAX).min(rest.len());
+        if taken == 0 {
+            let message = format!("task {} takes no more input", id.as_str());
+            return Err(Failure::new(Code::WRONG_STATE, "not_running", message));
+        }
+        rest = &rest[taken..];
+    }
+    Ok(bytes.len() as u64)
+}

@@ -1,0 +1,232 @@
+//! Connecting to the daemon, and starting it where there is none.
+//!
+//! Many `bgctl` may find at once that there is none. They queue at a file lock; the first one starts a
+//! daemon and waits until it says that its socket is ready, the others find it there. Nobody waits for
+//! a time.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::socket::SocketPath;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, OFlag, fcntl};
+
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// Variables that the daemon is given; all else belongs to whoever happened to call first.
+const KEPT: &[&str] =
+    &["HOME", "USER", "LOGNAME", "PATH", "SHELL", "LANG", "TZ", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS"];
+
+/// Families of variables that the daemon is given.
+const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
+
+/// How often to look again for a daemon that holds the lock and does not listen yet.
+const RETRIES: u32 = 8;
+
+/// The most bytes of a daemon's first words that are read.
+const WORDS_BYTES: u64 = 16 * 1024;
+
+/// Connects; with `start`, a daemon is started if there is none.
+///
+/// # Errors
+/// There is none, or what is there must not be trusted.
+pub fn connect(socket: &SocketPath, start: bool) -> Result<Client, Failure> {
+    match Client::connect(socket) {
+        Ok(client) => Ok(client),
+        Err(ClientError::Connect(error)) if start && error.is_absent() => {
+            start_daemon(socket).map(|(client, _)| client)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Starts a daemon unless another caller was faster, and connects to it. The flag tells whether this
+/// caller started it.
+///
+/// # Errors
+/// It could not be started.
+pub fn start_daemon(socket: &SocketPath) -> Result<(Client, bool), Failure> {
+    socket.prepare_folder()?;
+    let _queue = queue(socket)?;
+    match Client::connect(socket) {
+        Ok(client) => return Ok((client, false)),
+        Err(ClientError::Connect(error)) if error.is_absent() => {}
+        Err(error) => return Err(error.into()),
+    }
+    match spawn(socket)? {
+        Words::Ready => Ok((Client::connect(socket)?, true)),
+        Words::Taken => Ok((connect_patiently(socket)?, false)),
+    }
+}
+
+/// Waits for this caller's turn to look for a daemon and to start one. The turn ends with the lock.
+fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
+    let path = socket.beside("start");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(&path)
+        .map_err(|error| Failure { code: Code::NO_DAEMON, ..Failure::io(path.display(), &error) })?;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusive) {
+            Ok(lock) => return Ok(lock),
+            Err((same, Errno::EINTR)) => file = same,
+            Err((_, error)) => {
+                let failure = Failure::io(path.display(), &error.into());
+                return Err(Failure { code: Code::NO_DAEMON, ..failure });
+            }
+        }
+    }
+}
+
+/// What a daemon that was started says first.
+#[derive(Debug, PartialEq, Eq)]
+enum Words {
+    /// It listens.
+    Ready,
+    /// Another daemon holds the lock of this socket.
+    Taken,
+}
+
+/// Starts a daemon and waits for its first words.
+fn spawn(socket: &SocketPath) -> Result<Words, Failure> {
+    let program = program();
+    let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
+    // Only this descriptor may reach the daemon. No other thread could fork in between: there is none.
+    fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))
+        .map_err(|error| Failure::io("can't hand over a pipe", &error.into()))?;
+    let mut child = Command::new(&program)
+        .arg("--socket")
+        .arg(socket.as_path())
+        .arg("--ready-fd")
+        .arg(writer.as_raw_fd().to_string())
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| is_kept(name)))
+        .current_dir("/")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| {
+            let message = format!("no daemon answers, and {} can't be started: {error}", program.display());
+            Failure::new(Code::NO_DAEMON, "no_daemon", message)
+                .hint("put bgd beside bgctl or on PATH, or set BGD_DAEMON to its path")
+        })?;
+    drop(writer);
+    let mut words = Vec::new();
+    reader
+        .by_ref()
+        .take(WORDS_BYTES)
+        .read_to_end(&mut words)
+        .map_err(|error| Failure::io("can't hear the daemon that was started", &error))?;
+    // A daemon that moved to the background, or gave up, leaves a child to be collected.
+    let _ = child.try_wait();
+    understand(&words)
+}
+
+/// The daemon's program: `$BGD_DAEMON`, else the one beside this program, else the one on PATH.
+fn program() -> OsString {
+    if let Some(named) = std::env::var_os("BGD_DAEMON").filter(|path| !path.is_empty()) {
+        // The daemon starts in `/`, where a path relative to here would mean something else.
+        let path = Path::new(&named);
+        let relative = path.components().nth(1).is_some() && path.is_relative();
+        return if relative { std::path::absolute(path).map_or(named, Into::into) } else { named };
+    }
+    let sibling = std::env::current_exe().ok().map(|path| path.with_file_name("bgd"));
+    match sibling.filter(|path| path.is_file()) {
+        Some(path) => path.into_os_string(),
+        None => "bgd".into(),
+    }
+}
+
+fn is_kept(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| {
+        KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    })
+}
+
+/// Reads a daemon's first words: `ready`, `taken`, or `error <exit code> <message>`.
+fn understand(words: &[u8]) -> Result<Words, Failure> {
+    let text = String::from_utf8_lossy(words);
+    let text = text.trim_end();
+    if let Some(error) = text.strip_prefix("error ") {
+        let (code, message) = error.split_once(' ').unwrap_or(("", error));
+        let code = code.parse().ok().filter(|code| *code != 0).map_or(Code::NO_DAEMON, Code);
+        return Err(Failure::new(code, "no_daemon", format!("the daemon can't start: {message}")));
+    }
+    match text {
+        "ready" => Ok(Words::Ready),
+        "taken" => Ok(Words::Taken),
+        "" => Err(Failure::new(Code::NO_DAEMON, "no_daemon", "the daemon ended before it was ready")
+            .hint(format!("its log may say why: {}", log_file().display()))),
+        other => {
+            let message = format!("the daemon's first words make no sense: {other:?}");
+            Err(Failure::new(Code::NO_DAEMON, "no_daemon", message)
+                .hint("bgctl and bgd may be of different versions"))
+        }
+    }
+}
+
+fn log_file() -> PathBuf {
+    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    var("XDG_STATE_HOME")
+        .or_else(|| var("HOME").map(|home| home.join(".local/state")))
+        .unwrap_or_default()
+        .join("bgd/bgd.log")
+}
+
+/// Connects to a daemon that was started by other means a moment ago: it holds its lock already, and
+/// its socket is about to appear.
+fn connect_patiently(socket: &SocketPath) -> Result<Client, Failure> {
+    let mut pause = Duration::from_millis(10);
+    for _ in 0..RETRIES {
+        match Client::connect(socket) {
+            Err(ClientError::Connect(error)) if error.is_absent() => std::thread::sleep(pause),
+            other => return Ok(other?),
+        }
+        pause *= 2;
+    }
+    Client::connect(socket).map_err(|error| {
+        Failure::from(error).hint(format!(
+            "another daemon holds {} and does not listen; look for it with: fuser -v {0}",
+            socket.beside("lock").display()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemons_first_words_are_understood() {
+        assert_eq!(understand(b"ready\n"), Ok(Words::Ready));
+        assert_eq!(understand(b"taken\n"), Ok(Words::Taken));
+        let refused = understand(b"error 78 config.toml: unknown key `tsks`\n").unwrap_err();
+        assert_eq!(refused.code, Code::CONFIG);
+        assert!(refused.message.ends_with("config.toml: unknown key `tsks`"));
+        assert_eq!(understand(b"error 0 nonsense").unwrap_err().code, Code::NO_DAEMON);
+        assert_eq!(understand(b"").unwrap_err().code, Code::NO_DAEMON);
+        assert!(understand(b"").unwrap_err().hint.unwrap().contains("bgd/bgd.log"));
+        assert_eq!(understand(b"\xff").unwrap_err().code, Code::NO_DAEMON);
+    }
+
+    #[test]
+    fn secrets_of_the_first_caller_stay_with_them() {
+        assert!(["HOME", "LC_ALL", "XDG_STATE_HOME", "BGD_SOCKET"].iter().all(|name| is_kept(name.as_ref())));
+        assert!(["AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "PWD"].iter().all(|name| !is_kept(name.as_ref())));
+    }
+}

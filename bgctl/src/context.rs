@@ -1,0 +1,174 @@
+//! What every verb needs: the global options, the connection, and a way to print that survives a
+//! reader who goes away.
+
+use std::io::{self, BufWriter, StdoutLock, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::request::Method;
+use bgd_shared::socket::SocketPath;
+use bgd_shared::transport::ConnectError;
+use serde::Serialize;
+
+use crate::cli::Globals;
+use crate::connect;
+use crate::failure::Failure;
+use crate::render::json;
+
+/// The state of one run of `bgctl`.
+pub struct Context {
+    globals: Globals,
+    out: BufWriter<StdoutLock<'static>>,
+    client: Option<Client>,
+}
+
+impl Context {
+    /// Nothing is connected or printed yet.
+    pub fn new(globals: Globals) -> Self {
+        Self { globals, out: BufWriter::new(io::stdout().lock()), client: None }
+    }
+
+    /// Whether the wire's objects are to be printed.
+    pub fn json(&self) -> bool {
+        self.globals.json
+    }
+
+    /// The daemon's socket.
+    ///
+    /// # Errors
+    /// Its path can't be one.
+    pub fn socket(&self) -> Result<SocketPath, Failure> {
+        Ok(match &self.globals.socket {
+            // A path typed by a user is meant from where they are.
+            Some(path) => SocketPath::new(std::path::absolute(path).unwrap_or_else(|_| path.clone()))?,
+            None => SocketPath::from_env()?,
+        })
+    }
+
+    /// Makes a call; the first one connects, and starts a daemon if there is none.
+    ///
+    /// # Errors
+    /// No daemon, a broken connection, or the daemon's refusal.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
+        self.call_with_fds::<M>(params, &[])
+    }
+
+    /// The same, with descriptors that travel along.
+    ///
+    /// # Errors
+    /// No daemon, a broken connection, or the daemon's refusal.
+    pub fn call_with_fds<M: Method>(
+        &mut self,
+        params: &M::Params,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<M::Result, Failure> {
+        if let Some(client) = &mut self.client {
+            return Ok(client.call_with_fds::<M>(params, descriptors)?);
+        }
+        let socket = self.socket()?;
+        let start = !self.globals.no_start;
+        let mut client = connect::connect(&socket, start)?;
+        let mut outcome = client.call_with_fds::<M>(params, descriptors);
+        if let Err(error) = &outcome
+            && start
+            && is_gone(error, &mut client, &socket)
+        {
+            // The daemon was on its way out when we came. All that it knew went with it, so that asking
+            // its successor can do nothing twice.
+            client = connect::connect(&socket, true)?;
+            outcome = client.call_with_fds::<M>(params, descriptors);
+        }
+        self.client = Some(client);
+        Ok(outcome?)
+    }
+
+    /// A connection to the daemon if one runs; never starts one.
+    ///
+    /// # Errors
+    /// What is at the socket must not be trusted.
+    pub fn running(&self) -> Result<Option<Client>, Failure> {
+        match Client::connect(&self.socket()?) {
+            Ok(client) => Ok(Some(client)),
+            Err(ClientError::Connect(error)) if error.is_absent() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A connection to the daemon that runs.
+    ///
+    /// # Errors
+    /// None runs, or what is at the socket must not be trusted.
+    pub fn existing(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.socket()?)?)
+    }
+
+    /// The connection that the calls so far were made on.
+    ///
+    /// # Errors
+    /// There was none, and none can be made.
+    pub fn client(&mut self) -> Result<&mut Client, Failure> {
+        if self.client.is_none() {
+            self.client = Some(connect::connect(&self.socket()?, !self.globals.no_start)?);
+        }
+        self.client
+            .as_mut()
+            .ok_or_else(|| Failure::new(crate::exit::Code::NO_DAEMON, "no_daemon", "there is no connection"))
+    }
+
+    /// Prints text as it is.
+    ///
+    /// # Errors
+    /// Standard output takes no more.
+    pub fn print(&mut self, text: &str) -> Result<(), Failure> {
+        Ok(self.out.write_all(text.as_bytes())?)
+    }
+
+    /// Prints bytes as they are.
+    ///
+    /// # Errors
+    /// Standard output takes no more.
+    pub fn print_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.out.write_all(bytes)?)
+    }
+
+    /// Prints an object of the wire on one line.
+    ///
+    /// # Errors
+    /// Standard output takes no more.
+    pub fn print_json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        self.print_bytes(&json::line(value)?)
+    }
+
+    /// Hands everything printed so far to the system.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    /// Standard output as a file of its own, behind all that was printed so far: bytes can be moved to
+    /// it without a copy in this process.
+    ///
+    /// # Errors
+    /// Standard output takes no more.
+    pub fn raw_stdout(&mut self) -> Result<std::fs::File, Failure> {
+        self.flush()?;
+        Ok(self.out.get_ref().as_fd().try_clone_to_owned()?.into())
+    }
+}
+
+/// Whether the daemon has gone since we connected. One that says that it is about to end is waited for.
+fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) -> bool {
+    match error {
+        ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => {
+            while client.next_news().is_ok() {}
+            true
+        }
+        ClientError::Closed | ClientError::Io(_) => {
+            bgd_shared::transport::connect(socket).as_ref().is_err_and(ConnectError::is_absent)
+        }
+        ClientError::Rpc(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
+    }
+}

@@ -1,0 +1,252 @@
+//! Moving output from a task's file to standard output without reading it: `std::io::copy` between two
+//! files lets the kernel do it.
+//!
+//! An output that outgrew its limit has a hole behind its first 64 KiB. It reads as NUL, which the task
+//! never wrote, so it is left out and told on standard error.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bgd_shared::limits::OUTPUT_HEAD_BYTES;
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek64};
+
+/// A part of an output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Bytes that are there.
+    Bytes(Range<u64>),
+    /// So many bytes that are not.
+    Dropped(u64),
+}
+
+/// What there is between two offsets of an output, of which `dropped` bytes behind the head are gone.
+pub fn pieces(from: u64, end: u64, dropped: u64) -> Vec<Piece> {
+    let hole_end = OUTPUT_HEAD_BYTES.saturating_add(dropped);
+    let mut pieces = Vec::with_capacity(3);
+    let mut add = |range: Range<u64>, is_there: bool| {
+        if !range.is_empty() {
+            pieces.push(if is_there { Piece::Bytes(range) } else { Piece::Dropped(range.end - range.start) });
+        }
+    };
+    add(from..end.min(OUTPUT_HEAD_BYTES), true);
+    add(from.max(OUTPUT_HEAD_BYTES)..end.min(hole_end), false);
+    add(from.max(hole_end)..end, true);
+    // Without a hole, head and rest are one.
+    if let [Piece::Bytes(head), Piece::Bytes(rest)] = &pieces[..]
+        && head.end == rest.start
+    {
+        return vec![Piece::Bytes(head.start..rest.end)];
+    }
+    pieces
+}
+
+/// The ranges of an output that are there.
+pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
+    let there = |piece| match piece {
+        Piece::Bytes(range) => Some(range),
+        Piece::Dropped(_) => None,
+    };
+    pieces(from, end, dropped).into_iter().filter_map(there).collect()
+}
+
+/// Says on standard error that bytes are missing at this place of the output.
+pub fn tell_dropped(bytes: u64) {
+    // Nothing can be told if standard error is closed, and the output is more important.
+    let _ = writeln!(io::stderr(), "bgctl: {bytes} bytes were dropped here (limits.output_bytes)");
+}
+
+/// The most bytes that are copied from a growing output before its hole is looked for again.
+const STEP_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Copies from the file of an output to standard output, once or again and again.
+#[derive(Debug)]
+pub struct Copier {
+    file: File,
+    out: File,
+    position: u64,
+}
+
+impl Copier {
+    /// Begins at this offset.
+    pub fn new(file: File, out: File, position: u64) -> Self {
+        Self { file, out, position }
+    }
+
+    /// Copies up to `end` from an output that has ended and lacks `dropped` bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn copy_ended(&mut self, end: u64, dropped: u64) -> io::Result<()> {
+        for piece in pieces(self.position, end, dropped) {
+            match piece {
+                Piece::Bytes(range) => {
+                    self.position = range.start;
+                    self.copy_to(range.end)?;
+                }
+                Piece::Dropped(bytes) => {
+                    tell_dropped(bytes);
+                    self.position += bytes;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies all that is there now. The daemon may make the hole longer meanwhile, so the file itself
+    /// is asked where it ends.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn copy_growing(&mut self) -> io::Result<()> {
+        loop {
+            let length = self.file.metadata()?.len();
+            if self.position >= length {
+                return Ok(());
+            }
+            self.skip_hole(length);
+            let before = self.position;
+            let step = length.min(before.saturating_add(STEP_BYTES));
+            // The head is never dropped; what comes next may be, so it is looked at on its own.
+            let head_first = before < OUTPUT_HEAD_BYTES && step > OUTPUT_HEAD_BYTES;
+            self.copy_to(if head_first { OUTPUT_HEAD_BYTES } else { step })?;
+            if self.position == before && before < length {
+                // Somebody made the file shorter.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Leaves the hole out if the next byte is in it.
+    fn skip_hole(&mut self, length: u64) {
+        if self.position < OUTPUT_HEAD_BYTES || length <= OUTPUT_HEAD_BYTES {
+            return;
+        }
+        let Ok(head) = i64::try_from(OUTPUT_HEAD_BYTES) else { return };
+        let hole_end = match lseek64(&self.file, head, Whence::SeekData) {
+            Ok(offset) => u64::try_from(offset).unwrap_or(0),
+            Err(Errno::ENXIO) => length,
+            // A file system that knows no holes has none.
+            Err(_) => return,
+        };
+        if self.position < hole_end {
+            tell_dropped(hole_end - self.position);
+            self.position = hole_end;
+        }
+    }
+
+    /// Copies up to `end`, or to the end of the file if that comes first.
+    fn copy_to(&mut self, end: u64) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(self.position))?;
+        while self.position < end {
+            match io::copy(&mut (&self.file).take(end - self.position), &mut self.out) {
+                Ok(0) => break,
+                Ok(count) => self.position += count,
+                // The kernel may have moved some before it was interrupted.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    self.position = self.file.stream_position()?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Standard output, to see whether anybody still reads it.
+    pub fn out(&self) -> BorrowedFd<'_> {
+        self.out.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HEAD: u64 = OUTPUT_HEAD_BYTES;
+
+    #[test]
+    fn an_output_without_a_hole_is_one_piece() {
+        assert_eq!(pieces(0, 10, 0), [Piece::Bytes(0..10)]);
+        assert_eq!(pieces(0, 10 * HEAD, 0), [Piece::Bytes(0..10 * HEAD)]);
+        assert_eq!(pieces(7, 7, 0), []);
+        assert_eq!(pieces(9, 7, 0), []);
+    }
+
+    #[test]
+    fn a_hole_is_left_out_and_told() {
+        let end = 10 * HEAD;
+        assert_eq!(
+            pieces(0, end, 5 * HEAD),
+            [Piece::Bytes(0..HEAD), Piece::Dropped(5 * HEAD), Piece::Bytes(6 * HEAD..end)]
+        );
+        assert_eq!(pieces(2 * HEAD, end, 5 * HEAD), [Piece::Dropped(4 * HEAD), Piece::Bytes(6 * HEAD..end)]);
+        assert_eq!(pieces(8 * HEAD, end, 5 * HEAD), [Piece::Bytes(8 * HEAD..end)]);
+        assert_eq!(ranges(0, end, 5 * HEAD), [0..HEAD, 6 * HEAD..end]);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_cover_everything_once(from in 0..4 * HEAD, size in 0..9 * HEAD, dropped in 0..9 * HEAD) {
+            let end = from + size;
+            let mut place = from;
+            for piece in pieces(from, end, dropped) {
+                match piece {
+                    Piece::Bytes(range) => {
+                        prop_assert_eq!(range.start, place);
+                        prop_assert!(range.end <= HEAD || range.start >= HEAD + dropped || dropped == 0);
+                        place = range.end;
+                    }
+                    Piece::Dropped(bytes) => place += bytes,
+                }
+            }
+            prop_assert_eq!(place, end);
+        }
+    }
+
+    /// A copier from a file with these bytes, and what it wrote so far.
+    fn copier(bytes: &[u8], position: u64) -> (Copier, File, File) {
+        let mut writer = tempfile::tempfile().unwrap();
+        writer.write_all(bytes).unwrap();
+        let out = tempfile::tempfile().unwrap();
+        (Copier::new(writer.try_clone().unwrap(), out.try_clone().unwrap(), position), writer, out)
+    }
+
+    fn written(mut out: File) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        out.rewind().unwrap();
+        out.read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn the_bytes_come_out_exactly() {
+        let bytes: Vec<u8> = (0..3 * HEAD).map(|place| u8::try_from(place % 251).unwrap()).collect();
+        let (mut ended, _writer, out) = copier(&bytes, 5);
+        ended.copy_ended(3 * HEAD, HEAD).unwrap();
+        let place = |offset: u64| usize::try_from(offset).unwrap();
+        assert_eq!(written(out), [&bytes[5..place(HEAD)], &bytes[place(2 * HEAD)..]].concat());
+        let (mut growing, _writer, out) = copier(&bytes, 0);
+        growing.copy_growing().unwrap();
+        growing.copy_growing().unwrap();
+        assert_eq!(growing.position, 3 * HEAD);
+        assert_eq!(written(out), bytes);
+    }
+
+    #[test]
+    fn a_hole_made_while_following_is_left_out() {
+        let (mut growing, mut writer, out) = copier(b"head", 0);
+        // A file that was made longer has a hole in the same way as one that was punched.
+        writer.set_len(HEAD).unwrap();
+        writer.set_len(16 * HEAD).unwrap();
+        writer.seek(SeekFrom::End(0)).unwrap();
+        writer.write_all(b"tail").unwrap();
+        growing.copy_growing().unwrap();
+        let bytes = written(out);
+        assert!(bytes.ends_with(b"tail"));
+        assert_eq!(growing.position, 16 * HEAD + 4);
+        assert!(u64::try_from(bytes.len()).unwrap() < 2 * HEAD, "{}", bytes.len());
+    }
+}

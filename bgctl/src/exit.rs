@@ -1,0 +1,153 @@
+//! The exit codes, in one table. `cli.md` and the man page say the same; scripts rely on them.
+
+use bgd_shared::client::ClientError;
+use bgd_shared::error::ErrorKind;
+use bgd_shared::socket::SocketError;
+use bgd_shared::transport::ConnectError;
+
+/// An exit code of `bgctl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(pub u8);
+
+impl Code {
+    /// Done.
+    pub const OK: Self = Self(0);
+    /// `block`: a task failed or was cancelled.
+    pub const TASK_FAILED: Self = Self(1);
+    /// Wrong usage.
+    pub const USAGE: Self = Self(2);
+    /// The task is in the wrong state for this.
+    pub const WRONG_STATE: Self = Self(65);
+    /// No such task, or an ambiguous id.
+    pub const NO_TASK: Self = Self(66);
+    /// No daemon.
+    pub const NO_DAEMON: Self = Self(69);
+    /// An error inside bgd or bgctl.
+    pub const INTERNAL: Self = Self(70);
+    /// `block`: the timeout came first.
+    pub const TIMED_OUT: Self = Self(75);
+    /// Not allowed.
+    pub const NOT_ALLOWED: Self = Self(77);
+    /// The configuration is wrong.
+    pub const CONFIG: Self = Self(78);
+    /// Nobody reads our standard output any more: what a shell reports for SIGPIPE.
+    pub const BROKEN_PIPE: Self = Self(128 + 13);
+}
+
+impl From<Code> for std::process::ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code.0)
+    }
+}
+
+/// Every documented code with its meaning, for help texts and man pages.
+pub const TABLE: &[(Code, &str)] = &[
+    (Code::OK, "done; for `block`: all named tasks completed"),
+    (Code::TASK_FAILED, "`block`: at least one task failed or was cancelled"),
+    (Code::USAGE, "wrong usage"),
+    (Code::WRONG_STATE, "the task is in the wrong state for this"),
+    (Code::NO_TASK, "no such task, or an ambiguous id"),
+    (Code::NO_DAEMON, "no daemon, and none could be started"),
+    (Code::INTERNAL, "an error inside bgd or bgctl"),
+    (Code::TIMED_OUT, "`block`: the timeout came first; some tasks still run"),
+    (Code::NOT_ALLOWED, "not allowed (owner or permissions of the socket, foreign process)"),
+    (Code::CONFIG, "the configuration is wrong"),
+];
+
+/// The code of a refusal. Written out, so that a new kind can't be forgotten.
+pub const fn of_kind(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::TaskNotFound | ErrorKind::AmbiguousId => Code::NO_TASK,
+        ErrorKind::NotComplete
+        | ErrorKind::NotResumable
+        | ErrorKind::BeingResumed
+        | ErrorKind::NotRunning
+        | ErrorKind::AlreadyFinished
+        | ErrorKind::NotBackgroundable
+        | ErrorKind::SessionExpired => Code::WRONG_STATE,
+        ErrorKind::PermissionDenied | ErrorKind::ForeignProcess => Code::NOT_ALLOWED,
+        ErrorKind::ConfigInvalid => Code::CONFIG,
+        ErrorKind::InvalidParams | ErrorKind::PromptRequired | ErrorKind::UnknownAgent => Code::USAGE,
+        ErrorKind::ShuttingDown | ErrorKind::TooManyConnections => Code::NO_DAEMON,
+        ErrorKind::Internal
+        | ErrorKind::Unsupported
+        | ErrorKind::ParseError
+        | ErrorKind::InvalidRequest
+        | ErrorKind::MethodNotFound
+        | ErrorKind::AgentUnavailable
+        | ErrorKind::AuthenticationRequired
+        | ErrorKind::RegistryFull
+        | ErrorKind::FrameTooLarge
+        | ErrorKind::TooManyRequests
+        | ErrorKind::Unknown => Code::INTERNAL,
+    }
+}
+
+/// The code of a socket's path or folder that can't be used.
+pub fn of_socket(error: &SocketError) -> Code {
+    match error {
+        SocketError::PathTooLong(_) | SocketError::NotAbsolute(_) => Code::USAGE,
+        SocketError::Link(_)
+        | SocketError::NotAFolder(_)
+        | SocketError::ForeignOwner { .. }
+        | SocketError::TooOpen { .. } => Code::NOT_ALLOWED,
+        SocketError::Missing(_) => Code::NO_DAEMON,
+        SocketError::Io { source, .. } => of_system(source),
+    }
+}
+
+/// The code of a connection that could not be made.
+pub fn of_connect(error: &ConnectError) -> Code {
+    match error {
+        ConnectError::Untrusted(error) => of_socket(error),
+        ConnectError::ForeignPeer { .. } => Code::NOT_ALLOWED,
+        ConnectError::NoDaemon { source, .. } => of_system(source),
+    }
+}
+
+/// The code of a call that brought no result.
+pub fn of_client(error: &ClientError) -> Code {
+    match error {
+        ClientError::Connect(error) => of_connect(error),
+        ClientError::Rpc(error) => of_kind(error.kind()),
+        ClientError::Io(_) | ClientError::Closed => Code::NO_DAEMON,
+        ClientError::Garbled(_) => Code::INTERNAL,
+    }
+}
+
+/// On the way to the daemon the system says either that we may not, or that nobody is there.
+fn of_system(error: &std::io::Error) -> Code {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Code::NOT_ALLOWED,
+        _ => Code::NO_DAEMON,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_documented_code() {
+        for kind in ErrorKind::ALL {
+            let code = of_kind(*kind);
+            assert!(TABLE.iter().any(|(known, _)| *known == code), "{kind}: {code:?} is not in the table");
+            assert_ne!(code, Code::OK, "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_table_names_each_code_once_in_order() {
+        assert!(TABLE.windows(2).all(|pair| pair[0].0.0 < pair[1].0.0));
+    }
+
+    #[test]
+    fn the_documented_kinds_have_the_documented_codes() {
+        assert_eq!(of_kind(ErrorKind::NotComplete).0, 65);
+        assert_eq!(of_kind(ErrorKind::AmbiguousId).0, 66);
+        assert_eq!(of_kind(ErrorKind::ShuttingDown).0, 69);
+        assert_eq!(of_kind(ErrorKind::Internal).0, 70);
+        assert_eq!(of_kind(ErrorKind::ForeignProcess).0, 77);
+        assert_eq!(of_kind(ErrorKind::ConfigInvalid).0, 78);
+    }
+}

@@ -1,0 +1,219 @@
+//! Why a verb could not be done, and how that is told.
+
+use std::fmt;
+use std::io::{self, Write as _};
+
+use bgd_shared::client::ClientError;
+use bgd_shared::id::TaskId;
+use bgd_shared::socket::SocketError;
+use bgd_shared::transport::ConnectError;
+use serde::Serialize;
+
+use crate::exit::{self, Code};
+
+/// What ended a verb: an exit code with a sentence, and a word on what to do where there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The exit code.
+    pub code: Code,
+    /// The kind that programs key on: the wire's, or one of `usage`, `no_daemon`, `connection_lost`,
+    /// `untrusted_socket` and `io` for what happened on this side.
+    pub kind: &'static str,
+    /// The JSON-RPC code of the daemon's refusal.
+    pub rpc_code: Option<i32>,
+    /// What is wrong with what.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The ids that an ambiguous prefix could mean.
+    pub candidates: Vec<TaskId>,
+}
+
+#[derive(Serialize)]
+struct ErrorLine<'a> {
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    code: i32,
+    message: &'a str,
+    data: ErrorData<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorData<'a> {
+    kind: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[TaskId]>::is_empty")]
+    candidates: &'a [TaskId],
+    exit_code: u8,
+}
+
+/// The JSON-RPC code of an error that happened on this side: JSON-RPC leaves it to the implementation.
+const LOCAL_CODE: i32 = -32000;
+
+impl Failure {
+    /// A failure that happened on this side.
+    pub fn new(code: Code, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { code, kind, rpc_code: None, message: message.into(), hint: None, candidates: Vec::new() }
+    }
+
+    /// Arguments that parse, but make no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Code::USAGE, "usage", message)
+    }
+
+    /// The system refused something on this side.
+    pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self::new(Code::INTERNAL, "io", format!("{what}: {error}"))
+    }
+
+    /// The same with a word on what to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Says it on standard error; nothing is said of a reader that went away.
+    pub fn tell(&self, json: bool) {
+        if self.code == Code::BROKEN_PIPE {
+            return;
+        }
+        let text = if json { self.json() } else { self.to_string() };
+        // There is nobody left to tell if standard error is closed too.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    }
+
+    /// The line of JSON that says it.
+    fn json(&self) -> String {
+        let line = ErrorLine {
+            error: ErrorBody {
+                code: self.rpc_code.unwrap_or(LOCAL_CODE),
+                message: &self.message,
+                data: ErrorData {
+                    kind: self.kind,
+                    hint: self.hint.as_deref(),
+                    candidates: &self.candidates,
+                    exit_code: self.code.0,
+                },
+            },
+        };
+        serde_json::to_string(&line).unwrap_or_default() + "\n"
+    }
+}
+
+/// What people read: the message, the candidates of an ambiguous id, the hint.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "bgctl: {}", crate::render::clean_lines(&self.message))?;
+        for candidate in &self.candidates {
+            writeln!(f, "  {candidate}")?;
+        }
+        if let Some(hint) = &self.hint {
+            writeln!(f, "hint: {}", crate::render::clean_lines(hint))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Only writing to standard output uses `?` on an [`io::Error`]; other places say what they did.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::new(Code::BROKEN_PIPE, "io", "nobody reads standard output any more");
+        }
+        Self::io("can't write to standard output", &error)
+    }
+}
+
+impl From<SocketError> for Failure {
+    fn from(error: SocketError) -> Self {
+        let code = exit::of_socket(&error);
+        let kind = match code {
+            Code::USAGE => "usage",
+            Code::NOT_ALLOWED => "untrusted_socket",
+            _ => "no_daemon",
+        };
+        Self::new(code, kind, error.to_string())
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Untrusted(SocketError::Missing(path)) => {
+                let message = format!("no daemon answers: {} does not exist", path.display());
+                Self::new(Code::NO_DAEMON, "no_daemon", message).hint("`bgctl daemon start` starts one")
+            }
+            ConnectError::Untrusted(error) => error.into(),
+            ConnectError::ForeignPeer { .. } => {
+                Self::new(exit::of_connect(&error), "untrusted_socket", error.to_string())
+            }
+            ConnectError::NoDaemon { .. } => {
+                let code = exit::of_connect(&error);
+                let failure = Self::new(code, "no_daemon", error.to_string());
+                if code == Code::NO_DAEMON {
+                    failure.hint("`bgctl daemon start` starts one")
+                } else {
+                    failure
+                }
+            }
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = exit::of_client(&error);
+        match error {
+            ClientError::Connect(error) => error.into(),
+            ClientError::Rpc(error) => Self {
+                code,
+                kind: error.kind().as_str(),
+                rpc_code: Some(error.code),
+                message: error.message,
+                hint: error.data.hint,
+                candidates: error.data.candidates,
+            },
+            ClientError::Io(_) | ClientError::Closed => Self::new(code, "connection_lost", error.to_string())
+                .hint("the daemon may have ended; its log says why"),
+            ClientError::Garbled(_) => Self::new(code, "garbled", error.to_string())
+                .hint("bgctl and the daemon may be of different versions: `bgctl daemon status` tells"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bgd_shared::error::{ErrorKind, RpcError};
+
+    #[test]
+    fn an_ambiguous_id_lists_what_it_could_mean() {
+        let mut error =
+            RpcError::new(ErrorKind::AmbiguousId, "2 tasks begin with 3f2a").hint("type more of it");
+        error.data.candidates = vec![TaskId::from_u128(1), TaskId::from_u128(2)];
+        let failure = Failure::from(ClientError::Rpc(error));
+        assert_eq!(failure.code, Code::NO_TASK);
+        assert_eq!(
+            failure.to_string(),
+            "bgctl: 2 tasks begin with 3f2a\n  00000000-0000-0000-0000-000000000001\n  \
+             00000000-0000-0000-0000-000000000002\nhint: type more of it\n"
+        );
+        let json: serde_json::Value = serde_json::from_str(&failure.json()).unwrap();
+        assert_eq!(json["error"]["code"], -32002);
+        assert_eq!(json["error"]["data"]["kind"], "ambiguous_id");
+        assert_eq!(json["error"]["data"]["exit_code"], 66);
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_error_to_talk_about() {
+        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(failure.code, Code(141));
+    }
+}

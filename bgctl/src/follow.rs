@@ -1,0 +1,104 @@
+//! Following an output: the kernel tells when the file grows, the daemon tells when the task has ended.
+//! Nothing is polled in turns; the process sleeps until one of them speaks.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::event::News;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    BlockMode, BlockParams, EventsSubscribe, IdParams, SubscribeParams, TaskBlock, TaskGet,
+};
+use bgd_shared::task::Status;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use crate::copy::Copier;
+use crate::failure::Failure;
+
+/// Waits until a pending task is pending no more, on a connection of its own.
+///
+/// # Errors
+/// The task or the daemon is gone.
+pub fn wait_for_start(mut client: Client, id: TaskId) -> Result<(), Failure> {
+    let subscribe = SubscribeParams { ids: vec![id.into()], ..SubscribeParams::default() };
+    loop {
+        client.call::<EventsSubscribe>(&subscribe)?;
+        // It may have started before the subscription was there.
+        loop {
+            let task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
+            if task.status != Status::Pending {
+                return Ok(());
+            }
+            if let News::Gap(gap) = client.next_news()?.news
+                && gap.ended
+            {
+                break;
+            }
+        }
+    }
+}
+
+/// Copies what is there and what comes until the task has ended.
+///
+/// # Errors
+/// The daemon went away (all that was written until then has been copied), or nobody reads standard
+/// output any more.
+pub fn follow(client: &mut Client, id: TaskId, path: &Path, copier: &mut Copier) -> Result<(), Failure> {
+    let changes = watch(path).map_err(|error| Failure::io(path.display(), &error))?;
+    let block = BlockParams { ids: vec![id.into()], timeout_ms: None, mode: BlockMode::All };
+    let call = client.send::<TaskBlock>(&block, &[])?;
+    loop {
+        copier.copy_growing()?;
+        if wait(client, &changes, copier)? {
+            let answer = client.answer::<TaskBlock>(call);
+            copier.copy_growing()?;
+            return match answer {
+                Ok(_) => Ok(()),
+                Err(ClientError::Closed | ClientError::Io(_)) => Err(Failure::new(
+                    crate::exit::Code::NO_DAEMON,
+                    "connection_lost",
+                    "the daemon went away; this is the output until then",
+                )),
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+}
+
+fn watch(path: &Path) -> io::Result<Inotify> {
+    let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    changes.add_watch(path, AddWatchFlags::IN_MODIFY)?;
+    Ok(changes)
+}
+
+/// Sleeps until the file has changed (`false`) or the daemon has answered (`true`).
+fn wait(client: &Client, changes: &Inotify, copier: &Copier) -> io::Result<bool> {
+    let mut sources = [
+        PollFd::new(client.as_fd(), PollFlags::POLLIN),
+        PollFd::new(changes.as_fd(), PollFlags::POLLIN),
+        // Without flags only a reader who went away is told.
+        PollFd::new(copier.out(), PollFlags::empty()),
+    ];
+    loop {
+        match poll(&mut sources, PollTimeout::NONE) {
+            Ok(_) => break,
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let [daemon, file, reader] = sources.map(|source| source.revents().unwrap_or(PollFlags::empty()));
+    if reader.intersects(PollFlags::POLLERR | PollFlags::POLLHUP) {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    if !file.is_empty() {
+        match changes.read_events() {
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(!daemon.is_empty())
+}

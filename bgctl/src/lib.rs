@@ -1,0 +1,99 @@
+//! `bgctl`: the command line of the background-task daemon `bgd`.
+//!
+//! A script runs it a thousand times, so its start-up is its speed: no async runtime, no configuration
+//! file, no logging. One verb is one file, and most of them are one request. It keeps no state and
+//! decides nothing about tasks; that is the daemon's.
+//!
+//! No code here may print by a macro that panics on a broken pipe, nor end the process: handlers return
+//! an exit code or a [`Failure`], and [`main`] says it.
+
+#[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
+#[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
+pub mod cli;
+mod commands;
+mod connect;
+mod context;
+mod copy;
+mod duration;
+pub mod exit;
+mod failure;
+mod follow;
+mod remote;
+pub mod render;
+mod tail;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use crate::context::Context;
+use crate::exit::Code;
+pub use crate::failure::Failure;
+
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let json = asks_for_json(&args);
+    let code = match cli::parse(args) {
+        Ok((globals, verb)) => {
+            let mut context = Context::new(globals);
+            let outcome = commands::run(verb, &mut context);
+            finish(outcome, &mut context, json)
+        }
+        Err(error) => usage(&error, json),
+    };
+    code.into()
+}
+
+/// Writes what is still buffered and tells of a failure.
+fn finish(outcome: Result<Code, Failure>, context: &mut Context, json: bool) -> Code {
+    // What was printed before a failure comes out before the failure is told.
+    let outcome = match (outcome, context.flush()) {
+        (Ok(_), Err(error)) => Err(error.into()),
+        (outcome, _) => outcome,
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.tell(json);
+            failure.code
+        }
+    }
+}
+
+/// Prints help, the version or a wrong usage. Clap's own `exit` is not used, as it ends the process.
+fn usage(error: &clap::Error, json: bool) -> Code {
+    if error.exit_code() == 0 {
+        // Help into a closed pager is nothing to complain about.
+        let _ = error.print();
+        return Code::OK;
+    }
+    if json {
+        // Clap's text goes on with usage and advice for people; its first paragraph says what is wrong.
+        let text = error.to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let what = text.split("\n\n").next().unwrap_or(text);
+        Failure::usage(what.trim_end()).hint("see `bgctl VERB --help`").tell(true);
+    } else {
+        let _ = error.print();
+        let _ = std::io::stderr().flush();
+    }
+    Code::USAGE
+}
+
+/// Whether `--json` is among the options, so that even a wrong usage is told as JSON.
+fn asks_for_json(args: &[OsString]) -> bool {
+    args.iter().skip(1).take_while(|arg| *arg != OsStr::new("--")).any(|arg| arg == OsStr::new("--json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_behind_the_double_dash_belongs_to_the_job() {
+        let args = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        assert!(asks_for_json(&args(&["bgctl", "list", "--json"])));
+        assert!(!asks_for_json(&args(&["bgctl", "submit", "--", "x", "--json"])));
+    }
+}

@@ -1,0 +1,102 @@
+//! How things look. Everything here is a pure function from the wire's objects to text.
+
+pub mod json;
+pub mod page;
+pub mod table;
+
+use std::fmt::Write as _;
+
+/// One line of text that can do nothing to a terminal: a task may be called anything.
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .map(|character| if matches!(character, '\n' | '\t' | '\r') { ' ' } else { safe(character) })
+        .collect()
+}
+
+/// The same for text that may have several lines.
+pub fn clean_lines(text: &str) -> String {
+    text.chars()
+        .map(|character| if matches!(character, '\n' | '\t') { character } else { safe(character) })
+        .collect()
+}
+
+fn safe(character: char) -> char {
+    if character.is_control() { '\u{fffd}' } else { character }
+}
+
+/// A number of bytes as people read it.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut text = String::new();
+    let mut unit = 0;
+    let mut rest = count;
+    if count < 1024 {
+        let _ = write!(text, "{count} B");
+        return text;
+    }
+    while rest >= 1024 * 1024 && unit + 1 < UNITS.len() {
+        rest /= 1024;
+        unit += 1;
+    }
+    let _ = write!(text, "{}.{} {}", rest / 1024, rest % 1024 * 10 / 1024, UNITS[unit]);
+    text
+}
+
+#[cfg(test)]
+pub mod samples {
+    //! A task to render.
+
+    use bgd_shared::id::TaskId;
+    use bgd_shared::task::{Kind, Origin, Output, Progress, Status, Task};
+    use bgd_shared::time::Timestamp;
+
+    /// A task that has just been submitted, at second 1000.
+    pub fn task() -> Task {
+        Task {
+            id: TaskId::from_u128(0x3f2a_9c1e_0000_4000_8000_0000_0000_0001),
+            kind: Kind::Process,
+            origin: Origin::Submit,
+            foreground: false,
+            status: Status::Pending,
+            description: "make -j8".into(),
+            argv: Some(vec!["make".into(), "-j8".into()]),
+            shell: None,
+            prompt: None,
+            agent: None,
+            agent_session: None,
+            session: None,
+            channel: None,
+            tags: Vec::new(),
+            cwd: "/src".into(),
+            pid: None,
+            run: 1,
+            resume_count: 0,
+            created_at: Timestamp::from_unix_ms(1_000_000),
+            started_at: None,
+            completed_at: None,
+            retrieved_at: None,
+            exit: None,
+            error: None,
+            lingering: false,
+            progress: Progress::default(),
+            output: Output::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_reaches_the_terminal_as_a_command() {
+        assert_eq!(clean("a\x1b[2Jb\tc\nd"), "a\u{fffd}[2Jb c d");
+        assert_eq!(clean_lines("a\x07\nb"), "a\u{fffd}\nb");
+    }
+
+    #[test]
+    fn sizes_are_shown_in_binary_units() {
+        let shown = [0, 1023, 1024, 1536, 1 << 20, 5 << 30, u64::MAX].map(bytes);
+        assert_eq!(shown, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "5.0 GiB", "15.9 EiB"]);
+    }
+}

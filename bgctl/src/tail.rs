@@ -1,0 +1,106 @@
+//! Finding the last lines of an output without reading all of it.
+
+use std::ops::Range;
+
+/// How many bytes are read at once, backwards from the end.
+const BLOCK: u64 = 64 * 1024;
+
+/// The offset at which the last `lines` lines begin, in the parts of an output that are there. A line
+/// that has not ended yet is a line. `read` returns the bytes of a range of at most 64 KiB; fewer mean
+/// that the output ends there.
+///
+/// # Errors
+/// What `read` says.
+pub fn start_of_last_lines<E>(
+    lines: u64,
+    parts: &[Range<u64>],
+    mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, E>,
+) -> Result<u64, E> {
+    let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(0) };
+    if lines == 0 {
+        return Ok(last.end);
+    }
+    let mut left = lines;
+    for part in parts.iter().rev() {
+        let mut place = part.end;
+        while place > part.start {
+            let from = part.start.max(place.saturating_sub(BLOCK));
+            let bytes = read(from..place)?;
+            for newline in memchr::memrchr_iter(b'\n', &bytes) {
+                let behind = from + newline as u64 + 1;
+                // The newline at the very end closes the last line and begins none.
+                if behind == last.end {
+                    continue;
+                }
+                left -= 1;
+                if left == 0 {
+                    return Ok(behind);
+                }
+            }
+            place = from;
+        }
+    }
+    Ok(first.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn start(lines: u64, text: &[u8]) -> u64 {
+        let all = 0..text.len() as u64;
+        start_of_last_lines(lines, &[all], |range| {
+            Ok::<_, ()>(
+                text[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()].to_vec(),
+            )
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_last_newline_begins_no_line() {
+        assert_eq!(start(1, b"a\nb\nc\n"), 4);
+        assert_eq!(start(1, b"a\nb\nc"), 4);
+        assert_eq!(start(2, b"a\nb\nc\n"), 2);
+        assert_eq!(start(9, b"a\nb\nc\n"), 0);
+        assert_eq!(start(0, b"a\nb\n"), 4);
+        assert_eq!(start(1, b""), 0);
+        assert_eq!(start(1, b"\n\n"), 1);
+    }
+
+    #[test]
+    fn only_the_end_is_read() {
+        let end = 1 << 30;
+        let mut reads = Vec::new();
+        let found = start_of_last_lines(3, &[0..65_536, 1 << 20..end], |range| {
+            reads.push(range.clone());
+            Ok::<_, ()>(b"0123456789abcde\n".repeat(usize::try_from((range.end - range.start) / 16).unwrap()))
+        });
+        assert_eq!(found.unwrap(), end - 48);
+        assert_eq!(reads.len(), 1);
+        assert_eq!(reads[0], end - BLOCK..end);
+    }
+
+    #[test]
+    fn a_hole_is_not_read() {
+        let parts = [0..10, 1_000_000..1_000_010];
+        let mut reads = Vec::new();
+        let found = start_of_last_lines(1, &parts, |range| {
+            reads.push(range.clone());
+            Ok::<_, ()>(if range.start == 0 { b"12345\n789a".to_vec() } else { b"bcdefghij\n".to_vec() })
+        });
+        assert_eq!(found.unwrap(), 6);
+        assert_eq!(reads, [1_000_000..1_000_010, 0..10]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_reading_everything(text in "[ab\n]{0,60}", lines in 1u64..8) {
+            let found = usize::try_from(start(lines, text.as_bytes())).unwrap();
+            let all: Vec<&str> = text.split_inclusive('\n').collect();
+            let wanted = all.len().saturating_sub(usize::try_from(lines).unwrap());
+            prop_assert_eq!(&text[found..], all[wanted..].concat());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Answers: where they go, and those that need a look at an output file before they can be given.
+
+use std::io;
+use std::sync::Arc;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::RESULT_BYTES;
+use bgd_shared::message::{RequestId, error_line, result_line};
+use bgd_shared::request::{Encoding, OutputParams, OutputResult, ResultResult, Stream, TaskResult};
+use bgd_shared::task::Task as WireTask;
+use serde::Serialize;
+
+use crate::calls::OUTPUT_DEFAULT_BYTES;
+use crate::client::Client;
+use crate::core::Snapshot;
+use crate::exec::output::{OutputFolder, Part, last_line, read_part};
+use crate::exec::workers::Workers;
+use crate::view;
+
+/// The place of an answer that is owed.
+#[derive(Debug)]
+pub struct Answer {
+    client: Arc<Client>,
+    /// `None` for a notification: nobody wants the answer.
+    id: Option<RequestId>,
+    reserved: usize,
+}
+
+impl Answer {
+    /// An answer that a client is owed.
+    pub fn new(client: Arc<Client>, id: Option<RequestId>, reserved: usize) -> Self {
+        Self { client, id, reserved }
+    }
+
+    /// Who is owed.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// Gives the result.
+    pub fn give<R: Serialize>(&self, result: &R) {
+        let line = self.id.as_ref().map(|id| result_line(id, result)).unwrap_or_default();
+        self.client.answer(&line, self.reserved);
+    }
+
+    /// Says why there is none.
+    pub fn refuse(&self, error: &RpcError) {
+        let line = self.id.as_ref().map(|id| error_line(Some(id), error)).unwrap_or_default();
+        self.client.answer(&line, self.reserved);
+    }
+}
+
+/// Why a write to a task's standard input did not happen.
+pub fn write_error(id: TaskId, error: &io::Error) -> RpcError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => RpcError::new(
+            ErrorKind::TooManyRequests,
+            format!("too many writes wait for task {id} to read its standard input"),
+        )
+        .hint("wait for the answers of earlier writes"),
+        _ => RpcError::new(ErrorKind::NotRunning, format!("the standard input of task {id} is closed"))
+            .hint("it was closed by `eof`, by the task, or by its end"),
+    }
+}
+
+/// Answers from output files, on the workers.
+#[derive(Debug)]
+pub struct Reader {
+    folder: Arc<OutputFolder>,
+    workers: Workers,
+}
+
+impl Reader {
+    /// Reads in this folder.
+    pub fn new(folder: Arc<OutputFolder>, workers: Workers) -> Self {
+        Self { folder, workers }
+    }
+
+    /// `task.get`: a task with its progress.
+    pub fn get(&self, snapshot: Snapshot, answer: Answer) {
+        let folder = Arc::clone(&self.folder);
+        self.workers.later(move || answer.give(&TaskResult { task: with_progress(&snapshot, &folder) }));
+    }
+
+    /// `task.output`: a part of its output.
+    pub fn output(&self, snapshot: Snapshot, params: OutputParams, answer: Answer) {
+        let folder = Arc::clone(&self.folder);
+        self.workers.later(move || match output(&snapshot, &params, &folder) {
+            Ok(result) => answer.give(&result),
+            Err(error) => answer.refuse(&unreadable(snapshot.id, &error)),
+        });
+    }
+
+    /// `task.result`: the end of its output.
+    pub fn result(&self, snapshot: Snapshot, answer: Answer) {
+        let folder = Arc::clone(&self.folder);
+        self.workers.later(move || {
+            let path = folder.files(snapshot.id, snapshot.spec.split);
+            let limit = RESULT_BYTES.cast_signed();
+            match read_part(path.path(Stream::Stdout), -limit, RESULT_BYTES, snapshot.dropped[0]) {
+                Ok(part) => {
+                    let task = with_progress(&snapshot, &folder);
+                    let truncated_bytes = part.offset;
+                    let (result, encoding) = Encoding::encode(part.bytes);
+                    answer.give(&ResultResult { task, result, encoding, truncated_bytes });
+                }
+                Err(error) => answer.refuse(&unreadable(snapshot.id, &error)),
+            }
+        });
+    }
+}
+
+fn unreadable(id: TaskId, error: &io::Error) -> RpcError {
+    RpcError::new(ErrorKind::Internal, format!("the output of task {id} can't be read: {error}"))
+}
+
+fn with_progress(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
+    let mut task = view::task(snapshot, folder);
+    let files = folder.files(snapshot.id, snapshot.spec.split);
+    if !snapshot.is_finished() {
+        let bytes = folder.size(snapshot.id, snapshot.spec.split);
+        task.progress.output_bytes = bytes;
+        task.output.bytes = bytes;
+    }
+    task.progress.last_line = last_line(files.path(Stream::Stdout));
+    task
+}
+
+fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> io::Result<OutputResult> {
+    let stream = params.stream.unwrap_or_default();
+    let files = folder.files(snapshot.id, snapshot.spec.split);
+    let dropped = match stream {
+        Stream::Stdout => snapshot.dropped[0],
+        Stream::Stderr => snapshot.dropped[1],
+    };
+    let limit = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
+    let part = read_part(files.path(stream), params.offset.unwrap_or(0), limit, dropped)?;
+    let Part { bytes, offset, next, size } = part;
+    // A process that lingers may still write.
+    let eof = snapshot.is_settled() && next >= size;
+    let (data, encoding) = Encoding::encode(bytes);
+    Ok(OutputResult { task: with_progress(snapshot, folder), data, encoding, offset, next, eof })
+}

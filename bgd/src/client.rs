@@ -1,0 +1,213 @@
+//! A connected client as the rest of the daemon sees it: a queue of bytes to be written, with limits.
+//!
+//! Whoever has an answer appends it; the connection's own task writes. Nothing here waits, so a client
+//! that never reads slows nobody but itself: its next request is read only when there is room again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// A connected client.
+#[derive(Debug)]
+pub struct Client {
+    /// Its number, never given out twice.
+    pub id: u64,
+    queue: Mutex<Queue>,
+    /// Bytes are there to be written, or the last answer was given.
+    written: Notify,
+    /// There is room for requests again.
+    room: Notify,
+    limits: ClientLimits,
+}
+
+/// What one client may use.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientLimits {
+    /// Unanswered requests.
+    pub requests: usize,
+    /// Bytes that wait to be written before its next request is read.
+    pub write_queue_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// Bytes that were taken to be written and are not written yet.
+    in_hand: usize,
+    /// Bytes that answers under way may need.
+    reserved: usize,
+    unanswered: usize,
+    /// Somebody has more for it, as soon as the queue is empty.
+    wants_drained: bool,
+    closed: bool,
+}
+
+impl Queue {
+    fn load(&self) -> usize {
+        self.bytes.len() + self.in_hand + self.reserved
+    }
+}
+
+impl Client {
+    /// A client with an empty queue.
+    pub fn new(id: u64, limits: ClientLimits) -> Self {
+        Self { id, queue: Mutex::default(), written: Notify::new(), room: Notify::new(), limits }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request has come in that may need so many bytes for its answer. False: there are too many.
+    pub fn begin_request(&self, reserve: usize) -> bool {
+        let mut queue = self.lock();
+        if queue.unanswered >= self.limits.requests {
+            return false;
+        }
+        queue.unanswered += 1;
+        queue.reserved += reserve;
+        true
+    }
+
+    /// A request is answered; with an empty line if nobody wants the answer.
+    pub fn answer(&self, line: &[u8], reserved: usize) {
+        let mut queue = self.lock();
+        queue.unanswered = queue.unanswered.saturating_sub(1);
+        queue.reserved = queue.reserved.saturating_sub(reserved);
+        if !queue.closed {
+            queue.bytes.extend_from_slice(line);
+        }
+        drop(queue);
+        self.written.notify_one();
+    }
+
+    /// Appends a line that answers no request, however full the queue is. For words that come once.
+    pub fn tell(&self, line: &[u8]) {
+        let mut queue = self.lock();
+        if !queue.closed {
+            queue.bytes.extend_from_slice(line);
+        }
+        drop(queue);
+        self.written.notify_one();
+    }
+
+    /// Appends lines, piece by piece, if there is room. If there is none, the daemon will be told when
+    /// the queue is empty.
+    pub fn try_tell(&self, line: &[&[u8]]) -> bool {
+        let mut queue = self.lock();
+        if queue.closed {
+            return true;
+        }
+        if queue.load() > 0
+            && queue.load() + line.iter().map(|piece| piece.len()).sum::<usize>()
+                > self.limits.write_queue_bytes
+        {
+            queue.wants_drained = true;
+            return false;
+        }
+        line.iter().for_each(|piece| queue.bytes.extend_from_slice(piece));
+        drop(queue);
+        self.written.notify_one();
+        true
+    }
+
+    /// Waits until the next request may be read.
+    pub async fn has_room(&self) {
+        loop {
+            let waiting = self.room.notified();
+            if self.lock().load() <= self.limits.write_queue_bytes {
+                return;
+            }
+            waiting.await;
+        }
+    }
+
+    /// Waits for bytes to be written. `None`: the connection is at its end, as `finished` says that no
+    /// request will come and every one is answered.
+    pub async fn next_bytes(&self, finished: impl Fn() -> bool) -> Option<Vec<u8>> {
+        loop {
+            let waiting = self.written.notified();
+            {
+                let mut queue = self.lock();
+                if !queue.bytes.is_empty() {
+                    let bytes = std::mem::take(&mut queue.bytes);
+                    queue.in_hand = bytes.len();
+                    return Some(bytes);
+                }
+                if queue.closed || (finished() && queue.unanswered == 0) {
+                    return None;
+                }
+            }
+            waiting.await;
+        }
+    }
+
+    /// The bytes in hand were written. True: somebody has more for this client.
+    #[must_use]
+    pub fn wrote(&self) -> bool {
+        let mut queue = self.lock();
+        queue.in_hand = 0;
+        let drained = queue.bytes.is_empty() && std::mem::take(&mut queue.wants_drained);
+        drop(queue);
+        self.room.notify_one();
+        drained
+    }
+
+    /// No request will come any more.
+    pub fn finish(&self) {
+        self.written.notify_one();
+    }
+
+    /// The connection is broken: what waits is dropped, and what comes later too.
+    pub fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.bytes = Vec::new();
+        drop(queue);
+        self.written.notify_one();
+        self.room.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> Client {
+        Client::new(1, ClientLimits { requests: 2, write_queue_bytes: 10 })
+    }
+
+    #[test]
+    fn requests_are_counted_until_they_are_answered() {
+        let client = client();
+        assert!(client.begin_request(0) && client.begin_request(0));
+        assert!(!client.begin_request(0));
+        client.answer(b"x", 0);
+        assert!(client.begin_request(0));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_takes_news_only_when_it_was_read() {
+        let client = client();
+        assert!(client.try_tell(&[b"12345", b"678"]));
+        assert!(!client.try_tell(&[b"901"]));
+        assert_eq!(client.next_bytes(|| false).await.unwrap(), b"12345678");
+        assert!(!client.try_tell(&[b"901"]), "the bytes in hand count");
+        assert!(client.wrote(), "somebody waits");
+        assert!(client.try_tell(&[b"901"]));
+    }
+
+    #[test]
+    fn one_long_line_fits_into_an_empty_queue() {
+        let client = client();
+        assert!(client.try_tell(&[&[b'x'; 100]]));
+    }
+
+    #[tokio::test]
+    async fn it_ends_when_all_is_answered() {
+        let client = client();
+        assert!(client.begin_request(0));
+        client.answer(b"", 0);
+        assert_eq!(client.next_bytes(|| true).await, None);
+    }
+}

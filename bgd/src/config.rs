@@ -1,0 +1,398 @@
+//! The configuration: every key has a default, unknown keys are errors with the nearest known name.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bgd_shared::limits;
+use bgd_shared::request::Limits as WireLimits;
+use bytesize::ByteSize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::client::ClientLimits;
+use crate::core::CoreLimits;
+use crate::server::ServerLimits;
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Tasks that run at once.
+    pub max_concurrent_tasks: usize,
+    /// Whether root may connect to another user's daemon.
+    pub allow_root: bool,
+    /// How trees are kept together.
+    pub tree: TreeMode,
+    /// What is limited.
+    pub limits: Limits,
+    /// How long things have to end.
+    pub grace: Grace,
+}
+
+/// How process trees are kept together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeMode {
+    /// A cgroup for each task where cgroups are delegated to the daemon, else sessions.
+    #[default]
+    Auto,
+    /// A session for each task, and the walk of its descendants.
+    Session,
+}
+
+/// The limits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// The longest request line in bytes.
+    pub frame_bytes: usize,
+    /// Connections at once.
+    pub connections: usize,
+    /// Unanswered requests of one connection.
+    pub requests: usize,
+    /// Bytes that wait for one client before its next request is read.
+    pub write_queue_bytes: usize,
+    /// Tasks held, finished ones included.
+    pub tasks: usize,
+    /// Bytes of output kept of one task.
+    pub output_bytes: Size,
+    /// Bytes of past events kept.
+    pub event_history_bytes: usize,
+}
+
+/// The times that things have to end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Grace {
+    /// Between the first signal and SIGKILL.
+    pub cancel: Span,
+}
+
+/// A number of bytes: a number, or a text such as `1GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+/// A time: a text such as `5s` or `1m 30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl Default for Config {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            max_concurrent_tasks: cores.max(4),
+            allow_root: false,
+            tree: TreeMode::Auto,
+            limits: Limits::default(),
+            grace: Grace::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            frame_bytes: limits::FRAME_BYTES,
+            connections: 1024,
+            requests: 256,
+            write_queue_bytes: 256 * 1024,
+            tasks: 1_000_000,
+            output_bytes: Size(1 << 30),
+            event_history_bytes: 8 * 1024 * 1024,
+        }
+    }
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self { cancel: Span(Duration::from_secs(5)) }
+    }
+}
+
+/// What is wrong with a configuration file.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It can't be read.
+    #[error("{}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is no TOML, or a value has the wrong type.
+    #[error("{}: {message}", .path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        message: String,
+    },
+    /// A key is not known.
+    #[error("{}: unknown key `{key}`{}", .path.display(), .near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// The nearest known one.
+        near: Option<String>,
+    },
+    /// A value is out of its range.
+    #[error("{}: `{key}` is {value}; it must be {range}", .path.display())]
+    Range {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must be.
+        range: String,
+    },
+}
+
+impl Config {
+    /// Where the file is: `$XDG_CONFIG_HOME/bgd/config.toml`, else in `~/.config`.
+    pub fn default_path() -> PathBuf {
+        crate::dirs::config_home().join("bgd/config.toml")
+    }
+
+    /// Reads the file; a missing one stands for all defaults.
+    ///
+    /// # Errors
+    /// Names the file, the key and what it must be.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(path, &text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Read { path: path.to_path_buf(), source }),
+        }
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let parse_error = |error: toml::de::Error| ConfigError::Parse {
+            path: path.to_path_buf(),
+            message: error.to_string().trim_end().to_owned(),
+        };
+        let mut unknown = None;
+        let document = toml::Deserializer::parse(text).map_err(parse_error)?;
+        let config: Self = serde_ignored::deserialize(document, |key| {
+            unknown = unknown.take().or_else(|| Some(key.to_string()))
+        })
+        .map_err(parse_error)?;
+        if let Some(key) = unknown {
+            let near = nearest(&key, &Self::default().keys());
+            return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, near });
+        }
+        config.check(path)?;
+        Ok(config)
+    }
+
+    fn check(&self, path: &Path) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        let ranges: [(&'static str, u64, u64, u64); 8] = [
+            ("max_concurrent_tasks", self.max_concurrent_tasks as u64, 1, 100_000),
+            ("limits.frame_bytes", limits.frame_bytes as u64, 4096, 1 << 30),
+            ("limits.connections", limits.connections as u64, 1, 1_000_000),
+            ("limits.requests", limits.requests as u64, 1, 1_000_000),
+            ("limits.write_queue_bytes", limits.write_queue_bytes as u64, 4096, 1 << 30),
+            ("limits.tasks", limits.tasks as u64, 1, 100_000_000),
+            ("limits.output_bytes", limits.output_bytes.0, 1 << 20, 1 << 50),
+            ("limits.event_history_bytes", limits.event_history_bytes as u64, 4096, 1 << 40),
+        ];
+        for (key, value, low, high) in ranges {
+            if !(low..=high).contains(&value) {
+                let range = format!("{low} to {high}");
+                return Err(ConfigError::Range { path: path.to_path_buf(), key, value, range });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every key with its value, as dotted names.
+    fn flat(&self) -> Vec<(String, toml::Value)> {
+        fn walk(prefix: &str, value: toml::Value, into: &mut Vec<(String, toml::Value)>) {
+            match value {
+                toml::Value::Table(table) => {
+                    for (key, value) in table {
+                        let name = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+                        walk(&name, value, into);
+                    }
+                }
+                value => into.push((prefix.to_owned(), value)),
+            }
+        }
+        let mut flat = Vec::new();
+        // The configuration is made of tables, numbers, texts and booleans: all of them are TOML.
+        if let Ok(value) = toml::Value::try_from(self) {
+            walk("", value, &mut flat);
+        }
+        flat
+    }
+
+    /// The names of all keys.
+    pub fn keys(&self) -> Vec<String> {
+        self.flat().into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// Takes over what can change while running. Returns the keys that changed, and those that changed
+    /// but need a restart.
+    pub fn take_over(&mut self, new: Self) -> (Vec<String>, Vec<String>) {
+        let (old, tree) = (self.flat(), self.tree);
+        let changed =
+            new.flat().into_iter().zip(old).filter(|(new, old)| new != old).map(|((key, _), _)| key);
+        let (restart, changed) = changed.partition(|key| NEEDS_RESTART.contains(&key.as_str()));
+        *self = new;
+        self.tree = tree;
+        (changed, restart)
+    }
+
+    /// What the core enforces.
+    pub fn core_limits(&self) -> CoreLimits {
+        CoreLimits {
+            max_concurrent_tasks: self.max_concurrent_tasks,
+            tasks: self.limits.tasks,
+            grace_ms: u64::try_from(self.grace.cancel.0.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// What the server enforces.
+    pub fn server_limits(&self) -> ServerLimits {
+        ServerLimits {
+            connections: self.limits.connections,
+            frame_bytes: self.limits.frame_bytes,
+            client: ClientLimits {
+                requests: self.limits.requests,
+                write_queue_bytes: self.limits.write_queue_bytes,
+            },
+            allow_root: self.allow_root,
+        }
+    }
+
+    /// What clients are told.
+    pub fn wire_limits(&self) -> WireLimits {
+        WireLimits {
+            frame_bytes: self.limits.frame_bytes as u64,
+            connections: self.limits.connections as u64,
+            requests: self.limits.requests as u64,
+            write_queue_bytes: self.limits.write_queue_bytes as u64,
+            tasks: self.limits.tasks as u64,
+            output_bytes: self.limits.output_bytes.0,
+            event_history_bytes: self.limits.event_history_bytes as u64,
+            max_concurrent_tasks: self.max_concurrent_tasks as u64,
+        }
+    }
+}
+
+impl Limits {
+    /// Bytes of past events kept.
+    pub fn event_history_bytes(&self) -> usize {
+        self.event_history_bytes
+    }
+}
+
+/// Keys that are read only when the daemon starts.
+const NEEDS_RESTART: &[&str] = &["tree"];
+
+fn nearest(key: &str, known: &[String]) -> Option<String> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let near = |name: &&String| {
+        strsim::damerau_levenshtein(name, key).min(strsim::damerau_levenshtein(&last(name), &last(key)))
+    };
+    known.iter().min_by_key(near).filter(|name| near(name) <= key.len() / 3 + 1).cloned()
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&ByteSize(self.0).to_string())
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        ByteSize::deserialize(deserializer).map(|size| Self(size.0))
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let span = humantime::parse_duration(&text).map_err(|error| {
+            de::Error::custom(format_args!("{text:?} is no time such as \"5s\": {error}"))
+        })?;
+        if span.as_millis() > limits::DURATION_MS.into() {
+            return Err(de::Error::custom(format_args!("{text:?} is longer than 100 years")));
+        }
+        Ok(Self(span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("config.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_all_defaults() {
+        assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn values_are_read() {
+        let config = parse(
+            "max_concurrent_tasks = 3\n[limits]\noutput_bytes = \"2MiB\"\n[grace]\ncancel = \"1m 30s\"\n",
+        )
+        .unwrap();
+        assert_eq!(config.max_concurrent_tasks, 3);
+        assert_eq!(config.limits.output_bytes, Size(2 << 20));
+        assert_eq!(config.grace.cancel.0, Duration::from_secs(90));
+    }
+
+    #[test]
+    fn an_unknown_key_gives_the_nearest_known_one() {
+        let error = parse("max_concurent_tasks = 3").unwrap_err();
+        assert_eq!(
+            error,
+            "config.toml: unknown key `max_concurent_tasks`; did you mean `max_concurrent_tasks`?"
+        );
+        let error = parse("[limits]\nconections = 3").unwrap_err();
+        assert!(error.contains("`limits.conections`; did you mean `limits.connections`?"), "{error}");
+        let error = parse("[grace]\nxyzzy_plugh = 3").unwrap_err();
+        assert_eq!(error, "config.toml: unknown key `grace.xyzzy_plugh`");
+    }
+
+    #[test]
+    fn values_out_of_range_or_of_the_wrong_type_are_named() {
+        let error = parse("max_concurrent_tasks = 0").unwrap_err();
+        assert_eq!(error, "config.toml: `max_concurrent_tasks` is 0; it must be 1 to 100000");
+        for (text, part) in [
+            ("max_concurrent_tasks = \"x\"", "invalid type"),
+            ("[grace]\ncancel = \"soon\"", "no time such as"),
+            ("[limits]\noutput_bytes = \"much\"", "output_bytes"),
+            ("= 3", "TOML parse error"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_reload_tells_what_changed_and_what_needs_a_restart() {
+        let mut config = Config::default();
+        let new = parse("tree = \"session\"\nallow_root = true\n[limits]\ntasks = 10").unwrap();
+        let (changed, restart) = config.take_over(new);
+        assert_eq!(changed, ["allow_root", "limits.tasks"]);
+        assert_eq!(restart, ["tree"]);
+        assert_eq!((config.limits.tasks, config.tree), (10, TreeMode::Auto));
+    }
+}

@@ -1,0 +1,136 @@
+//! One connection: bytes become calls for the dispatcher, and the client's queue becomes bytes.
+//!
+//! Requests of one connection are answered side by side. It may not look at tasks.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::fds;
+use bgd_shared::frame::{Frame, FrameDecoder};
+use bgd_shared::message::{error_line, parse_request};
+use bgd_shared::transport::AsyncStream;
+use tokio::io::{AsyncWriteExt as _, Interest};
+
+use crate::calls::{Body, Call};
+use crate::client::Client;
+use crate::mailbox::{Calls, Mail};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// Serves a client until it is gone, or until no request can come and every answer is written.
+pub async fn serve(stream: AsyncStream, client: Arc<Client>, calls: Calls, frame_bytes: usize) {
+    let connection = Connection { stream, client, calls, no_more_requests: AtomicBool::new(false) };
+    if connection.calls.send(Mail::Connected(Arc::clone(&connection.client))).await.is_err() {
+        return;
+    }
+    let reading = connection.read(frame_bytes);
+    let writing = connection.write();
+    tokio::pin!(reading, writing);
+    tokio::select! {
+        () = &mut writing => {}
+        result = &mut reading => {
+            if let Err(error) = result {
+                tracing::debug!(client = connection.client.id, %error, "connection broken");
+                connection.client.close();
+            }
+            connection.no_more_requests.store(true, Ordering::Relaxed);
+            connection.client.finish();
+            writing.await;
+        }
+    }
+    // The dispatcher has ended if nobody takes this.
+    let _ = connection.calls.send(Mail::Gone(Arc::clone(&connection.client))).await;
+}
+
+struct Connection {
+    stream: AsyncStream,
+    client: Arc<Client>,
+    calls: Calls,
+    no_more_requests: AtomicBool,
+}
+
+impl Connection {
+    /// Reads requests until the client has closed its side, or sends what can't be read on from.
+    async fn read(&self, frame_bytes: usize) -> io::Result<()> {
+        let mut decoder = FrameDecoder::<OwnedFd>::new(frame_bytes);
+        loop {
+            let socket = self.stream.inner();
+            let count = socket.async_io(Interest::READABLE, || receive(socket, &mut decoder)).await?;
+            if count == 0 {
+                return self.hang_up();
+            }
+            loop {
+                self.client.has_room().await;
+                match decoder.next_frame() {
+                    Ok(Some(frame)) => self.take(frame).await,
+                    Ok(None) => break,
+                    Err(error) => {
+                        let error =
+                            RpcError::new(ErrorKind::FrameTooLarge, format!("request refused: {error}"))
+                                .hint("the connection is closed; limits.frame_bytes sets the limit");
+                        self.client.tell(&error_line(None, &error));
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The client sends no more. If it still reads, its answers are written; if it is gone, it waits
+    /// for nothing.
+    fn hang_up(&self) -> io::Result<()> {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        use std::os::fd::AsFd as _;
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+        poll(&mut fds, PollTimeout::ZERO)?;
+        let gone = fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP));
+        if gone { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    }
+
+    async fn take(&self, frame: Frame<OwnedFd>) {
+        let request = match parse_request(&frame.line) {
+            Ok(request) => request,
+            Err(error) => return self.client.tell(&error_line(None, &error)),
+        };
+        let body = Body::read(&request, frame.attachments);
+        let reserved = body.reserve();
+        if !self.client.begin_request(reserved) {
+            let error =
+                RpcError::new(ErrorKind::TooManyRequests, "this connection has too many unanswered requests")
+                    .hint("wait for answers, or use more connections; limits.requests sets the limit");
+            if request.id.is_some() {
+                self.client.tell(&error_line(request.id.as_ref(), &error));
+            }
+            return;
+        }
+        let call = Call { id: request.id, reserved, body };
+        // The dispatcher has ended if nobody takes this; the connection is about to be closed then.
+        let _ = self.calls.send(Mail::Call { client: Arc::clone(&self.client), call }).await;
+    }
+
+    /// Writes what is queued, until the connection is at its end.
+    async fn write(&self) {
+        let finished = || self.no_more_requests.load(Ordering::Relaxed);
+        while let Some(bytes) = self.client.next_bytes(finished).await {
+            if let Err(error) = (&self.stream).write_all(&bytes).await {
+                tracing::debug!(client = self.client.id, %error, "connection broken");
+                return self.client.close();
+            }
+            if self.client.wrote() {
+                let _ = self.calls.send(Mail::Drained(Arc::clone(&self.client))).await;
+            }
+        }
+    }
+}
+
+/// Reads once. The buffer lives on the stack, so that ten thousand quiet connections need none.
+fn receive(socket: &tokio::net::UnixStream, decoder: &mut FrameDecoder<OwnedFd>) -> io::Result<usize> {
+    let mut buffer = [0; READ_BYTES];
+    let (count, attachments) = fds::receive(socket, &mut buffer)?;
+    decoder.push(&buffer[..count], attachments);
+    Ok(count)
+}

@@ -1,0 +1,395 @@
+//! The dispatcher: the only owner of the core. One loop takes mail and reports, asks the core, and hands
+//! its effects to executors, clients and subscribers. It never waits for I/O.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    BlockResult, ClearResult, HelloResult, ListResult, OutputParams, ReloadResult, SessionEndResult,
+    ShutdownResult, SubscribeParams, SubscribeResult, TaskResult, TasksResult, WriteResult,
+};
+use bgd_shared::time::Timestamp;
+
+use crate::answers::{Answer, Reader, write_error};
+use crate::calls::{Body, Call};
+use crate::client::Client;
+use crate::config::Config;
+use crate::core::{
+    Command, Core, CoreError, Effect, Fact, Input, ListQuery, Mono, Now, Reply, ReplyTo, Request, Snapshot,
+    State,
+};
+use crate::exec::process::{Processes, Surroundings};
+use crate::exec::spawner::StartOrder;
+use crate::mailbox::{Mail, Mailbox, Report};
+use crate::server::ServerLimits;
+use crate::status::Identity;
+use crate::subscribers::{Filter, Subscribers};
+use crate::view;
+
+/// How many letters are taken from the mailbox before effects of timers get their turn.
+const BATCH: usize = 64;
+
+/// What a call's reply is made into.
+#[derive(Debug)]
+enum Shape {
+    /// What the reply says.
+    Plain,
+    /// With a part of the output.
+    Output(OutputParams),
+    /// With the result.
+    Result,
+}
+
+/// The owner of the core, and of everything that belongs to it.
+pub struct Dispatcher {
+    core: Core,
+    processes: Processes,
+    subscribers: Subscribers,
+    around: Surroundings,
+    reader: Reader,
+    identity: Identity,
+    config: Config,
+    server_limits: tokio::sync::watch::Sender<ServerLimits>,
+    clients: HashMap<u64, Arc<Client>>,
+    /// Calls that the core has not answered yet.
+    pending: BTreeMap<ReplyTo, (Answer, Shape)>,
+    last_call: u64,
+    /// Descriptors for the standard input of tasks that have not started.
+    stdin: HashMap<TaskId, OwnedFd>,
+    epoch: Instant,
+    ended: bool,
+}
+
+impl Dispatcher {
+    /// A dispatcher without tasks.
+    pub fn new(
+        config: Config,
+        identity: Identity,
+        orders: std::sync::mpsc::Sender<StartOrder>,
+        around: Surroundings,
+        server_limits: tokio::sync::watch::Sender<ServerLimits>,
+    ) -> Self {
+        Self {
+            core: Core::new(config.core_limits()),
+            processes: Processes::new(orders, around.clone()),
+            subscribers: Subscribers::new(config.limits.event_history_bytes()),
+            reader: Reader::new(around.folder.clone(), around.workers.clone()),
+            around,
+            identity,
+            config,
+            server_limits,
+            clients: HashMap::new(),
+            pending: BTreeMap::new(),
+            last_call: 0,
+            stdin: HashMap::new(),
+            epoch: Instant::now(),
+            ended: false,
+        }
+    }
+
+    /// Works until the core has ended.
+    pub async fn run(mut self, mut mailbox: Mailbox) {
+        let mut mail = Vec::with_capacity(BATCH);
+        let mut reports = Vec::with_capacity(BATCH);
+        while !self.ended {
+            let deadline = self.core.deadline().map(|at| self.instant(at));
+            tokio::select! {
+                biased;
+                _ = mailbox.reports.recv_many(&mut reports, BATCH) => {
+                    for report in reports.drain(..) {
+                        self.report(report);
+                    }
+                }
+                () = sleep_until(deadline) => {
+                    let effects = self.core.on_deadline(self.now());
+                    self.apply(effects);
+                }
+                _ = mailbox.calls.recv_many(&mut mail, BATCH) => {
+                    for mail in mail.drain(..) {
+                        self.mail(mail);
+                    }
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        let elapsed = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Now { mono: Mono(elapsed), wall: Timestamp::now() }
+    }
+
+    fn instant(&self, at: Mono) -> Instant {
+        // A deadline is reached when its whole millisecond is over, and never lies beyond what fits.
+        self.epoch
+            .checked_add(Duration::from_millis(at.0))
+            .unwrap_or(self.epoch + Duration::from_secs(u32::MAX.into()))
+    }
+
+    fn handle(&mut self, input: Input) {
+        let effects = self.core.handle(self.now(), input);
+        self.apply(effects);
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Begun { task, run, result } => {
+                let fact = match result {
+                    Ok(begun) => Fact::Started { pid: self.processes.adopt(task, run, *begun) },
+                    Err(error) => {
+                        tracing::info!(%task, %error, "task not started");
+                        Fact::StartFailed { error }
+                    }
+                };
+                self.handle(Input::Fact { task, run, fact });
+            }
+            Report::Fact { task, run, fact } => {
+                match fact {
+                    Fact::Exited { others: false, .. } | Fact::TreeEmpty => self.processes.gone(task, run),
+                    Fact::Exited { others: true, .. } => self.processes.close_input(task),
+                    Fact::Started { .. } | Fact::StartFailed { .. } | Fact::Output { .. } => {}
+                }
+                self.handle(Input::Fact { task, run, fact });
+            }
+            Report::ConfigRead { config, asked } => self.configured(config, asked),
+            Report::Reload => self.read_config(None),
+            Report::Terminate { signal } => {
+                // Told twice, it does not wait for the grace any more.
+                let grace_ms = self.core.is_closing().then_some(0);
+                tracing::info!(signal, "shutting down");
+                let to = ReplyTo { client: 0, call: 0 };
+                self.handle(Input::Request { to, request: Request::Shutdown { grace_ms } });
+            }
+        }
+    }
+
+    fn mail(&mut self, mail: Mail) {
+        match mail {
+            Mail::Call { client, call } => self.call(client, call),
+            Mail::Connected(client) => {
+                self.clients.insert(client.id, client);
+            }
+            Mail::Gone(client) => {
+                self.clients.remove(&client.id);
+                self.subscribers.disconnect(client.id);
+                self.handle(Input::Disconnected { client: client.id });
+                self.forget_calls(client.id);
+            }
+            Mail::Drained(client) => self.subscribers.pump(client.id),
+        }
+    }
+
+    /// Nobody wants the answers of a client that is gone.
+    fn forget_calls(&mut self, client: u64) {
+        let calls = ReplyTo { client, call: 0 }..=ReplyTo { client, call: u64::MAX };
+        let calls: Vec<ReplyTo> = self.pending.range(calls).map(|(to, _)| *to).collect();
+        for to in calls {
+            self.pending.remove(&to);
+        }
+    }
+
+    fn call(&mut self, client: Arc<Client>, call: Call) {
+        let Call { id, reserved, body } = call;
+        let answer = Answer::new(client, id, reserved);
+        match body {
+            Body::Submit(command, fd) => self.submit(answer, command, fd),
+            Body::Core(request) => self.ask(answer, Shape::Plain, request),
+            Body::Output(params) => {
+                let request = Request::Retrieve { id: params.id.clone(), complete: false };
+                self.ask(answer, Shape::Output(params), request);
+            }
+            Body::Result(id) => self.ask(answer, Shape::Result, Request::Retrieve { id, complete: true }),
+            Body::Get(task) => match self.core.get(&task) {
+                Ok(snapshot) => self.reader.get(snapshot, answer),
+                Err(error) => answer.refuse(&error.into()),
+            },
+            Body::List(query) => answer.give(&self.list(&query)),
+            Body::Write(task, data, eof) => self.write(answer, &task, data, eof),
+            Body::Subscribe(params) => self.subscribe(&answer, params),
+            Body::Hello => answer.give(&self.hello()),
+            Body::Status => {
+                let status = self.identity.status(
+                    &self.core,
+                    &self.config,
+                    self.clients.len(),
+                    self.subscribers.len(),
+                );
+                answer.give(&status);
+            }
+            Body::Reload => self.read_config(Some(answer)),
+            Body::Refused(error) => answer.refuse(&error),
+        }
+    }
+
+    fn submit(&mut self, answer: Answer, command: Box<Command>, fd: Option<OwnedFd>) {
+        let id = command.id;
+        if let Some(fd) = fd {
+            self.stdin.insert(id, fd);
+        }
+        self.ask(answer, Shape::Plain, Request::Submit(command));
+    }
+
+    /// Puts a request to the core; the reply comes as an effect, now or later.
+    fn ask(&mut self, answer: Answer, shape: Shape, request: Request) {
+        self.last_call += 1;
+        let to = ReplyTo { client: answer.client().id, call: self.last_call };
+        self.pending.insert(to, (answer, shape));
+        self.handle(Input::Request { to, request });
+    }
+
+    fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Start { task, run, spec, env } => {
+                    let stdin = self.stdin.remove(&task);
+                    self.processes.start(StartOrder { task, run, spec, env, stdin });
+                }
+                Effect::Signal { task, run, signal, tree } => self.processes.signal(task, run, signal, tree),
+                Effect::End { task, run, signal } => self.processes.end(task, run, signal),
+                Effect::Forget { task } => {
+                    self.stdin.remove(&task);
+                    let folder = Arc::clone(&self.around.folder);
+                    self.around.workers.later(move || folder.remove(task));
+                }
+                Effect::Event { seq, at, kind, task } => {
+                    if kind.is_terminal() {
+                        self.stdin.remove(&task.id);
+                    }
+                    let session = task.spec.session.clone();
+                    self.subscribers.publish(seq, at, kind, &view::task(&task, &self.around.folder), session);
+                }
+                Effect::Reply { to, reply } => {
+                    if let Some((answer, shape)) = self.pending.remove(&to) {
+                        self.reply(answer, shape, reply);
+                    }
+                }
+                Effect::Exit => self.ended = true,
+            }
+        }
+    }
+
+    fn reply(&self, answer: Answer, shape: Shape, reply: Reply) {
+        let tasks = |tasks: Vec<Snapshot>| -> Vec<_> {
+            tasks.iter().map(|task| view::task(task, &self.around.folder)).collect()
+        };
+        match reply {
+            Reply::Error(error) => answer.refuse(&error.into()),
+            Reply::Task(snapshot) => match shape {
+                Shape::Plain => answer.give(&TaskResult { task: view::task(&snapshot, &self.around.folder) }),
+                Shape::Output(params) => self.reader.output(snapshot, params, answer),
+                Shape::Result => self.reader.result(snapshot, answer),
+            },
+            Reply::Tasks(list) => answer.give(&TasksResult { tasks: tasks(list) }),
+            Reply::Blocked { tasks: list, timed_out } => {
+                let of = |finished: bool| -> Vec<TaskId> {
+                    list.iter().filter(|task| task.is_finished() == finished).map(|task| task.id).collect()
+                };
+                let (finished, active) = (of(true), of(false));
+                answer.give(&BlockResult { tasks: tasks(list), timed_out, finished, active });
+            }
+            Reply::Cleared { cleared } => answer.give(&ClearResult { cleared }),
+            Reply::SessionEnded { cancelled, cleared } => {
+                answer.give(&SessionEndResult { cancelled, cleared })
+            }
+            Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
+        }
+    }
+
+    fn list(&self, query: &ListQuery) -> ListResult {
+        let page = self.core.list(query);
+        ListResult {
+            tasks: page.tasks.iter().map(|task| view::task(task, &self.around.folder)).collect(),
+            next: page.next.map(|ordinal| ordinal.0),
+            summary: page.summary,
+        }
+    }
+
+    fn hello(&self) -> HelloResult {
+        HelloResult {
+            protocol: bgd_shared::PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            instance: self.identity.instance.clone(),
+            pid: self.identity.pid,
+            limits: self.config.wire_limits(),
+        }
+    }
+
+    fn subscribe(&mut self, answer: &Answer, params: SubscribeParams) {
+        let ids: Result<Vec<TaskId>, CoreError> =
+            params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
+        let ids = match ids {
+            Ok(ids) => (!ids.is_empty()).then_some(ids),
+            Err(error) => return answer.refuse(&error.into()),
+        };
+        let filter = Filter { session: params.session, ids };
+        let client = Arc::clone(answer.client());
+        let seq = self.core.seq();
+        let (subscription, gap) = self.subscribers.subscribe(client, filter, params.since);
+        answer.give(&SubscribeResult { subscription, seq });
+        self.subscribers.begin(answer.client(), subscription, gap);
+    }
+
+    fn write(&self, answer: Answer, task: &bgd_shared::id::TaskRef, data: Vec<u8>, eof: bool) {
+        let snapshot = match self.core.get(task) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return answer.refuse(&error.into()),
+        };
+        let id = snapshot.id;
+        if !matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. }) {
+            return answer.refuse(&CoreError::NotRunning(id, snapshot.status()).into());
+        }
+        let Some(input) = self.processes.input(id) else {
+            let error =
+                RpcError::new(ErrorKind::Unsupported, format!("task {id} has no standard input to write to"))
+                    .hint("submit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)");
+            return answer.refuse(&error);
+        };
+        tokio::spawn(async move {
+            match input.write(data, eof).await {
+                Ok(written) => answer.give(&WriteResult { written }),
+                Err(error) => answer.refuse(&write_error(id, &error)),
+            }
+        });
+    }
+
+    /// Has the configuration read on a worker; [`Report::ConfigRead`] follows.
+    fn read_config(&self, asked: Option<Answer>) {
+        let (path, facts) = (self.identity.config_path.clone(), self.around.facts.clone());
+        self.around.workers.later(move || {
+            let config = Config::load(&path).map(Box::new);
+            facts.send(Report::ConfigRead { config, asked });
+        });
+    }
+
+    fn configured(&mut self, config: Result<Box<Config>, crate::config::ConfigError>, asked: Option<Answer>) {
+        let config = match config {
+            Ok(config) => *config,
+            Err(error) => {
+                tracing::error!(%error, "configuration not taken over");
+                let error = RpcError::new(ErrorKind::ConfigInvalid, error.to_string())
+                    .hint("the configuration that was in force stays so");
+                return asked.into_iter().for_each(|answer| answer.refuse(&error));
+            }
+        };
+        let (changed, needs_restart) = self.config.take_over(config);
+        tracing::info!(?changed, ?needs_restart, "configuration read");
+        self.handle(Input::Configure(self.config.core_limits()));
+        self.around.outputs.set_limit(self.config.limits.output_bytes.0);
+        self.subscribers.set_limit(self.config.limits.event_history_bytes());
+        self.server_limits.send_replace(self.config.server_limits());
+        self.identity.config_loaded = self.identity.config_path.exists();
+        asked.into_iter().for_each(|answer| {
+            answer.give(&ReloadResult { changed: changed.clone(), needs_restart: needs_restart.clone() });
+        });
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

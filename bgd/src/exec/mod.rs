@@ -1,0 +1,9 @@
+//! Executors: they act and report facts. They decide nothing, and they may not touch the core.
+
+pub mod input;
+pub mod output;
+pub mod process;
+pub mod reaper;
+pub mod spawner;
+pub mod tree;
+pub mod workers;

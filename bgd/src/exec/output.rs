@@ -1,0 +1,476 @@
+//! Output files. A process writes into its file itself; the daemon is not in the data path.
+//!
+//! To bound the size of a file and to tell how far it has grown, the daemon must learn that it grows,
+//! without polling quiet tasks and without a wake-up for each write: it watches the folder for one
+//! write, and from then on looks at the running tasks' files a few times a second until none has grown
+//! any more. Then it watches again. Quiet tasks cost no system call, loud ones a few a second.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::OUTPUT_HEAD_BYTES;
+use bgd_shared::request::Stream;
+use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::stat::{FileStat, Mode, fstatat};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use super::workers::Workers;
+use crate::core::Fact;
+use crate::mailbox::{Facts, Report};
+use crate::sys::watch;
+
+/// How often growing files are looked at.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Subscribers hear of a task's growing output at most once in so many ticks.
+const TELL_EVERY: u32 = 2;
+
+/// Holes are punched in whole blocks of this size, so that they really free space.
+const BLOCK: u64 = 64 * 1024;
+
+/// The output files of one task.
+#[derive(Clone, Debug)]
+pub struct OutputFiles {
+    out: PathBuf,
+    err: Option<PathBuf>,
+}
+
+impl OutputFiles {
+    /// The files of both streams.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(self.out.as_path()).chain(self.err.as_deref())
+    }
+
+    /// The file of a stream.
+    pub fn path(&self, stream: Stream) -> &Path {
+        match (stream, &self.err) {
+            (Stream::Stderr, Some(err)) => err,
+            (Stream::Stdout | Stream::Stderr, _) => &self.out,
+        }
+    }
+}
+
+/// The folder that holds the output of all tasks of this life of the daemon.
+#[derive(Debug)]
+pub struct OutputFolder {
+    path: PathBuf,
+    handle: OwnedFd,
+}
+
+impl OutputFolder {
+    /// Opens the folder, which exists.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: PathBuf) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_PATH;
+        let handle = nix::fcntl::open(&path, flags, Mode::empty())?;
+        Ok(Self { path, handle })
+    }
+
+    /// Where the folder is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a task's files are.
+    pub fn files(&self, task: TaskId, split: bool) -> OutputFiles {
+        OutputFiles {
+            out: self.path.join(name(task, Stream::Stdout)),
+            err: split.then(|| self.path.join(name(task, Stream::Stderr))),
+        }
+    }
+
+    /// Makes a task's file for a stream, which must be new.
+    ///
+    /// # Errors
+    /// What the system says: the disk may be full.
+    pub fn create(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CLOEXEC;
+        Ok(openat(&self.handle, name(task, stream).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)
+    }
+
+    fn stat(&self, task: TaskId, stream: Stream) -> Option<FileStat> {
+        fstatat(&self.handle, name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
+    }
+
+    /// How large a task's output is, both streams together.
+    pub fn size(&self, task: TaskId, split: bool) -> u64 {
+        let size = |stream| self.stat(task, stream).map_or(0, |stat| stat.st_size.cast_unsigned());
+        size(Stream::Stdout) + if split { size(Stream::Stderr) } else { 0 }
+    }
+
+    /// Removes a task's files. Missing ones are fine.
+    pub fn remove(&self, task: TaskId) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let path = self.path.join(name(task, stream));
+            match fs::remove_file(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!(path = %path.display(), %error, "output not removed"),
+            }
+        }
+    }
+
+    /// Gives back what lies between the first part of a file and its last `limit` bytes. Returns how
+    /// many bytes are dropped altogether.
+    fn bound(&self, task: TaskId, stream: Stream, size: u64, dropped: u64, limit: u64) -> io::Result<u64> {
+        let keep_from = size.saturating_sub(limit.saturating_sub(OUTPUT_HEAD_BYTES)) / BLOCK * BLOCK;
+        let from = OUTPUT_HEAD_BYTES + dropped;
+        if keep_from <= from {
+            return Ok(dropped);
+        }
+        let file = openat(
+            &self.handle,
+            name(task, stream).as_str(),
+            OFlag::O_WRONLY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?;
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(&file, hole, from.cast_signed(), (keep_from - from).cast_signed())?;
+        Ok(keep_from - OUTPUT_HEAD_BYTES)
+    }
+}
+
+fn name(task: TaskId, stream: Stream) -> String {
+    match stream {
+        Stream::Stdout => format!("{task}.out"),
+        Stream::Stderr => format!("{task}.err"),
+    }
+}
+
+/// A running task's files, as they were when last looked at.
+#[derive(Clone, Copy, Debug)]
+struct Tracked {
+    run: u32,
+    split: bool,
+    size: [u64; 2],
+    dropped: [u64; 2],
+    ticks_to_tell: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    folder: Arc<OutputFolder>,
+    running: Mutex<HashMap<TaskId, Tracked>>,
+    limit: std::sync::atomic::AtomicU64,
+    facts: Facts,
+    workers: Workers,
+    /// A task was added or may have written; only needed while the folder can't be watched.
+    added: Notify,
+}
+
+/// Follows the output files of running tasks.
+#[derive(Clone, Debug)]
+pub struct OutputWatch(Arc<Shared>);
+
+impl OutputWatch {
+    /// Begins to watch.
+    pub fn start(folder: Arc<OutputFolder>, limit: u64, facts: Facts, workers: Workers) -> Self {
+        let shared = Arc::new(Shared {
+            folder,
+            running: Mutex::default(),
+            limit: limit.into(),
+            facts,
+            workers,
+            added: Notify::new(),
+        });
+        let watch = FirstWrite::new(shared.folder.path())
+            .inspect_err(|error| tracing::warn!(%error, "no inotify: outputs are looked at while tasks run"))
+            .ok();
+        tokio::spawn(follow(Arc::clone(&shared), watch));
+        Self(shared)
+    }
+
+    /// Changes how many bytes of a task's output are kept.
+    pub fn set_limit(&self, limit: u64) {
+        self.0.limit.store(limit, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// A task has begun to run.
+    pub fn track(&self, task: TaskId, run: u32, split: bool) {
+        let tracked = Tracked { run, split, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0 };
+        self.0.lock().insert(task, tracked);
+        self.0.added.notify_one();
+    }
+
+    /// A task has ended: its final size and what was dropped of it.
+    pub async fn finish(&self, task: TaskId) -> Option<Fact> {
+        let tracked = self.0.lock().remove(&task)?;
+        let limit = self.0.limit();
+        let bytes = self.0.folder.size(task, tracked.split);
+        if bytes <= limit {
+            return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
+        }
+        let folder = Arc::clone(&self.0.folder);
+        let mut tracked = tracked;
+        let looked =
+            self.0.workers.run(move || look(&folder, task, &mut tracked, limit).map(|_| tracked)).await;
+        let tracked = looked.flatten().unwrap_or(tracked);
+        Some(Fact::Output { bytes: tracked.size.iter().sum(), dropped: tracked.dropped, tell: false })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, Tracked>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Looks at every running task's files; whether any has grown.
+    fn tick(&self) -> bool {
+        let running: Vec<(TaskId, Tracked)> =
+            self.lock().iter().map(|(task, known)| (*task, *known)).collect();
+        let mut any = false;
+        for (task, mut tracked) in running {
+            if look(&self.folder, task, &mut tracked, self.limit()) != Some(true) {
+                continue;
+            }
+            any = true;
+            tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
+            let tell = tracked.ticks_to_tell == TELL_EVERY - 1;
+            let bytes = tracked.size.iter().sum();
+            // The task may have ended meanwhile; then its final size is told by `finish`.
+            if let Some(known) = self.lock().get_mut(&task) {
+                *known = tracked;
+                let fact = Fact::Output { bytes, dropped: tracked.dropped, tell };
+                self.facts.send(Report::Fact { task, run: tracked.run, fact });
+            }
+        }
+        any
+    }
+}
+
+/// Looks at a task's files and bounds them. Whether they have grown; `None` if they are gone.
+fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) -> Option<bool> {
+    let mut grown = false;
+    let streams: &[Stream] =
+        if tracked.split { &[Stream::Stdout, Stream::Stderr] } else { &[Stream::Stdout] };
+    for (index, stream) in streams.iter().enumerate() {
+        let size = folder.stat(task, *stream)?.st_size.cast_unsigned();
+        grown |= size != tracked.size[index];
+        tracked.size[index] = size;
+        if size > limit {
+            match folder.bound(task, *stream, size, tracked.dropped[index], limit) {
+                Ok(dropped) => tracked.dropped[index] = dropped,
+                Err(error) => tracing::warn!(%task, %error, "cannot bound the output"),
+            }
+        }
+    }
+    Some(grown)
+}
+
+/// Waits for a first write, then ticks until nothing grows any more.
+async fn follow(shared: Arc<Shared>, watch: Option<FirstWrite>) {
+    loop {
+        match &watch {
+            Some(watch) => {
+                if let Err(error) = watch.arm() {
+                    tracing::warn!(%error, "cannot watch the output folder");
+                    tokio::time::sleep(TICK).await;
+                }
+                // A write between the last look and arming would go unseen, so look once more.
+                if !tick_on_worker(&shared).await && watch.wait().await.is_err() {
+                    return;
+                }
+            }
+            None if shared.lock().is_empty() => shared.added.notified().await,
+            None => {}
+        }
+        while tick_on_worker(&shared).await || (watch.is_none() && !shared.lock().is_empty()) {
+            tokio::time::sleep(TICK).await;
+        }
+    }
+}
+
+async fn tick_on_worker(shared: &Arc<Shared>) -> bool {
+    let job = Arc::clone(shared);
+    shared.workers.run(move || job.tick()).await.unwrap_or(false)
+}
+
+/// One write to any file of a folder, told once.
+struct FirstWrite {
+    inotify: Inotify,
+    ready: AsyncFd<OwnedFd>,
+    folder: PathBuf,
+}
+
+impl FirstWrite {
+    fn new(folder: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let ready = watch::readable(inotify.as_fd().try_clone_to_owned()?)?;
+        Ok(Self { inotify, ready, folder: folder.to_path_buf() })
+    }
+
+    fn arm(&self) -> io::Result<()> {
+        let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
+        self.inotify.add_watch(&self.folder, once)?;
+        Ok(())
+    }
+
+    async fn wait(&self) -> io::Result<()> {
+        let mut ready = self.ready.readable().await?;
+        while self.inotify.read_events().is_ok() {}
+        ready.clear_ready();
+        Ok(())
+    }
+}
+
+/// A part of an output.
+#[derive(Debug, Default)]
+pub struct Part {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Where they begin.
+    pub offset: u64,
+    /// Where to go on.
+    pub next: u64,
+    /// The size of the file.
+    pub size: u64,
+}
+
+/// Reads a part of an output file. A part that was dropped is skipped, so that no invented NULs are
+/// returned. A file that is not there is empty: its task has not started.
+///
+/// # Errors
+/// What the system says.
+pub fn read_part(path: &Path, offset: i64, limit: u64, dropped: u64) -> io::Result<Part> {
+    let mut file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Part::default()),
+        Err(error) => return Err(error),
+    };
+    let size = file.metadata()?.len();
+    let mut offset = match u64::try_from(offset) {
+        Ok(offset) => offset.min(size),
+        Err(_) => size.saturating_sub(offset.unsigned_abs()),
+    };
+    let hole = OUTPUT_HEAD_BYTES..OUTPUT_HEAD_BYTES + dropped;
+    let mut limit = limit;
+    if hole.contains(&offset) {
+        offset = hole.end;
+    } else if offset < hole.start && !hole.is_empty() {
+        limit = limit.min(hole.start - offset);
+    }
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    let mut next = offset + bytes.len() as u64;
+    if next == hole.start && !hole.is_empty() && next < size {
+        next = hole.end;
+    }
+    Ok(Part { offset, next, size, bytes })
+}
+
+/// The longest last line that is shown, in characters, and the bytes that are read to find it.
+const LAST_LINE_CHARS: usize = 200;
+const LAST_LINE_BYTES: u64 = 4096;
+
+/// The last line of an output that is not blank, without terminal control characters.
+pub fn last_line(path: &Path) -> Option<String> {
+    let file = fs::File::open(path).ok()?;
+    let size = file.metadata().ok()?.len();
+    let mut tail = vec![0; usize::try_from(size.min(LAST_LINE_BYTES)).ok()?];
+    let start = size - tail.len() as u64;
+    file.read_exact_at(&mut tail, start).ok()?;
+    let line =
+        tail.split(|byte| matches!(byte, b'\n' | b'\r')).rfind(|line| !line.trim_ascii().is_empty())?;
+    let text: String = String::from_utf8_lossy(line)
+        .chars()
+        .filter(|character| !character.is_control())
+        .take(LAST_LINE_CHARS)
+        .collect();
+    Some(text.trim().to_owned())
+}
+
+impl AsFd for OutputFolder {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, OutputFolder) {
+        let home = tempfile::tempdir().unwrap();
+        let folder = OutputFolder::open(home.path().to_path_buf()).unwrap();
+        (home, folder)
+    }
+
+    #[test]
+    fn parts_skip_what_was_dropped() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("f");
+        let bytes: Vec<u8> = (0..400_000_u32).map(|number| (number % 251) as u8).collect();
+        fs::write(&path, &bytes).unwrap();
+        let dropped = 131_072;
+        let mut got = Vec::new();
+        let mut offset = 0;
+        loop {
+            let part = read_part(&path, offset, 10_000, dropped).unwrap();
+            if part.next == offset.cast_unsigned() {
+                break;
+            }
+            got.extend(part.bytes);
+            offset = part.next.cast_signed();
+        }
+        let kept = [&bytes[..65_536], &bytes[65_536 + 131_072..]].concat();
+        assert_eq!(got, kept);
+    }
+
+    #[test]
+    fn a_negative_offset_counts_from_the_end() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("f");
+        fs::write(&path, "0123456789").unwrap();
+        assert_eq!(read_part(&path, -3, 100, 0).unwrap().bytes, b"789");
+        assert_eq!(read_part(&path, -30, 2, 0).unwrap().bytes, b"01");
+        assert_eq!(read_part(&path, 30, 2, 0).unwrap().next, 10);
+    }
+
+    #[test]
+    fn bounding_frees_the_middle_and_keeps_both_ends() {
+        let (_home, folder) = folder();
+        let task = TaskId::random();
+        let file = fs::File::from(folder.create(task, Stream::Stdout).unwrap());
+        io::Write::write_all(&mut &file, &vec![b'x'; 4 << 20]).unwrap();
+        let dropped = folder.bound(task, Stream::Stdout, 4 << 20, 0, 1 << 20).unwrap();
+        let stat = folder.stat(task, Stream::Stdout).unwrap();
+        assert_eq!(stat.st_size, 4 << 20);
+        assert_eq!(dropped, (4 << 20) - (1 << 20));
+        assert!(stat.st_blocks * 512 <= (1 << 20) + (64 << 10), "{} blocks", stat.st_blocks);
+        let path = folder.files(task, false).path(Stream::Stdout).to_path_buf();
+        let bytes = fs::read(path).unwrap();
+        assert!(bytes[..65_536].iter().all(|byte| *byte == b'x'));
+        assert!(bytes[65_536..65_536 + usize::try_from(dropped).unwrap()].iter().all(|byte| *byte == 0));
+        assert!(bytes[65_536 + usize::try_from(dropped).unwrap()..].iter().all(|byte| *byte == b'x'));
+    }
+
+    #[test]
+    fn the_last_line_is_short_and_clean() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("f");
+        fs::write(&path, "first\n\x1b[31mred\x1b[0m line\n\n  \n").unwrap();
+        assert_eq!(last_line(&path).unwrap(), "[31mred[0m line");
+        fs::write(&path, b"\xff\xfe").unwrap();
+        assert_eq!(last_line(&path).unwrap(), "\u{fffd}\u{fffd}");
+        fs::write(&path, "x".repeat(100_000)).unwrap();
+        assert_eq!(last_line(&path).unwrap().len(), LAST_LINE_CHARS);
+        fs::write(&path, "").unwrap();
+        assert_eq!(last_line(&path), None);
+    }
+}

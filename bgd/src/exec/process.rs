@@ -1,0 +1,271 @@
+//! The process executor: one small task supervises each process, from its start to the end of its tree.
+
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Exit;
+use nix::errno::Errno;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc as async_mpsc;
+
+use super::input::InputPipe;
+use super::output::{OutputFolder, OutputWatch};
+use super::spawner::{Begun, StartOrder};
+use super::tree::{self, Member, Tree};
+use super::workers::Workers;
+use crate::core::Fact;
+use crate::mailbox::{Facts, Report};
+use crate::sys::pidfd::PidFd;
+use crate::sys::watch;
+
+const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+
+/// What a supervisor is told.
+#[derive(Clone, Copy, Debug)]
+enum Control {
+    /// A signal for the leader, or for the whole tree.
+    Signal { signal: i32, tree: bool },
+    /// End the tree.
+    End { signal: i32 },
+}
+
+/// What supervisors share.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Where outputs are.
+    pub folder: Arc<OutputFolder>,
+    /// Who follows them.
+    pub outputs: OutputWatch,
+    /// Who does what blocks.
+    pub workers: Workers,
+    /// Who hears of it.
+    pub facts: Facts,
+}
+
+/// A supervised process.
+#[derive(Debug)]
+struct Supervised {
+    run: u32,
+    control: async_mpsc::UnboundedSender<Control>,
+    input: Option<InputPipe>,
+}
+
+/// All processes of the daemon.
+#[derive(Debug)]
+pub struct Processes {
+    supervised: HashMap<TaskId, Supervised>,
+    orders: mpsc::Sender<StartOrder>,
+    around: Surroundings,
+}
+
+impl Processes {
+    /// No processes yet.
+    pub fn new(orders: mpsc::Sender<StartOrder>, around: Surroundings) -> Self {
+        Self { supervised: HashMap::new(), orders, around }
+    }
+
+    /// Has a process started; [`Report::Begun`] follows.
+    pub fn start(&self, order: StartOrder) {
+        let (task, run) = (order.task, order.run);
+        if self.orders.send(order).is_err() {
+            let error = "the daemon's spawner threads have ended".into();
+            self.around.facts.send(Report::Begun { task, run, result: Err(error) });
+        }
+    }
+
+    /// Takes over a process that has begun, and returns its number.
+    pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun) -> i32 {
+        let Begun { pid, pidfd, input, cgroup, split } = begun;
+        let input = input.and_then(|end| {
+            InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
+        });
+        let (control, orders) = async_mpsc::unbounded_channel();
+        self.around.outputs.track(task, run, split);
+        let files = self.around.folder.files(task, split);
+        let tree = Tree { task, leader: pid, leader_is_ours: true, files, cgroup };
+        let supervisor = Supervisor { tree, run, around: self.around.clone(), orders, ending: None };
+        tokio::spawn(supervisor.run(pidfd));
+        self.supervised.insert(task, Supervised { run, control, input });
+        pid
+    }
+
+    /// Sends a signal to a task's leader or to its tree.
+    pub fn signal(&self, task: TaskId, run: u32, signal: i32, tree: bool) {
+        self.control(task, run, Control::Signal { signal, tree });
+    }
+
+    /// Ends a task's tree.
+    pub fn end(&self, task: TaskId, run: u32, signal: i32) {
+        self.control(task, run, Control::End { signal });
+    }
+
+    fn control(&self, task: TaskId, run: u32, control: Control) {
+        if let Some(supervised) = self.supervised.get(&task).filter(|supervised| supervised.run == run) {
+            // A supervisor that has ended has reported so already.
+            let _ = supervised.control.send(control);
+        }
+    }
+
+    /// The standard input of a task.
+    pub fn input(&self, task: TaskId) -> Option<InputPipe> {
+        self.supervised.get(&task)?.input.clone()
+    }
+
+    /// A task's leader has ended: nobody reads its standard input any more.
+    pub fn close_input(&mut self, task: TaskId) {
+        if let Some(supervised) = self.supervised.get_mut(&task) {
+            supervised.input = None;
+        }
+    }
+
+    /// A task's tree has ended.
+    pub fn gone(&mut self, task: TaskId, run: u32) {
+        if self.supervised.get(&task).is_some_and(|supervised| supervised.run == run) {
+            self.supervised.remove(&task);
+        }
+    }
+}
+
+/// Watches over one tree.
+struct Supervisor {
+    tree: Tree,
+    run: u32,
+    around: Surroundings,
+    orders: async_mpsc::UnboundedReceiver<Control>,
+    /// The signal that the tree was told to end with.
+    ending: Option<i32>,
+}
+
+impl Supervisor {
+    async fn run(mut self, pidfd: PidFd) {
+        let exit = match watch::process(pidfd) {
+            Ok(pidfd) => {
+                self.until_ended(&pidfd).await;
+                pidfd.get_ref().reap()
+            }
+            // Without a watch nobody would learn of the end, and nothing may run unseen.
+            Err(error) => {
+                let why = format!("the process could not be watched: {error}");
+                self.end_all(SIGKILL).await;
+                Exit::Unknown(why.into())
+            }
+        };
+        self.tree.leader_is_ours = false;
+        if let Some(fact) = self.around.outputs.finish(self.tree.task).await {
+            self.report(fact);
+        }
+        let mut members = self.rest().await;
+        let others = !members.is_empty();
+        self.report(Fact::Exited { exit, others });
+        if others {
+            while !members.is_empty() {
+                if self.ending == Some(SIGKILL) {
+                    signal_all(&members, SIGKILL);
+                }
+                self.until_all_ended(members).await;
+                members = self.rest().await;
+            }
+            self.report(Fact::TreeEmpty);
+        }
+        if let Some(cgroup) = self.tree.cgroup.take() {
+            self.around.workers.later(move || tree::remove_cgroup(&cgroup));
+        }
+    }
+
+    fn report(&self, fact: Fact) {
+        self.around.facts.send(Report::Fact { task: self.tree.task, run: self.run, fact });
+    }
+
+    /// Waits for the leader's end and obeys orders meanwhile.
+    async fn until_ended(&mut self, pidfd: &AsyncFd<PidFd>) {
+        loop {
+            tokio::select! {
+                biased;
+                _ = pidfd.readable() => return,
+                order = self.orders.recv() => match order {
+                    Some(Control::Signal { signal, tree: false }) => send(pidfd.get_ref(), signal),
+                    Some(order) => self.obey(order).await,
+                    // The daemon is about to end and has told everybody else.
+                    None => {
+                        let _ = pidfd.readable().await;
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Waits until all of these have ended and obeys orders meanwhile.
+    async fn until_all_ended(&mut self, members: Vec<Member>) {
+        let mut watched = Vec::new();
+        for member in members {
+            match watch::process(member.handle) {
+                Ok(handle) => watched.push(handle),
+                Err(error) => tracing::warn!(pid = member.pid, %error, "cannot watch a process"),
+            }
+        }
+        for handle in watched {
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = handle.readable() => break,
+                    Some(order) = self.orders.recv() => self.obey(order).await,
+                }
+            }
+        }
+    }
+
+    async fn obey(&mut self, order: Control) {
+        match order {
+            Control::Signal { signal, .. } => {
+                signal_all(&self.members().await, signal);
+            }
+            Control::End { signal } => self.end_all(signal).await,
+        }
+    }
+
+    async fn end_all(&mut self, signal: i32) {
+        self.ending = Some(signal);
+        if signal == SIGKILL
+            && let Some(cgroup) = &self.tree.cgroup
+            && let Err(error) = tree::kill_cgroup(cgroup)
+        {
+            tracing::warn!(cgroup = %cgroup.display(), %error, "cgroup.kill failed");
+        }
+        let members = self.members().await;
+        signal_all(&members, signal);
+        if signal != SIGKILL && signal != SIGCONT {
+            // A stopped process can't obey.
+            signal_all(&members, SIGCONT);
+        }
+    }
+
+    /// Who is left behind the leader. Nearly always nobody, so the quick question comes first.
+    async fn rest(&self) -> Vec<Member> {
+        if self.tree.cgroup.is_none() && tree::orphans().is_empty() {
+            return Vec::new();
+        }
+        self.members().await
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        let tree = self.tree.clone();
+        self.around.workers.run(move || tree.members()).await.unwrap_or_default()
+    }
+}
+
+fn signal_all(members: &[Member], signal: i32) {
+    for member in members {
+        send(&member.handle, signal);
+    }
+}
+
+fn send(process: &PidFd, signal: i32) {
+    if let Err(error) = process.signal(signal)
+        && error.raw_os_error() != Some(Errno::ESRCH as i32)
+    {
+        tracing::warn!(signal, %error, "cannot signal a process");
+    }
+}

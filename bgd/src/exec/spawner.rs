@@ -1,0 +1,352 @@
+//! Threads that start processes. Starting one takes up to a millisecond, so the dispatcher hands it on.
+//!
+//! The threads live as long as the daemon and have all signals blocked. That they are not the first
+//! thread matters to the reaper.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{Stdin, Stream};
+use bgd_shared::task::Rlimits;
+use bgd_shared::text::{Env, OsText};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+
+use super::output::OutputFolder;
+use super::tree::{INSTANCE_MARK, TASK_MARK};
+use crate::core::{Spec, Work};
+use crate::mailbox::{Facts, Report};
+use crate::sys::pidfd::PidFd;
+use crate::sys::spawn::{ChildStack, Plan, SpawnError, Spawned, Stage, spawn};
+
+/// The order to start a process.
+#[derive(Debug)]
+pub struct StartOrder {
+    /// The task.
+    pub task: TaskId,
+    /// Its run.
+    pub run: u32,
+    /// What to start.
+    pub spec: Arc<Spec>,
+    /// Its complete environment.
+    pub env: Arc<Env>,
+    /// The descriptor that its submitter sent along for its standard input.
+    pub stdin: Option<OwnedFd>,
+}
+
+/// A process that has begun.
+#[derive(Debug)]
+pub struct Begun {
+    /// Its number.
+    pub pid: i32,
+    /// The handle to it.
+    pub pidfd: PidFd,
+    /// The daemon's end of its standard input, if it is a pipe.
+    pub input: Option<OwnedFd>,
+    /// Its cgroup.
+    pub cgroup: Option<PathBuf>,
+    /// Whether it writes to two files.
+    pub split: bool,
+}
+
+/// What every start needs.
+#[derive(Debug)]
+pub struct SpawnSettings {
+    /// This life of the daemon, as processes are marked with it.
+    pub instance: String,
+    /// Where outputs go.
+    pub folder: Arc<OutputFolder>,
+    /// The cgroup under which each task gets its own.
+    pub cgroup: Option<PathBuf>,
+}
+
+/// Two at once keep both cores busy, as the thread waits while the child executes its program.
+const THREADS: usize = 2;
+
+/// Starts the threads; they end when the returned sender is dropped.
+///
+/// # Errors
+/// The system allows no more threads, or gives no `/dev/null`.
+pub fn start(settings: SpawnSettings, facts: &Facts) -> io::Result<mpsc::Sender<StartOrder>> {
+    let (orders, queue) = mpsc::channel::<StartOrder>();
+    let queue = Arc::new(Mutex::new(queue));
+    let null = std::fs::File::open("/dev/null")?;
+    let common = Arc::new(Common { settings, null: null.into(), reset_signals: ignored_signals() });
+    for number in 0..THREADS {
+        let (queue, common, facts) = (Arc::clone(&queue), Arc::clone(&common), facts.clone());
+        thread::Builder::new().name(format!("spawner-{number}")).stack_size(256 * 1024).spawn(move || {
+            if let Err(error) = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None) {
+                tracing::error!(%error, "cannot block signals in a spawner");
+                return;
+            }
+            let mut stack = ChildStack::default();
+            loop {
+                let order = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok(order) = order else { break };
+                let (task, run) = (order.task, order.run);
+                let result = common.begin(order, &mut stack);
+                facts.send(Report::Begun { task, run, result: result.map(Box::new) });
+            }
+        })?;
+    }
+    Ok(orders)
+}
+
+/// Signals that the daemon handles or ignores; a child begins with the default for all of them.
+fn ignored_signals() -> Vec<i32> {
+    use nix::sys::signal::Signal;
+    let mut signals: Vec<i32> = [
+        Signal::SIGPIPE,
+        Signal::SIGCHLD,
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGTSTP,
+        Signal::SIGTTIN,
+        Signal::SIGTTOU,
+    ]
+    .map(|signal| signal as i32)
+    .to_vec();
+    // Whoever started the daemon may have ignored others: that must not reach the tasks.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    signals.extend((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0));
+    signals.sort_unstable();
+    signals.dedup();
+    signals
+}
+
+struct Common {
+    settings: SpawnSettings,
+    null: OwnedFd,
+    reset_signals: Vec<i32>,
+}
+
+impl Common {
+    /// Starts a process; the error is a sentence for people.
+    fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, Box<str>> {
+        let StartOrder { task, spec, env, stdin, .. } = order;
+        let folder = &self.settings.folder;
+        let create = |stream| {
+            folder.create(task, stream).map_err(|error| {
+                format!("cannot create its output in {}: {}", folder.path().display(), say(&error))
+            })
+        };
+        let out = create(Stream::Stdout)?;
+        let err = if spec.split { Some(create(Stream::Stderr)?) } else { None };
+        let (stdin, input) = match (spec.stdin, stdin) {
+            (None, _) => (None, None),
+            (Some(Stdin::Fd), sent) => (sent, None),
+            (Some(Stdin::Pipe), _) => {
+                let (theirs, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+                    .map_err(|error| format!("cannot make its standard input: {}", say(&error.into())))?;
+                set_blocking(&theirs).map_err(|error| format!("cannot make its standard input: {error}"))?;
+                (Some(theirs), Some(ours))
+            }
+        };
+        let cgroup = self.make_cgroup(task)?;
+        let stdio =
+            [stdin.as_ref().unwrap_or(&self.null).as_fd(), out.as_fd(), err.as_ref().unwrap_or(&out).as_fd()];
+        let cgroup_fd = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
+        let spawned = self.spawn(task, &spec, &env, stdio, cgroup_fd, stack);
+        let cgroup = cgroup.map(|(path, _)| path);
+        match spawned {
+            Ok(Spawned { pid, pidfd }) => Ok(Begun { pid, pidfd, input, cgroup, split: spec.split }),
+            Err(error) => {
+                if let Some(cgroup) = cgroup {
+                    super::tree::remove_cgroup(&cgroup);
+                }
+                Err(explain(&spec, error).into())
+            }
+        }
+    }
+
+    fn make_cgroup(&self, task: TaskId) -> Result<Option<(PathBuf, OwnedFd)>, Box<str>> {
+        let Some(parent) = &self.settings.cgroup else { return Ok(None) };
+        let path = parent.join(task.to_string());
+        let make = || -> io::Result<OwnedFd> {
+            std::fs::create_dir(&path)?;
+            Ok(std::fs::File::options().write(true).open(path.join("cgroup.procs"))?.into())
+        };
+        let procs = make().map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
+        Ok(Some((path, procs)))
+    }
+
+    fn spawn(
+        &self,
+        task: TaskId,
+        spec: &Spec,
+        env: &Env,
+        stdio: [BorrowedFd<'_>; 3],
+        cgroup: Option<BorrowedFd<'_>>,
+        stack: &mut ChildStack,
+    ) -> Result<Spawned, SpawnError> {
+        let argv: Vec<CString> = match &spec.work {
+            Work::Argv(argv) => argv.iter().map(|text| c_string(text.as_bytes())).collect(),
+            Work::Shell(line) => vec![c_string(b"/bin/sh"), c_string(b"-c"), c_string(line.as_bytes())],
+        };
+        let name = argv.first().map(|name| name.as_bytes()).unwrap_or_default();
+        let programs = candidates(name, env.get("PATH"));
+        let rlimits = spec.rlimits.as_ref().map(|limits| rlimits_to_set(limits)).unwrap_or_default();
+        let plan = Plan {
+            programs: &programs,
+            argv: &argv,
+            env: &self.environment(task, env),
+            folder: &c_string(spec.cwd.as_bytes()),
+            umask: spec.umask,
+            rlimits: &rlimits,
+            reset_signals: &self.reset_signals,
+            stdio,
+            cgroup,
+        };
+        spawn(&plan, stack)
+    }
+
+    /// The submitter's environment with the marks by which a process of ours is known.
+    fn environment(&self, task: TaskId, env: &Env) -> Vec<CString> {
+        let mut list = Vec::with_capacity(env.0.len() + 2);
+        for (name, value) in &env.0 {
+            if &**name != TASK_MARK && &**name != INSTANCE_MARK {
+                list.push(c_string(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
+            }
+        }
+        list.push(c_string(format!("{TASK_MARK}={task}").as_bytes()));
+        list.push(c_string(format!("{INSTANCE_MARK}={}", self.settings.instance).as_bytes()));
+        list
+    }
+}
+
+/// Requests with NUL bytes are refused when they come in, so nothing is cut here.
+fn c_string(bytes: &[u8]) -> CString {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    CString::new(&bytes[..end]).unwrap_or_default()
+}
+
+/// What a PATH that is not set stands for.
+const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+
+/// The files that a program's name may stand for, in the order in which `execvp` tries them.
+fn candidates(name: &[u8], path: Option<&OsText>) -> Vec<CString> {
+    if name.contains(&b'/') {
+        return vec![c_string(name)];
+    }
+    let path = path.map_or(DEFAULT_PATH, OsText::as_bytes);
+    path.split(|byte| *byte == b':')
+        .map(|folder| {
+            let folder = if folder.is_empty() { b".".as_slice() } else { folder };
+            c_string(&[folder, b"/", name].concat())
+        })
+        .collect()
+}
+
+/// The resources by the names that `prlimit` uses.
+pub const RESOURCES: &[(&str, Resource)] = &[
+    ("as", Resource::RLIMIT_AS),
+    ("core", Resource::RLIMIT_CORE),
+    ("cpu", Resource::RLIMIT_CPU),
+    ("data", Resource::RLIMIT_DATA),
+    ("fsize", Resource::RLIMIT_FSIZE),
+    ("locks", Resource::RLIMIT_LOCKS),
+    ("memlock", Resource::RLIMIT_MEMLOCK),
+    ("msgqueue", Resource::RLIMIT_MSGQUEUE),
+    ("nice", Resource::RLIMIT_NICE),
+    ("nofile", Resource::RLIMIT_NOFILE),
+    ("nproc", Resource::RLIMIT_NPROC),
+    ("rss", Resource::RLIMIT_RSS),
+    ("rtprio", Resource::RLIMIT_RTPRIO),
+    ("rttime", Resource::RLIMIT_RTTIME),
+    ("sigpending", Resource::RLIMIT_SIGPENDING),
+    ("stack", Resource::RLIMIT_STACK),
+];
+
+/// The limits that differ from the daemon's own, none above what the daemon may have.
+fn rlimits_to_set(wanted: &Rlimits) -> Vec<(i32, libc::rlimit)> {
+    let mut list = Vec::new();
+    for (name, resource) in RESOURCES {
+        let Some(wanted) = wanted.get(*name) else { continue };
+        let Ok((soft, hard)) = getrlimit(*resource) else { continue };
+        let wanted_hard = wanted.hard.unwrap_or(libc::RLIM_INFINITY).min(hard);
+        let wanted_soft = wanted.soft.unwrap_or(libc::RLIM_INFINITY).min(wanted_hard);
+        if (wanted_soft, wanted_hard) != (soft, hard) {
+            #[allow(clippy::cast_possible_wrap, reason = "resources are numbered from 0 to 15")]
+            list.push((*resource as i32, libc::rlimit { rlim_cur: wanted_soft, rlim_max: wanted_hard }));
+        }
+    }
+    list
+}
+
+fn set_blocking(fd: &OwnedFd) -> nix::Result<()> {
+    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFL(OFlag::empty())).map(drop)
+}
+
+/// A system error in words, naming the limit that was met.
+fn say(error: &io::Error) -> String {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE) => "no descriptors are left (RLIMIT_NOFILE of the daemon)".to_owned(),
+        Some(Errno::ENFILE) => "no descriptors are left in the whole system".to_owned(),
+        Some(Errno::ENOSPC) => "no space is left on the disk".to_owned(),
+        Some(Errno::EDQUOT) => "the disk quota is used up".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Why a start failed, in a sentence that names the thing.
+fn explain(spec: &Spec, error: SpawnError) -> String {
+    let SpawnError { stage, errno } = error;
+    let why = errno.desc();
+    match (stage, errno) {
+        (Stage::Clone, Errno::EAGAIN) => {
+            "no more processes are allowed (RLIMIT_NPROC, or the system's limit)".to_owned()
+        }
+        (Stage::Clone, Errno::EMFILE) => "no descriptors are left (RLIMIT_NOFILE of the daemon)".to_owned(),
+        (Stage::Clone, _) => format!("cannot make a process: {why}"),
+        (Stage::Session, _) => format!("cannot make a session: {why}"),
+        (Stage::Cgroup, _) => format!("cannot join its cgroup: {why}"),
+        (Stage::Limits, _) => format!("cannot set its resource limits: {why}"),
+        (Stage::Folder, _) => format!("cannot enter the folder {}: {why}", spec.cwd.to_string_lossy()),
+        (Stage::Streams, _) => format!("cannot set up its standard streams: {why}"),
+        (Stage::Exec, _) => {
+            let program = match &spec.work {
+                Work::Argv(argv) => argv.first().map(OsText::to_string_lossy).unwrap_or_default(),
+                Work::Shell(_) => "/bin/sh".into(),
+            };
+            exec_error(&program, Path::new(spec.cwd.as_os_str()), errno)
+        }
+    }
+}
+
+fn exec_error(program: &str, folder: &Path, errno: Errno) -> String {
+    match errno {
+        Errno::ENOENT if program.contains('/') && folder.join(program).exists() => {
+            format!("{program}: its interpreter (the program named in its first line) was not found")
+        }
+        Errno::ENOENT if program.contains('/') => format!("{program}: no such program"),
+        Errno::ENOENT => format!("{program}: command not found in PATH"),
+        Errno::EACCES => format!("{program}: not executable (permission denied)"),
+        Errno::E2BIG => format!("{program}: the arguments and the environment are too long"),
+        _ => format!("{program}: {}", errno.desc()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_for_in_the_submitters_path() {
+        let path = OsText::from("/a::/b");
+        let names = candidates(b"x", Some(&path));
+        assert_eq!(names, [c"/a/x", c"./x", c"/b/x"].map(CString::from));
+        assert_eq!(candidates(b"./x", Some(&path)), [CString::from(c"./x")]);
+        assert_eq!(candidates(b"x", None).len(), 3);
+    }
+}

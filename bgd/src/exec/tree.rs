@@ -1,0 +1,230 @@
+//! Process trees: who belongs to a task, and how all of them are reached.
+//!
+//! With a delegated cgroup the kernel keeps the list. Without one, a task's tree is its leader's
+//! descendants, and those orphans of the daemon that are in the leader's session, carry the task's id
+//! in their environment, or hold its output open. What escapes all three (a double fork with a cleared
+//! environment, a session of its own and closed outputs) is ended when the daemon ends.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::id::TaskId;
+
+use super::output::OutputFiles;
+use crate::sys::pidfd::PidFd;
+
+/// The environment variable that marks every process of a task.
+pub const TASK_MARK: &str = "BGD_TASK_ID";
+
+/// The environment variable that marks every process of this life of the daemon.
+pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
+
+/// The longest environment that is searched for a mark, in bytes.
+const ENVIRON_BYTES: u64 = 4 * 1024 * 1024;
+
+/// A process of a tree.
+#[derive(Debug)]
+pub struct Member {
+    /// Its number, for messages only.
+    pub pid: i32,
+    /// The handle by which it is signalled.
+    pub handle: PidFd,
+}
+
+/// What is known of a task's tree.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// The task.
+    pub task: TaskId,
+    /// Its leader's number, which is also the number of its session.
+    pub leader: i32,
+    /// Whether the leader has not been reaped yet, so that its number is still its own.
+    pub leader_is_ours: bool,
+    /// Its output files.
+    pub files: OutputFiles,
+    /// Its cgroup, if there is one.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl Tree {
+    /// Every living process of the tree. Blocks for a short time; to be called on a worker.
+    pub fn members(&self) -> Vec<Member> {
+        let pids = match &self.cgroup {
+            Some(cgroup) => cgroup_pids(cgroup),
+            None => self.descendants(),
+        };
+        let alive = |pid: i32| {
+            let handle = PidFd::open(pid).ok()?;
+            // The handle is taken first and the process looked at through /proc afterwards: if it was
+            // still alive then, the look was at the process that the handle holds.
+            let is_member = self.cgroup.is_some() || self.is_mine(pid);
+            (is_member && !is_zombie(pid) && !handle.has_ended()).then_some(Member { pid, handle })
+        };
+        pids.into_iter().filter_map(alive).collect()
+    }
+
+    fn descendants(&self) -> Vec<i32> {
+        let mut roots: Vec<i32> = orphans().into_iter().filter(|pid| self.owns_orphan(*pid)).collect();
+        if self.leader_is_ours {
+            roots.insert(0, self.leader);
+        }
+        descendants_of(&roots)
+    }
+
+    /// Whether a process that was found in the tree is still there: its chain of parents leads to the
+    /// leader, or to the daemon by way of an orphan of this task.
+    fn is_mine(&self, pid: i32) -> bool {
+        let me = std::process::id().cast_signed();
+        let mut current = pid;
+        for _ in 0..MAX_DEPTH {
+            if self.leader_is_ours && current == self.leader {
+                return true;
+            }
+            match Stat::of(current) {
+                Some(stat) if stat.parent == me => return self.owns_orphan(current),
+                Some(stat) if stat.parent > 1 => current = stat.parent,
+                Some(_) | None => return false,
+            }
+        }
+        false
+    }
+
+    fn owns_orphan(&self, pid: i32) -> bool {
+        if Stat::of(pid).is_some_and(|stat| stat.session == self.leader) {
+            return true;
+        }
+        let mark = format!("{TASK_MARK}={}", self.task);
+        has_mark(pid, mark.as_bytes()) || self.files.paths().any(|path| holds_open(pid, path))
+    }
+}
+
+/// How deep a tree may be; deeper ones are cut, and their rest is found as orphans later.
+const MAX_DEPTH: usize = 10_000;
+
+/// The children of the daemon's first thread: processes that lost their parents.
+pub fn orphans() -> Vec<i32> {
+    let me = std::process::id();
+    read_pids(Path::new(&format!("/proc/self/task/{me}/children")))
+}
+
+/// These processes and all that descend from them.
+pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
+    let mut seen: HashSet<i32> = roots.iter().copied().collect();
+    let mut found = roots.to_vec();
+    let mut queue: VecDeque<i32> = roots.iter().copied().collect();
+    while let Some(pid) = queue.pop_front() {
+        for child in children_of(pid) {
+            if seen.insert(child) {
+                found.push(child);
+                queue.push_back(child);
+            }
+        }
+    }
+    found
+}
+
+fn children_of(pid: i32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    threads.filter_map(Result::ok).flat_map(|thread| read_pids(&thread.path().join("children"))).collect()
+}
+
+fn read_pids(path: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
+    let mut pids = read_pids(&cgroup.join("cgroup.procs"));
+    let nested = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
+    for entry in nested.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        pids.extend(cgroup_pids(&entry.path()));
+    }
+    pids
+}
+
+/// The part of `/proc/PID/stat` that trees are made of.
+struct Stat {
+    state: u8,
+    parent: i32,
+    session: i32,
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Self> {
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The name is in parentheses and may hold anything, so the fields begin behind the last one.
+        let fields = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
+        let mut fields = std::str::from_utf8(fields).ok()?.split_ascii_whitespace();
+        let state = *fields.next()?.as_bytes().first()?;
+        let parent = fields.next()?.parse().ok()?;
+        let session = fields.nth(1)?.parse().ok()?;
+        Some(Self { state, parent, session })
+    }
+}
+
+fn is_zombie(pid: i32) -> bool {
+    Stat::of(pid).is_none_or(|stat| matches!(stat.state, b'Z' | b'X'))
+}
+
+/// Whether a process was started with this `NAME=value` in its environment.
+pub fn has_mark(pid: i32, mark: &[u8]) -> bool {
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/environ")) else { return false };
+    let mut environ = Vec::new();
+    let read = file.take(ENVIRON_BYTES).read_to_end(&mut environ);
+    read.is_ok() && environ.split(|byte| *byte == 0).any(|variable| variable == mark)
+}
+
+/// Whether a process has a file open that is at this path, or below it.
+pub fn holds_open(pid: i32, path: &Path) -> bool {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    fds.filter_map(Result::ok).any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(path)))
+}
+
+/// Every process of this user, by number.
+pub fn processes_of_user() -> Vec<i32> {
+    let me = nix::unistd::Uid::effective().as_raw();
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            (entry.metadata().ok()?.uid() == me).then_some(pid)
+        })
+        .collect()
+}
+
+/// The session of a process.
+pub fn session_of(pid: i32) -> Option<i32> {
+    Stat::of(pid).map(|stat| stat.session)
+}
+
+/// Ends every process of a cgroup at once.
+///
+/// # Errors
+/// What the system says.
+pub fn kill_cgroup(cgroup: &Path) -> io::Result<()> {
+    fs::write(cgroup.join("cgroup.kill"), "1")
+}
+
+/// Removes a cgroup that has no processes any more, with those that were made inside it.
+pub fn remove_cgroup(cgroup: &Path) {
+    let nested = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
+    for entry in nested.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_cgroup(&entry.path());
+    }
+    if let Err(error) = fs::remove_dir(cgroup) {
+        tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup not removed");
+    }
+}
+
+/// This process and its ancestors.
+pub fn ancestors_of_self() -> HashSet<i32> {
+    let mut found = HashSet::new();
+    let mut current = std::process::id().cast_signed();
+    while current > 0 && found.insert(current) {
+        current = Stat::of(current).map_or(0, |stat| stat.parent);
+    }
+    found
+}

@@ -1,0 +1,155 @@
+//! The folder of one life of the daemon, and the sweep of what a dead one left (R09).
+//!
+//! A life holds a lock on its folder for as long as its process lives, however it ends. A folder whose
+//! lock is free belongs to the dead: its processes are ended and it is removed.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::exec::tree::{self, INSTANCE_MARK};
+use crate::sys::pidfd::PidFd;
+
+/// This life's folder.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its name, a UUID.
+    pub id: String,
+    /// The folder.
+    pub path: PathBuf,
+    _lock: Flock<File>,
+}
+
+/// How long killed processes of a dead life have to be gone.
+const SWEEP: Duration = Duration::from_secs(5);
+
+const SIGKILL: i32 = 9;
+
+impl Instance {
+    /// Makes the folder of a new life, and sweeps the dead ones.
+    ///
+    /// # Errors
+    /// The state folder can't be written.
+    pub fn begin(state: &Path) -> io::Result<Self> {
+        let folder = state.join("instances");
+        DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+        // Held while lives begin and are swept, so that a folder without its lock yet is never taken
+        // for a dead one.
+        let _turn = lock(&state.join("instances.lock"), FlockArg::LockExclusive)?;
+        let id = uuid::Uuid::new_v4().to_string();
+        let path = folder.join(&id);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        DirBuilder::new().mode(0o700).create(path.join("output"))?;
+        let own = lock(&path.join("lock"), FlockArg::LockExclusiveNonblock)?;
+        let instance = Self { id, path, _lock: own };
+        instance.sweep(&folder);
+        Ok(instance)
+    }
+
+    /// Where the tasks' output goes.
+    pub fn output(&self) -> PathBuf {
+        self.path.join("output")
+    }
+
+    fn sweep(&self, folder: &Path) {
+        let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+        for entry in entries.filter(|entry| entry.file_name() != self.id.as_str()) {
+            let path = entry.path();
+            match lock(&path.join("lock"), FlockArg::LockExclusiveNonblock) {
+                Ok(_lock) => sweep_one(&path, &entry.file_name().to_string_lossy()),
+                Err(error) if error.raw_os_error() == Some(Errno::EWOULDBLOCK as i32) => {}
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot look at an old instance")
+                }
+            }
+        }
+    }
+
+    /// Removes the folder: this life is over.
+    pub fn end(self) {
+        remove(&self.path);
+    }
+}
+
+fn lock(path: &Path, how: FlockArg) -> io::Result<Flock<File>> {
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    Flock::lock(file, how).map_err(|(_, errno)| errno.into())
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove an instance's folder");
+    }
+}
+
+/// Ends what a dead life left running, and removes its files.
+fn sweep_one(path: &Path, id: &str) {
+    let deadline = Instant::now() + SWEEP;
+    if let Ok(cgroup) = fs::read_to_string(path.join("cgroup")) {
+        let cgroup = Path::new(&cgroup);
+        let killed = tree::kill_cgroup(cgroup);
+        tracing::info!(cgroup = %cgroup.display(), ?killed, "an old instance's cgroup is ended");
+    }
+    loop {
+        let left = processes_of(path, id);
+        if left.is_empty() {
+            break;
+        }
+        tracing::info!(instance = id, count = left.len(), "ending processes that a dead daemon left");
+        for process in &left {
+            if let Err(error) = process.signal(SIGKILL)
+                && error.raw_os_error() != Some(Errno::ESRCH as i32)
+            {
+                tracing::warn!(%error, "cannot end a process of a dead daemon");
+            }
+        }
+        if !wait_for_all(&left, deadline) {
+            tracing::warn!(instance = id, "some processes of a dead daemon do not end");
+            break;
+        }
+    }
+    if let Ok(cgroup) = fs::read_to_string(path.join("cgroup")) {
+        tree::remove_cgroup(Path::new(&cgroup));
+    }
+    remove(path);
+}
+
+/// The processes that carry a life's mark or hold its output open, those in their sessions, and all
+/// that descend from them; never this daemon or one of its ancestors.
+fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
+    let mark = format!("{INSTANCE_MARK}={id}");
+    let everyone = tree::processes_of_user();
+    let marked: Vec<i32> = everyone
+        .iter()
+        .copied()
+        .filter(|pid| tree::has_mark(*pid, mark.as_bytes()) || tree::holds_open(*pid, &path.join("output")))
+        .collect();
+    let sessions: HashSet<i32> =
+        marked.iter().copied().filter(|pid| tree::session_of(*pid) == Some(*pid)).collect();
+    let in_session = |pid: &i32| tree::session_of(*pid).is_some_and(|session| sessions.contains(&session));
+    let mut roots = marked;
+    roots.extend(everyone.into_iter().filter(in_session));
+    let spared = tree::ancestors_of_self();
+    let mut found = tree::descendants_of(&roots);
+    found.retain(|pid| !spared.contains(pid));
+    found.sort_unstable();
+    found.dedup();
+    found.into_iter().filter_map(|pid| PidFd::open(pid).ok()).filter(|process| !process.has_ended()).collect()
+}
+
+fn wait_for_all(processes: &[PidFd], deadline: Instant) -> bool {
+    processes.iter().all(|process| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut fds, timeout), Ok(1..))
+    })
+}

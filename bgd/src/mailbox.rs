@@ -1,0 +1,103 @@
+//! What reaches the dispatcher. Calls of clients come through a bounded queue, so that a flood of them
+//! waits in the clients' sockets; reports of executors come through one of their own, which holds at
+//! most a few for each running process, so that no client can delay them.
+
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use tokio::sync::mpsc;
+
+use crate::answers::Answer;
+use crate::calls::Call;
+use crate::client::Client;
+use crate::config::{Config, ConfigError};
+use crate::core::Fact;
+use crate::exec::spawner::Begun;
+
+/// How many calls may wait for the dispatcher.
+const CALLS: usize = 1024;
+
+/// Something from a client.
+#[derive(Debug)]
+pub enum Mail {
+    /// It asks for something.
+    Call {
+        /// Who.
+        client: Arc<Client>,
+        /// For what.
+        call: Call,
+    },
+    /// It has connected.
+    Connected(Arc<Client>),
+    /// It is gone.
+    Gone(Arc<Client>),
+    /// It has taken what was waiting for it; subscriptions of its may go on.
+    Drained(Arc<Client>),
+}
+
+/// Something from an executor, or from the system.
+#[derive(Debug)]
+pub enum Report {
+    /// A process has begun, or could not.
+    Begun {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+        /// The process, or why there is none.
+        result: Result<Box<Begun>, Box<str>>,
+    },
+    /// Something that only the core cares about.
+    Fact {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+        /// What was seen.
+        fact: Fact,
+    },
+    /// The configuration was read.
+    ConfigRead {
+        /// What it says, or what is wrong with it.
+        config: Result<Box<Config>, ConfigError>,
+        /// Who asked for it, if it was a client.
+        asked: Option<Answer>,
+    },
+    /// SIGHUP: the configuration shall be read again.
+    Reload,
+    /// SIGTERM or SIGINT: the daemon shall end.
+    Terminate {
+        /// The signal's name.
+        signal: &'static str,
+    },
+}
+
+/// Where executors report to.
+#[derive(Clone, Debug)]
+pub struct Facts(mpsc::UnboundedSender<Report>);
+
+impl Facts {
+    /// Reports. Nobody listens any more when the daemon ends; then it does not matter.
+    pub fn send(&self, report: Report) {
+        let _ = self.0.send(report);
+    }
+}
+
+/// Where connections send calls.
+pub type Calls = mpsc::Sender<Mail>;
+
+/// The dispatcher's end.
+#[derive(Debug)]
+pub struct Mailbox {
+    /// Calls of clients.
+    pub calls: mpsc::Receiver<Mail>,
+    /// Reports of executors.
+    pub reports: mpsc::UnboundedReceiver<Report>,
+}
+
+/// An empty mailbox with both of its entrances.
+pub fn new() -> (Calls, Facts, Mailbox) {
+    let (calls, calls_end) = mpsc::channel(CALLS);
+    let (facts, reports_end) = mpsc::unbounded_channel();
+    (calls, Facts(facts), Mailbox { calls: calls_end, reports: reports_end })
+}

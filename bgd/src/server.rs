@@ -1,0 +1,162 @@
+//! Accepts connections: this user's only, and no more than the limit.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::fds::peer_uid;
+use bgd_shared::message::error_line;
+use bgd_shared::transport::{AsyncListener, AsyncStream};
+use interprocess::local_socket::traits::tokio::Listener as _;
+use nix::errno::Errno;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::client::{Client, ClientLimits};
+use crate::connection::serve;
+use crate::mailbox::Calls;
+
+/// What the server allows.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLimits {
+    /// Connections at once.
+    pub connections: usize,
+    /// The longest request line in bytes.
+    pub frame_bytes: usize,
+    /// What one client may use.
+    pub client: ClientLimits,
+    /// Whether root may connect to another user's daemon.
+    pub allow_root: bool,
+}
+
+/// How long clients have to take their last answers when the daemon ends.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long the server rests when the system can't give it a connection for a reason that no event ends.
+const REST: Duration = Duration::from_millis(100);
+
+/// Serves until `closing` changes; then waits until every client has its last answer, for a second at most.
+pub async fn run(
+    listener: AsyncListener,
+    limits: watch::Receiver<ServerLimits>,
+    calls: Calls,
+    mut closing: watch::Receiver<bool>,
+) {
+    let mut connections = JoinSet::new();
+    let mut spare = Spare::default();
+    let next_client = AtomicU64::new(1);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => {
+                    spare.refill();
+                    let limits = *limits.borrow();
+                    if let Err(error) = admit(&stream, connections.len(), &limits) {
+                        refuse(&stream, &error);
+                        continue;
+                    }
+                    let id = next_client.fetch_add(1, Ordering::Relaxed);
+                    let client = Arc::new(Client::new(id, limits.client));
+                    connections.spawn(serve(stream, client, calls.clone(), limits.frame_bytes));
+                }
+                Err(error) => spare.cope(&listener, &error).await,
+            },
+            Some(ended) = connections.join_next(), if !connections.is_empty() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a connection broke down");
+                }
+            }
+            _ = closing.changed() => break,
+        }
+    }
+    drop(listener);
+    drop(calls);
+    let _ =
+        tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+/// Whether this peer may be served.
+fn admit(stream: &AsyncStream, connections: usize, limits: &ServerLimits) -> Result<(), RpcError> {
+    let peer = peer_uid(stream)
+        .map_err(|error| RpcError::new(ErrorKind::Internal, format!("the peer is not known: {error}")))?;
+    let me = nix::unistd::Uid::effective().as_raw();
+    if peer != me && !(peer == 0 && limits.allow_root) {
+        tracing::warn!(peer, "a connection of another user was refused");
+        return Err(RpcError::new(
+            ErrorKind::PermissionDenied,
+            format!("this daemon serves uid {me} only, you are uid {peer}"),
+        )
+        .hint(if peer == 0 {
+            "allow_root = true in its configuration lets root in"
+        } else {
+            "start your own"
+        }));
+    }
+    if connections >= limits.connections {
+        tracing::warn!(limit = limits.connections, "a connection was refused: there are too many");
+        return Err(too_many(format!("the daemon has {connections} connections, which is its limit")));
+    }
+    Ok(())
+}
+
+fn too_many(message: String) -> RpcError {
+    RpcError::new(ErrorKind::TooManyConnections, message)
+        .hint("close some, or raise limits.connections in the configuration")
+}
+
+/// Says why and closes. The line fits into any socket's buffer; a client that does not read loses it.
+fn refuse(stream: &AsyncStream, error: &RpcError) {
+    let _ = stream.inner().try_write(&error_line(None, error));
+}
+
+/// A descriptor that is kept free, so that a client can still be told that there are no more.
+struct Spare(Option<File>);
+
+impl Default for Spare {
+    fn default() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+}
+
+impl Spare {
+    fn refill(&mut self) {
+        if self.0.is_none() {
+            *self = Self::default();
+        }
+    }
+
+    /// Deals with a failed accept so that it can't fail again and again without a pause.
+    async fn cope(&mut self, listener: &AsyncListener, error: &io::Error) {
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        match errno {
+            Some(Errno::EMFILE | Errno::ENFILE) if self.0.take().is_some() => {
+                tracing::warn!("no descriptors are left: a connection is refused");
+                if let Ok(accepted) = nix::sys::socket::accept(raw(listener)) {
+                    close_with_word(accepted);
+                }
+                self.refill();
+            }
+            Some(Errno::ECONNABORTED | Errno::EINTR) => {}
+            Some(_) | None => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+}
+
+fn raw(listener: &AsyncListener) -> std::os::fd::RawFd {
+    use std::os::fd::AsRawFd as _;
+    listener.as_fd().as_raw_fd()
+}
+
+fn close_with_word(fd: std::os::fd::RawFd) {
+    let line = error_line(None, &too_many("the daemon has no descriptors left (RLIMIT_NOFILE)".to_owned()));
+    let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_NOSIGNAL;
+    let _ = nix::sys::socket::send(fd, &line, flags);
+    let _ = nix::unistd::close(fd);
+}

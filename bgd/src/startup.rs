@@ -1,0 +1,340 @@
+//! From the command line to a working daemon, and back to nothing.
+//!
+//! The order matters: the lock is taken before a stale socket is removed, the socket listens before the
+//! sweep (clients wait in its queue), and nobody is answered before the sweep is done.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::socket::{SocketError, SocketPath};
+use bgd_shared::transport::{AsyncListener, listen};
+use clap::Parser;
+use nix::fcntl::{Flock, FlockArg};
+use tokio::sync::watch;
+
+use crate::config::{Config, TreeMode};
+use crate::dispatcher::Dispatcher;
+use crate::exec::output::{OutputFolder, OutputWatch};
+use crate::exec::process::Surroundings;
+use crate::exec::spawner::{self, SpawnSettings};
+use crate::exec::workers::Workers;
+use crate::exec::{reaper, tree};
+use crate::instance::Instance;
+use crate::mailbox::{self, Facts, Report};
+use crate::status::Identity;
+use crate::sys::inherited;
+use crate::{cgroups, dirs, log, server};
+
+/// The background daemon: runs tasks for one user and serves them over a Unix socket.
+#[derive(Debug, Parser)]
+#[command(name = "bgd", version, after_help = HELP, max_term_width = 100)]
+pub struct Args {
+    /// The socket to serve [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// The configuration file [default: $XDG_CONFIG_HOME/bgd/config.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Where to log [default: stderr under a service manager, else bgd.log in the state folder]
+    #[arg(long, value_enum, value_name = "TARGET")]
+    pub log: Option<LogTarget>,
+
+    /// Detach, and write `ready`, `taken` or `error CODE MESSAGE` to this descriptor when it is known
+    #[arg(long, value_name = "FD")]
+    pub ready_fd: Option<RawFd>,
+}
+
+/// Where to log.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum LogTarget {
+    /// bgd.log in the state folder
+    File,
+    /// Standard error
+    Stderr,
+}
+
+const HELP: &str = "\
+You rarely start bgd yourself: bgctl does so when it needs one.
+
+Examples:
+  bgd                                  serve the default socket, in the foreground
+  bgd --log stderr                     the same, and see what it does
+  BGD_LOG=debug bgd --log stderr       see more of it
+
+Signals: TERM and INT cancel every task and end the daemon (a second one does not wait for the
+grace), HUP reads the configuration again. Under systemd it takes its socket from socket activation
+and reports readiness.";
+
+/// Why there is no daemon: an exit code of bgctl's table, and a sentence.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// There is no daemon, and none could be started.
+const UNAVAILABLE: u8 = 69;
+/// Not allowed.
+const NO_PERMISSION: u8 = 77;
+/// The configuration is wrong.
+const CONFIG: u8 = 78;
+
+impl From<SocketError> for Failure {
+    fn from(error: SocketError) -> Self {
+        let code = match error {
+            SocketError::PathTooLong(_) | SocketError::NotAbsolute(_) => 2,
+            SocketError::Link(_)
+            | SocketError::NotAFolder(_)
+            | SocketError::ForeignOwner { .. }
+            | SocketError::TooOpen { .. } => NO_PERMISSION,
+            SocketError::Missing(_) | SocketError::Io { .. } => UNAVAILABLE,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// The whole life of the daemon.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut ready = match Ready::new(args.ready_fd) {
+        Ok(ready) => ready,
+        Err(error) => {
+            eprintln!("bgd: --ready-fd: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match start(&args, &mut ready) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            ready.say(&format!("error {} {}\n", failure.code, failure.message));
+            eprintln!("bgd: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
+    let socket = match &args.socket {
+        Some(path) => SocketPath::new(path)?,
+        None => SocketPath::from_env()?,
+    };
+    let config_path = args.config.clone().unwrap_or_else(Config::default_path);
+    let config = Config::load(&config_path).map_err(|error| Failure::new(CONFIG, error.to_string()))?;
+    socket.prepare_folder()?;
+    let Some(lock) = take_lock(&socket.beside("lock"))? else {
+        ready.say("taken\n");
+        return Err(Failure::new(
+            UNAVAILABLE,
+            format!("another bgd serves {} already", socket.as_path().display()),
+        ));
+    };
+    let state = dirs::state();
+    let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", state.display()));
+    DirBuilder::new().mode(0o700).recursive(true).create(&state).map_err(unusable)?;
+    let target = match args.log {
+        Some(LogTarget::File) => log::Target::File,
+        Some(LogTarget::Stderr) => log::Target::Stderr,
+        None => log::Target::detect(),
+    };
+    log::start(target, &state).map_err(unusable)?;
+    ready.detach();
+    let internal = |error: io::Error| Failure::new(70, error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
+    runtime.block_on(live(Life { socket, config, config_path, state, lock }, ready))
+}
+
+/// What a life begins with.
+struct Life {
+    socket: SocketPath,
+    config: Config,
+    config_path: PathBuf,
+    state: PathBuf,
+    lock: Flock<File>,
+}
+
+async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
+    let Life { socket, config, config_path, state, lock } = life;
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error: io::Error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
+    };
+    let started = Instant::now();
+    prepare_process();
+    let (listener, is_own) = open_socket(&socket).map_err(failed(&socket.as_path().display().to_string()))?;
+    let instance = Instance::begin(&state).map_err(failed(&state.display().to_string()))?;
+    let cgroup = match config.tree {
+        TreeMode::Auto => cgroups::prepare(&instance.id),
+        TreeMode::Session => None,
+    };
+    if let Some(cgroup) = &cgroup {
+        let note = fs::write(instance.path.join("cgroup"), cgroup.as_os_str().as_encoded_bytes());
+        note.map_err(failed(&state.display().to_string()))?;
+    }
+    let (calls, facts, mailbox) = mailbox::new();
+    let workers = Workers::start().map_err(failed("cannot start threads"))?;
+    let folder = Arc::new(OutputFolder::open(instance.output()).map_err(failed("the output folder"))?);
+    let settings =
+        SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup: cgroup.clone() };
+    let orders = spawner::start(settings, &facts).map_err(failed("cannot start threads"))?;
+    reaper::start().map_err(failed("SIGCHLD"))?;
+    watch_signals(&facts).map_err(failed("signals"))?;
+    let outputs =
+        OutputWatch::start(Arc::clone(&folder), config.limits.output_bytes.0, facts.clone(), workers.clone());
+    let around = Surroundings { folder, outputs, workers, facts };
+    let identity = Identity {
+        instance: instance.id.clone(),
+        pid: std::process::id().cast_signed(),
+        socket: socket.as_path().to_path_buf(),
+        state_dir: state,
+        config_loaded: config_path.exists(),
+        config_path,
+        tree: if cgroup.is_some() { "cgroup" } else { "session" },
+        started,
+    };
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, "ready");
+    let (limits, limits_seen) = watch::channel(config.server_limits());
+    let dispatcher = Dispatcher::new(config, identity, orders, around, limits);
+    let (closing, closing_seen) = watch::channel(false);
+    let server = tokio::spawn(server::run(listener, limits_seen, calls, closing_seen));
+    ready.say("ready\n");
+    notify_manager(sd_notify::NotifyState::Ready);
+
+    dispatcher.run(mailbox).await;
+
+    notify_manager(sd_notify::NotifyState::Stopping);
+    if is_own && let Err(error) = fs::remove_file(socket.as_path()) {
+        tracing::warn!(%error, "cannot remove the socket");
+    }
+    end_strays();
+    instance.end();
+    if let Some(cgroup) = cgroup {
+        tree::remove_cgroup(&cgroup);
+    }
+    // Whoever sees the last connection close may start the next daemon at once.
+    drop(lock);
+    closing.send_replace(true);
+    let _ = server.await;
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// Ends what escaped from its task's tree: such processes are children of this daemon.
+fn end_strays() {
+    for pid in tree::descendants_of(&tree::orphans()) {
+        if let Ok(process) = crate::sys::pidfd::PidFd::open(pid) {
+            tracing::warn!(pid, "ending a process that has left its task's tree");
+            let _ = process.signal(9);
+        }
+    }
+}
+
+/// Takes the lock of a socket; `None` if another daemon has it.
+fn take_lock(path: &Path) -> Result<Option<Flock<File>>, Failure> {
+    let open = File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = open.map_err(|error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display())))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(Failure::new(UNAVAILABLE, format!("{}: {errno}", path.display()))),
+    }
+}
+
+/// The socket to serve, and whether it is ours to remove: one of a service manager is not.
+fn open_socket(socket: &SocketPath) -> io::Result<(AsyncListener, bool)> {
+    let mut passed = listenfd::ListenFd::from_env();
+    if let Some(listener) = passed.take_unix_listener(0)? {
+        listener.set_nonblocking(true)?;
+        return Ok((AsyncListener::try_from(OwnedFd::from(listener))?, false));
+    }
+    match fs::remove_file(socket.as_path()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    Ok((listen(socket)?, true))
+}
+
+/// What the process needs before it starts others.
+fn prepare_process() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
+        tracing::warn!(%error, "no subreaper: processes that leave their tree are not found");
+    }
+    // The children get the limits of their submitters, not these.
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, "cannot raise the limit of descriptors");
+    }
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        tracing::warn!(
+            "this kernel does not list children (CONFIG_PROC_CHILDREN): trees end without stragglers only in cgroups"
+        );
+    }
+}
+
+fn watch_signals(facts: &Facts) -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hup = signal(SignalKind::hangup())?;
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let facts = facts.clone();
+    tokio::spawn(async move {
+        loop {
+            let report = tokio::select! {
+                Some(()) = hup.recv() => Report::Reload,
+                Some(()) = term.recv() => Report::Terminate { signal: "SIGTERM" },
+                Some(()) = int.recv() => Report::Terminate { signal: "SIGINT" },
+                else => break,
+            };
+            facts.send(report);
+        }
+    });
+    Ok(())
+}
+
+fn notify_manager(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "cannot tell the service manager");
+    }
+}
+
+/// Who waits for this daemon to be ready.
+#[derive(Debug)]
+struct Ready(Option<File>);
+
+impl Ready {
+    fn new(fd: Option<RawFd>) -> io::Result<Self> {
+        Ok(Self(inherited::close_all_but(fd)?.map(File::from)))
+    }
+
+    /// Leaves the starter's session and folder. Not without `--ready-fd`: then it is a foreground program.
+    fn detach(&self) {
+        if self.0.is_some() {
+            // Fails only for a process that leads its group already, which is as good.
+            let _ = nix::unistd::setsid();
+            let _ = std::env::set_current_dir("/");
+        }
+    }
+
+    /// Says a word and closes. Whoever waited may be gone.
+    fn say(&mut self, word: &str) {
+        if let Some(mut fd) = self.0.take() {
+            let _ = fd.write_all(word.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Who this daemon is, and how it is (R08).
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bgd_shared::request::DaemonStatus;
+
+use crate::config::Config;
+use crate::core::Core;
+
+/// What never changes in a daemon's life, or nearly never.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// This life.
+    pub instance: String,
+    /// Its process id.
+    pub pid: i32,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Its state folder.
+    pub state_dir: PathBuf,
+    /// Its configuration file.
+    pub config_path: PathBuf,
+    /// Whether that was there.
+    pub config_loaded: bool,
+    /// `cgroup` or `session`.
+    pub tree: &'static str,
+    /// When it began.
+    pub started: Instant,
+}
+
+/// Less free space than this is told as a warning, in bytes.
+const LITTLE_SPACE: u64 = 64 * 1024 * 1024;
+
+impl Identity {
+    /// The answer to `daemon.status`.
+    pub fn status(
+        &self,
+        core: &Core,
+        config: &Config,
+        connections: usize,
+        subscriptions: usize,
+    ) -> DaemonStatus {
+        let summary = core.summary();
+        DaemonStatus {
+            active: summary.active(),
+            summary,
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            memory_bytes: resident_bytes(),
+            connections: connections as u64,
+            subscriptions: subscriptions as u64,
+            seq: core.seq(),
+            instance: self.instance.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: self.pid,
+            socket: self.socket.display().to_string(),
+            state_dir: self.state_dir.display().to_string(),
+            config: self.config_path.display().to_string(),
+            config_loaded: self.config_loaded,
+            tree: self.tree.to_owned(),
+            limits: config.wire_limits(),
+            warnings: self.warnings(),
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let Ok(disk) = nix::sys::statvfs::statvfs(&self.state_dir) else {
+            return vec![format!("the state folder {} can't be looked at", self.state_dir.display())];
+        };
+        let free = disk.blocks_available() * disk.fragment_size();
+        let mut warnings = Vec::new();
+        if free < LITTLE_SPACE {
+            warnings.push(format!(
+                "the disk under {} is nearly full: {} are left for output; free some, or run `bgctl clear`",
+                self.state_dir.display(),
+                bytesize::ByteSize(free)
+            ));
+        }
+        warnings
+    }
+}
+
+/// The daemon's resident memory in bytes; 0 if the system does not tell.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages =
+        statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+    pages * page.and_then(|page| u64::try_from(page).ok()).unwrap_or(4096)
+}

@@ -1,0 +1,201 @@
+//! Events on their way to subscribers: one bounded history, and a place in it for each subscriber.
+//!
+//! Nothing is queued for a subscriber but what its connection can take; the rest stays in the history.
+//! One that reads slowly is behind, and when the history has gone on past it, it is told what it lost
+//! and its subscription ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use bgd_shared::event::{EventKind, Gap, GapKind};
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Task;
+use bgd_shared::time::Timestamp;
+use serde::Serialize;
+
+use crate::client::Client;
+
+/// An event that is kept.
+#[derive(Debug)]
+struct Kept {
+    task: TaskId,
+    session: Option<Arc<str>>,
+    /// The event object.
+    json: Box<[u8]>,
+}
+
+/// Which events a subscriber wants.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Of this parent session.
+    pub session: Option<String>,
+    /// Of these tasks; `None` for all.
+    pub ids: Option<Vec<TaskId>>,
+}
+
+impl Filter {
+    fn wants(&self, kept: &Kept) -> bool {
+        self.session.as_ref().is_none_or(|session| kept.session.as_deref() == Some(session))
+            && self.ids.as_ref().is_none_or(|ids| ids.contains(&kept.task))
+    }
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    client: Arc<Client>,
+    id: u64,
+    filter: Filter,
+    /// The number of the next event that it has not been offered.
+    next: u64,
+}
+
+/// The history and the subscribers.
+#[derive(Debug)]
+pub struct Subscribers {
+    history: VecDeque<Kept>,
+    history_bytes: usize,
+    history_limit: usize,
+    /// The number of the latest event.
+    seq: u64,
+    /// By client, as that is how they are woken and removed.
+    by_client: HashMap<u64, Vec<Subscriber>>,
+    last_id: u64,
+}
+
+#[derive(Serialize)]
+struct EventOut<'a> {
+    seq: u64,
+    at: Timestamp,
+    kind: EventKind,
+    task: &'a Task,
+}
+
+impl Subscribers {
+    /// No events yet, and room for this many bytes of them.
+    pub fn new(history_limit: usize) -> Self {
+        Self {
+            history: VecDeque::new(),
+            history_bytes: 0,
+            history_limit,
+            seq: 0,
+            by_client: HashMap::new(),
+            last_id: 0,
+        }
+    }
+
+    /// Changes how many bytes of past events are kept.
+    pub fn set_limit(&mut self, history_limit: usize) {
+        self.history_limit = history_limit;
+        self.trim();
+    }
+
+    /// How many subscriptions there are.
+    pub fn len(&self) -> usize {
+        self.by_client.values().map(Vec::len).sum()
+    }
+
+    /// Keeps an event and offers it to everybody.
+    pub fn publish(
+        &mut self,
+        seq: u64,
+        at: Timestamp,
+        kind: EventKind,
+        task: &Task,
+        session: Option<Arc<str>>,
+    ) {
+        let json =
+            serde_json::to_vec(&EventOut { seq, at, kind, task }).unwrap_or_default().into_boxed_slice();
+        self.seq = seq;
+        self.history_bytes += json.len();
+        self.history.push_back(Kept { task: task.id, session, json });
+        if !self.by_client.is_empty() {
+            let clients: Vec<u64> = self.by_client.keys().copied().collect();
+            for client in clients {
+                self.pump(client);
+            }
+        }
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        while self.history_bytes > self.history_limit && self.history.len() > 1 {
+            if let Some(oldest) = self.history.pop_front() {
+                self.history_bytes -= oldest.json.len();
+            }
+        }
+    }
+
+    /// The number of the oldest event that is kept.
+    fn first(&self) -> u64 {
+        self.seq + 1 - self.history.len() as u64
+    }
+
+    /// Adds a subscriber. Returns its number, and what it asked for but can't have any more; give both
+    /// to [`Self::begin`] when the answer is on its way.
+    pub fn subscribe(
+        &mut self,
+        client: Arc<Client>,
+        filter: Filter,
+        since: Option<u64>,
+    ) -> (u64, Option<Gap>) {
+        self.last_id += 1;
+        let id = self.last_id;
+        let wanted = since.map_or(self.seq, |since| since.min(self.seq)) + 1;
+        let next = wanted.max(self.first());
+        let gap = Gap { kind: GapKind::Gap, from: wanted, to: next - 1, ended: false };
+        self.by_client.entry(client.id).or_default().push(Subscriber { client, id, filter, next });
+        (id, (wanted < next).then_some(gap))
+    }
+
+    /// Sends a new subscriber what it missed.
+    pub fn begin(&mut self, client: &Client, id: u64, gap: Option<Gap>) {
+        if let Some(gap) = gap {
+            tell_gap(client, id, gap);
+        }
+        self.pump(client.id);
+    }
+
+    /// Offers a client's subscriptions what they have not had, as far as there is room.
+    pub fn pump(&mut self, client: u64) {
+        let (first, seq) = (self.first(), self.seq);
+        let Some(subscribers) = self.by_client.get_mut(&client) else { return };
+        subscribers.retain_mut(|subscriber| {
+            if subscriber.next < first {
+                let gap = Gap { kind: GapKind::Gap, from: subscriber.next, to: first - 1, ended: true };
+                tell_gap(&subscriber.client, subscriber.id, gap);
+                return false;
+            }
+            while subscriber.next <= seq {
+                let index = usize::try_from(subscriber.next - first).unwrap_or(usize::MAX);
+                let Some(kept) = self.history.get(index) else { break };
+                if subscriber.filter.wants(kept) && !offer(subscriber, kept) {
+                    break;
+                }
+                subscriber.next += 1;
+            }
+            true
+        });
+        if subscribers.is_empty() {
+            self.by_client.remove(&client);
+        }
+    }
+
+    /// A client is gone, and its subscriptions with it.
+    pub fn disconnect(&mut self, client: u64) {
+        self.by_client.remove(&client);
+    }
+}
+
+const EVENT_HEAD: &str = r#"{"jsonrpc":"2.0","method":"event","params":{"subscription":"#;
+
+fn offer(subscriber: &Subscriber, kept: &Kept) -> bool {
+    let head = format!("{EVENT_HEAD}{},", subscriber.id);
+    // The event object without its opening brace, as its members go on where the head ends.
+    let members = kept.json.get(1..).unwrap_or_default();
+    subscriber.client.try_tell(&[head.as_bytes(), members, b"}\n"])
+}
+
+fn tell_gap(client: &Client, id: u64, gap: Gap) {
+    let json = serde_json::to_string(&gap).unwrap_or_default();
+    client.tell(format!("{EVENT_HEAD}{id},{}}}\n", json.get(1..).unwrap_or_default()).as_bytes());
+}

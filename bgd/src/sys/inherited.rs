@@ -1,0 +1,46 @@
+//! Descriptors that came with the process: those that nobody meant for it are closed.
+
+use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+
+/// The first descriptor that a service manager passes.
+const LISTEN_FDS_START: RawFd = 3;
+
+/// Closes every inherited descriptor but the standard ones, those of socket activation and `keep`, so
+/// that a pipe of whoever started the daemon is not held open for ever. To be called before anything
+/// is opened. Returns the descriptor to keep.
+///
+/// # Errors
+/// `keep` is no open descriptor, or a standard one.
+#[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]
+pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
+    if keep.is_some_and(|fd| fd < LISTEN_FDS_START) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must be 3 or more"));
+    }
+    let activated =
+        std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse::<RawFd>().ok()).unwrap_or(0);
+    let first = LISTEN_FDS_START + activated.clamp(0, 1024);
+    match keep {
+        Some(keep) if keep >= first => {
+            close_range(first, keep - 1);
+            close_range(keep + 1, RawFd::MAX);
+        }
+        Some(_) | None => close_range(first, RawFd::MAX),
+    }
+    let Some(keep) = keep else { return Ok(None) };
+    // SAFETY: fcntl on a number is harmless, whatever the number is.
+    Errno::result(unsafe { libc::fcntl(keep, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: it is open, as fcntl has just said, and nothing in this process owns descriptors yet.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(keep) }))
+}
+
+#[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]
+fn close_range(first: RawFd, last: RawFd) {
+    if first <= last {
+        // SAFETY: called before anything is opened, so nobody in this process uses these numbers. A
+        // kernel without the call (before 5.9) leaves them open, which is harmless to us.
+        let _ = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
+}

@@ -105,7 +105,9 @@ impl Client {
             queue.wants_drained = true;
             return false;
         }
-        line.iter().for_each(|piece| queue.bytes.extend_from_slice(piece));
+        for piece in line {
+            queue.bytes.extend_from_slice(piece);
+        }
         drop(queue);
         self.written.notify_one();
         true

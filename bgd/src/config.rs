@@ -178,7 +178,7 @@ impl Config {
         let mut unknown = None;
         let document = toml::Deserializer::parse(text).map_err(parse_error)?;
         let config: Self = serde_ignored::deserialize(document, |key| {
-            unknown = unknown.take().or_else(|| Some(key.to_string()))
+            unknown = unknown.take().or_else(|| Some(key.to_string()));
         })
         .map_err(parse_error)?;
         if let Some(key) = unknown {

@@ -215,7 +215,7 @@ impl Dispatcher {
                     &self.core,
                     &self.config,
                     self.clients.len(),
-                    self.subscribers.len(),
+                    self.subscribers.count(),
                 );
                 answer.give(&status);
             }
@@ -292,7 +292,7 @@ impl Dispatcher {
             }
             Reply::Cleared { cleared } => answer.give(&ClearResult { cleared }),
             Reply::SessionEnded { cancelled, cleared } => {
-                answer.give(&SessionEndResult { cancelled, cleared })
+                answer.give(&SessionEndResult { cancelled, cleared });
             }
             Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
         }
@@ -371,7 +371,10 @@ impl Dispatcher {
                 tracing::error!(%error, "configuration not taken over");
                 let error = RpcError::new(ErrorKind::ConfigInvalid, error.to_string())
                     .hint("the configuration that was in force stays so");
-                return asked.into_iter().for_each(|answer| answer.refuse(&error));
+                if let Some(answer) = asked {
+                    answer.refuse(&error);
+                }
+                return;
             }
         };
         let (changed, needs_restart) = self.config.take_over(config);
@@ -381,9 +384,9 @@ impl Dispatcher {
         self.subscribers.set_limit(self.config.limits.event_history_bytes());
         self.server_limits.send_replace(self.config.server_limits());
         self.identity.config_loaded = self.identity.config_path.exists();
-        asked.into_iter().for_each(|answer| {
-            answer.give(&ReloadResult { changed: changed.clone(), needs_restart: needs_restart.clone() });
-        });
+        if let Some(answer) = asked {
+            answer.give(&ReloadResult { changed, needs_restart });
+        }
     }
 }
 

@@ -67,7 +67,7 @@ impl Instance {
                 Ok(_lock) => sweep_one(&path, &entry.file_name().to_string_lossy()),
                 Err(error) if error.raw_os_error() == Some(Errno::EWOULDBLOCK as i32) => {}
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "cannot look at an old instance")
+                    tracing::warn!(path = %path.display(), %error, "cannot look at an old instance");
                 }
             }
         }

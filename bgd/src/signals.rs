@@ -15,14 +15,12 @@ pub fn number(text: &str) -> Result<i32, RpcError> {
     if let Ok(signal) = Signal::from_str(&name) {
         return Ok(signal as i32);
     }
-    match text.parse::<i32>() {
-        Ok(number @ 1..=64) => Ok(number),
-        Ok(_) | Err(_) => {
-            let text: String = text.chars().take(32).collect();
-            Err(RpcError::new(ErrorKind::InvalidParams, format!("{text:?} is no signal"))
-                .hint("give a number from 1 to 64, or a name such as TERM, INT, HUP, USR1"))
-        }
+    if let Ok(number @ 1..=64) = text.parse::<i32>() {
+        return Ok(number);
     }
+    let text: String = text.chars().take(32).collect();
+    Err(RpcError::new(ErrorKind::InvalidParams, format!("{text:?} is no signal"))
+        .hint("give a number from 1 to 64, or a name such as TERM, INT, HUP, USR1"))
 }
 
 #[cfg(test)]

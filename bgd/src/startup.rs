@@ -33,6 +33,7 @@ use crate::{cgroups, dirs, log, server};
 
 /// The background daemon: runs tasks for one user and serves them over a Unix socket.
 #[derive(Debug, Parser)]
+#[allow(clippy::doc_markdown, reason = "these texts are shown to users as they are")]
 #[command(name = "bgd", version, after_help = HELP, max_term_width = 100)]
 pub struct Args {
     /// The socket to serve [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]

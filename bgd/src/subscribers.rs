@@ -90,7 +90,7 @@ impl Subscribers {
     }
 
     /// How many subscriptions there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.by_client.values().map(Vec::len).sum()
     }
 

@@ -18,7 +18,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let path = |stream| files.path(stream).to_string_lossy().into_owned();
     let (argv, shell) = match &spec.work {
         Work::Argv(argv) => (Some(argv.to_vec()), None),
-        Work::Shell(line) => (None, Some(line.clone())),
+        Work::Shell(command) => (None, Some(command.clone())),
     };
     WireTask {
         id: snapshot.id,
@@ -34,7 +34,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         agent_session: None,
         session: spec.session.as_deref().map(Into::into),
         channel: spec.channel.as_deref().map(Into::into),
-        tags: spec.tags.iter().map(|tag| tag.to_string()).collect(),
+        tags: spec.tags.iter().map(std::string::ToString::to_string).collect(),
         cwd: OsText::clone(&spec.cwd),
         pid: life.pid,
         run: snapshot.run,

@@ -371,7 +371,7 @@ pub fn read_part(path: &Path, offset: i64, limit: u64, dropped: u64) -> io::Resu
     if next == hole.start && !hole.is_empty() && next < size {
         next = hole.end;
     }
-    Ok(Part { offset, next, size, bytes })
+    Ok(Part { bytes, offset, next, size })
 }
 
 /// The longest last line that is shown, in characters, and the bytes that are read to find it.

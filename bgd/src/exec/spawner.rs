@@ -154,10 +154,10 @@ impl Common {
             }
         };
         let cgroup = self.make_cgroup(task)?;
-        let stdio =
+        let streams =
             [stdin.as_ref().unwrap_or(&self.null).as_fd(), out.as_fd(), err.as_ref().unwrap_or(&out).as_fd()];
         let cgroup_fd = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
-        let spawned = self.spawn(task, &spec, &env, stdio, cgroup_fd, stack);
+        let spawned = self.spawn(task, &spec, &env, streams, cgroup_fd, stack);
         let cgroup = cgroup.map(|(path, _)| path);
         match spawned {
             Ok(Spawned { pid, pidfd }) => Ok(Begun { pid, pidfd, input, cgroup, split: spec.split }),
@@ -194,7 +194,7 @@ impl Common {
             Work::Argv(argv) => argv.iter().map(|text| c_string(text.as_bytes())).collect(),
             Work::Shell(line) => vec![c_string(b"/bin/sh"), c_string(b"-c"), c_string(line.as_bytes())],
         };
-        let name = argv.first().map(|name| name.as_bytes()).unwrap_or_default();
+        let name = argv.first().map(std::ffi::CString::as_bytes).unwrap_or_default();
         let programs = candidates(name, env.get("PATH"));
         let rlimits = spec.rlimits.as_ref().map(|limits| rlimits_to_set(limits)).unwrap_or_default();
         let plan = Plan {

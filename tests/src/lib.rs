@@ -1,1 +1,33 @@
-//! Harness
+//! What the suites and the bench stand on: real programs, in a home of their own.
+//!
+//! ```no_run
+//! use bgd_tests::TestDaemon;
+//!
+//! let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
+//! let task = daemon.submit(&["echo", "hello"]);
+//! daemon.block(&[task]);
+//! assert_eq!(daemon.output(task), b"hello\n");
+//! let listed = daemon.run(&["list", "-q"]).success();
+//! assert_eq!(listed.stdout_text().trim(), task.to_string());
+//! // The end of `daemon` ends the real one, and fails the test if a process of its home is left.
+//! ```
+//!
+//! Nothing here waits for a time: [`TestDaemon`] waits for the daemon's word that it listens, [`Watch`]
+//! for events, [`wait`] for changes of files and [`Process`] for deaths. [`wait::PATIENCE`] is a
+//! watchdog only; a test that meets it has failed.
+
+pub mod bench;
+mod binaries;
+mod calls;
+mod daemon;
+mod outcome;
+mod process;
+pub mod wait;
+mod watch;
+
+pub use self::binaries::{bgctl_path, bgd_path, helper_path};
+pub use self::daemon::{Builder, StartFailure, TestDaemon, Word};
+pub use self::outcome::Outcome;
+pub use self::process::{Process, processes_of};
+pub use self::watch::Watch;
+pub use bgd_shared as shared;

@@ -1,0 +1,103 @@
+//! What the core must do in one step, as the model says it and as the simulator sees it.
+
+use std::collections::BTreeMap;
+
+use bgd::core::{CoreError, Reply, ReplyTo, Snapshot};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+
+use super::support::KILL;
+
+/// What an answer must say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Task(TaskId, Status),
+    Tasks(Vec<(TaskId, Status)>),
+    Blocked { tasks: Vec<(TaskId, Status)>, timed_out: bool },
+    Cleared(u64),
+    SessionEnded { cancelled: u64, cleared: u64 },
+    ShutDown(u64),
+    Error(CoreError),
+}
+
+impl From<&Reply> for Answer {
+    fn from(reply: &Reply) -> Self {
+        let short = |tasks: &[Snapshot]| tasks.iter().map(|task| (task.id, task.status())).collect();
+        match reply {
+            Reply::Task(task) => Self::Task(task.id, task.status()),
+            Reply::Tasks(tasks) => Self::Tasks(short(tasks)),
+            Reply::Blocked { tasks, timed_out } => {
+                Self::Blocked { tasks: short(tasks), timed_out: *timed_out }
+            }
+            Reply::Cleared { cleared } => Self::Cleared(*cleared),
+            Reply::SessionEnded { cancelled, cleared } => {
+                Self::SessionEnded { cancelled: *cancelled, cleared: *cleared }
+            }
+            Reply::ShutDown { cancelled } => Self::ShutDown(*cancelled),
+            Reply::Error(error) => Self::Error(error.clone()),
+        }
+    }
+}
+
+/// What the core must do in one step. The order of the starts is fixed; of the rest, only the order
+/// within each task is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    pub starts: Vec<TaskId>,
+    pub ends: Vec<(TaskId, i32)>,
+    pub signals: Vec<(TaskId, i32, bool)>,
+    pub events: Vec<(TaskId, EventKind)>,
+    pub forgets: Vec<TaskId>,
+    pub replies: BTreeMap<ReplyTo, Answer>,
+    pub exit: bool,
+}
+
+impl Expected {
+    /// The names of what happened, for counting.
+    pub fn places(&self) -> Vec<&'static str> {
+        let answer = |answer: &Answer| match answer {
+            Answer::Task(..) => "task",
+            Answer::Tasks(_) => "cancel ends",
+            Answer::Blocked { timed_out: false, .. } => "block ends",
+            Answer::Blocked { timed_out: true, .. } => "block times out",
+            Answer::Cleared(_) => "clear ends",
+            Answer::SessionEnded { .. } => "session ends",
+            Answer::ShutDown(_) => "shutdown ends",
+            Answer::Error(error) => match error {
+                CoreError::NotFound(_) => "not found",
+                CoreError::Ambiguous(..) => "ambiguous",
+                CoreError::NotComplete(..) => "not complete",
+                CoreError::NotRunning(..) => "not running",
+                CoreError::StillActive(..) => "still active",
+                CoreError::Full(_) => "full",
+                CoreError::ShuttingDown => "shutting down",
+            },
+        };
+        let kills = self.ends.iter().filter(|(_, signal)| *signal == KILL).map(|_| "SIGKILL");
+        self.replies.values().map(answer).chain(kills).chain(self.exit.then_some("exit")).collect()
+    }
+}
+
+/// Counts by name.
+pub type Reached = BTreeMap<&'static str, u64>;
+
+/// Places that a long run must have come to, or its silence says nothing.
+pub const PLACES: [&str; 16] = [
+    "ambiguous",
+    "block ends",
+    "block times out",
+    "cancel ends",
+    "clear ends",
+    "copy goes on",
+    "exit",
+    "full",
+    "not complete",
+    "not found",
+    "not running",
+    "session ends",
+    "shutdown ends",
+    "shutting down",
+    "still active",
+    "SIGKILL",
+];

@@ -1,0 +1,195 @@
+//! What can happen in a history, as data, so that proptest can shrink it.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+/// One step of a history. Indexes are taken modulo what there is at that moment.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Submit {
+        client: usize,
+        session: Option<u8>,
+        key: Option<u8>,
+        env: u8,
+        time_limit: Option<u16>,
+    },
+    Block {
+        client: usize,
+        picks: Vec<Pick>,
+        timeout: Option<u16>,
+        any: bool,
+    },
+    Cancel {
+        client: usize,
+        which: Which,
+        signal: Option<i32>,
+        grace: Option<u16>,
+    },
+    Clear {
+        client: usize,
+        which: Which,
+        active_too: bool,
+    },
+    EndSession {
+        client: usize,
+        session: u8,
+    },
+    Signal {
+        client: usize,
+        pick: Pick,
+        signal: i32,
+        tree: bool,
+    },
+    Retrieve {
+        client: usize,
+        pick: Pick,
+        complete: bool,
+    },
+    Shutdown {
+        client: usize,
+        grace: Option<u16>,
+    },
+    Disconnect {
+        client: usize,
+    },
+    Configure {
+        max_concurrent_tasks: usize,
+        tasks: usize,
+        grace: u64,
+    },
+    /// Time goes by; timers are called on time or all together at the end. The wall clock jumps too.
+    Advance {
+        ms: u64,
+        late: bool,
+        wall_jump: i64,
+    },
+    /// One of the processes does something; the roll says what.
+    Act {
+        proc: usize,
+        roll: u8,
+    },
+    /// A fact that is late, comes twice or is of another run.
+    Stale {
+        pick: usize,
+        kind: Stale,
+        fact: usize,
+    },
+    /// The core is serialised and read back; the copy goes on.
+    Reload,
+    /// The lists are compared with the model.
+    List {
+        session: Option<u8>,
+        status: u8,
+        limit: usize,
+    },
+}
+
+/// How a task is named.
+#[derive(Clone, Debug)]
+pub struct Pick {
+    pub index: usize,
+    pub form: Form,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    Whole,
+    Prefix(usize),
+    Cleared,
+    Unknown,
+}
+
+/// Which tasks.
+#[derive(Clone, Debug)]
+pub enum Which {
+    Ids(Vec<Pick>),
+    All,
+    Session(u8),
+}
+
+/// Why a fact means nothing any more.
+#[derive(Clone, Copy, Debug)]
+pub enum Stale {
+    WrongRun,
+    Cleared,
+    Settled,
+}
+
+pub const CLIENTS: usize = 4;
+pub const SESSIONS: u8 = 3;
+
+fn pick() -> impl Strategy<Value = Pick> {
+    let form = prop_oneof![
+        12 => Just(Form::Whole),
+        4 => (4usize..=12).prop_map(Form::Prefix),
+        1 => Just(Form::Cleared),
+        1 => Just(Form::Unknown),
+    ];
+    (0usize..64, form).prop_map(|(index, form)| Pick { index, form })
+}
+
+fn which() -> impl Strategy<Value = Which> {
+    prop_oneof![
+        6 => vec(pick(), 0..4).prop_map(Which::Ids),
+        1 => Just(Which::All),
+        1 => (0..SESSIONS).prop_map(Which::Session),
+    ]
+}
+
+fn signal() -> impl Strategy<Value = i32> {
+    prop_oneof![Just(15), Just(2), Just(9)]
+}
+
+/// Milliseconds: often none at all, sometimes equal ones.
+fn ms() -> impl Strategy<Value = u16> {
+    prop_oneof![Just(0), Just(100), 0u16..2000]
+}
+
+fn stale() -> impl Strategy<Value = Stale> {
+    prop_oneof![Just(Stale::WrongRun), Just(Stale::Cleared), Just(Stale::Settled)]
+}
+
+/// One step, with what happens often coming often. A history has a shutdown rarely, and its last steps
+/// tell of a closed core then.
+fn op() -> impl Strategy<Value = Op> {
+    let client = || 0..CLIENTS;
+    let session = || option::of(0..SESSIONS);
+    prop_oneof![
+        90 => (client(), session(), option::weighted(0.2, 0u8..3), 0u8..3, option::weighted(0.3, ms()))
+            .prop_map(|(client, session, key, env, time_limit)| Op::Submit {
+                client, session, key, env, time_limit
+            }),
+        240 => (0usize..32, any::<u8>()).prop_map(|(proc, roll)| Op::Act { proc, roll }),
+        70 => (prop_oneof![Just(0u64), Just(100), 0u64..300, 0u64..5000], any::<bool>(), prop_oneof![
+            9 => Just(0i64), 1 => -1_000_000i64..1_000_000
+        ])
+            .prop_map(|(ms, late, wall_jump)| Op::Advance { ms, late, wall_jump }),
+        40 => (client(), vec(pick(), 0..5), option::weighted(0.7, ms()), any::<bool>())
+            .prop_map(|(client, picks, timeout, any)| Op::Block { client, picks, timeout, any }),
+        30 => (client(), which(), option::of(signal()), option::of(ms()))
+            .prop_map(|(client, which, signal, grace)| Op::Cancel { client, which, signal, grace }),
+        24 => (client(), which(), any::<bool>())
+            .prop_map(|(client, which, active_too)| Op::Clear { client, which, active_too }),
+        6 => (client(), 0..SESSIONS).prop_map(|(client, session)| Op::EndSession { client, session }),
+        12 => (client(), pick(), signal(), any::<bool>())
+            .prop_map(|(client, pick, signal, tree)| Op::Signal { client, pick, signal, tree }),
+        16 => (client(), pick(), any::<bool>())
+            .prop_map(|(client, pick, complete)| Op::Retrieve { client, pick, complete }),
+        1 => (client(), option::of(ms())).prop_map(|(client, grace)| Op::Shutdown { client, grace }),
+        8 => client().prop_map(|client| Op::Disconnect { client }),
+        6 => (1usize..6, 4usize..48, prop_oneof![Just(0u64), Just(100), 0u64..1000])
+            .prop_map(|(max_concurrent_tasks, tasks, grace)| Op::Configure {
+                max_concurrent_tasks, tasks, grace
+            }),
+        20 => (0usize..64, stale(), 0usize..5).prop_map(|(pick, kind, fact)| Op::Stale { pick, kind, fact }),
+        5 => Just(Op::Reload),
+        10 => (session(), any::<u8>(), 1usize..6)
+            .prop_map(|(session, status, limit)| Op::List { session, status, limit }),
+    ]
+}
+
+/// A history of so many steps.
+pub fn history(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
+    vec(op(), length)
+}

@@ -1,0 +1,192 @@
+//! Short words for building inputs, and a desk on which single rules are tried out by hand.
+
+use std::sync::Arc;
+
+use bgd::core::{
+    Cancel, Command, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now, Reply, ReplyTo, Request,
+    Selection, Snapshot, Spec, Work,
+};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::request::BlockMode;
+use bgd_shared::task::{Exit, Kind, Origin, Status};
+use bgd_shared::text::{Env, OsText};
+use bgd_shared::time::Timestamp;
+
+/// A value that is in every environment, and nowhere else.
+pub const ENV_MARK: &str = "only-in-environments";
+
+/// SIGKILL and SIGTERM, by number as the core has them.
+pub const KILL: i32 = 9;
+pub const TERM: i32 = 15;
+
+pub fn limits(max_concurrent_tasks: usize) -> CoreLimits {
+    CoreLimits { max_concurrent_tasks, tasks: 1000, grace_ms: 5000 }
+}
+
+/// The environments differ by this number.
+pub fn env(number: u8) -> Env {
+    [("MARK".into(), OsText::from(format!("{ENV_MARK} {number}")))].into_iter().collect()
+}
+
+pub fn command(id: TaskId) -> Command {
+    let spec = Spec {
+        kind: Kind::Process,
+        origin: Origin::Submit,
+        description: None,
+        work: Work::Argv([OsText::from("true")].into()),
+        session: None,
+        channel: None,
+        tags: [].into(),
+        cwd: Arc::new(OsText::from("/")),
+        umask: 0o022,
+        rlimits: None,
+        stdin: None,
+        split: false,
+        time_limit_ms: None,
+    };
+    Command { id, spec, env: env(0), key: None }
+}
+
+pub fn exited(code: i32, others: bool) -> Fact {
+    Fact::Exited { exit: Exit::Code(code), others }
+}
+
+/// A core with one client, tried out input by input.
+pub struct Desk {
+    pub core: Core,
+    pub now: Now,
+    calls: u64,
+}
+
+impl Desk {
+    pub fn new(max_concurrent_tasks: usize) -> Self {
+        let now = Now { mono: Mono(1000), wall: Timestamp::from_unix_ms(1_700_000_000_000) };
+        Self { core: Core::new(limits(max_concurrent_tasks)), now, calls: 0 }
+    }
+
+    pub fn input(&mut self, input: Input) -> Vec<Effect> {
+        self.core.handle(self.now, input)
+    }
+
+    /// Asks as client 1; the call's number is the count of calls so far.
+    pub fn ask(&mut self, request: Request) -> Vec<Effect> {
+        self.calls += 1;
+        let to = ReplyTo { client: 1, call: self.calls };
+        self.input(Input::Request { to, request })
+    }
+
+    /// Submits a plain task whose id begins with the four digits of this number.
+    pub fn submit(&mut self, number: u16) -> TaskId {
+        let id = id(number);
+        let effects = self.ask(Request::Submit(Box::new(command(id))));
+        assert!(matches!(only_reply(&effects), Reply::Task(task) if task.id == id), "{effects:?}");
+        id
+    }
+
+    pub fn fact(&mut self, task: TaskId, fact: Fact) -> Vec<Effect> {
+        self.input(Input::Fact { task, run: 1, fact })
+    }
+
+    /// Submits a task that gets a slot at once and runs.
+    pub fn running(&mut self, number: u16) -> TaskId {
+        let id = self.submit(number);
+        let effects = self.fact(id, Fact::Started { pid: 100 });
+        assert_eq!(events(&effects), [(EventKind::Started, id)]);
+        id
+    }
+
+    /// Submits a task that runs and ends with this code.
+    pub fn finished(&mut self, number: u16, code: i32) -> TaskId {
+        let id = self.running(number);
+        let effects = self.fact(id, exited(code, false));
+        assert_eq!(events(&effects).len(), 1);
+        id
+    }
+
+    pub fn cancel(&mut self, which: Selection) -> Vec<Effect> {
+        self.ask(Request::Cancel(Cancel { which, signal: None, grace_ms: None }))
+    }
+
+    pub fn block(&mut self, ids: &[TaskId], timeout_ms: Option<u64>, mode: BlockMode) -> Vec<Effect> {
+        self.ask(Request::Block { ids: refs(ids), timeout_ms, mode })
+    }
+
+    /// Lets time go by and does what is due then.
+    pub fn wait(&mut self, ms: u64) -> Vec<Effect> {
+        self.now.mono = self.now.mono.plus_ms(ms);
+        self.core.on_deadline(self.now)
+    }
+
+    pub fn task(&self, id: TaskId) -> Snapshot {
+        self.core.get(&id.into()).unwrap()
+    }
+
+    pub fn status(&self, id: TaskId) -> Status {
+        self.task(id).status()
+    }
+}
+
+pub fn id(number: u16) -> TaskId {
+    TaskId::from_u128((u128::from(number) << 112) | u128::from(number))
+}
+
+pub fn refs(ids: &[TaskId]) -> Vec<TaskRef> {
+    ids.iter().map(|id| TaskRef::from(*id)).collect()
+}
+
+pub fn ids(ids: &[TaskId]) -> Selection {
+    Selection::Ids(refs(ids))
+}
+
+pub fn replies(effects: &[Effect]) -> Vec<&Reply> {
+    let replies = effects.iter().filter_map(|effect| match effect {
+        Effect::Reply { reply, .. } => Some(reply),
+        _ => None,
+    });
+    replies.collect()
+}
+
+/// The reply among these effects, which must be one.
+pub fn only_reply(effects: &[Effect]) -> &Reply {
+    let replies = replies(effects);
+    assert_eq!(replies.len(), 1, "{effects:?}");
+    replies[0]
+}
+
+/// The error that is the only reply.
+pub fn refusal(effects: &[Effect]) -> &CoreError {
+    let Reply::Error(error) = only_reply(effects) else { panic!("not refused: {effects:?}") };
+    error
+}
+
+/// The tasks with their statuses and whether the timeout came first, of a block that is the only reply.
+pub fn blocked(effects: &[Effect]) -> (Vec<(TaskId, Status)>, bool) {
+    let Reply::Blocked { tasks, timed_out } = only_reply(effects) else { panic!("no block: {effects:?}") };
+    (tasks.iter().map(|task| (task.id, task.status())).collect(), *timed_out)
+}
+
+pub fn events(effects: &[Effect]) -> Vec<(EventKind, TaskId)> {
+    let events = effects.iter().filter_map(|effect| match effect {
+        Effect::Event { kind, task, .. } => Some((*kind, task.id)),
+        _ => None,
+    });
+    events.collect()
+}
+
+pub fn starts(effects: &[Effect]) -> Vec<TaskId> {
+    let starts = effects.iter().filter_map(|effect| match effect {
+        Effect::Start { task, .. } => Some(*task),
+        _ => None,
+    });
+    starts.collect()
+}
+
+/// The signals to whole trees.
+pub fn ends(effects: &[Effect]) -> Vec<(TaskId, i32)> {
+    let ends = effects.iter().filter_map(|effect| match effect {
+        Effect::End { task, signal, .. } => Some((*task, *signal)),
+        _ => None,
+    });
+    ends.collect()
+}

@@ -1,0 +1,187 @@
+//! Every state against every input, written out.
+
+use std::fmt::Write as _;
+
+use bgd::core::{
+    Cancel, Core, Effect, Fact, Finished, Input, Lingering, ListQuery, Outcome, Reply, Request, Selection,
+    State,
+};
+use bgd_shared::request::BlockMode;
+
+use super::support::{Desk, KILL, TERM, command, exited, id, ids, limits, refs};
+
+/// The states:
+///
+/// | word   | state                                                                      |
+/// |--------|----------------------------------------------------------------------------|
+/// | `wait` | queued                                                                     |
+/// | `spwn` | starting                                                                   |
+/// | `sp-x` | starting, and told to end                                                  |
+/// | `run`  | running                                                                    |
+/// | `stop` | stopping: told to end, SIGKILL will come                                   |
+/// | `st-x` | the same, with the leader gone and others left                             |
+/// | `kill` | stopping, SIGKILL was sent                                                 |
+/// | `ki-x` | the same, with the leader gone and others left                             |
+/// | `done` `fail` `canc` | finished, nothing is left                                    |
+/// | `ling` | finished, others live on and were not told to end                          |
+/// | `li-x` | the same, told to end, SIGKILL will come                                   |
+/// | `li-k` | the same, SIGKILL was sent                                                 |
+/// | `gone` | cleared                                                                    |
+///
+/// A `!` says that the request was refused, a `+` that signals went out.
+const TABLE: &str = "
+input             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+started           | wait  | run   | stop+ | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+start failed      | wait  | fail  | canc  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+exited 0          | wait  | spwn  | sp-x  | done  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k
+exited 3          | wait  | spwn  | sp-x  | fail  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k
+exited 0, others  | wait  | spwn  | sp-x  | ling  | st-x  | st-x  | ki-x  | ki-x  | done  | ling  | li-x  | li-k
+tree empty        | wait  | spwn  | sp-x  | run   | stop  | canc  | kill  | canc  | done  | done  | done  | done
+output            | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+another run's end | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+retrieve          | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+result            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done  | ling  | li-x  | li-k
+block             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+cancel            | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k
+cancel, SIGKILL   | canc  | sp-x  | sp-x  | kill+ | kill+ | ki-x+ | kill  | ki-x  | done  | li-k+ | li-k+ | li-k
+cancel all        | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | ling  | li-x  | li-k
+clear             | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | gone  | li-x+ | li-x+ | li-k
+clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
+clear active too  | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
+signal            | wait! | spwn! | sp-x! | run+  | stop+ | st-x! | kill+ | ki-x! | done! | ling! | li-x! | li-k!
+signal to tree    | wait! | spwn! | sp-x! | run+  | stop+ | st-x+ | kill+ | ki-x+ | done! | ling+ | li-x+ | li-k+
+end of session    | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
+shutdown          | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k
+disconnected      | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+more slots        | spwn  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+fewer slots       | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
+deadline          | wait  | spwn  | sp-x  | stop+ | kill+ | ki-x+ | kill  | ki-x  | done  | ling  | li-k+ | li-k
+";
+
+const SESSION: &str = "s";
+
+/// What happens to the one task that is looked at.
+fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
+    let task = id(1);
+    let (signal, grace_ms) = (None, None);
+    let all = || Selection::All { session: Some(SESSION.into()) };
+    let request = match input {
+        "started" => return desk.fact(task, Fact::Started { pid: 5 }),
+        "start failed" => return desk.fact(task, Fact::StartFailed { error: "no".into() }),
+        "exited 0" => return desk.fact(task, exited(0, false)),
+        "exited 3" => return desk.fact(task, exited(3, false)),
+        "exited 0, others" => return desk.fact(task, exited(0, true)),
+        "tree empty" => return desk.fact(task, Fact::TreeEmpty),
+        "output" => return desk.fact(task, Fact::Output { bytes: 9, dropped: [0; 2], tell: true }),
+        "another run's end" => return desk.input(Input::Fact { task, run: 2, fact: exited(0, false) }),
+        "disconnected" => return desk.input(Input::Disconnected { client: 1 }),
+        "more slots" => return desk.input(Input::Configure(limits(2))),
+        "fewer slots" => return desk.input(Input::Configure(limits(1))),
+        "deadline" => return desk.wait(5000),
+        "retrieve" => Request::Retrieve { id: task.into(), complete: false },
+        "result" => Request::Retrieve { id: task.into(), complete: true },
+        "block" => Request::Block { ids: refs(&[task]), timeout_ms: None, mode: BlockMode::All },
+        "cancel" => Request::Cancel(Cancel { which: ids(&[task]), signal, grace_ms }),
+        "cancel, SIGKILL" => Request::Cancel(Cancel { which: ids(&[task]), signal: Some(KILL), grace_ms }),
+        "cancel all" => Request::Cancel(Cancel { which: all(), signal, grace_ms }),
+        "clear" => Request::Clear { which: ids(&[task]), active_too: false },
+        "clear all" => Request::Clear { which: all(), active_too: false },
+        "clear active too" => Request::Clear { which: ids(&[task]), active_too: true },
+        "signal" => Request::Signal { id: task.into(), signal: TERM, tree: false },
+        "signal to tree" => Request::Signal { id: task.into(), signal: TERM, tree: true },
+        "end of session" => Request::EndSession { session: SESSION.into() },
+        "shutdown" => Request::Shutdown { grace_ms },
+        other => panic!("no such input: {other}"),
+    };
+    desk.ask(request)
+}
+
+/// How the task comes into a state, each word an input of the table.
+fn way_to(state: &str) -> &'static [&'static str] {
+    match state {
+        "wait" | "spwn" => &[],
+        "sp-x" => &["cancel"],
+        "run" => &["started"],
+        "stop" => &["started", "cancel"],
+        "st-x" => &["started", "cancel", "exited 0, others"],
+        "kill" => &["started", "cancel, SIGKILL"],
+        "ki-x" => &["started", "cancel, SIGKILL", "exited 0, others"],
+        "done" => &["started", "exited 0"],
+        "ling" => &["started", "exited 0, others"],
+        "li-x" => &["started", "exited 0, others", "cancel"],
+        "li-k" => &["started", "exited 0, others", "cancel, SIGKILL"],
+        other => panic!("no way to {other}"),
+    }
+}
+
+/// A core whose task `id(1)` is in this state; it may run for five seconds.
+fn desk_in(state: &str) -> Desk {
+    let mut desk = Desk::new(1);
+    if state == "wait" {
+        desk.running(2);
+    }
+    let mut command = command(id(1));
+    command.spec.session = Some(SESSION.into());
+    command.spec.time_limit_ms = Some(5000);
+    assert!(!desk.ask(Request::Submit(Box::new(command))).is_empty());
+    for input in way_to(state) {
+        // Effects on the way are looked at where the table begins with that state.
+        let _on_the_way = happen(&mut desk, input);
+    }
+    assert_eq!(word(&desk.core), state);
+    desk
+}
+
+/// The word for the state of the task of the session.
+fn word(core: &Core) -> &'static str {
+    let query = ListQuery { session: Some(SESSION.to_owned()), limit: 1, ..ListQuery::default() };
+    let Some(task) = core.list(&query).tasks.pop() else { return "gone" };
+    match &task.state {
+        State::Queued { .. } => "wait",
+        State::Starting { stop: None } => "spwn",
+        State::Starting { stop: Some(_) } => "sp-x",
+        State::Running { .. } => "run",
+        State::Stopping { kill_at: Some(_), exit: None, .. } => "stop",
+        State::Stopping { kill_at: Some(_), exit: Some(_), .. } => "st-x",
+        State::Stopping { kill_at: None, exit: None, .. } => "kill",
+        State::Stopping { kill_at: None, exit: Some(_), .. } => "ki-x",
+        State::Finished(Finished { lingering: Lingering::Yes, .. }) => "ling",
+        State::Finished(Finished { lingering: Lingering::Ending(Some(_)), .. }) => "li-x",
+        State::Finished(Finished { lingering: Lingering::Ending(None), .. }) => "li-k",
+        State::Finished(Finished { outcome: Outcome::Completed, .. }) => "done",
+        State::Finished(Finished { outcome: Outcome::Failed(_), .. }) => "fail",
+        State::Finished(Finished { outcome: Outcome::Cancelled(_), .. }) => "canc",
+    }
+}
+
+fn mark(effects: &[Effect]) -> &'static str {
+    let refused = |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Error(_), .. });
+    let signals = |effect: &Effect| matches!(effect, Effect::End { task, .. } | Effect::Signal { task, .. } if *task == id(1));
+    match (effects.iter().any(refused), effects.iter().any(signals)) {
+        (true, false) => "!",
+        (false, true) => "+",
+        (false, false) => "",
+        (true, true) => panic!("refused and done: {effects:?}"),
+    }
+}
+
+#[test]
+fn every_state_meets_every_input() {
+    let mut lines = TABLE.trim().lines();
+    let header = lines.next().unwrap_or_default();
+    let states: Vec<&str> = header.split('|').skip(1).map(str::trim).collect();
+    let mut found = format!("\n{header}\n");
+    for line in lines {
+        let input = line.split('|').next().unwrap_or_default().trim();
+        write!(found, "{input:<17}").unwrap();
+        for state in &states {
+            let mut desk = desk_in(state);
+            let effects = happen(&mut desk, input);
+            let cell = format!("{}{}", word(&desk.core), mark(&effects));
+            write!(found, " | {cell:<5}").unwrap();
+        }
+        found.truncate(found.trim_end().len());
+        found.push('\n');
+    }
+    assert!(found == TABLE, "the table should be\n{TABLE}\nbut it is\n{found}");
+}

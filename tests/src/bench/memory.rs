@@ -1,0 +1,47 @@
+//! Resident memory of the daemon: idle, and for each finished task that it keeps.
+
+use super::Result;
+use super::report::{Figure, Row, Target, Unit};
+use super::stats::float;
+use crate::Process;
+
+/// Resident memory in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// All of it.
+    rss: f64,
+    /// With what is shared divided by its users.
+    pss: f64,
+}
+
+impl Memory {
+    /// Of a process now.
+    pub fn of(process: &Process) -> Result<Self> {
+        let rss = process.status_value("VmRSS").ok_or("no VmRSS")?;
+        let pss = process.memory_kb("Pss").ok_or("no Pss")?;
+        Ok(Self { rss: float(rss * 1024), pss: float(pss * 1024) })
+    }
+}
+
+/// The rows: idle, and the slope between two counts of finished tasks.
+pub fn rows(idle: Memory, some: (usize, Memory), full: (usize, Memory)) -> Vec<Row> {
+    let added = float((full.0 - some.0) as u64);
+    let a_task = (full.1.rss - some.1.rss) / added;
+    let megabytes = |bytes: f64| Figure::new(bytes, Unit::Bytes);
+    vec![
+        Row::new("resident memory, idle")
+            .bgd(megabytes(idle.rss))
+            .target(Target::AtMost(6e6, Unit::Bytes))
+            .note(format!("Pss {}", megabytes(idle.pss))),
+        Row::new("resident memory, each finished task")
+            .bgd(megabytes(a_task))
+            .target(Target::AtMost(1024.0, Unit::Bytes))
+            .note(format!(
+                "{} with {} tasks, {} with {}",
+                megabytes(some.1.rss),
+                some.0,
+                megabytes(full.1.rss),
+                full.0
+            )),
+    ]
+}

@@ -1,0 +1,143 @@
+//! The bench: the table 'Speed' of the architecture, measured as ratios in one run.
+//!
+//! Figures of a machine that others share are noisy. So what is compared is measured in turns (A, B, A,
+//! B, …), several times, and medians are looked at. One file a measurement; each gives rows.
+
+mod filled;
+mod idle;
+mod machine;
+mod memory;
+mod peers;
+mod pipeline;
+mod read_output;
+mod report;
+mod stats;
+mod submit;
+mod throughput;
+mod timing;
+mod waiters;
+mod wakeup;
+mod write_output;
+
+use std::any::Any;
+use std::error::Error;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde::Serialize;
+
+use self::machine::Machine;
+use self::report::{Row, table};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A measurement: what it is called on the command line, and what does it.
+type Measurement = (&'static str, fn(&Bench) -> Result<Vec<Row>>);
+
+const MEASUREMENTS: &[Measurement] = &[
+    ("throughput", throughput::measure),
+    ("wakeup", wakeup::measure),
+    ("submit", submit::measure),
+    ("filled", filled::measure),
+    ("idle", idle::measure),
+    ("write", write_output::measure),
+    ("read", read_output::measure),
+    ("waiters", waiters::measure),
+];
+
+/// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
+/// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters.
+#[derive(Debug, Parser)]
+#[command(name = "tests/bench")]
+struct Bench {
+    /// Less of everything: for a look, not for a judgement.
+    #[arg(long)]
+    quick: bool,
+    /// Where to write the figures, with every sample and the machine.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only these measurements.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    machine: &'a Machine,
+    quick: bool,
+    rows: &'a [Row],
+}
+
+impl Bench {
+    /// One of two amounts.
+    fn of<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    fn run(&self) -> Result<Vec<Row>> {
+        if let Some(name) = self.only.iter().find(|name| MEASUREMENTS.iter().all(|(known, _)| known != name))
+        {
+            return Err(format!("there is no measurement {name:?}; --help names them").into());
+        }
+        let mut rows = Vec::new();
+        for (name, measure) in MEASUREMENTS {
+            if !self.only.is_empty() && !self.only.iter().any(|wanted| wanted == name) {
+                continue;
+            }
+            eprintln!("{name} …");
+            // One that fails (a daemon that leaves a process, say) must not take the others along.
+            let outcome = catch_unwind(AssertUnwindSafe(|| measure(self)));
+            let measured = match outcome {
+                Ok(Ok(rows)) => rows,
+                Ok(Err(error)) => vec![failed(name, &error.to_string())],
+                Err(panic) => vec![failed(name, word_of(panic.as_ref()))],
+            };
+            rows.extend(measured.into_iter().map(|row| Row { measurement: name, ..row }));
+        }
+        Ok(rows)
+    }
+
+    fn json_path(&self) -> PathBuf {
+        let program = std::env::current_exe().unwrap_or_default();
+        let target = program.ancestors().nth(2).unwrap_or(Path::new(".")).to_owned();
+        self.json.clone().unwrap_or_else(|| target.join("bench.json"))
+    }
+}
+
+fn failed(name: &str, why: &str) -> Row {
+    Row { met: Some(false), ..Row::new(name).note(format!("failed: {}", why.trim())) }
+}
+
+fn word_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
+}
+
+/// Runs the bench. The exit code is 1 where a target was missed, 2 where it could not run.
+pub fn main() -> ExitCode {
+    let bench = Bench::parse();
+    if cfg!(debug_assertions) {
+        eprintln!("this is no release build: the figures mean nothing");
+    }
+    let machine = Machine::this();
+    let path = bench.json_path();
+    let written = bench.run().and_then(|rows| {
+        println!("{machine}\n\n{}", table(&rows));
+        let report = Report { machine: &machine, quick: bench.quick, rows: &rows };
+        fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")?;
+        Ok(rows.iter().all(|row| row.met != Some(false)))
+    });
+    match written {
+        Ok(all_met) => {
+            eprintln!("written to {}", path.display());
+            ExitCode::from(u8::from(!all_met))
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A lean client for many submits over one connection: lines are built once and written in batches, and
+//! of the answers only what is needed is read.
+
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
+
+use bgd_shared::client::{Protocol, Received};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    BlockMode, BlockParams, DaemonStatusOf, Hello, HelloParams, Method, NoParams, SubmitParams, TaskBlock,
+    TaskSubmit,
+};
+use bgd_shared::transport::{Stream, connect};
+use serde::Deserialize;
+
+use super::Result;
+use crate::TestDaemon;
+
+/// Submits in flight at most are twice this.
+const BATCH: usize = 128;
+
+/// One connection.
+pub struct Pipeline {
+    stream: Stream,
+    protocol: Protocol,
+    buffer: Vec<u8>,
+    batch: usize,
+}
+
+/// Lines of submits that wait to be sent.
+pub struct Submits {
+    batches: Vec<(usize, Vec<u8>)>,
+}
+
+#[derive(Deserialize)]
+struct Lean {
+    task: LeanTask,
+}
+
+#[derive(Deserialize)]
+struct LeanTask {
+    id: TaskId,
+}
+
+impl Pipeline {
+    /// Connects, and learns how many requests may be in flight.
+    pub fn connect(daemon: &TestDaemon) -> Result<Self> {
+        let stream = connect(daemon.socket_path())?;
+        let mut this =
+            Self { stream, protocol: Protocol::default(), buffer: vec![0; 256 * 1024], batch: BATCH };
+        let limits = this.call::<Hello>(&HelloParams::default())?.limits;
+        this.batch = BATCH.min(usize::try_from(limits.requests / 2)?).max(1);
+        Ok(this)
+    }
+
+    /// Builds the lines of so many submits.
+    pub fn prepare(&mut self, params: &SubmitParams, count: usize) -> Submits {
+        let mut batches = Vec::new();
+        let mut left = count;
+        while left > 0 {
+            let size = left.min(self.batch);
+            let lines: Vec<_> = (0..size).map(|_| self.protocol.call::<TaskSubmit>(params).1).collect();
+            batches.push((size, lines.concat()));
+            left -= size;
+        }
+        Submits { batches }
+    }
+
+    /// Sends them all and waits until every task has ended.
+    pub fn run(&mut self, submits: &Submits) -> Result<()> {
+        let latest = self.submit(submits)?;
+        // First in, first out: when the latest have ended the others have, or nearly so. What then still
+        // runs is waited for by asking, but that is the exception.
+        self.block(&latest)?;
+        while self.call::<DaemonStatusOf>(&NoParams {})?.active > 0 {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Sends them all, two batches in flight, and gives the ids of the latest batch.
+    fn submit(&mut self, submits: &Submits) -> Result<Vec<TaskId>> {
+        let mut in_flight = 0;
+        for (size, lines) in &submits.batches {
+            self.stream.write_all(lines)?;
+            in_flight += size;
+            while in_flight > self.batch {
+                self.answer()?;
+                in_flight -= 1;
+            }
+        }
+        let mut latest = Vec::new();
+        while in_flight > 0 {
+            let answer = self.answer()?;
+            latest.push(serde_json::from_str::<Lean>(answer.get())?.task.id);
+            in_flight -= 1;
+        }
+        Ok(latest.split_off(latest.len().saturating_sub(16)))
+    }
+
+    fn block(&mut self, ids: &[TaskId]) -> Result<()> {
+        let ids = ids.iter().copied().map(Into::into).collect();
+        let params = BlockParams { ids, timeout_ms: Some(600_000), mode: BlockMode::All };
+        if self.call::<TaskBlock>(&params)?.timed_out {
+            return Err("the tasks do not end".into());
+        }
+        Ok(())
+    }
+
+    /// One call with its time, from the first byte of the line to the last of the answer.
+    pub fn timed<M: Method>(&mut self, params: &M::Params) -> Result<(Duration, M::Result)> {
+        let line = self.protocol.call::<M>(params).1;
+        let begin = Instant::now();
+        self.stream.write_all(&line)?;
+        let answer = self.answer()?;
+        let time = begin.elapsed();
+        Ok((time, Protocol::result::<M>(Ok(answer))?))
+    }
+
+    /// One call, with nothing else in flight.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result> {
+        Ok(self.timed::<M>(params)?.1)
+    }
+
+    fn answer(&mut self) -> Result<Box<serde_json::value::RawValue>> {
+        loop {
+            match self.protocol.next_received()? {
+                Some(Received::Answer { outcome, .. }) => return Ok(outcome?),
+                Some(Received::News(_)) => {}
+                None => {
+                    let count = self.stream.read(&mut self.buffer)?;
+                    if count == 0 {
+                        return Err("the daemon closed the connection".into());
+                    }
+                    self.protocol.push(&self.buffer[..count]);
+                }
+            }
+        }
+    }
+}
+
+/// Params of a trivial task with a small environment.
+pub fn trivial(daemon: &TestDaemon) -> SubmitParams {
+    command(daemon, &["/bin/true"])
+}
+
+/// Params of a command with a small environment.
+pub fn command(daemon: &TestDaemon, argv: &[&str]) -> SubmitParams {
+    let small = |name: &str| matches!(name, "PATH" | "HOME");
+    let mut params = daemon.params();
+    params.argv = Some(argv.iter().map(|arg| (*arg).into()).collect());
+    params.env = params.env.map(|env| env.0.into_iter().filter(|(name, _)| small(name)).collect());
+    params
+}

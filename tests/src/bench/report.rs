@@ -1,0 +1,222 @@
+//! What was measured: rows with figures, a ratio and a target; as a table and as JSON.
+
+use std::fmt;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::stats::{median, median_ratio};
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// So many a second.
+    PerSecond,
+    /// Microseconds.
+    Micros,
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// Bytes a second.
+    BytesPerSecond,
+    /// System calls.
+    Calls,
+}
+
+/// A value with its unit.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Figure {
+    /// How much.
+    pub value: f64,
+    /// Of what.
+    pub unit: Unit,
+}
+
+impl Figure {
+    /// So much of that.
+    pub fn new(value: f64, unit: Unit) -> Self {
+        Self { value, unit }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value;
+        match self.unit {
+            Unit::PerSecond => write!(f, "{value:.0} /s"),
+            Unit::Micros if value >= 10_000.0 => write!(f, "{:.1} ms", value / 1000.0),
+            Unit::Micros => write!(f, "{:.3} ms", value / 1000.0),
+            Unit::Seconds => write!(f, "{value:.2} s"),
+            Unit::Bytes if value.abs() >= 1e6 => write!(f, "{:.2} MB", value / 1e6),
+            Unit::Bytes => write!(f, "{value:.0} B"),
+            Unit::BytesPerSecond => write!(f, "{:.2} GB/s", value / 1e9),
+            Unit::Calls => write!(f, "{value:.0} calls"),
+        }
+    }
+}
+
+/// What a row has to reach.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A ratio not below this.
+    RatioAtLeast(f64),
+    /// A ratio not above this.
+    RatioAtMost(f64),
+    /// A figure not above this.
+    AtMost(f64, Unit),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::RatioAtLeast(ratio) => write!(f, "≥ {ratio}×"),
+            Self::RatioAtMost(ratio) => write!(f, "≤ {ratio}×"),
+            Self::AtMost(value, unit) => write!(f, "≤ {}", Figure::new(value, unit)),
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The measurement that it comes from.
+    pub measurement: &'static str,
+    /// What was measured.
+    pub what: String,
+    /// Whom it was compared with.
+    pub peer: Option<String>,
+    /// That one's figure.
+    pub peer_figure: Option<Figure>,
+    /// The figure of bgd.
+    pub bgd: Option<Figure>,
+    /// The figure of bgd divided by the peer's.
+    pub ratio: Option<f64>,
+    /// What it has to reach.
+    pub target: Option<Target>,
+    /// Whether it does.
+    pub met: Option<bool>,
+    /// What has to be known to read it.
+    pub note: Option<String>,
+    /// Every sample of bgd.
+    pub bgd_samples: Vec<f64>,
+    /// Every sample of the peer.
+    pub peer_samples: Vec<f64>,
+}
+
+impl Row {
+    /// A row without figures.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            measurement: "",
+            what: what.into(),
+            peer: None,
+            peer_figure: None,
+            bgd: None,
+            ratio: None,
+            target: None,
+            met: None,
+            note: None,
+            bgd_samples: Vec::new(),
+            peer_samples: Vec::new(),
+        }
+    }
+
+    /// A figure of bgd.
+    #[must_use]
+    pub fn bgd(mut self, figure: Figure) -> Self {
+        self.bgd = Some(figure);
+        self.with_ratio()
+    }
+
+    /// Samples of bgd; the median is its figure.
+    #[must_use]
+    pub fn bgd_samples(mut self, samples: &[f64], unit: Unit) -> Self {
+        self.bgd_samples = samples.to_vec();
+        self.bgd(Figure::new(median(samples), unit))
+    }
+
+    /// The name and the figure of a peer.
+    #[must_use]
+    pub fn peer(mut self, name: impl Into<String>, figure: Figure) -> Self {
+        self.peer = Some(name.into());
+        self.peer_figure = Some(figure);
+        self.with_ratio()
+    }
+
+    /// The name and samples of a peer; the median is its figure.
+    #[must_use]
+    pub fn peer_samples(mut self, name: impl Into<String>, samples: &[f64], unit: Unit) -> Self {
+        self.peer_samples = samples.to_vec();
+        self.peer(name, Figure::new(median(samples), unit))
+    }
+
+    /// A peer that is not there.
+    #[must_use]
+    pub fn no_peer(mut self, name: impl Into<String>) -> Self {
+        self.peer = Some(name.into());
+        self.note("not installed")
+    }
+
+    fn with_ratio(mut self) -> Self {
+        if let (Some(bgd), Some(peer)) = (self.bgd, self.peer_figure) {
+            self.ratio = Some(bgd.value / peer.value);
+        }
+        self
+    }
+
+    /// Takes the ratio round by round and then its median, instead of the ratio of the medians.
+    #[must_use]
+    pub fn paired(mut self) -> Self {
+        self.ratio = Some(median_ratio(&self.bgd_samples, &self.peer_samples));
+        self
+    }
+
+    /// What it has to reach. Comes last, as it looks at the figures.
+    #[must_use]
+    pub fn target(mut self, target: Target) -> Self {
+        self.target = Some(target);
+        self.met = match target {
+            Target::RatioAtLeast(least) => self.ratio.map(|ratio| ratio >= least),
+            Target::RatioAtMost(most) => self.ratio.map(|ratio| ratio <= most),
+            Target::AtMost(most, _) => self.bgd.map(|figure| figure.value <= most),
+        };
+        self
+    }
+
+    /// A word on how to read it; a later one is added to an earlier one.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        let note = note.into();
+        self.note = Some(self.note.map_or_else(|| note.clone(), |first| format!("{first}; {note}")));
+        self
+    }
+}
+
+/// The rows as a table.
+pub fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["what", "peer", "peer's", "bgd", "ratio", "target", "met", "note"]);
+    for row in rows {
+        let figure = |figure: Option<Figure>| figure.map_or_else(String::new, |figure| figure.to_string());
+        table.add_row([
+            row.what.clone(),
+            row.peer.clone().unwrap_or_default(),
+            figure(row.peer_figure),
+            figure(row.bgd),
+            row.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            row.target.map_or_else(String::new, |target| target.to_string()),
+            row.met.map_or("", |met| if met { "yes" } else { "NO" }).to_owned(),
+            row.note.clone().unwrap_or_default(),
+        ]);
+    }
+    for column in 2..5 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}

@@ -1,0 +1,79 @@
+//! How a process is timed from outside, and the clock that tasks and waiters share.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Result;
+use super::stats::float;
+use crate::{helper_path, wait};
+
+/// The monotonic time in nanoseconds, the same in all processes.
+pub fn now_ns() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// Runs a program to its end and measures it from spawn to exit. Its output goes to a file, so that
+/// nobody who inherits it can delay the end; what is in there is returned.
+pub fn timed(command: &mut Command, output: &Path) -> Result<(Duration, String)> {
+    let errors = output.with_extension("err");
+    command.stdin(Stdio::null()).stdout(File::create(output)?).stderr(File::create(&errors)?);
+    let begin = Instant::now();
+    let status = command.spawn()?.wait()?;
+    let time = begin.elapsed();
+    if !status.success() {
+        return Err(format!("{command:?}: {status} {}", fs::read_to_string(errors)?).into());
+    }
+    Ok((time, fs::read_to_string(output)?))
+}
+
+/// A task that ends at a moment of the bench's choice and writes down when that was: the program `stamp`.
+pub struct Stamp {
+    fifo: PathBuf,
+    trigger: File,
+    folder: PathBuf,
+    count: usize,
+}
+
+impl Stamp {
+    /// Its FIFO and its files will be in this folder.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let fifo = folder.join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
+        // Open for reading too, so that opening waits for nobody.
+        let trigger = File::options().read(true).write(true).open(&fifo)?;
+        Ok(Self { fifo, trigger, folder: folder.to_owned(), count: 0 })
+    }
+
+    /// The command of the next one.
+    pub fn next_argv(&mut self) -> Vec<String> {
+        self.count += 1;
+        let argv = [helper_path("stamp"), self.fifo.clone(), self.file()];
+        argv.map(|path| path.to_string_lossy().into_owned()).into()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.join(format!("stamp-{}", self.count))
+    }
+
+    /// Waits until the task runs.
+    pub fn wait_started(&self) {
+        wait::for_file(&self.file());
+    }
+
+    /// Lets the task end.
+    pub fn trigger(&mut self) -> Result<()> {
+        use std::io::Write as _;
+        Ok(self.trigger.write_all(b"x")?)
+    }
+
+    /// Microseconds from the task's last act to this moment.
+    pub fn micros_until(&self, then_ns: i64) -> Result<f64> {
+        let ended: i64 = fs::read_to_string(self.file())?.trim().parse()?;
+        Ok(float(u64::try_from(then_ns - ended)?) / 1000.0)
+    }
+}

@@ -1,0 +1,62 @@
+//! Where the programs under test are. They are built once a test process, in the profile of the test.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The daemon.
+pub fn bgd_path() -> PathBuf {
+    folder().join("bgd")
+}
+
+/// The command line client.
+pub fn bgctl_path() -> PathBuf {
+    folder().join("bgctl")
+}
+
+/// A small program of this package, such as `stamp`.
+pub fn helper_path(name: &str) -> PathBuf {
+    let path = profile_folder().join(name);
+    if !path.exists() {
+        // Cargo builds it before it runs a suite, but not for the tests of this library alone.
+        build(&["-p", env!("CARGO_PKG_NAME"), "--bin", name]);
+    }
+    path
+}
+
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| match env::var_os("BGD_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => build(&["-p", "bgd", "-p", "bgctl"]),
+    })
+}
+
+/// `…/target/debug` of a test at `…/target/debug/deps/suite-0123` or a program at `…/target/debug/bench`.
+fn profile_folder() -> PathBuf {
+    let program = env::current_exe().expect("the path of this program");
+    let folder = program.parent().expect("a program is in a folder");
+    match folder.file_name() {
+        Some(name) if name == "deps" => folder.parent().expect("deps is in a folder").to_owned(),
+        _ => folder.to_owned(),
+    }
+}
+
+/// Builds in the profile of this program and returns the folder of what was built.
+fn build(what: &[&str]) -> PathBuf {
+    let folder = profile_folder();
+    let target = folder.parent().expect("a profile's folder is in the target folder");
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet"]).args(what).arg("--manifest-path");
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
+    command.arg("--target-dir").arg(target);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let status =
+        command.status().expect("cargo can be run; or set BGD_BIN_DIR to the folder of the programs");
+    assert!(status.success(), "{what:?} can't be built");
+    folder
+}

@@ -1,0 +1,143 @@
+//! The calls that nearly every suite makes, each over a connection of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    BlockParams, CancelParams, DaemonStatus, DaemonStatusOf, IdParams, NoParams, OutputParams, Stream,
+    SubmitParams, SubscribeParams, TaskBlock, TaskCancel, TaskGet, TaskOutput, TaskSubmit,
+};
+use bgd_shared::task::{Status, Task};
+use bgd_shared::text::Env;
+
+use crate::daemon::TestDaemon;
+use crate::wait::PATIENCE;
+use crate::watch::Watch;
+
+impl TestDaemon {
+    /// Params of a submit that lack only the command: the home as folder, and the environment of
+    /// everything here.
+    pub fn params(&self) -> SubmitParams {
+        let env: BTreeMap<_, _> = self.environment().into_iter().collect();
+        let text = |name: std::ffi::OsString| name.into_string().expect("names here are UTF-8").into();
+        let env: Env = env.into_iter().map(|(name, value)| (text(name), value.into())).collect();
+        SubmitParams { cwd: Some(self.home().as_os_str().into()), env: Some(env), ..SubmitParams::default() }
+    }
+
+    /// Submits and gives the task as it was then.
+    #[track_caller]
+    pub fn submit_with(&self, params: &SubmitParams) -> Task {
+        self.client().call::<TaskSubmit>(params).expect("task.submit").task
+    }
+
+    /// Submits a program with its arguments.
+    #[track_caller]
+    pub fn submit<S: AsRef<OsStr>>(&self, argv: &[S]) -> TaskId {
+        let argv = argv.iter().map(|arg| arg.as_ref().into()).collect();
+        self.submit_with(&SubmitParams { argv: Some(argv), ..self.params() }).id
+    }
+
+    /// Submits a line for the shell.
+    #[track_caller]
+    pub fn submit_shell(&self, line: &str) -> TaskId {
+        self.submit_with(&SubmitParams { shell: Some(line.into()), ..self.params() }).id
+    }
+
+    /// Waits until every one of them has ended.
+    #[track_caller]
+    pub fn block(&self, ids: &[TaskId]) -> Vec<Task> {
+        let timeout = u64::try_from(PATIENCE.as_millis()).ok();
+        let ids: Vec<_> = ids.iter().copied().map(Into::into).collect();
+        let params = BlockParams { ids, timeout_ms: timeout, mode: bgd_shared::request::BlockMode::All };
+        let mut client = self.client();
+        // The answer may take as long as the timeout, so the watchdog is the daemon's timeout here.
+        let patience = nix::sys::time::TimeVal::new(2 * PATIENCE.as_secs().cast_signed(), 0);
+        let receive = nix::sys::socket::sockopt::ReceiveTimeout;
+        nix::sys::socket::setsockopt(&client, receive, &patience).expect("a socket option");
+        let result = client.call::<TaskBlock>(&params).expect("task.block");
+        assert!(!result.timed_out, "still active: {:?}", result.active);
+        result.tasks
+    }
+
+    /// The task as it is now.
+    #[track_caller]
+    pub fn task(&self, id: TaskId) -> Task {
+        self.client().call::<TaskGet>(&IdParams { id: id.into() }).expect("task.get").task
+    }
+
+    /// Its output so far, of one stream.
+    #[track_caller]
+    pub fn stream(&self, id: TaskId, stream: Stream) -> Vec<u8> {
+        let mut client = self.client();
+        let mut bytes = Vec::new();
+        let mut offset = 0_u64;
+        loop {
+            let params = OutputParams {
+                id: id.into(),
+                offset: Some(offset.cast_signed()),
+                limit: None,
+                stream: Some(stream),
+            };
+            let part = client.call::<TaskOutput>(&params).expect("task.output");
+            let data = part.encoding.decode(part.data).expect("base64");
+            let is_all = data.is_empty() || part.eof;
+            bytes.extend(data);
+            offset = part.next;
+            if is_all {
+                return bytes;
+            }
+        }
+    }
+
+    /// Its output so far.
+    #[track_caller]
+    pub fn output(&self, id: TaskId) -> Vec<u8> {
+        self.stream(id, Stream::Stdout)
+    }
+
+    /// Cancels tasks; each has ended when this returns.
+    #[track_caller]
+    pub fn cancel(&self, ids: &[TaskId]) -> Vec<Task> {
+        let ids = ids.iter().copied().map(Into::into).collect();
+        let params = CancelParams { ids, ..CancelParams::default() };
+        self.client().call::<TaskCancel>(&params).expect("task.cancel").tasks
+    }
+
+    /// How the daemon is.
+    #[track_caller]
+    pub fn status(&self) -> DaemonStatus {
+        self.client().call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status")
+    }
+
+    /// A subscription to all events from now on.
+    #[track_caller]
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.client(), &SubscribeParams::default())
+    }
+
+    /// Waits until a task is in this status. One that it has passed already fails the test.
+    #[track_caller]
+    pub fn wait_status(&self, id: TaskId, status: Status) -> Task {
+        self.wait_task(id, &format!("be {status}"), |task| task.status == status)
+    }
+
+    /// Waits until a task's process runs: `running` alone says that it has a slot.
+    #[track_caller]
+    pub fn wait_running(&self, id: TaskId) -> Task {
+        self.wait_task(id, "run", |task| task.status == Status::Running && task.pid.is_some())
+    }
+
+    #[track_caller]
+    fn wait_task(&self, id: TaskId, to: &str, wanted: impl Fn(&Task) -> bool) -> Task {
+        let params = SubscribeParams { ids: vec![id.into()], ..SubscribeParams::default() };
+        // Subscribed first, so that nothing can happen between the look and the wait.
+        let mut watch = Watch::new(self.client(), &params);
+        let task = self.task(id);
+        if wanted(&task) {
+            return task;
+        }
+        assert!(task.status.is_active(), "{id} is {} and will never {to}", task.status);
+        watch.until(|event| wanted(&event.task)).task
+    }
+}

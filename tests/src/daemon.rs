@@ -1,0 +1,518 @@
+//! A real daemon in a home of its own, and how it is started and ended.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use bgd_shared::client::Client;
+use bgd_shared::request::{Hello, HelloParams};
+use bgd_shared::socket::SocketPath;
+use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::binaries::{bgctl_path, bgd_path};
+use crate::outcome::Outcome;
+use crate::process::{Process, processes_of};
+use crate::wait::{PATIENCE, readable};
+
+/// A real daemon with a home, a socket, a state folder and a configuration of its own.
+///
+/// When it is dropped it ends the daemon with SIGTERM. A process of its home that is left then is killed
+/// and fails the test.
+#[derive(Debug)]
+pub struct TestDaemon {
+    home: TempDir,
+    socket: SocketPath,
+    setup: Builder,
+    child: Option<Child>,
+    /// Whether processes may be left: they may after [`TestDaemon::kill9`], until the next start.
+    may_leave: bool,
+}
+
+/// What a daemon is to be started with.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    config: Option<String>,
+    env: Vec<(OsString, OsString)>,
+    args: Vec<OsString>,
+    prelude: Option<String>,
+}
+
+/// What a daemon said when it was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// It listens.
+    Ready,
+    /// Another one has the socket.
+    Taken,
+    /// It can't start.
+    Error {
+        /// The exit code that it names.
+        exit: i32,
+        /// Why.
+        message: String,
+    },
+    /// Something else, or nothing at all.
+    Other(String),
+}
+
+/// A daemon that did not start.
+#[derive(Debug)]
+pub struct StartFailure {
+    /// What it said.
+    pub word: Word,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to stderr.
+    pub stderr: String,
+}
+
+impl fmt::Display for StartFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "bgd did not start: it said {:?} and ended with {}\n{}",
+            self.word, self.status, self.stderr
+        )
+    }
+}
+
+impl std::error::Error for StartFailure {}
+
+impl Builder {
+    /// The text of `config.toml`.
+    #[must_use]
+    pub fn config(mut self, text: impl Into<String>) -> Self {
+        self.config = Some(text.into());
+        self
+    }
+
+    /// A variable in the environment of the daemon and of every `bgctl`.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// One more argument for the daemon.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Shell commands that come before the daemon in its process, such as `ulimit -n 64`.
+    #[must_use]
+    pub fn prelude(mut self, shell: impl Into<String>) -> Self {
+        self.prelude = Some(shell.into());
+        self
+    }
+
+    /// Starts it and waits until it listens.
+    #[track_caller]
+    pub fn start(self) -> TestDaemon {
+        self.try_start().unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Starts it and waits for its word.
+    #[track_caller]
+    pub fn try_start(self) -> Result<TestDaemon, Box<StartFailure>> {
+        let mut daemon = self.home_only();
+        daemon.try_launch().map(|()| daemon)
+    }
+
+    /// Makes the home and starts nothing; `bgctl` will start a daemon when it needs one.
+    #[track_caller]
+    pub fn home_only(self) -> TestDaemon {
+        // Not below $TMPDIR: the path of a socket may have 107 bytes only.
+        let home = tempfile::Builder::new().prefix("bgd-").tempdir_in("/tmp").expect("a folder in /tmp");
+        let at = |name: &str| home.path().join(name);
+        for name in ["run", "state", "config"] {
+            fs::DirBuilder::new().mode(0o700).create(at(name)).expect("a folder in the home");
+        }
+        let socket = SocketPath::new(at("run/bgd/bgd.sock")).expect("a short path");
+        let daemon = TestDaemon { home, socket, setup: self, child: None, may_leave: false };
+        if let Some(text) = &daemon.setup.config {
+            daemon.write_config(text);
+        }
+        daemon
+    }
+}
+
+/// Starting and ending.
+impl TestDaemon {
+    /// What a daemon is to be started with.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A daemon without configuration.
+    #[track_caller]
+    pub fn start() -> Self {
+        Builder::default().start()
+    }
+
+    /// A home without a daemon; `bgctl` will start one when it needs it.
+    #[track_caller]
+    pub fn home_only() -> Self {
+        Builder::default().home_only()
+    }
+
+    /// Starts the daemon of this home and waits for its word. It stays a child of this process.
+    #[track_caller]
+    pub fn try_launch(&mut self) -> Result<(), Box<StartFailure>> {
+        assert!(self.child.is_none(), "this daemon runs");
+        self.child = Some(self.spawn()?);
+        self.may_leave = false;
+        Ok(())
+    }
+
+    /// Starts another daemon in the home of this one, which must not come up, and tells how it failed.
+    #[track_caller]
+    pub fn second(&self) -> StartFailure {
+        match self.spawn() {
+            Err(failure) => *failure,
+            Ok(mut child) => {
+                child.kill().and_then(|()| child.wait()).expect("a child can be killed");
+                panic!("a second daemon listens in the home of the first");
+            }
+        }
+    }
+
+    /// A daemon that listens.
+    #[track_caller]
+    fn spawn(&self) -> Result<Child, Box<StartFailure>> {
+        let (mut word, word_end) = io::pipe().expect("a pipe");
+        let stderr = File::options().create(true).append(true).open(self.stderr_path());
+        // The shell moves the pipe from 1 to 3, so no other child of this process ever inherits it.
+        let prelude = self.setup.prelude.as_deref().unwrap_or(":");
+        let script = format!("{prelude}\nexec \"$0\" \"$@\" 3>&1 >/dev/null");
+        let mut command = Command::new("/bin/sh");
+        self.dress(&mut command);
+        command.args(["-c", &script]).arg(bgd_path()).arg("--socket").arg(self.socket());
+        command.args(["--ready-fd", "3"]).args(&self.setup.args);
+        command.stdin(Stdio::null()).stdout(word_end).stderr(stderr.expect("a file in the home"));
+        let mut child = command.spawn().expect("/bin/sh can be run");
+        drop(command); // it holds the end that is written to
+        let word = Word::read(&mut word);
+        if word == Word::Ready {
+            return Ok(child);
+        }
+        let status = end_of(&mut child);
+        Err(Box::new(StartFailure { word, status, stderr: self.stderr_text() }))
+    }
+
+    /// Starts the daemon of this home and waits until it listens.
+    #[track_caller]
+    pub fn launch(&mut self) {
+        self.try_launch().unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
+    /// Ends the daemon with SIGTERM and waits for its end.
+    #[track_caller]
+    pub fn stop(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("this daemon runs");
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("a child can be signalled");
+        end_of(&mut child)
+    }
+
+    /// Waits for the end of a daemon that ends by itself, for instance after `daemon.shutdown`.
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        end_of(&mut self.child.take().expect("this daemon runs"))
+    }
+
+    /// Kills the daemon with SIGKILL. Processes and files of its tasks may be left until the next start.
+    #[track_caller]
+    pub fn kill9(&mut self) {
+        let mut child = self.child.take().expect("this daemon runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+        self.may_leave = true;
+    }
+
+    /// Ends the daemon if it runs, and starts another one in the same home.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        if self.child.is_some() {
+            self.stop();
+        }
+        self.launch();
+    }
+
+    /// Writes `config.toml`. The daemon reads it when it starts, or with `daemon.reload`.
+    #[track_caller]
+    pub fn write_config(&self, text: &str) {
+        let path = self.config_path();
+        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder in the home");
+        fs::write(path, text).expect("a file in the home");
+    }
+
+    /// The processes of this home (the daemon among them): those whose environment names it or that run
+    /// in there.
+    pub fn processes(&self) -> Vec<Process> {
+        processes_of(self.home())
+    }
+
+    /// The processes of this home that are not the daemon.
+    pub fn task_processes(&self) -> Vec<Process> {
+        let daemon = self.served_by();
+        self.processes().into_iter().filter(|process| Some(process.pid()) != daemon).collect()
+    }
+
+    /// The process id of the daemon that this test started, or that `bgctl` did.
+    #[track_caller]
+    pub fn pid(&self) -> i32 {
+        self.served_by().expect("a daemon runs")
+    }
+
+    /// The daemon's process.
+    #[track_caller]
+    pub fn process(&self) -> Process {
+        Process::open(self.pid()).expect("the daemon lives")
+    }
+
+    fn served_by(&self) -> Option<i32> {
+        if let Some(child) = &self.child {
+            return Some(child.id().cast_signed());
+        }
+        let hello = self.try_client().ok()?.call::<Hello>(&HelloParams::default());
+        hello.ok().map(|hello| hello.pid)
+    }
+}
+
+/// Where things are, and how to reach the daemon.
+impl TestDaemon {
+    /// The home: `$HOME`, and where submitted tasks run unless told otherwise.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// The daemon's socket.
+    pub fn socket(&self) -> &Path {
+        self.socket.as_path()
+    }
+
+    /// The daemon's socket, as clients take it.
+    pub fn socket_path(&self) -> &SocketPath {
+        &self.socket
+    }
+
+    /// The daemon's part of `$XDG_STATE_HOME`. It need not be there yet.
+    pub fn state_dir(&self) -> PathBuf {
+        self.home().join("state/bgd")
+    }
+
+    /// The configuration file. It need not be there.
+    pub fn config_path(&self) -> PathBuf {
+        self.home().join("config/bgd/config.toml")
+    }
+
+    /// The file that the daemon's stderr goes to.
+    pub fn stderr_path(&self) -> PathBuf {
+        self.home().join("bgd.stderr")
+    }
+
+    /// What the daemons of this home wrote to stderr.
+    pub fn stderr_text(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.stderr_path()).unwrap_or_default()).into_owned()
+    }
+
+    /// The environment of everything here. Nothing is inherited but `PATH`.
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        let at = |name: &str| self.home().join(name).into_os_string();
+        let mut pairs: Vec<(OsString, OsString)> = vec![
+            ("PATH".into(), std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into())),
+            ("HOME".into(), self.home().into()),
+            ("XDG_RUNTIME_DIR".into(), at("run")),
+            ("XDG_STATE_HOME".into(), at("state")),
+            ("XDG_CONFIG_HOME".into(), at("config")),
+            ("BGD_SOCKET".into(), self.socket().into()),
+            ("LANG".into(), "C.UTF-8".into()),
+        ];
+        pairs.extend(self.setup.env.iter().cloned());
+        pairs
+    }
+
+    fn dress(&self, command: &mut Command) {
+        command.env_clear().envs(self.environment()).current_dir(self.home());
+    }
+
+    /// A `bgctl` in this home, with these arguments, not yet run.
+    pub fn bgctl(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(bgctl_path());
+        self.dress(&mut command);
+        command.env("BGD_DAEMON", bgd_path()).args(args);
+        command
+    }
+
+    /// Runs a `bgctl` in this home to its end.
+    #[track_caller]
+    pub fn run(&self, args: &[&str]) -> Outcome {
+        Outcome::of(&mut self.bgctl(args))
+    }
+
+    /// A new connection. Waiting for an answer longer than [`PATIENCE`] is an error.
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        self.try_client().unwrap_or_else(|error| panic!("{error}\n{}", self.stderr_text()))
+    }
+
+    fn try_client(&self) -> Result<Client, bgd_shared::client::ClientError> {
+        let client = Client::connect(&self.socket)?;
+        let patience = nix::sys::time::TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
+        setsockopt(&client, ReceiveTimeout, &patience).map_err(io::Error::from)?;
+        Ok(client)
+    }
+}
+
+impl Word {
+    /// Reads it, up to the end of the line or of the file.
+    #[track_caller]
+    fn read(pipe: &mut io::PipeReader) -> Self {
+        let mut text = Vec::new();
+        let mut byte = [0];
+        while text.last() != Some(&b'\n') {
+            assert!(
+                readable(pipe.as_fd(), PATIENCE),
+                "bgd says neither that it listens nor that it does not"
+            );
+            match pipe.read(&mut byte).expect("a pipe can be read") {
+                0 => break,
+                _ => text.push(byte[0]),
+            }
+        }
+        Self::parse(String::from_utf8_lossy(&text).trim_end())
+    }
+
+    fn parse(text: &str) -> Self {
+        let error = || {
+            let (exit, message) = text.strip_prefix("error ")?.split_once(' ')?;
+            Some(Self::Error { exit: exit.parse().ok()?, message: message.to_owned() })
+        };
+        match text {
+            "ready" => Self::Ready,
+            "taken" => Self::Taken,
+            _ => error().unwrap_or_else(|| Self::Other(text.to_owned())),
+        }
+    }
+}
+
+/// Waits for the end of a child, with a watchdog.
+#[track_caller]
+fn end_of(child: &mut Child) -> ExitStatus {
+    if let Some(process) = Process::open(child.id().cast_signed())
+        && !process.wait_gone(PATIENCE)
+    {
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+        panic!("bgd does not end");
+    }
+    child.wait().expect("a child can be waited for")
+}
+
+/// How long a process may take to be gone when the daemon is: one that was killed needs a moment to be
+/// taken apart by the kernel, a client needs one to see that its connection has ended.
+fn time_to_die(process: &Process) -> Duration {
+    let exe = fs::read_link(process.proc("exe")).unwrap_or_default();
+    let is_client = exe.file_name().is_some_and(|name| name == "bgctl");
+    Duration::from_millis(if is_client { 5000 } else { 250 })
+}
+
+impl TestDaemon {
+    fn explain(&self) {
+        eprintln!("--- stderr of bgd\n{}", self.stderr_text());
+        for entry in fs::read_dir(self.state_dir()).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|ending| ending == "log") {
+                let text = fs::read(entry.path()).unwrap_or_default();
+                let text = String::from_utf8_lossy(&text[text.len().saturating_sub(8000)..]).into_owned();
+                eprintln!("--- end of {}\n{text}", entry.path().display());
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        if self.child.is_some() {
+            self.stop();
+        } else if let Some(daemon) = self.served_by().and_then(Process::open) {
+            let sent = daemon.signal(Signal::TERM);
+            if sent.is_err() || !daemon.wait_gone(PATIENCE) {
+                daemon.kill();
+            }
+        }
+    }
+
+    /// Kills what is left and returns what it was.
+    fn sweep(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for process in self.processes() {
+            if !self.may_leave && process.wait_gone(time_to_die(&process)) {
+                continue;
+            }
+            left.push(format!("{process:?}"));
+            process.kill();
+        }
+        left
+    }
+}
+
+impl Drop for TestDaemon {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.explain();
+            if let Some(mut child) = self.child.take() {
+                // No assertion may fail now; the sweep ends what is left.
+                let _ = child.kill().and_then(|()| child.wait());
+            }
+            self.sweep();
+            return;
+        }
+        self.end();
+        let left = self.sweep();
+        assert!(left.is_empty() || self.may_leave, "processes are left: {left:#?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_are_understood() {
+        assert_eq!(Word::parse("ready"), Word::Ready);
+        assert_eq!(Word::parse("taken"), Word::Taken);
+        let error = Word::Error { exit: 77, message: "it is a link".into() };
+        assert_eq!(Word::parse("error 77 it is a link"), error);
+        assert_eq!(Word::parse("error"), Word::Other("error".into()));
+        assert_eq!(Word::parse(""), Word::Other(String::new()));
+    }
+
+    #[test]
+    fn a_home_is_closed_to_others_and_its_socket_is_short() {
+        let home = TestDaemon::home_only();
+        assert!(home.socket().as_os_str().len() < 60);
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(home.home().join("run")).unwrap());
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    #[should_panic(expected = "processes are left")]
+    fn what_is_left_fails_the_test() {
+        let home = TestDaemon::home_only();
+        let mut command = Command::new("sleep");
+        home.dress(&mut command);
+        let mut child = command.arg("1000").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let reaper = thread::spawn(move || child.wait().unwrap());
+        drop(home);
+        reaper.join().unwrap();
+    }
+}

@@ -1,0 +1,67 @@
+//! How a program ended, and what it said.
+
+use std::process::{Command, Stdio};
+
+use serde::de::DeserializeOwned;
+
+/// How a program ended, and what it said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The exit code; 128 + the signal where one ended it.
+    pub code: i32,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it said beside.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Runs a command to its end, without input.
+    pub fn of(command: &mut Command) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+        let output =
+            command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let code = output.status.code().or_else(|| output.status.signal().map(|signal| 128 + signal));
+        Self {
+            code: code.expect("a process that was waited for has exited or was killed"),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Itself, after it has been made sure that the exit code is this.
+    #[track_caller]
+    #[allow(clippy::return_self_not_must_use, reason = "making sure is often all that is wanted")]
+    pub fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.stdout_text(), self.stderr);
+        self
+    }
+
+    /// Itself, after it has been made sure that all went well.
+    #[track_caller]
+    #[allow(clippy::return_self_not_must_use, reason = "making sure is often all that is wanted")]
+    pub fn success(self) -> Self {
+        self.expect_code(0)
+    }
+
+    /// What it printed, as text.
+    pub fn stdout_text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// What it printed, as the one word that it should be (an id, for instance).
+    #[track_caller]
+    pub fn word<T: std::str::FromStr<Err: std::fmt::Debug>>(&self) -> T {
+        self.stdout_text()
+            .trim()
+            .parse()
+            .unwrap_or_else(|error| panic!("{:?}: {error:?}", self.stdout_text()))
+    }
+
+    /// What it printed, read as JSON (`--json`).
+    #[track_caller]
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|error| panic!("{:?}: {error}", self.stdout_text()))
+    }
+}

@@ -1,0 +1,162 @@
+//! Processes of others, held by a pidfd so that a recycled number hits nobody.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::wait;
+
+/// A process that need not be a child of this one.
+pub struct Process {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The process of this number, if there is one.
+    pub fn open(pid: i32) -> Option<Self> {
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        Some(Self { pid, pidfd })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it lives. A zombie does not.
+    pub fn is_alive(&self) -> bool {
+        !self.wait_gone(Duration::ZERO)
+    }
+
+    /// Waits for its death, however long it takes (see [`wait::PATIENCE`]).
+    #[track_caller]
+    pub fn gone(&self) {
+        assert!(self.wait_gone(wait::PATIENCE), "{self:?} does not die");
+    }
+
+    /// Waits for its death at most this long, and says whether it is dead.
+    pub fn wait_gone(&self, at_most: Duration) -> bool {
+        wait::readable(self.pidfd.as_fd(), at_most)
+    }
+
+    /// Sends a signal. A process that is gone already is no error.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        match pidfd_send_signal(&self.pidfd, signal) {
+            Err(rustix::io::Errno::SRCH) | Ok(()) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Kills it and waits for its death.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL).expect("a process of this user can be killed");
+        self.gone();
+    }
+
+    /// Its arguments, separated by blanks; empty if it is gone.
+    pub fn cmdline(&self) -> String {
+        let bytes = fs::read(self.proc("cmdline")).unwrap_or_default();
+        let words: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        words.join(" ").trim_end().to_owned()
+    }
+
+    /// A file of it in `/proc`, such as `status`.
+    pub fn proc(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{file}", self.pid))
+    }
+
+    /// A value of `/proc/PID/status`, such as `VmRSS`, without its unit.
+    pub fn status_value(&self, name: &str) -> Option<u64> {
+        value_of(&fs::read_to_string(self.proc("status")).ok()?, name)
+    }
+
+    /// A value of `/proc/PID/smaps_rollup`, such as `Pss`, in kB.
+    pub fn memory_kb(&self, name: &str) -> Option<u64> {
+        value_of(&fs::read_to_string(self.proc("smaps_rollup")).ok()?, name)
+    }
+
+    /// The numbers of its threads.
+    pub fn threads(&self) -> Vec<i32> {
+        let names = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
+        names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// The processor time that it has used by itself.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let stat = fs::read_to_string(self.proc("stat")).ok()?;
+        // The name, in parentheses, may hold anything; the third field comes behind it.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        Some(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+    }
+
+    /// Whether its environment names this folder, or it runs in there.
+    fn belongs_to(&self, home: &Path) -> bool {
+        let environ = fs::read(self.proc("environ")).unwrap_or_default();
+        let needle = home.as_os_str().as_bytes();
+        environ.windows(needle.len()).any(|part| part == needle)
+            || fs::read_link(self.proc("cwd")).is_ok_and(|cwd| cwd.starts_with(home))
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({})", self.pid, self.cmdline())
+    }
+}
+
+fn value_of(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Every living process whose environment names this folder, or that runs in there. Such a folder has a
+/// random name, so these are all that a test has started and nobody else.
+pub fn processes_of(home: &Path) -> Vec<Process> {
+    let names = fs::read_dir("/proc").expect("/proc is there").flatten();
+    names
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(Process::open)
+        // Looked at after it was opened, and living still: so it is this one that was looked at.
+        .filter(|process| process.belongs_to(home) && process.is_alive())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_found_by_its_home_and_its_death_is_noticed() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(processes_of(home.path()).len(), 0);
+        let mut command = Command::new("cat");
+        command.env("SOME_HOME", home.path()).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let found = processes_of(home.path());
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].cmdline(), "cat");
+        assert!(found[0].is_alive());
+        found[0].kill();
+        assert!(!found[0].is_alive());
+        assert!(processes_of(home.path()).is_empty(), "a zombie does not count");
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn one_knows_of_oneself() {
+        let me = Process::open(std::process::id().cast_signed()).unwrap();
+        assert!(me.status_value("VmRSS").unwrap() > 100);
+        assert!(me.memory_kb("Pss").unwrap() > 100);
+        assert!(me.cpu_time().is_some());
+        assert!(!me.threads().is_empty());
+    }
+}

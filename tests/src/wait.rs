@@ -1,0 +1,131 @@
+//! Waiting for something to happen, never for a time to pass.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+/// After this long a test is told that what it waits for does not come. No test may meet it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until a descriptor can be read (or has hung up) and says whether it can; a pidfd can when its
+/// process is dead.
+pub fn readable(descriptor: BorrowedFd<'_>, at_most: Duration) -> bool {
+    let end = Instant::now() + at_most;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        // Rounded up, so that the last round does not spin.
+        let left = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        let timeout = if at_most.is_zero() { PollTimeout::ZERO } else { left };
+        let mut descriptors = [PollFd::new(descriptor, PollFlags::POLLIN)];
+        match poll(&mut descriptors, timeout) {
+            Ok(0) if Instant::now() >= end => return false,
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return true,
+            Err(error) => panic!("poll: {error}"),
+        }
+    }
+}
+
+/// Calls `check` now and after every change in the folder of `path`, until it gives something. The
+/// folder has to be there.
+#[track_caller]
+pub fn for_change<T>(path: &Path, mut check: impl FnMut() -> Option<T>) -> T {
+    let folder = path.parent().expect("a file is in a folder");
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).expect("inotify");
+    let changes = AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_MODIFY
+        | AddWatchFlags::IN_CLOSE_WRITE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVE;
+    inotify.add_watch(folder, changes).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        assert!(
+            readable(inotify.as_fd(), left),
+            "nothing that was waited for happens to {}; it holds: {}",
+            path.display(),
+            fs::read(path).map_or_else(|error| error.to_string(), |text| tail(&text)),
+        );
+        // What exactly has changed is for `check` to find out.
+        while inotify.read_events().is_ok() {}
+    }
+}
+
+/// Waits until there is a file.
+#[track_caller]
+pub fn for_file(path: &Path) {
+    for_change(path, || path.exists().then_some(()));
+}
+
+/// Waits until there is no such file.
+#[track_caller]
+pub fn for_no_file(path: &Path) {
+    for_change(path, || (!path.exists()).then_some(()));
+}
+
+/// Waits until a file has a complete line with this text in it, and gives the line.
+#[track_caller]
+pub fn for_line(path: &Path, needle: &str) -> String {
+    for_change(path, || {
+        let text = fs::read(path).ok()?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let complete = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        complete.into_iter().find(|line| line.contains(needle)).map(str::to_owned)
+    })
+}
+
+/// Waits until a file has at least this many bytes, and gives them all.
+#[track_caller]
+pub fn for_bytes(path: &Path, count: usize) -> Vec<u8> {
+    for_change(path, || fs::read(path).ok().filter(|bytes| bytes.len() >= count))
+}
+
+fn tail(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(1000)..]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::thread;
+
+    #[test]
+    fn a_line_is_seen_when_it_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut file = fs::File::create(&path).unwrap();
+                for part in ["a", " wor", "d\nand ", "more"] {
+                    file.write_all(part.as_bytes()).unwrap();
+                }
+            });
+            for_file(&path);
+            assert_eq!(for_line(&path, "wo"), "a word");
+            assert_eq!(for_bytes(&path, 15), b"a word\nand more");
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| fs::remove_file(&path).unwrap());
+            for_no_file(&path);
+        });
+    }
+
+    #[test]
+    fn what_does_not_come_is_not_waited_for_too_long() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        assert!(!readable(reader.as_fd(), Duration::ZERO));
+        assert!(!readable(reader.as_fd(), Duration::from_millis(5)));
+        drop(writer);
+        assert!(readable(reader.as_fd(), PATIENCE));
+    }
+}

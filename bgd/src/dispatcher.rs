@@ -58,6 +58,9 @@ pub struct Dispatcher {
     /// Calls that the core has not answered yet.
     pending: BTreeMap<ReplyTo, (Answer, Shape)>,
     last_call: u64,
+    /// Starts that are ordered when the answers of this turn are on their way: a new process would
+    /// compete with whoever waits for one.
+    starts: Vec<StartOrder>,
     /// Descriptors for the standard input of tasks that have not started.
     stdin: HashMap<TaskId, OwnedFd>,
     epoch: Instant,
@@ -85,6 +88,7 @@ impl Dispatcher {
             clients: HashMap::new(),
             pending: BTreeMap::new(),
             last_call: 0,
+            starts: Vec::new(),
             stdin: HashMap::new(),
             epoch: Instant::now(),
             ended: false,
@@ -112,6 +116,12 @@ impl Dispatcher {
                     for mail in mail.drain(..) {
                         self.mail(mail);
                     }
+                }
+            }
+            if !self.starts.is_empty() {
+                tokio::task::yield_now().await;
+                for order in self.starts.drain(..) {
+                    self.processes.start(order);
                 }
             }
         }
@@ -245,7 +255,7 @@ impl Dispatcher {
             match effect {
                 Effect::Start { task, run, spec, env } => {
                     let stdin = self.stdin.remove(&task);
-                    self.processes.start(StartOrder { task, run, spec, env, stdin });
+                    self.starts.push(StartOrder { task, run, spec, env, stdin });
                 }
                 Effect::Signal { task, run, signal, tree } => self.processes.signal(task, run, signal, tree),
                 Effect::End { task, run, signal } => self.processes.end(task, run, signal),

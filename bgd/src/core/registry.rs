@@ -51,7 +51,8 @@ struct SessionIndex {
 /// The tasks and their indexes. Tasks change only through [`Registry::change`], which keeps the indexes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Registry {
-    tasks: BTreeMap<Ordinal, Task>,
+    /// Boxed, as the map's nodes are half empty and a task is large.
+    tasks: BTreeMap<Ordinal, Box<Task>>,
     by_id: BTreeMap<TaskId, Ordinal>,
     by_status: BTreeMap<Status, BTreeSet<Ordinal>>,
     /// The empty key, which no session can have, holds the tasks without a parent session.
@@ -104,7 +105,7 @@ impl Registry {
     /// The task that was submitted under this key.
     pub fn by_key(&self, session: Option<&str>, key: &str) -> Option<&Task> {
         let ordinal = self.sessions.get(session.unwrap_or_default())?.keys.get(key)?;
-        self.tasks.get(ordinal)
+        self.tasks.get(ordinal).map(Box::as_ref)
     }
 
     /// Adds a task as the newest.
@@ -121,7 +122,7 @@ impl Registry {
             session.keys.insert(key.clone(), ordinal);
         }
         *self.summary.count_mut(status) += 1;
-        self.tasks.insert(ordinal, task);
+        self.tasks.insert(ordinal, Box::new(task));
         ordinal
     }
 
@@ -145,7 +146,7 @@ impl Registry {
                 self.sessions.remove(&session_key);
             }
         }
-        Some(task)
+        Some(*task)
     }
 
     /// Changes a task and returns what the change returns; the indexes follow.
@@ -171,7 +172,7 @@ impl Registry {
 
     /// A task by its number.
     pub fn get(&self, ordinal: Ordinal) -> Option<&Task> {
-        self.tasks.get(&ordinal)
+        self.tasks.get(&ordinal).map(Box::as_ref)
     }
 
     /// The number of a task.
@@ -223,7 +224,7 @@ impl Registry {
 
     /// Every task, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Ordinal, &Task)> {
-        self.tasks.iter().map(|(ordinal, task)| (*ordinal, task))
+        self.tasks.iter().map(|(ordinal, task)| (*ordinal, task.as_ref()))
     }
 
     /// A page of tasks. Its cost depends on its length, and with a status filter within a session on
@@ -242,7 +243,7 @@ impl Registry {
                 .members
                 .range(..end)
                 .rev()
-                .filter(|ordinal| self.tasks.get(ordinal).is_some_and(wanted))
+                .filter(|ordinal| self.get(**ordinal).is_some_and(wanted))
                 .take(query.limit + 1)
                 .copied()
                 .collect(),
@@ -253,8 +254,7 @@ impl Registry {
         };
         let more = found.len() > query.limit;
         found.truncate(query.limit);
-        let tasks =
-            found.iter().filter_map(|ordinal| self.tasks.get(ordinal)).cloned().map(Box::new).collect();
+        let tasks = found.iter().filter_map(|ordinal| self.tasks.get(ordinal)).cloned().collect();
         Page { tasks, next: more.then(|| found.last().copied()).flatten(), summary }
     }
 

@@ -78,7 +78,12 @@ pub fn start(settings: SpawnSettings, facts: &Facts) -> io::Result<mpsc::Sender<
     let (orders, queue) = mpsc::channel::<StartOrder>();
     let queue = Arc::new(Mutex::new(queue));
     let null = std::fs::File::open("/dev/null")?;
-    let common = Arc::new(Common { settings, null: null.into(), reset_signals: ignored_signals() });
+    let common = Arc::new(Common {
+        settings,
+        null: null.into(),
+        reset_signals: ignored_signals(),
+        own_limits: own_limits(),
+    });
     for number in 0..THREADS {
         let (queue, common, facts) = (Arc::clone(&queue), Arc::clone(&common), facts.clone());
         thread::Builder::new().name(format!("spawner-{number}")).stack_size(256 * 1024).spawn(move || {
@@ -129,6 +134,8 @@ struct Common {
     settings: SpawnSettings,
     null: OwnedFd,
     reset_signals: Vec<i32>,
+    /// The daemon's own resource limits, which children begin with.
+    own_limits: Vec<(&'static str, Resource, libc::rlimit)>,
 }
 
 impl Common {
@@ -196,7 +203,8 @@ impl Common {
         };
         let name = argv.first().map(std::ffi::CString::as_bytes).unwrap_or_default();
         let programs = candidates(name, env.get("PATH"));
-        let rlimits = spec.rlimits.as_ref().map(|limits| rlimits_to_set(limits)).unwrap_or_default();
+        let rlimits =
+            spec.rlimits.as_ref().map(|limits| rlimits_to_set(limits, &self.own_limits)).unwrap_or_default();
         let plan = Plan {
             programs: &programs,
             argv: &argv,
@@ -268,17 +276,27 @@ pub const RESOURCES: &[(&str, Resource)] = &[
     ("stack", Resource::RLIMIT_STACK),
 ];
 
+fn own_limits() -> Vec<(&'static str, Resource, libc::rlimit)> {
+    let limit = |(name, resource): &(&'static str, Resource)| {
+        let (rlim_cur, rlim_max) = getrlimit(*resource).ok()?;
+        Some((*name, *resource, libc::rlimit { rlim_cur, rlim_max }))
+    };
+    RESOURCES.iter().filter_map(limit).collect()
+}
+
 /// The limits that differ from the daemon's own, none above what the daemon may have.
-fn rlimits_to_set(wanted: &Rlimits) -> Vec<(i32, libc::rlimit)> {
+fn rlimits_to_set(
+    wanted: &Rlimits,
+    own: &[(&'static str, Resource, libc::rlimit)],
+) -> Vec<(i32, libc::rlimit)> {
     let mut list = Vec::new();
-    for (name, resource) in RESOURCES {
+    for (name, resource, own) in own {
         let Some(wanted) = wanted.get(*name) else { continue };
-        let Ok((soft, hard)) = getrlimit(*resource) else { continue };
-        let wanted_hard = wanted.hard.unwrap_or(libc::RLIM_INFINITY).min(hard);
-        let wanted_soft = wanted.soft.unwrap_or(libc::RLIM_INFINITY).min(wanted_hard);
-        if (wanted_soft, wanted_hard) != (soft, hard) {
+        let rlim_max = wanted.hard.unwrap_or(libc::RLIM_INFINITY).min(own.rlim_max);
+        let rlim_cur = wanted.soft.unwrap_or(libc::RLIM_INFINITY).min(rlim_max);
+        if (rlim_cur, rlim_max) != (own.rlim_cur, own.rlim_max) {
             #[allow(clippy::cast_possible_wrap, reason = "resources are numbered from 0 to 15")]
-            list.push((*resource as i32, libc::rlimit { rlim_cur: wanted_soft, rlim_max: wanted_hard }));
+            list.push((*resource as i32, libc::rlimit { rlim_cur, rlim_max }));
         }
     }
     list

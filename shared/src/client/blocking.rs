@@ -11,6 +11,9 @@ use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{Stream, connect};
 
+/// Bytes that are read at once. A short program touches all of them, so they are few.
+const READ_BYTES: usize = 8 * 1024;
+
 /// A connection to the daemon that makes one call at a time.
 #[derive(Debug)]
 pub struct Client {
@@ -35,7 +38,7 @@ impl Client {
             stream,
             protocol: Protocol::default(),
             news: VecDeque::new(),
-            buffer: vec![0; 64 * 1024].into(),
+            buffer: vec![0; READ_BYTES].into(),
         }
     }
 

@@ -122,7 +122,7 @@ fn sweep_one(path: &Path, id: &str) {
     remove(path);
 }
 
-/// The processes that carry a life's mark or hold its output open, those in their sessions, and all
+/// The processes that carry a life's mark or write to its output, those in their sessions, and all
 /// that descend from them; never this daemon or one of its ancestors.
 fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     let mark = format!("{INSTANCE_MARK}={id}");
@@ -130,7 +130,7 @@ fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     let marked: Vec<i32> = everyone
         .iter()
         .copied()
-        .filter(|pid| tree::has_mark(*pid, mark.as_bytes()) || tree::holds_open(*pid, &path.join("output")))
+        .filter(|pid| tree::has_mark(*pid, mark.as_bytes()) || tree::appends_to(*pid, &path.join("output")))
         .collect();
     let sessions: HashSet<i32> =
         marked.iter().copied().filter(|pid| tree::session_of(*pid) == Some(*pid)).collect();

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::id::TaskId;
+use nix::fcntl::OFlag;
 
 use super::output::OutputFiles;
 use crate::sys::pidfd::PidFd;
@@ -97,7 +98,7 @@ impl Tree {
             return true;
         }
         let mark = format!("{TASK_MARK}={}", self.task);
-        has_mark(pid, mark.as_bytes()) || self.files.paths().any(|path| holds_open(pid, path))
+        has_mark(pid, mark.as_bytes()) || self.files.paths().any(|path| appends_to(pid, path))
     }
 }
 
@@ -177,10 +178,22 @@ pub fn has_mark(pid: i32, mark: &[u8]) -> bool {
     read.is_ok() && environ.split(|byte| *byte == 0).any(|variable| variable == mark)
 }
 
-/// Whether a process has a file open that is at this path, or below it.
-pub fn holds_open(pid: i32, path: &Path) -> bool {
+/// Whether a process has a file at this path, or below it, open as a task has its output: for
+/// appending. Somebody's `tail -f` or pager on the same file is no part of any task.
+pub fn appends_to(pid: i32, path: &Path) -> bool {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    fds.filter_map(Result::ok).any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(path)))
+    fds.filter_map(Result::ok).any(|fd| {
+        fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(path))
+            && is_appending(pid, &fd.file_name())
+    })
+}
+
+fn is_appending(pid: i32, fd: &std::ffi::OsStr) -> bool {
+    let info = fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd)).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags =
+        flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).map(OFlag::from_bits_retain);
+    flags.is_some_and(|flags| flags & OFlag::O_ACCMODE == OFlag::O_WRONLY && flags.contains(OFlag::O_APPEND))
 }
 
 /// Every process of this user, by number.

@@ -4,18 +4,18 @@
 //! lock is free belongs to the dead: its processes are ended and it is removed.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::exec::tree::{self, INSTANCE_MARK};
+use crate::lock::ProcessLock;
 use crate::sys::pidfd::PidFd;
 
 /// This life's folder.
@@ -25,7 +25,7 @@ pub struct Instance {
     pub id: String,
     /// The folder.
     pub path: PathBuf,
-    _lock: Flock<File>,
+    _lock: ProcessLock,
 }
 
 /// How long killed processes of a dead life have to be gone.
@@ -43,12 +43,12 @@ impl Instance {
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         // Held while lives begin and are swept, so that a folder without its lock yet is never taken
         // for a dead one.
-        let _turn = lock(&state.join("instances.lock"), FlockArg::LockExclusive)?;
+        let _turn = ProcessLock::take(&state.join("instances.lock"))?;
         let id = uuid::Uuid::new_v4().to_string();
         let path = folder.join(&id);
         DirBuilder::new().mode(0o700).create(&path)?;
         DirBuilder::new().mode(0o700).create(path.join("output"))?;
-        let own = lock(&path.join("lock"), FlockArg::LockExclusiveNonblock)?;
+        let own = ProcessLock::take(&path.join("lock"))?;
         let instance = Self { id, path, _lock: own };
         instance.sweep(&folder);
         Ok(instance)
@@ -63,9 +63,9 @@ impl Instance {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
         for entry in entries.filter(|entry| entry.file_name() != self.id.as_str()) {
             let path = entry.path();
-            match lock(&path.join("lock"), FlockArg::LockExclusiveNonblock) {
-                Ok(_lock) => sweep_one(&path, &entry.file_name().to_string_lossy()),
-                Err(error) if error.raw_os_error() == Some(Errno::EWOULDBLOCK as i32) => {}
+            match ProcessLock::try_take(&path.join("lock")) {
+                Ok(Some(_lock)) => sweep_one(&path, &entry.file_name().to_string_lossy()),
+                Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot look at an old instance");
                 }
@@ -77,11 +77,6 @@ impl Instance {
     pub fn end(self) {
         remove(&self.path);
     }
-}
-
-fn lock(path: &Path, how: FlockArg) -> io::Result<Flock<File>> {
-    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    Flock::lock(file, how).map_err(|(_, errno)| errno.into())
 }
 
 fn remove(path: &Path) {

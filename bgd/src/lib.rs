@@ -15,6 +15,7 @@ pub mod dirs;
 pub mod dispatcher;
 pub mod exec;
 pub mod instance;
+pub mod lock;
 pub mod log;
 pub mod mailbox;
 pub mod server;

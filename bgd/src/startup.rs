@@ -6,7 +6,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use std::time::Instant;
 use bgd_shared::socket::{SocketError, SocketPath};
 use bgd_shared::transport::{AsyncListener, listen};
 use clap::Parser;
-use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
 
 use crate::config::{Config, TreeMode};
@@ -26,6 +25,7 @@ use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::workers::Workers;
 use crate::exec::{reaper, tree};
 use crate::instance::Instance;
+use crate::lock::ProcessLock;
 use crate::mailbox::{self, Facts, Report};
 use crate::status::Identity;
 use crate::sys::inherited;
@@ -164,7 +164,7 @@ struct Life {
     config: Config,
     config_path: PathBuf,
     state: PathBuf,
-    lock: Flock<File>,
+    lock: ProcessLock,
 }
 
 async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
@@ -244,14 +244,9 @@ fn end_strays() {
 }
 
 /// Takes the lock of a socket; `None` if another daemon has it.
-fn take_lock(path: &Path) -> Result<Option<Flock<File>>, Failure> {
-    let open = File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
-    let file = open.map_err(|error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display())))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Some(lock)),
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
-        Err((_, errno)) => Err(Failure::new(UNAVAILABLE, format!("{}: {errno}", path.display()))),
-    }
+fn take_lock(path: &Path) -> Result<Option<ProcessLock>, Failure> {
+    ProcessLock::try_take(path)
+        .map_err(|error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display())))
 }
 
 /// The socket to serve, and whether it is ours to remove: one of a service manager is not.

@@ -32,6 +32,9 @@ pub struct Identity {
 /// Less free space than this is told as a warning, in bytes.
 const LITTLE_SPACE: u64 = 64 * 1024 * 1024;
 
+/// Fewer files than this that can still be made are told as a warning.
+const FEW_FILES: u64 = 16;
+
 impl Identity {
     /// The answer to `daemon.status`.
     pub fn status(
@@ -74,6 +77,14 @@ impl Identity {
                 "the disk under {} is nearly full: {} are left for output; free some, or run `bgctl clear`",
                 self.state_dir.display(),
                 bytesize::ByteSize(free)
+            ));
+        }
+        // Some filesystems make room for files as they need it and count none.
+        if disk.files() > 0 && disk.files_available() < FEW_FILES {
+            warnings.push(format!(
+                "the disk under {} is full: {} more files can be made (inodes); remove some, or run `bgctl clear`",
+                self.state_dir.display(),
+                disk.files_available()
             ));
         }
         warnings

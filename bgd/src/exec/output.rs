@@ -203,16 +203,19 @@ impl OutputWatch {
         self.0.added.notify_one();
     }
 
-    /// A task has ended: its final size and what was dropped of it.
-    pub async fn finish(&self, task: TaskId) -> Option<Fact> {
-        let tracked = self.0.lock().remove(&task)?;
+    /// A task's leader has ended: the size of its output now, and what was dropped of it. If processes
+    /// of the task live on, its files are followed further.
+    pub async fn settle(&self, task: TaskId, lives_on: bool) -> Option<Fact> {
+        let mut tracked = *self.0.lock().get(&task)?;
+        if !lives_on {
+            self.0.lock().remove(&task);
+        }
         let limit = self.0.limit();
         let bytes = self.0.folder.size(task, tracked.split);
         if bytes <= limit {
             return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
         }
         let folder = Arc::clone(&self.0.folder);
-        let mut tracked = tracked;
         let looked =
             self.0.workers.run(move || look(&folder, task, &mut tracked, limit).map(|_| tracked)).await;
         let tracked = looked.flatten().unwrap_or(tracked);
@@ -242,7 +245,7 @@ impl Shared {
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
             let tell = tracked.ticks_to_tell == TELL_EVERY - 1;
             let bytes = tracked.size.iter().sum();
-            // The task may have ended meanwhile; then its final size is told by `finish`.
+            // The task may have ended meanwhile; then its final size is told by `settle`.
             if let Some(known) = self.lock().get_mut(&task) {
                 *known = tracked;
                 let fact = Fact::Output { bytes, dropped: tracked.dropped, tell };
@@ -272,14 +275,14 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
     Some(grown)
 }
 
-/// Waits for a first write, then ticks until nothing grows any more.
+/// Waits for a first write, then ticks until nothing grows any more. There is a pause after every
+/// write, so that writes to files that nobody tracks cost no more than others.
 async fn follow(shared: Arc<Shared>, watch: Option<FirstWrite>) {
     loop {
         match &watch {
             Some(watch) => {
                 if let Err(error) = watch.arm() {
                     tracing::warn!(%error, "cannot watch the output folder");
-                    tokio::time::sleep(TICK).await;
                 }
                 // A write between the last look and arming would go unseen, so look once more.
                 if !tick_on_worker(&shared).await && watch.wait().await.is_err() {
@@ -289,9 +292,10 @@ async fn follow(shared: Arc<Shared>, watch: Option<FirstWrite>) {
             None if shared.lock().is_empty() => shared.added.notified().await,
             None => {}
         }
-        while tick_on_worker(&shared).await || (watch.is_none() && !shared.lock().is_empty()) {
+        while tick_on_worker(&shared).await {
             tokio::time::sleep(TICK).await;
         }
+        tokio::time::sleep(TICK).await;
     }
 }
 

@@ -153,11 +153,9 @@ impl Supervisor {
             }
         };
         self.tree.leader_is_ours = false;
-        if let Some(fact) = self.around.outputs.finish(self.tree.task).await {
-            self.report(fact);
-        }
         let mut members = self.rest().await;
         let others = !members.is_empty();
+        self.tell_output(others).await;
         self.report(Fact::Exited { exit, others });
         if others {
             while !members.is_empty() {
@@ -167,6 +165,7 @@ impl Supervisor {
                 self.until_all_ended(members).await;
                 members = self.rest().await;
             }
+            self.tell_output(false).await;
             self.report(Fact::TreeEmpty);
         }
         if let Some(cgroup) = self.tree.cgroup.take() {
@@ -176,6 +175,12 @@ impl Supervisor {
 
     fn report(&self, fact: Fact) {
         self.around.facts.send(Report::Fact { task: self.tree.task, run: self.run, fact });
+    }
+
+    async fn tell_output(&self, lives_on: bool) {
+        if let Some(fact) = self.around.outputs.settle(self.tree.task, lives_on).await {
+            self.report(fact);
+        }
     }
 
     /// Waits for the leader's end and obeys orders meanwhile.

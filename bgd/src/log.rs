@@ -1,17 +1,16 @@
 //! The daemon's log: a file in the state folder that can't grow without bound, or standard error for
 //! a service manager, which keeps it in the journal.
 
-use std::io;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use file_rotate::compression::Compression;
-use file_rotate::suffix::AppendCount;
-use file_rotate::{ContentLimit, FileRotate};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Bytes after which a new file is begun; one old file is kept.
-const LOG_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes after which a new file is begun; one old file is kept beside it.
+const LOG_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Where the log goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,24 +39,69 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_target(false);
     match target {
         Target::Stderr => log.without_time().with_writer(io::stderr).init(),
-        Target::File => {
-            let file = FileRotate::new(
-                state.join("bgd.log"),
-                AppendCount::new(1),
-                ContentLimit::BytesSurpassed(LOG_BYTES),
-                Compression::None,
-                Some(private()),
-            );
-            log.with_writer(Mutex::new(file)).init();
-        }
+        Target::File => log.with_writer(Mutex::new(BoundedLog::open(state.join("bgd.log"))?)).init(),
     }
     Ok(())
 }
 
-/// The log names commands and folders, so it is for its user alone.
-fn private() -> std::fs::OpenOptions {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).append(true).create(true).mode(0o600);
-    options
+/// A log file that is renamed to `….1`, over an older one, when it is full. The crates for this bring
+/// calendars and compression with them.
+struct BoundedLog {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl BoundedLog {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        // The log names commands and folders, so it is for its user alone.
+        let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Self { path, file, bytes })
+    }
+
+    fn begin_anew(&mut self) -> io::Result<()> {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        fs::rename(&self.path, old)?;
+        *self = Self::open(std::mem::take(&mut self.path))?;
+        Ok(())
+    }
+}
+
+impl Write for BoundedLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes >= LOG_BYTES {
+            self.begin_anew()?;
+        }
+        let count = self.file.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_is_set_aside_once() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("bgd.log");
+        let mut log = BoundedLog::open(path.clone()).unwrap();
+        let line = vec![b'x'; 1 << 20];
+        for _ in 0..11 {
+            log.write_all(&line).unwrap();
+        }
+        let sizes: Vec<u64> = ["bgd.log", "bgd.log.1"]
+            .iter()
+            .map(|name| fs::metadata(home.path().join(name)).unwrap().len())
+            .collect();
+        assert_eq!(sizes, [3 << 20, LOG_BYTES]);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2);
+    }
 }

@@ -44,6 +44,16 @@ impl fmt::Display for TaskId {
     }
 }
 
+/// Reads a complete id. What users type is a [`TaskRef`], as a prefix will do there.
+impl FromStr for TaskId {
+    type Err = TaskRefError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let reference: TaskRef = text.parse()?;
+        reference.exact().ok_or(TaskRefError::NotAnId(reference.text))
+    }
+}
+
 /// What a user named a task by: its id, or a prefix of it of at least four characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskRef {

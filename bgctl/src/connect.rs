@@ -9,7 +9,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -28,6 +27,9 @@ const KEPT: &[&str] =
 
 /// Families of variables that the daemon is given.
 const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
+
+/// The marks of another daemon's task: a daemon that is started from within one is no part of it.
+const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_INSTANCE"];
 
 /// How often to look again for a daemon that holds the lock and does not listen yet.
 const RETRIES: u32 = 8;
@@ -115,7 +117,6 @@ fn spawn(socket: &SocketPath) -> Result<Words, Failure> {
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| is_kept(name)))
         .current_dir("/")
-        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -154,7 +155,8 @@ fn program() -> OsString {
 
 fn is_kept(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| {
-        KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        let is_kept = KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        is_kept && !DROPPED.contains(&name)
     })
 }
 
@@ -227,6 +229,10 @@ mod tests {
     #[test]
     fn secrets_of_the_first_caller_stay_with_them() {
         assert!(["HOME", "LC_ALL", "XDG_STATE_HOME", "BGD_SOCKET"].iter().all(|name| is_kept(name.as_ref())));
-        assert!(["AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "PWD"].iter().all(|name| !is_kept(name.as_ref())));
+        assert!(
+            ["AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "PWD", "BGD_TASK_ID", "BGD_INSTANCE"]
+                .iter()
+                .all(|name| !is_kept(name.as_ref()))
+        );
     }
 }

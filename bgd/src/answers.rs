@@ -98,7 +98,13 @@ impl Reader {
         self.workers.later(move || {
             let path = folder.files(snapshot.id, snapshot.spec.split);
             let limit = RESULT_BYTES.cast_signed();
-            match read_part(path.path(Stream::Stdout), -limit, RESULT_BYTES, snapshot.dropped[0]) {
+            match read_part(
+                path.path(Stream::Stdout),
+                snapshot.has_begun(),
+                -limit,
+                RESULT_BYTES,
+                snapshot.dropped[0],
+            ) {
                 Ok(part) => {
                     let task = with_progress(&snapshot, &folder);
                     let truncated_bytes = part.offset;
@@ -113,6 +119,7 @@ impl Reader {
 
 fn unreadable(id: TaskId, error: &io::Error) -> RpcError {
     RpcError::new(ErrorKind::Internal, format!("the output of task {id} can't be read: {error}"))
+        .hint("somebody may have removed its file; `bgctl status` names it")
 }
 
 fn with_progress(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
@@ -135,7 +142,8 @@ fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> 
         Stream::Stderr => snapshot.dropped[1],
     };
     let limit = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
-    let part = read_part(files.path(stream), params.offset.unwrap_or(0), limit, dropped)?;
+    let part =
+        read_part(files.path(stream), snapshot.has_begun(), params.offset.unwrap_or(0), limit, dropped)?;
     let Part { bytes, offset, next, size } = part;
     // A process that lingers may still write.
     let eof = snapshot.is_settled() && next >= size;

@@ -136,7 +136,8 @@ impl Body {
             }
             #[allow(clippy::cast_possible_truncation, reason = "256 KiB")]
             Self::Result(_) => limits::RESULT_BYTES as usize / 3 * 4,
-            Self::List(query) => query.limit * 512,
+            Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
+            Self::Core(Request::Block { ids, .. }) => ids.len() * TASK_BYTES,
             Self::Hello
             | Self::Submit(..)
             | Self::Core(_)
@@ -149,6 +150,9 @@ impl Body {
         }
     }
 }
+
+/// The bytes of an ordinary task object.
+const TASK_BYTES: usize = 1024;
 
 /// The bytes of `task.output` when the request names no limit.
 pub const OUTPUT_DEFAULT_BYTES: u64 = 64 * 1024;
@@ -291,8 +295,8 @@ fn check_labels(params: &SubmitParams) -> Result<(), RpcError> {
     params.tags.iter().try_for_each(|tag| check_label("tags", Some(tag)))
 }
 
-fn check_rlimits(rlimits: &bgd_shared::task::Rlimits) -> Result<(), RpcError> {
-    let known = crate::exec::spawner::RESOURCES;
+fn check_rlimits(rlimits: &bgd_shared::rlimit::Rlimits) -> Result<(), RpcError> {
+    let known = bgd_shared::rlimit::RESOURCES;
     for name in rlimits.keys() {
         if !known.iter().any(|(resource, _)| resource == name) {
             let names: Vec<_> = known.iter().map(|(resource, _)| *resource).collect();

@@ -79,6 +79,8 @@ impl Client {
         }
         drop(queue);
         self.written.notify_one();
+        // What was reserved for the answer may be room for the next request, though nothing was written.
+        self.room.notify_one();
     }
 
     /// Appends a line that answers no request, however full the queue is. For words that come once.
@@ -124,14 +126,15 @@ impl Client {
         }
     }
 
-    /// Waits for bytes to be written. `None`: the connection is at its end, as `finished` says that no
+    /// Waits for bytes to be written; there may be none of them if somebody only waits for the queue to
+    /// be empty. `None`: the connection is at its end, as `finished` says that no
     /// request will come and every one is answered.
     pub async fn next_bytes(&self, finished: impl Fn() -> bool) -> Option<Vec<u8>> {
         loop {
             let waiting = self.written.notified();
             {
                 let mut queue = self.lock();
-                if !queue.bytes.is_empty() {
+                if !queue.bytes.is_empty() || (queue.wants_drained && queue.reserved == 0) {
                     let bytes = std::mem::take(&mut queue.bytes);
                     queue.in_hand = bytes.len();
                     return Some(bytes);
@@ -197,6 +200,29 @@ mod tests {
         assert!(!client.try_tell(&[b"901"]), "the bytes in hand count");
         assert!(client.wrote(), "somebody waits");
         assert!(client.try_tell(&[b"901"]));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_wants_makes_room_all_the_same() {
+        let client = client();
+        assert!(client.begin_request(1000));
+        assert!(!client.try_tell(&[b"news"]), "the room is reserved");
+        let waits = client.has_room();
+        tokio::pin!(waits);
+        assert!(futures_poll(&mut waits).await.is_none(), "the room is reserved");
+        client.answer(b"", 1000);
+        waits.await;
+        assert_eq!(client.next_bytes(|| false).await.unwrap(), b"");
+        assert!(client.wrote(), "somebody waits");
+    }
+
+    /// What a future gives without waiting.
+    async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = std::future::ready(()) => None,
+        }
     }
 
     #[test]

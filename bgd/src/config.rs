@@ -285,13 +285,6 @@ impl Config {
     }
 }
 
-impl Limits {
-    /// Bytes of past events kept.
-    pub fn event_history_bytes(&self) -> usize {
-        self.event_history_bytes
-    }
-}
-
 /// Keys that are read only when the daemon starts.
 const NEEDS_RESTART: &[&str] = &["tree"];
 
@@ -305,7 +298,10 @@ fn nearest(key: &str, known: &[String]) -> Option<String> {
 
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&ByteSize(self.0).to_string())
+        // Short where that is exact, so that two sizes are never written alike.
+        let short = ByteSize(self.0).to_string();
+        let is_exact = short.parse() == Ok(ByteSize(self.0));
+        serializer.serialize_str(&if is_exact { short } else { format!("{} B", self.0) })
     }
 }
 

@@ -3,44 +3,55 @@
 //! Requests of one connection are answered side by side. It may not look at tasks.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::fds;
-use bgd_shared::frame::{Frame, FrameDecoder};
+use bgd_shared::frame::{Frame, FrameDecoder, FrameError};
 use bgd_shared::message::{error_line, parse_request};
 use bgd_shared::transport::AsyncStream;
-use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::io::{AsyncWriteExt as _, Interest, Ready};
+use tokio::sync::watch;
 
 use crate::calls::{Body, Call};
 use crate::client::Client;
+use crate::descriptors;
 use crate::mailbox::{Calls, Mail};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Serves a client until it is gone, or until no request can come and every answer is written.
-pub async fn serve(stream: AsyncStream, client: Arc<Client>, calls: Calls, frame_bytes: usize) {
+/// Serves a client until it is gone, or until no request can come (as it has closed its side, or the
+/// daemon is `closing`) and every answer is written.
+pub async fn serve(
+    stream: AsyncStream,
+    client: Arc<Client>,
+    calls: Calls,
+    frame_bytes: usize,
+    mut closing: watch::Receiver<bool>,
+) {
     let connection = Connection { stream, client, calls, no_more_requests: AtomicBool::new(false) };
     if connection.calls.send(Mail::Connected(Arc::clone(&connection.client))).await.is_err() {
         return;
     }
-    let reading = connection.read(frame_bytes);
     let writing = connection.write();
-    tokio::pin!(reading, writing);
+    tokio::pin!(writing);
+    let result = tokio::select! {
+        () = &mut writing => Ok(()),
+        result = connection.read(frame_bytes) => result,
+        _ = closing.changed() => Ok(()),
+    };
+    if let Err(error) = result {
+        tracing::debug!(client = connection.client.id, %error, "connection broken");
+        connection.client.close();
+    }
+    connection.no_more_requests.store(true, Ordering::Relaxed);
+    connection.client.finish();
     tokio::select! {
         () = &mut writing => {}
-        result = &mut reading => {
-            if let Err(error) = result {
-                tracing::debug!(client = connection.client.id, %error, "connection broken");
-                connection.client.close();
-            }
-            connection.no_more_requests.store(true, Ordering::Relaxed);
-            connection.client.finish();
-            writing.await;
-        }
+        () = connection.until_hung_up() => connection.client.close(),
     }
     // The dispatcher has ended if nobody takes this.
     let _ = connection.calls.send(Mail::Gone(Arc::clone(&connection.client))).await;
@@ -59,9 +70,15 @@ impl Connection {
         let mut decoder = FrameDecoder::<OwnedFd>::new(frame_bytes);
         loop {
             let socket = self.stream.inner();
-            let count = socket.async_io(Interest::READABLE, || receive(socket, &mut decoder)).await?;
+            let count = match socket.async_io(Interest::READABLE, || receive(socket, &mut decoder)).await {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.client.tell(&error_line(None, &too_many_descriptors(&error.to_string())));
+                    return Ok(());
+                }
+                count => count?,
+            };
             if count == 0 {
-                return self.hang_up();
+                return Ok(());
             }
             loop {
                 self.client.has_room().await;
@@ -69,9 +86,13 @@ impl Connection {
                     Ok(Some(frame)) => self.take(frame).await,
                     Ok(None) => break,
                     Err(error) => {
-                        let error =
-                            RpcError::new(ErrorKind::FrameTooLarge, format!("request refused: {error}"))
-                                .hint("the connection is closed; limits.frame_bytes sets the limit");
+                        let error = match error {
+                            FrameError::TooLarge { .. } => {
+                                RpcError::new(ErrorKind::FrameTooLarge, format!("request refused: {error}"))
+                                    .hint("the connection is closed; limits.frame_bytes sets the limit")
+                            }
+                            FrameError::TooManyAttachments { .. } => too_many_descriptors(&error.to_string()),
+                        };
                         self.client.tell(&error_line(None, &error));
                         return Ok(());
                     }
@@ -80,15 +101,23 @@ impl Connection {
         }
     }
 
-    /// The client sends no more. If it still reads, its answers are written; if it is gone, it waits
-    /// for nothing.
-    fn hang_up(&self) -> io::Result<()> {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        use std::os::fd::AsFd as _;
-        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
-        poll(&mut fds, PollTimeout::ZERO)?;
-        let gone = fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP));
-        if gone { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    /// Waits until the client has closed its reading side too: it waits for nothing any more.
+    async fn until_hung_up(&self) {
+        let hung_up = async {
+            let socket = crate::sys::watch::writable(self.stream.as_fd().try_clone_to_owned()?)?;
+            loop {
+                let mut ready = socket.writable().await?;
+                if ready.ready().is_write_closed() {
+                    return io::Result::Ok(());
+                }
+                ready.clear_ready_matching(Ready::WRITABLE);
+            }
+        };
+        if let Err(error) = hung_up.await {
+            // Then the end of the answers is the end of the connection.
+            tracing::debug!(client = self.client.id, %error, "a half-closed connection can't be watched");
+            std::future::pending().await
+        }
     }
 
     async fn take(&self, frame: Frame<OwnedFd>) {
@@ -127,10 +156,18 @@ impl Connection {
     }
 }
 
+fn too_many_descriptors(why: &str) -> RpcError {
+    RpcError::new(ErrorKind::InvalidRequest, format!("request refused: {why}"))
+        .hint("the connection is closed")
+}
+
 /// Reads once. The buffer lives on the stack, so that ten thousand quiet connections need none.
 fn receive(socket: &tokio::net::UnixStream, decoder: &mut FrameDecoder<OwnedFd>) -> io::Result<usize> {
     let mut buffer = [0; READ_BYTES];
     let (count, attachments) = fds::receive(socket, &mut buffer)?;
+    if !attachments.is_empty() && descriptors::are_reserved(socket, descriptors::User::Client) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, descriptors::NONE_LEFT));
+    }
     decoder.push(&buffer[..count], attachments);
     Ok(count)
 }

@@ -1,13 +1,14 @@
 //! The dispatcher: the only owner of the core. One loop takes mail and reports, asks the core, and hands
 //! its effects to executors, clients and subscribers. It never waits for I/O.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::id::TaskId;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::limits::SUBSCRIPTIONS;
 use bgd_shared::request::{
     BlockResult, ClearResult, HelloResult, ListResult, OutputParams, ReloadResult, SessionEndResult,
     ShutdownResult, SubscribeParams, SubscribeResult, TaskResult, TasksResult, WriteResult,
@@ -32,6 +33,9 @@ use crate::view;
 
 /// How many letters are taken from the mailbox before effects of timers get their turn.
 const BATCH: usize = 64;
+
+/// How many outputs are removed in one piece of work.
+const REMOVALS: usize = 1000;
 
 /// What a call's reply is made into.
 #[derive(Debug)]
@@ -58,6 +62,8 @@ pub struct Dispatcher {
     /// Calls that the core has not answered yet.
     pending: BTreeMap<ReplyTo, (Answer, Shape)>,
     last_call: u64,
+    /// Calls that wait for a process that is being started.
+    early: HashMap<TaskId, Vec<(Answer, Body)>>,
     /// Starts that are ordered when the answers of this turn are on their way: a new process would
     /// compete with whoever waits for one.
     starts: Vec<StartOrder>,
@@ -79,7 +85,7 @@ impl Dispatcher {
         Self {
             core: Core::new(config.core_limits()),
             processes: Processes::new(orders, around.clone()),
-            subscribers: Subscribers::new(config.limits.event_history_bytes()),
+            subscribers: Subscribers::new(config.limits.event_history_bytes),
             reader: Reader::new(around.folder.clone(), around.workers.clone()),
             around,
             identity,
@@ -88,6 +94,7 @@ impl Dispatcher {
             clients: HashMap::new(),
             pending: BTreeMap::new(),
             last_call: 0,
+            early: HashMap::new(),
             starts: Vec::new(),
             stdin: HashMap::new(),
             epoch: Instant::now(),
@@ -155,6 +162,9 @@ impl Dispatcher {
                     }
                 };
                 self.handle(Input::Fact { task, run, fact });
+                for (answer, body) in self.early.remove(&task).unwrap_or_default() {
+                    self.act(answer, body);
+                }
             }
             Report::Fact { task, run, fact } => {
                 match fact {
@@ -203,7 +213,25 @@ impl Dispatcher {
 
     fn call(&mut self, client: Arc<Client>, call: Call) {
         let Call { id, reserved, body } = call;
-        let answer = Answer::new(client, id, reserved);
+        self.act(Answer::new(client, id, reserved), body);
+    }
+
+    /// Keeps what can only be done when a task's process runs, if that is being started. Gives back the rest.
+    fn keep_until_begun(&mut self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
+        let (Body::Write(id, ..) | Body::Core(Request::Signal { id, .. })) = &body else {
+            return Some((answer, body));
+        };
+        match self.core.get(id) {
+            Ok(task) if matches!(task.state, State::Starting { .. }) => {
+                self.early.entry(task.id).or_default().push((answer, body));
+                None
+            }
+            Ok(_) | Err(_) => Some((answer, body)),
+        }
+    }
+
+    fn act(&mut self, answer: Answer, body: Body) {
+        let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
             Body::Submit(command, fd) => self.submit(answer, command, fd),
             Body::Core(request) => self.ask(answer, Shape::Plain, request),
@@ -240,6 +268,10 @@ impl Dispatcher {
             self.stdin.insert(id, fd);
         }
         self.ask(answer, Shape::Plain, Request::Submit(command));
+        // A key that is known, or a refusal: there is no such task, and nobody reads the descriptor.
+        if self.core.get(&id.into()).is_err() {
+            self.stdin.remove(&id);
+        }
     }
 
     /// Puts a request to the core; the reply comes as an effect, now or later.
@@ -251,6 +283,7 @@ impl Dispatcher {
     }
 
     fn apply(&mut self, effects: Vec<Effect>) {
+        let mut forgotten = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Start { task, run, spec, env } => {
@@ -261,8 +294,7 @@ impl Dispatcher {
                 Effect::End { task, run, signal } => self.processes.end(task, run, signal),
                 Effect::Forget { task } => {
                     self.stdin.remove(&task);
-                    let folder = Arc::clone(&self.around.folder);
-                    self.around.workers.later(move || folder.remove(task));
+                    forgotten.push(task);
                 }
                 Effect::Event { seq, at, kind, task } => {
                     if kind.is_terminal() {
@@ -278,6 +310,15 @@ impl Dispatcher {
                 }
                 Effect::Exit => self.ended = true,
             }
+        }
+        self.remove_outputs(&forgotten);
+    }
+
+    /// Has the outputs of cleared tasks removed, in parts, so that other work on the workers comes between.
+    fn remove_outputs(&self, tasks: &[TaskId]) {
+        for part in tasks.chunks(REMOVALS) {
+            let (folder, part) = (Arc::clone(&self.around.folder), part.to_vec());
+            self.around.workers.later(move || part.into_iter().for_each(|task| folder.remove(task)));
         }
     }
 
@@ -328,7 +369,12 @@ impl Dispatcher {
     }
 
     fn subscribe(&mut self, answer: &Answer, params: SubscribeParams) {
-        let ids: Result<Vec<TaskId>, CoreError> =
+        if self.subscribers.count_of(answer.client().id) >= SUBSCRIPTIONS {
+            let message = format!("this connection has {SUBSCRIPTIONS} subscriptions, which is the limit");
+            let error = RpcError::new(ErrorKind::TooManyRequests, message);
+            return answer.refuse(&error.hint("use another connection"));
+        }
+        let ids: Result<HashSet<TaskId>, CoreError> =
             params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
         let ids = match ids {
             Ok(ids) => (!ids.is_empty()).then_some(ids),
@@ -342,7 +388,7 @@ impl Dispatcher {
         self.subscribers.begin(answer.client(), subscription, gap);
     }
 
-    fn write(&self, answer: Answer, task: &bgd_shared::id::TaskRef, data: Vec<u8>, eof: bool) {
+    fn write(&self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,
             Err(error) => return answer.refuse(&error.into()),
@@ -391,7 +437,7 @@ impl Dispatcher {
         tracing::info!(?changed, ?needs_restart, "configuration read");
         self.handle(Input::Configure(self.config.core_limits()));
         self.around.outputs.set_limit(self.config.limits.output_bytes.0);
-        self.subscribers.set_limit(self.config.limits.event_history_bytes());
+        self.subscribers.set_limit(self.config.limits.event_history_bytes);
         self.server_limits.send_replace(self.config.server_limits());
         self.identity.config_loaded = self.identity.config_path.exists();
         if let Some(answer) = asked {

@@ -6,14 +6,13 @@
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::exec::strays;
 use crate::exec::tree::{self, INSTANCE_MARK};
 use crate::lock::ProcessLock;
 use crate::sys::pidfd::PidFd;
@@ -106,7 +105,7 @@ fn sweep_one(path: &Path, id: &str) {
                 tracing::warn!(%error, "cannot end a process of a dead daemon");
             }
         }
-        if !wait_for_all(&left, deadline) {
+        if !strays::wait_for_all(&left, deadline) {
             tracing::warn!(instance = id, "some processes of a dead daemon do not end");
             break;
         }
@@ -121,30 +120,25 @@ fn sweep_one(path: &Path, id: &str) {
 /// that descend from them; never this daemon or one of its ancestors.
 fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     let mark = format!("{INSTANCE_MARK}={id}");
+    let output = path.join("output");
     let everyone = tree::processes_of_user();
-    let marked: Vec<i32> = everyone
-        .iter()
-        .copied()
-        .filter(|pid| tree::has_mark(*pid, mark.as_bytes()) || tree::appends_to(*pid, &path.join("output")))
-        .collect();
+    let is_marked = |pid: i32| tree::has_mark(pid, mark.as_bytes()) || tree::appends_to(pid, &output);
+    let marked: Vec<i32> = everyone.iter().copied().filter(|pid| is_marked(*pid)).collect();
     let sessions: HashSet<i32> =
         marked.iter().copied().filter(|pid| tree::session_of(*pid) == Some(*pid)).collect();
-    let in_session = |pid: &i32| tree::session_of(*pid).is_some_and(|session| sessions.contains(&session));
+    let in_session = |pid: i32| tree::session_of(pid).is_some_and(|session| sessions.contains(&session));
     let mut roots = marked;
-    roots.extend(everyone.into_iter().filter(in_session));
-    let spared = tree::ancestors_of_self();
+    roots.extend(everyone.into_iter().filter(|pid| in_session(*pid)));
+    let spared = tree::ancestors_of(std::process::id().cast_signed());
     let mut found = tree::descendants_of(&roots);
     found.retain(|pid| !spared.contains(pid));
     found.sort_unstable();
     found.dedup();
-    found.into_iter().filter_map(|pid| PidFd::open(pid).ok()).filter(|process| !process.has_ended()).collect()
-}
-
-fn wait_for_all(processes: &[PidFd], deadline: Instant) -> bool {
-    processes.iter().all(|process| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-        let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        matches!(poll(&mut fds, timeout), Ok(1..))
-    })
+    // The handle is taken first and the process looked at once more, as its number may be another's now.
+    let hold = |pid: i32| {
+        let process = PidFd::open(pid).ok()?;
+        let belongs = tree::ancestors_of(pid).into_iter().any(|pid| is_marked(pid) || in_session(pid));
+        (belongs && !process.has_ended()).then_some(process)
+    };
+    found.into_iter().filter_map(hold).collect()
 }

@@ -11,6 +11,7 @@ pub mod client;
 pub mod config;
 pub mod connection;
 pub mod core;
+pub mod descriptors;
 pub mod dirs;
 pub mod dispatcher;
 pub mod exec;

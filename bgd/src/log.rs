@@ -37,6 +37,8 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     let level =
         std::env::var("BGD_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_target(false);
+    // A log that can't be written must not end the daemon, as the word about it on standard error may.
+    let log = log.log_internal_errors(false);
     match target {
         Target::Stderr => log.without_time().with_writer(io::stderr).init(),
         Target::File => log.with_writer(Mutex::new(BoundedLog::open(state.join("bgd.log"))?)).init(),
@@ -63,8 +65,12 @@ impl BoundedLog {
     fn begin_anew(&mut self) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
-        fs::rename(&self.path, old)?;
-        *self = Self::open(std::mem::take(&mut self.path))?;
+        match fs::rename(&self.path, old) {
+            // Somebody has removed it already.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
+        *self = Self::open(self.path.clone())?;
         Ok(())
     }
 }

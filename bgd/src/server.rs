@@ -13,11 +13,13 @@ use bgd_shared::message::error_line;
 use bgd_shared::transport::{AsyncListener, AsyncStream};
 use interprocess::local_socket::traits::tokio::Listener as _;
 use nix::errno::Errno;
+use nix::sys::socket::SockFlag;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::client::{Client, ClientLimits};
 use crate::connection::serve;
+use crate::descriptors;
 use crate::mailbox::Calls;
 
 /// What the server allows.
@@ -61,7 +63,8 @@ pub async fn run(
                     }
                     let id = next_client.fetch_add(1, Ordering::Relaxed);
                     let client = Arc::new(Client::new(id, limits.client));
-                    connections.spawn(serve(stream, client, calls.clone(), limits.frame_bytes));
+                    let closing = closing.clone();
+                    connections.spawn(serve(stream, client, calls.clone(), limits.frame_bytes, closing));
                 }
                 Err(error) => spare.cope(&listener, &error).await,
             },
@@ -96,11 +99,19 @@ fn admit(stream: &AsyncStream, connections: usize, limits: &ServerLimits) -> Res
             "start your own"
         }));
     }
+    if descriptors::are_reserved(stream, descriptors::User::Client) {
+        return Err(no_descriptors());
+    }
     if connections >= limits.connections {
         tracing::warn!(limit = limits.connections, "a connection was refused: there are too many");
         return Err(too_many(format!("the daemon has {connections} connections, which is its limit")));
     }
     Ok(())
+}
+
+fn no_descriptors() -> RpcError {
+    tracing::warn!("no descriptors are left: a connection is refused");
+    too_many(format!("a connection was refused: {}", descriptors::NONE_LEFT))
 }
 
 fn too_many(message: String) -> RpcError {
@@ -134,8 +145,7 @@ impl Spare {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match errno {
             Some(Errno::EMFILE | Errno::ENFILE) if self.0.take().is_some() => {
-                tracing::warn!("no descriptors are left: a connection is refused");
-                if let Ok(accepted) = nix::sys::socket::accept(raw(listener)) {
+                if let Ok(accepted) = nix::sys::socket::accept4(raw(listener), SockFlag::SOCK_CLOEXEC) {
                     close_with_word(accepted);
                 }
                 self.refill();
@@ -155,7 +165,7 @@ fn raw(listener: &AsyncListener) -> std::os::fd::RawFd {
 }
 
 fn close_with_word(fd: std::os::fd::RawFd) {
-    let line = error_line(None, &too_many("the daemon has no descriptors left (RLIMIT_NOFILE)".to_owned()));
+    let line = error_line(None, &no_descriptors());
     let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_NOSIGNAL;
     let _ = nix::sys::socket::send(fd, &line, flags);
     let _ = nix::unistd::close(fd);

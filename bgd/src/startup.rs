@@ -6,7 +6,8 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::dispatcher::Dispatcher;
 use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::process::Surroundings;
 use crate::exec::spawner::{self, SpawnSettings};
+use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
 use crate::exec::{reaper, tree};
 use crate::instance::Instance;
@@ -114,7 +116,7 @@ pub fn main() -> ExitCode {
     let mut ready = match Ready::new(args.ready_fd) {
         Ok(ready) => ready,
         Err(error) => {
-            eprintln!("bgd: --ready-fd: {error}");
+            complain(&format!("--ready-fd: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -122,10 +124,15 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             ready.say(&format!("error {} {}\n", failure.code, failure.message));
-            eprintln!("bgd: {}", failure.message);
+            complain(&failure.message);
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Says on standard error why there is no daemon. If that is closed there is nobody to tell.
+fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "bgd: {message}");
 }
 
 fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
@@ -174,8 +181,9 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         move |error: io::Error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
     };
     let started = Instant::now();
-    prepare_process();
-    let (listener, is_own) = open_socket(&socket).map_err(failed(&socket.as_path().display().to_string()))?;
+    let nofile = prepare_process();
+    let strays = Strays::before_anything();
+    let (listener, is_own) = open_socket(&socket)?;
     let instance = Instance::begin(&state).map_err(failed(&state.display().to_string()))?;
     let cgroup = match config.tree {
         TreeMode::Auto => cgroups::prepare(&instance.id),
@@ -188,13 +196,18 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let (calls, facts, mailbox) = mailbox::new();
     let workers = Workers::start().map_err(failed("cannot start threads"))?;
     let folder = Arc::new(OutputFolder::open(instance.output()).map_err(failed("the output folder"))?);
-    let settings =
-        SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup: cgroup.clone() };
+    let settings = SpawnSettings {
+        instance: instance.id.clone(),
+        folder: Arc::clone(&folder),
+        cgroup: cgroup.clone(),
+        nofile,
+    };
     let orders = spawner::start(settings, &facts).map_err(failed("cannot start threads"))?;
     reaper::start().map_err(failed("SIGCHLD"))?;
     watch_signals(&facts).map_err(failed("signals"))?;
     let outputs =
         OutputWatch::start(Arc::clone(&folder), config.limits.output_bytes.0, facts.clone(), workers.clone());
+    let answering = workers.clone();
     let around = Surroundings { folder, outputs, workers, facts };
     let identity = Identity {
         instance: instance.id.clone(),
@@ -220,8 +233,13 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     if is_own && let Err(error) = fs::remove_file(socket.as_path()) {
         tracing::warn!(%error, "cannot remove the socket");
     }
-    end_strays();
-    instance.end();
+    // Answers that are being read from the output are still given.
+    answering.drain().await;
+    if strays.end() {
+        instance.end();
+    } else {
+        tracing::warn!("some processes do not end; the next daemon will try again");
+    }
     if let Some(cgroup) = cgroup {
         tree::remove_cgroup(&cgroup);
     }
@@ -233,16 +251,6 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends what escaped from its task's tree: such processes are children of this daemon.
-fn end_strays() {
-    for pid in tree::descendants_of(&tree::orphans()) {
-        if let Ok(process) = crate::sys::pidfd::PidFd::open(pid) {
-            tracing::warn!(pid, "ending a process that has left its task's tree");
-            let _ = process.signal(9);
-        }
-    }
-}
-
 /// Takes the lock of a socket; `None` if another daemon has it.
 fn take_lock(path: &Path) -> Result<Option<ProcessLock>, Failure> {
     ProcessLock::try_take(path)
@@ -250,37 +258,53 @@ fn take_lock(path: &Path) -> Result<Option<ProcessLock>, Failure> {
 }
 
 /// The socket to serve, and whether it is ours to remove: one of a service manager is not.
-fn open_socket(socket: &SocketPath) -> io::Result<(AsyncListener, bool)> {
+fn open_socket(socket: &SocketPath) -> Result<(AsyncListener, bool), Failure> {
+    let unusable =
+        |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", socket.as_path().display()));
     let mut passed = listenfd::ListenFd::from_env();
-    if let Some(listener) = passed.take_unix_listener(0)? {
-        listener.set_nonblocking(true)?;
-        return Ok((AsyncListener::try_from(OwnedFd::from(listener))?, false));
+    if let Some(listener) = passed.take_unix_listener(0).map_err(unusable)? {
+        listener.set_nonblocking(true).map_err(unusable)?;
+        let listener = AsyncListener::try_from(OwnedFd::from(listener)).map_err(unusable)?;
+        return Ok((listener, false));
     }
-    match fs::remove_file(socket.as_path()) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    Ok((listen(socket)?, true))
+    remove_stale(socket.as_path())?;
+    Ok((listen(socket).map_err(unusable)?, true))
 }
 
-/// What the process needs before it starts others.
-fn prepare_process() {
+/// Removes the socket of a daemon that is dead, and nothing else.
+fn remove_stale(path: &Path) -> Result<(), Failure> {
+    let taken = |what: &str| {
+        let message = format!("{} {what}; remove it, or choose another path for the socket", path.display());
+        Failure::new(NO_PERMISSION, message)
+    };
+    let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display()));
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(unusable(error)),
+        Ok(meta) if !meta.file_type().is_socket() => Err(taken("is not a socket")),
+        Ok(_) if UnixStream::connect(path).is_ok() => Err(taken("is the socket of another program")),
+        Ok(_) => fs::remove_file(path).map_err(unusable),
+    }
+}
+
+/// What the process needs before it starts others. Returns the limit of descriptors that it began with.
+fn prepare_process() -> Option<libc::rlimit> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
         tracing::warn!(%error, "no subreaper: processes that leave their tree are not found");
-    }
-    // The children get the limits of their submitters, not these.
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::warn!(%error, "cannot raise the limit of descriptors");
     }
     if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
         tracing::warn!(
             "this kernel does not list children (CONFIG_PROC_CHILDREN): trees end without stragglers only in cgroups"
         );
     }
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    if soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, "cannot raise the limit of descriptors");
+    }
+    Some(libc::rlimit { rlim_cur: soft, rlim_max: hard })
 }
 
 fn watch_signals(facts: &Facts) -> io::Result<()> {
@@ -321,7 +345,7 @@ impl Ready {
     /// Leaves the starter's session and folder. Not without `--ready-fd`: then it is a foreground program.
     fn detach(&self) {
         if self.0.is_some() {
-            // Fails only for a process that leads its group already, which is as good.
+            // Fails only for a process that leads its group already, as one of a service manager may.
             let _ = nix::unistd::setsid();
             let _ = std::env::set_current_dir("/");
         }

@@ -4,7 +4,7 @@
 //! One that reads slowly is behind, and when the history has gone on past it, it is told what it lost
 //! and its subscription ends.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use bgd_shared::event::{EventKind, Gap, GapKind};
@@ -30,7 +30,7 @@ pub struct Filter {
     /// Of this parent session.
     pub session: Option<String>,
     /// Of these tasks; `None` for all.
-    pub ids: Option<Vec<TaskId>>,
+    pub ids: Option<HashSet<TaskId>>,
 }
 
 impl Filter {
@@ -128,6 +128,11 @@ impl Subscribers {
     /// The number of the oldest event that is kept.
     fn first(&self) -> u64 {
         self.seq + 1 - self.history.len() as u64
+    }
+
+    /// How many subscriptions a client has.
+    pub fn count_of(&self, client: u64) -> usize {
+        self.by_client.get(&client).map_or(0, Vec::len)
     }
 
     /// Adds a subscriber. Returns its number, and what it asked for but can't have any more; give both

@@ -4,13 +4,23 @@
 //! belong to the last line that begins in it, because the kernel hands over a message's descriptors
 //! with its first byte and ends the read behind that message.
 
-/// A line that is longer than the limit. Its connection can't go on, as nobody knows where the next
-/// line begins.
+use crate::limits::FDS_PER_FRAME;
+
+/// A line that can't be taken. Its connection can't go on, as nobody knows where the next line begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a line is longer than the limit of {limit} bytes")]
-pub struct FrameTooLarge {
-    /// The limit in bytes, newline included.
-    pub limit: usize,
+pub enum FrameError {
+    /// It is longer than the limit.
+    #[error("a line is longer than the limit of {limit} bytes")]
+    TooLarge {
+        /// The limit in bytes, newline included.
+        limit: usize,
+    },
+    /// More came with it than may.
+    #[error("more than {limit} descriptors came with one line")]
+    TooManyAttachments {
+        /// How many may.
+        limit: usize,
+    },
 }
 
 /// One line, without its newline.
@@ -50,7 +60,10 @@ impl<A> FrameDecoder<A> {
         let mut attachments = attachments.into_iter().peekable();
         if attachments.peek().is_some() {
             let line = self.line_number + self.last_line_begun(bytes);
-            self.attachments.extend(attachments.map(|attachment| (line, attachment)));
+            // Complete lines are taken before more is read, so these are of one line; one over the limit
+            // tells, the rest is dropped at once.
+            let room = (FDS_PER_FRAME + 1).saturating_sub(self.attachments.len());
+            self.attachments.extend(attachments.take(room).map(|attachment| (line, attachment)));
         }
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -70,20 +83,23 @@ impl<A> FrameDecoder<A> {
     /// The next line, if one is complete. Empty lines are skipped.
     ///
     /// # Errors
-    /// [`FrameTooLarge`] as soon as a line can't end within the limit any more.
-    pub fn next_frame(&mut self) -> Result<Option<Frame<A>>, FrameTooLarge> {
+    /// [`FrameError`] as soon as a line can't end within the limit any more, or has too many attachments.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<A>>, FrameError> {
+        if self.attachments.len() > FDS_PER_FRAME {
+            return Err(FrameError::TooManyAttachments { limit: FDS_PER_FRAME });
+        }
         loop {
             let Some(length) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) else {
                 self.scanned = self.buffer.len();
                 if self.buffer.len() - self.start >= self.limit {
-                    return Err(FrameTooLarge { limit: self.limit });
+                    return Err(FrameError::TooLarge { limit: self.limit });
                 }
                 self.give_back();
                 return Ok(None);
             };
             let end = self.scanned + length;
             if end + 1 - self.start > self.limit {
-                return Err(FrameTooLarge { limit: self.limit });
+                return Err(FrameError::TooLarge { limit: self.limit });
             }
             let line = self.buffer[self.start..end].to_vec();
             self.start = end + 1;
@@ -169,6 +185,16 @@ mod tests {
     }
 
     #[test]
+    fn attachments_of_one_line_are_bounded() {
+        let mut decoder = FrameDecoder::new(1000);
+        for number in 0..20 {
+            decoder.push(b"x", [number]);
+        }
+        assert_eq!(decoder.attachments.len(), FDS_PER_FRAME + 1);
+        assert_eq!(decoder.next_frame(), Err(FrameError::TooManyAttachments { limit: FDS_PER_FRAME }));
+    }
+
+    #[test]
     fn an_endless_line_ends_at_the_limit() {
         let mut decoder = FrameDecoder::<u8>::new(1000);
         for _ in 0..99 {
@@ -176,7 +202,7 @@ mod tests {
             assert_eq!(decoder.next_frame(), Ok(None));
         }
         decoder.push(&[b'x'; 10], None);
-        assert_eq!(decoder.next_frame(), Err(FrameTooLarge { limit: 1000 }));
+        assert_eq!(decoder.next_frame(), Err(FrameError::TooLarge { limit: 1000 }));
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! ```
 
 pub mod client;
+pub mod encoding;
 pub mod error;
 pub mod event;
 pub mod fds;
@@ -24,6 +25,7 @@ pub mod id;
 pub mod limits;
 pub mod message;
 pub mod request;
+pub mod rlimit;
 pub mod socket;
 pub mod task;
 pub mod text;

@@ -24,6 +24,12 @@ pub const OUTPUT_HEAD_BYTES: u64 = 64 * 1024;
 /// The most descriptors that may travel with one line.
 pub const FDS_PER_FRAME: usize = 8;
 
+/// The most subscriptions of one connection.
+pub const SUBSCRIPTIONS: usize = 64;
+
+/// The most bytes that a page of `task.list` has, about; at least one task is on it.
+pub const LIST_PAGE_BYTES: usize = 1024 * 1024;
+
 /// The most tasks on one page of `task.list`.
 pub const LIST_PAGE: usize = 1000;
 

@@ -51,7 +51,8 @@ pub struct Request<'a> {
 pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
     let request: Request<'_> = match serde_json::from_slice(line) {
         Ok(request) => request,
-        Err(error) if error.is_data() => {
+        // Of a line such as `{}}` the object is read first, and what is wrong with the rest comes second.
+        Err(error) if error.is_data() && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => {
             let message = format!("not a JSON-RPC request: {error}");
             return Err(RpcError::new(ErrorKind::InvalidRequest, message)
                 .hint(r#"send one object a line: {"jsonrpc":"2.0","id":1,"method":"…","params":{…}}"#));
@@ -169,7 +170,12 @@ mod tests {
         let kind = |line: &str| parse_request(line.as_bytes()).unwrap_err().kind();
         assert_eq!(kind("{"), ErrorKind::ParseError);
         assert_eq!(kind("hello"), ErrorKind::ParseError);
-        assert_eq!(kind(&"[".repeat(100_000)), ErrorKind::InvalidRequest);
+        assert_eq!(kind("{}}"), ErrorKind::ParseError);
+        assert_eq!(kind(&"[".repeat(100_000)), ErrorKind::ParseError);
+        assert_eq!(
+            kind(&["[", "]"].map(|bracket| bracket.repeat(100_000)).concat()),
+            ErrorKind::InvalidRequest
+        );
         assert_eq!(kind("[]"), ErrorKind::InvalidRequest);
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":1}"#), ErrorKind::InvalidRequest);
         assert_eq!(kind(r#"{"jsonrpc":"1.0","method":"hello"}"#), ErrorKind::InvalidRequest);

@@ -5,9 +5,11 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use crate::encoding::Encoding;
 use crate::id::{TaskId, TaskRef};
 use crate::limits::BLOCK_TIMEOUT_MS;
-use crate::task::{Rlimits, Status, Summary, Task};
+use crate::rlimit::Rlimits;
+use crate::task::{Status, Summary, Task};
 use crate::text::{Env, OsText};
 
 /// A method of the protocol: its name with the types of its params and of its result.
@@ -289,42 +291,6 @@ pub struct OutputParams {
     /// Which stream, with `split`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<Stream>,
-}
-
-/// How bytes are written in a JSON string.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Encoding {
-    /// The bytes are the text.
-    #[default]
-    #[serde(rename = "utf-8")]
-    Utf8,
-    /// The text is base64 of the bytes.
-    #[serde(rename = "base64")]
-    Base64,
-}
-
-impl Encoding {
-    /// Writes bytes as text where they are UTF-8, else as base64.
-    pub fn encode(bytes: Vec<u8>) -> (String, Self) {
-        use base64::Engine as _;
-        match String::from_utf8(bytes) {
-            Ok(text) => (text, Self::Utf8),
-            Err(error) => {
-                let engine = base64::engine::general_purpose::STANDARD;
-                (engine.encode(error.as_bytes()), Self::Base64)
-            }
-        }
-    }
-
-    /// The bytes of a text that was written by [`Encoding::encode`].
-    pub fn decode(self, text: String) -> Result<Vec<u8>, base64::DecodeError> {
-        use base64::Engine as _;
-        match self {
-            Self::Utf8 => Ok(text.into_bytes()),
-            Self::Base64 => base64::engine::general_purpose::STANDARD.decode(text),
-        }
-    }
 }
 
 /// Result of `task.output`.

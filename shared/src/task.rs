@@ -1,7 +1,5 @@
 //! The task object, as every method returns it. The environment of a task is never in it.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
@@ -295,16 +293,3 @@ impl Summary {
         }
     }
 }
-
-/// A resource limit of a process, as `setrlimit` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Rlimit {
-    /// The limit in force; null for no limit.
-    pub soft: Option<u64>,
-    /// How far the soft one may be raised; null for no limit.
-    pub hard: Option<u64>,
-}
-
-/// Resource limits by the names that `prlimit` uses: `nofile`, `core`, `stack`, …
-pub type Rlimits = BTreeMap<String, Rlimit>;

@@ -70,7 +70,7 @@ pub fn connect(socket: &SocketPath) -> Result<Stream, ConnectError> {
     Ok(stream)
 }
 
-/// Asks the kernel who is at the other end, and refuses anybody but this user and root.
+/// Asks the kernel who is at the other end, and refuses anybody but this user.
 fn check_peer(stream: &impl std::os::fd::AsFd, socket: &SocketPath) -> Result<(), ConnectError> {
     let peer = crate::fds::peer_uid(stream).map_err(|source| ConnectError::no_daemon(socket, source))?;
     let me = nix::unistd::Uid::effective().as_raw();

@@ -20,8 +20,11 @@ pub mod bench;
 mod binaries;
 mod calls;
 mod daemon;
+pub mod docs;
 mod outcome;
 mod process;
+mod raw;
+pub mod user;
 pub mod wait;
 mod watch;
 
@@ -29,5 +32,6 @@ pub use self::binaries::{bgctl_path, bgd_path, helper_path};
 pub use self::daemon::{Builder, StartFailure, TestDaemon, Word};
 pub use self::outcome::Outcome;
 pub use self::process::{Process, processes_of};
+pub use self::raw::Raw;
 pub use self::watch::Watch;
 pub use bgd_shared as shared;

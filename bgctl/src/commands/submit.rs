@@ -6,35 +6,14 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use bgd_shared::request::{Stdin, SubmitParams, TaskSubmit};
-use bgd_shared::task::{Rlimit, Rlimits};
+use bgd_shared::rlimit;
 use bgd_shared::text::{Env, OsText};
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::stat::{Mode, umask};
 
 use crate::cli::SubmitArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-
-/// The names that `prlimit` has for the resources.
-const RESOURCES: [(&str, Resource); 16] = [
-    ("as", Resource::RLIMIT_AS),
-    ("core", Resource::RLIMIT_CORE),
-    ("cpu", Resource::RLIMIT_CPU),
-    ("data", Resource::RLIMIT_DATA),
-    ("fsize", Resource::RLIMIT_FSIZE),
-    ("locks", Resource::RLIMIT_LOCKS),
-    ("memlock", Resource::RLIMIT_MEMLOCK),
-    ("msgqueue", Resource::RLIMIT_MSGQUEUE),
-    ("nice", Resource::RLIMIT_NICE),
-    ("nofile", Resource::RLIMIT_NOFILE),
-    ("nproc", Resource::RLIMIT_NPROC),
-    ("rss", Resource::RLIMIT_RSS),
-    ("rtprio", Resource::RLIMIT_RTPRIO),
-    ("rttime", Resource::RLIMIT_RTTIME),
-    ("sigpending", Resource::RLIMIT_SIGPENDING),
-    ("stack", Resource::RLIMIT_STACK),
-];
 
 /// Submits, and prints the id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -71,7 +50,7 @@ fn params(args: SubmitArgs) -> Result<SubmitParams, Failure> {
         cwd: Some(folder(args.cwd.as_deref())?.into()),
         env: Some(environment(args.env)),
         umask: Some(own_umask()),
-        rlimits: rlimits(),
+        rlimits: rlimit::of_this_process(),
         stdin,
         split: args.split,
         time_limit_ms: args.time_limit,
@@ -113,15 +92,6 @@ fn own_umask() -> u32 {
     let mask = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     umask(mask);
     mask.bits() & 0o777
-}
-
-fn rlimits() -> Rlimits {
-    let bound = |value| (value != RLIM_INFINITY).then_some(value);
-    let one = |(name, resource): (&str, Resource)| {
-        let (soft, hard) = getrlimit(resource).ok()?;
-        Some((name.to_owned(), Rlimit { soft: bound(soft), hard: bound(hard) }))
-    };
-    RESOURCES.into_iter().filter_map(one).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::task::{Rlimits, Status, Summary};
+use bgd_shared::limits::LIST_PAGE_BYTES;
+use bgd_shared::rlimit::Rlimits;
+use bgd_shared::task::{Status, Summary};
 use bgd_shared::text::{Env, OsText};
 use serde::{Deserialize, Serialize};
 
@@ -254,8 +256,21 @@ impl Registry {
         };
         let more = found.len() > query.limit;
         found.truncate(query.limit);
+        let fits = self.how_many_fit(&found);
+        let more = more || fits < found.len();
+        found.truncate(fits);
         let tasks = found.iter().filter_map(|ordinal| self.tasks.get(ordinal)).cloned().collect();
         Page { tasks, next: more.then(|| found.last().copied()).flatten(), summary }
+    }
+
+    /// How many of these have room on one page; at least one.
+    fn how_many_fit(&self, found: &[Ordinal]) -> usize {
+        let mut bytes = 0;
+        let fits = found.iter().take_while(|ordinal| {
+            bytes += self.tasks.get(ordinal).map_or(0, |task| task.spec.text_bytes());
+            bytes <= LIST_PAGE_BYTES
+        });
+        fits.count().max(1)
     }
 
     fn newest_of_statuses(&self, statuses: &[Status], end: Ordinal, limit: usize) -> Vec<Ordinal> {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stdin;
-use bgd_shared::task::{Exit, Kind, Origin, Rlimits, Status};
+use bgd_shared::rlimit::Rlimits;
+use bgd_shared::task::{Exit, Kind, Origin, Status};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,18 @@ pub struct Spec {
     pub split: bool,
     /// How long it may run, in milliseconds.
     pub time_limit_ms: Option<u64>,
+}
+
+impl Spec {
+    /// The bytes of its texts: what the size of its task object depends on.
+    pub fn text_bytes(&self) -> usize {
+        let work = match &self.work {
+            Work::Argv(argv) => argv.iter().map(|text| text.as_bytes().len()).sum(),
+            Work::Shell(line) => line.as_bytes().len(),
+        };
+        let tags: usize = self.tags.iter().map(|tag| tag.len()).sum();
+        work + tags + self.cwd.as_bytes().len() + self.description.as_deref().map_or(0, str::len)
+    }
 }
 
 /// Why a task is being ended. The first reason is kept.
@@ -231,6 +244,15 @@ impl Task {
     /// Whether it has ended and no process of its tree is left.
     pub fn is_settled(&self) -> bool {
         matches!(&self.state, State::Finished(finished) if finished.lingering == Lingering::No)
+    }
+
+    /// Whether its process has begun, so that its output is there.
+    pub fn has_begun(&self) -> bool {
+        match &self.state {
+            State::Queued { .. } | State::Starting { .. } => false,
+            State::Running { .. } | State::Stopping { .. } => true,
+            State::Finished(finished) => finished.pid.is_some(),
+        }
     }
 
     /// When it wants to be looked at again.

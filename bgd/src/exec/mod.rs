@@ -5,5 +5,6 @@ pub mod output;
 pub mod process;
 pub mod reaper;
 pub mod spawner;
+pub mod strays;
 pub mod tree;
 pub mod workers;

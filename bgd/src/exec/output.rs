@@ -156,6 +156,8 @@ struct Tracked {
     size: [u64; 2],
     dropped: [u64; 2],
     ticks_to_tell: u32,
+    /// It has grown since subscribers heard of it.
+    untold: bool,
 }
 
 #[derive(Debug)]
@@ -198,7 +200,7 @@ impl OutputWatch {
 
     /// A task has begun to run.
     pub fn track(&self, task: TaskId, run: u32, split: bool) {
-        let tracked = Tracked { run, split, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0 };
+        let tracked = Tracked { run, split, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, untold: false };
         self.0.lock().insert(task, tracked);
         self.0.added.notify_one();
     }
@@ -212,7 +214,7 @@ impl OutputWatch {
         }
         let limit = self.0.limit();
         let bytes = self.0.folder.size(task, tracked.split);
-        if bytes <= limit {
+        if bytes <= limit / 2 {
             return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
         }
         let folder = Arc::clone(&self.0.folder);
@@ -238,12 +240,15 @@ impl Shared {
             self.lock().iter().map(|(task, known)| (*task, *known)).collect();
         let mut any = false;
         for (task, mut tracked) in running {
-            if look(&self.folder, task, &mut tracked, self.limit()) != Some(true) {
+            let Some(grown) = look(&self.folder, task, &mut tracked, self.limit()) else { continue };
+            if !grown && !tracked.untold {
                 continue;
             }
             any = true;
+            // What has grown is told, be it a tick later: a subscriber may wait for the last of it.
+            let tell = tracked.ticks_to_tell == 0;
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
-            let tell = tracked.ticks_to_tell == TELL_EVERY - 1;
+            tracked.untold = !tell;
             let bytes = tracked.size.iter().sum();
             // The task may have ended meanwhile; then its final size is told by `settle`.
             if let Some(known) = self.lock().get_mut(&task) {
@@ -259,8 +264,12 @@ impl Shared {
 /// Looks at a task's files and bounds them. Whether they have grown; `None` if they are gone.
 fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) -> Option<bool> {
     let mut grown = false;
-    let streams: &[Stream] =
-        if tracked.split { &[Stream::Stdout, Stream::Stderr] } else { &[Stream::Stdout] };
+    // The limit is a task's, so two streams share it.
+    let (streams, limit): (&[Stream], u64) = if tracked.split {
+        (&[Stream::Stdout, Stream::Stderr], limit / 2)
+    } else {
+        (&[Stream::Stdout], limit)
+    };
     for (index, stream) in streams.iter().enumerate() {
         let size = folder.stat(task, *stream)?.st_size.cast_unsigned();
         grown |= size != tracked.size[index];
@@ -276,15 +285,14 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
 }
 
 /// Waits for a first write, then ticks until nothing grows any more. There is a pause after every
-/// write, so that writes to files that nobody tracks cost no more than others.
+/// write, so that writes to files that nobody tracks cost no more than others. Without a watch it
+/// ticks while tasks run.
 async fn follow(shared: Arc<Shared>, watch: Option<FirstWrite>) {
     loop {
-        match &watch {
+        let armed = watch.as_ref().filter(|watch| watch.arm());
+        match armed {
+            // A write between the last look and arming would go unseen, so look once more.
             Some(watch) => {
-                if let Err(error) = watch.arm() {
-                    tracing::warn!(%error, "cannot watch the output folder");
-                }
-                // A write between the last look and arming would go unseen, so look once more.
                 if !tick_on_worker(&shared).await && watch.wait().await.is_err() {
                     return;
                 }
@@ -318,10 +326,14 @@ impl FirstWrite {
         Ok(Self { inotify, ready, folder: folder.to_path_buf() })
     }
 
-    fn arm(&self) -> io::Result<()> {
+    /// Begins to watch once more. False: the system has no watch to give.
+    fn arm(&self) -> bool {
         let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
-        self.inotify.add_watch(&self.folder, once)?;
-        Ok(())
+        let armed = self.inotify.add_watch(&self.folder, once);
+        if let Err(error) = &armed {
+            tracing::debug!(%error, "cannot watch the output folder");
+        }
+        armed.is_ok()
     }
 
     async fn wait(&self) -> io::Result<()> {
@@ -346,14 +358,14 @@ pub struct Part {
 }
 
 /// Reads a part of an output file. A part that was dropped is skipped, so that no invented NULs are
-/// returned. A file that is not there is empty: its task has not started.
+/// returned. `begun`: the task has started, so the file must be there; else it is empty.
 ///
 /// # Errors
 /// What the system says.
-pub fn read_part(path: &Path, offset: i64, limit: u64, dropped: u64) -> io::Result<Part> {
+pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64) -> io::Result<Part> {
     let mut file = match fs::File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Part::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !begun => return Ok(Part::default()),
         Err(error) => return Err(error),
     };
     let size = file.metadata()?.len();
@@ -425,7 +437,7 @@ mod tests {
         let mut got = Vec::new();
         let mut offset = 0;
         loop {
-            let part = read_part(&path, offset, 10_000, dropped).unwrap();
+            let part = read_part(&path, true, offset, 10_000, dropped).unwrap();
             if part.next == offset.cast_unsigned() {
                 break;
             }
@@ -441,9 +453,9 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("f");
         fs::write(&path, "0123456789").unwrap();
-        assert_eq!(read_part(&path, -3, 100, 0).unwrap().bytes, b"789");
-        assert_eq!(read_part(&path, -30, 2, 0).unwrap().bytes, b"01");
-        assert_eq!(read_part(&path, 30, 2, 0).unwrap().next, 10);
+        assert_eq!(read_part(&path, true, -3, 100, 0).unwrap().bytes, b"789");
+        assert_eq!(read_part(&path, true, -30, 2, 0).unwrap().bytes, b"01");
+        assert_eq!(read_part(&path, true, 30, 2, 0).unwrap().next, 10);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
@@ -18,6 +19,13 @@ use crate::core::Fact;
 use crate::mailbox::{Facts, Report};
 use crate::sys::pidfd::PidFd;
 use crate::sys::watch;
+
+/// How many processes of a tree without its leader are watched at once. When these have ended, the next
+/// ones are; so a large tree does not use up the descriptors.
+const WATCHED: usize = 8;
+
+/// How long a supervisor rests when it must try again and no event tells when.
+const REST: Duration = Duration::from_millis(100);
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -85,7 +93,8 @@ impl Processes {
         self.around.outputs.track(task, run, split);
         let files = self.around.folder.files(task, split);
         let tree = Tree { task, leader: pid, leader_is_ours: true, files, cgroup };
-        let supervisor = Supervisor { tree, run, around: self.around.clone(), orders, ending: None };
+        let supervisor =
+            Supervisor { tree, run, around: self.around.clone(), orders, ending: None, missed: false };
         tokio::spawn(supervisor.run(pidfd));
         self.supervised.insert(task, Supervised { run, control, input });
         pid
@@ -136,6 +145,8 @@ struct Supervisor {
     orders: async_mpsc::UnboundedReceiver<Control>,
     /// The signal that the tree was told to end with.
     ending: Option<i32>,
+    /// Not every process could be reached with it, so it is sent again.
+    missed: bool,
 }
 
 impl Supervisor {
@@ -143,7 +154,7 @@ impl Supervisor {
         let exit = match watch::process(pidfd) {
             Ok(pidfd) => {
                 self.until_ended(&pidfd).await;
-                pidfd.get_ref().reap()
+                self.reap(pidfd.get_ref()).await
             }
             // Without a watch nobody would learn of the end, and nothing may run unseen.
             Err(error) => {
@@ -160,7 +171,7 @@ impl Supervisor {
         if others {
             while !members.is_empty() {
                 if self.ending == Some(SIGKILL) {
-                    signal_all(&members, SIGKILL);
+                    self.signal(SIGKILL).await;
                 }
                 self.until_all_ended(members).await;
                 members = self.rest().await;
@@ -189,15 +200,28 @@ impl Supervisor {
             tokio::select! {
                 biased;
                 _ = pidfd.readable() => return,
-                order = self.orders.recv() => match order {
-                    Some(Control::Signal { signal, tree: false }) => send(pidfd.get_ref(), signal),
-                    Some(order) => self.obey(order).await,
-                    // The daemon is about to end and has told everybody else.
-                    None => {
-                        let _ = pidfd.readable().await;
-                        return;
-                    }
+                Some(order) = self.orders.recv() => match order {
+                    Control::Signal { signal, tree: false } => send(pidfd.get_ref(), signal),
+                    order => self.obey(order).await,
                 },
+                () = tokio::time::sleep(REST), if self.missed => {
+                    // Not all could be held; the leader is, by this handle.
+                    if let Some(signal) = self.ending {
+                        send(pidfd.get_ref(), signal);
+                        self.end_all(signal).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the ended leader away. A debugger may hold on to it for a while, and no event tells when it
+    /// lets go.
+    async fn reap(&self, pidfd: &PidFd) -> Exit {
+        loop {
+            match pidfd.reap() {
+                Some(exit) => return exit,
+                None => tokio::time::sleep(REST).await,
             }
         }
     }
@@ -211,12 +235,20 @@ impl Supervisor {
                 Err(error) => tracing::warn!(pid = member.pid, %error, "cannot watch a process"),
             }
         }
+        if watched.is_empty() {
+            tokio::time::sleep(REST).await;
+        }
         for handle in watched {
             loop {
                 tokio::select! {
                     biased;
                     _ = handle.readable() => break,
                     Some(order) = self.orders.recv() => self.obey(order).await,
+                    () = tokio::time::sleep(REST), if self.missed => {
+                        if let Some(signal) = self.ending {
+                            self.end_all(signal).await;
+                        }
+                    }
                 }
             }
         }
@@ -224,9 +256,7 @@ impl Supervisor {
 
     async fn obey(&mut self, order: Control) {
         match order {
-            Control::Signal { signal, .. } => {
-                signal_all(&self.members().await, signal);
-            }
+            Control::Signal { signal, .. } => drop(self.signal(signal).await),
             Control::End { signal } => self.end_all(signal).await,
         }
     }
@@ -239,11 +269,10 @@ impl Supervisor {
         {
             tracing::warn!(cgroup = %cgroup.display(), %error, "cgroup.kill failed");
         }
-        let members = self.members().await;
-        signal_all(&members, signal);
+        self.missed = !self.signal(signal).await;
         if signal != SIGKILL && signal != SIGCONT {
             // A stopped process can't obey.
-            signal_all(&members, SIGCONT);
+            self.signal(SIGCONT).await;
         }
     }
 
@@ -252,18 +281,26 @@ impl Supervisor {
         if self.tree.cgroup.is_none() && tree::orphans().is_empty() {
             return Vec::new();
         }
-        self.members().await
+        loop {
+            let tree = self.tree.clone();
+            match self.around.workers.run(move || tree.members(WATCHED)).await {
+                Some(Ok(members)) => return members,
+                Some(Err(error)) => {
+                    tracing::warn!(task = %self.tree.task, %error, "cannot look at a tree");
+                    tokio::time::sleep(REST).await;
+                }
+                None => {
+                    tracing::error!(task = %self.tree.task, "looking at a tree failed");
+                    tokio::time::sleep(REST).await;
+                }
+            }
+        }
     }
 
-    async fn members(&self) -> Vec<Member> {
+    /// Signals every process of the tree. False: not all could be reached.
+    async fn signal(&self, signal: i32) -> bool {
         let tree = self.tree.clone();
-        self.around.workers.run(move || tree.members()).await.unwrap_or_default()
-    }
-}
-
-fn signal_all(members: &[Member], signal: i32) {
-    for member in members {
-        send(&member.handle, signal);
+        self.around.workers.run(move || tree.signal(signal)).await.unwrap_or(false)
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{Stdin, Stream};
-use bgd_shared::task::Rlimits;
+use bgd_shared::rlimit::{RESOURCES, Rlimits};
 use bgd_shared::text::{Env, OsText};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -22,6 +22,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use super::output::OutputFolder;
 use super::tree::{INSTANCE_MARK, TASK_MARK};
 use crate::core::{Spec, Work};
+use crate::descriptors;
 use crate::mailbox::{Facts, Report};
 use crate::sys::pidfd::PidFd;
 use crate::sys::spawn::{ChildStack, Plan, SpawnError, Spawned, Stage, spawn};
@@ -65,6 +66,8 @@ pub struct SpawnSettings {
     pub folder: Arc<OutputFolder>,
     /// The cgroup under which each task gets its own.
     pub cgroup: Option<PathBuf>,
+    /// The limit of descriptors for tasks whose submitter names none: the daemon has raised its own.
+    pub nofile: Option<libc::rlimit>,
 }
 
 /// Two at once keep both cores busy, as the thread waits while the child executes its program.
@@ -143,10 +146,12 @@ impl Common {
     fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, Box<str>> {
         let StartOrder { task, spec, env, stdin, .. } = order;
         let folder = &self.settings.folder;
-        let create = |stream| {
-            folder.create(task, stream).map_err(|error| {
+        let create = |stream| -> Result<OwnedFd, Box<str>> {
+            let file = folder.create(task, stream).map_err(|error| {
                 format!("cannot create its output in {}: {}", folder.path().display(), say(&error))
-            })
+            })?;
+            let is_kept_back = descriptors::are_reserved(&file, descriptors::User::Task);
+            if is_kept_back { Err(descriptors::NONE_LEFT.into()) } else { Ok(file) }
         };
         let out = create(Stream::Stdout)?;
         let err = if spec.split { Some(create(Stream::Stderr)?) } else { None };
@@ -199,12 +204,13 @@ impl Common {
     ) -> Result<Spawned, SpawnError> {
         let argv: Vec<CString> = match &spec.work {
             Work::Argv(argv) => argv.iter().map(|text| c_string(text.as_bytes())).collect(),
-            Work::Shell(line) => vec![c_string(b"/bin/sh"), c_string(b"-c"), c_string(line.as_bytes())],
+            Work::Shell(line) => {
+                [b"/bin/sh".as_slice(), b"-c", b"--", line.as_bytes()].map(c_string).to_vec()
+            }
         };
         let name = argv.first().map(std::ffi::CString::as_bytes).unwrap_or_default();
         let programs = candidates(name, env.get("PATH"));
-        let rlimits =
-            spec.rlimits.as_ref().map(|limits| rlimits_to_set(limits, &self.own_limits)).unwrap_or_default();
+        let rlimits = self.rlimits(spec.rlimits.as_deref());
         let plan = Plan {
             programs: &programs,
             argv: &argv,
@@ -217,6 +223,16 @@ impl Common {
             cgroup,
         };
         spawn(&plan, stack)
+    }
+
+    fn rlimits(&self, wanted: Option<&Rlimits>) -> Vec<(i32, libc::rlimit)> {
+        let mut list = wanted.map(|wanted| rlimits_to_set(wanted, &self.own_limits)).unwrap_or_default();
+        if let Some(nofile) = self.settings.nofile
+            && wanted.is_none_or(|wanted| !wanted.contains_key("nofile"))
+        {
+            list.push((Resource::RLIMIT_NOFILE as i32, nofile));
+        }
+        list
     }
 
     /// The submitter's environment with the marks by which a process of ours is known.
@@ -256,26 +272,6 @@ fn candidates(name: &[u8], path: Option<&OsText>) -> Vec<CString> {
         .collect()
 }
 
-/// The resources by the names that `prlimit` uses.
-pub const RESOURCES: &[(&str, Resource)] = &[
-    ("as", Resource::RLIMIT_AS),
-    ("core", Resource::RLIMIT_CORE),
-    ("cpu", Resource::RLIMIT_CPU),
-    ("data", Resource::RLIMIT_DATA),
-    ("fsize", Resource::RLIMIT_FSIZE),
-    ("locks", Resource::RLIMIT_LOCKS),
-    ("memlock", Resource::RLIMIT_MEMLOCK),
-    ("msgqueue", Resource::RLIMIT_MSGQUEUE),
-    ("nice", Resource::RLIMIT_NICE),
-    ("nofile", Resource::RLIMIT_NOFILE),
-    ("nproc", Resource::RLIMIT_NPROC),
-    ("rss", Resource::RLIMIT_RSS),
-    ("rtprio", Resource::RLIMIT_RTPRIO),
-    ("rttime", Resource::RLIMIT_RTTIME),
-    ("sigpending", Resource::RLIMIT_SIGPENDING),
-    ("stack", Resource::RLIMIT_STACK),
-];
-
 fn own_limits() -> Vec<(&'static str, Resource, libc::rlimit)> {
     let limit = |(name, resource): &(&'static str, Resource)| {
         let (rlim_cur, rlim_max) = getrlimit(*resource).ok()?;
@@ -309,7 +305,7 @@ fn set_blocking(fd: &OwnedFd) -> nix::Result<()> {
 /// A system error in words, naming the limit that was met.
 fn say(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EMFILE) => "no descriptors are left (RLIMIT_NOFILE of the daemon)".to_owned(),
+        Some(Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
         Some(Errno::ENFILE) => "no descriptors are left in the whole system".to_owned(),
         Some(Errno::ENOSPC) => "no space is left on the disk".to_owned(),
         Some(Errno::EDQUOT) => "the disk quota is used up".to_owned(),
@@ -325,7 +321,7 @@ fn explain(spec: &Spec, error: SpawnError) -> String {
         (Stage::Clone, Errno::EAGAIN) => {
             "no more processes are allowed (RLIMIT_NPROC, or the system's limit)".to_owned()
         }
-        (Stage::Clone, Errno::EMFILE) => "no descriptors are left (RLIMIT_NOFILE of the daemon)".to_owned(),
+        (Stage::Clone, Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
         (Stage::Clone, _) => format!("cannot make a process: {why}"),
         (Stage::Session, _) => format!("cannot make a session: {why}"),
         (Stage::Cgroup, _) => format!("cannot join its cgroup: {why}"),

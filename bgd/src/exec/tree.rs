@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::id::TaskId;
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::output::OutputFiles;
@@ -35,6 +36,21 @@ pub struct Member {
     pub handle: PidFd,
 }
 
+impl Member {
+    /// Sends it a signal. One that has ended needs none.
+    pub fn send(&self, signal: i32) {
+        if let Err(error) = self.handle.signal(signal)
+            && errno(&error) != Errno::ESRCH
+        {
+            tracing::warn!(pid = self.pid, signal, %error, "cannot signal a process");
+        }
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(0))
+}
+
 /// What is known of a task's tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
@@ -51,20 +67,72 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Every living process of the tree. Blocks for a short time; to be called on a worker.
-    pub fn members(&self) -> Vec<Member> {
-        let pids = match &self.cgroup {
+    /// Living processes of the tree, so many at most. Blocks for a short time; to be called on a worker.
+    ///
+    /// # Errors
+    /// No descriptor is left to hold even one of them.
+    pub fn members(&self, at_most: usize) -> io::Result<Vec<Member>> {
+        let mut found = Vec::new();
+        for pid in self.pids() {
+            match self.member(pid) {
+                Ok(member) => found.extend(member),
+                Err(error) if found.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+            if found.len() == at_most {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sends a signal to every living process of the tree. Blocks as [`Self::members`] does. False: one
+    /// could not be reached, as no descriptor is left to hold it.
+    pub fn signal(&self, signal: i32) -> bool {
+        let mut reached_all = true;
+        // All are held before the first one is signalled, as its end may make others hard to find; fewer
+        // at a time where descriptors are short.
+        let mut held: Vec<Member> = Vec::new();
+        for pid in self.pids() {
+            let member = self.member(pid).or_else(|_| {
+                held.drain(..).for_each(|member| member.send(signal));
+                self.member(pid)
+            });
+            match member {
+                Ok(member) => held.extend(member),
+                Err(error) => {
+                    tracing::warn!(task = %self.task, pid, signal, %error, "cannot reach a process");
+                    reached_all = false;
+                }
+            }
+        }
+        held.drain(..).for_each(|member| member.send(signal));
+        reached_all
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        match &self.cgroup {
             Some(cgroup) => cgroup_pids(cgroup),
             None => self.descendants(),
+        }
+    }
+
+    /// The process of this number, if it lives and belongs to the tree; an error if that can't be known.
+    fn member(&self, pid: i32) -> io::Result<Option<Member>> {
+        let handle = match PidFd::open(pid) {
+            Ok(handle) => handle,
+            Err(error) => {
+                let is_short = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].contains(&errno(&error));
+                return if is_short { Err(error) } else { Ok(None) };
+            }
         };
-        let alive = |pid: i32| {
-            let handle = PidFd::open(pid).ok()?;
-            // The handle is taken first and the process looked at through /proc afterwards: if it was
-            // still alive then, the look was at the process that the handle holds.
-            let is_member = self.cgroup.is_some() || self.is_mine(pid);
-            (is_member && !is_zombie(pid) && !handle.has_ended()).then_some(Member { pid, handle })
+        // The handle is taken first and the process looked at through /proc afterwards: if it was
+        // still alive then, the look was at the process that the handle holds.
+        let is_member = match &self.cgroup {
+            Some(cgroup) => is_in_cgroup(pid, cgroup),
+            None => self.is_mine(pid),
         };
-        pids.into_iter().filter_map(alive).collect()
+        Ok((is_member && !is_zombie(pid) && !handle.has_ended()).then_some(Member { pid, handle }))
     }
 
     fn descendants(&self) -> Vec<i32> {
@@ -135,6 +203,16 @@ fn children_of(pid: i32) -> Vec<i32> {
 fn read_pids(path: &Path) -> Vec<i32> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Whether a process is in a cgroup of ours, or in one inside it: their names are ids of tasks.
+fn is_in_cgroup(pid: i32, cgroup: &Path) -> bool {
+    let name = cgroup.file_name().unwrap_or_default().to_string_lossy();
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    groups
+        .lines()
+        .filter_map(|line| line.strip_prefix("0::"))
+        .any(|path| path.split('/').any(|part| part == name))
 }
 
 fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
@@ -232,10 +310,10 @@ pub fn remove_cgroup(cgroup: &Path) {
     }
 }
 
-/// This process and its ancestors.
-pub fn ancestors_of_self() -> HashSet<i32> {
+/// A process and its ancestors.
+pub fn ancestors_of(pid: i32) -> HashSet<i32> {
     let mut found = HashSet::new();
-    let mut current = std::process::id().cast_signed();
+    let mut current = pid;
     while current > 0 && found.insert(current) {
         current = Stat::of(current).map_or(0, |stat| stat.parent);
     }

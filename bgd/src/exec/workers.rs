@@ -1,11 +1,12 @@
 //! A few threads for what blocks: reading output files, removing them, walking process trees.
 //!
 //! They are made at the start, not on demand, so that a process limit that is met later can't take
-//! them away. Their queue holds closures, of which callers keep few: a connection has a bounded number
-//! of requests, a task one walk at a time.
+//! them away. Their queue needs no bound of its own: a connection has a bounded number of requests, a
+//! task is walked once at a time, and removals come in large pieces.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use tokio::sync::oneshot;
@@ -36,7 +37,10 @@ impl Workers {
                     loop {
                         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                         match job {
-                            Ok(job) => job(),
+                            // A job that panics takes its answer with it, but not the thread.
+                            Ok(job) => {
+                                let _ = catch_unwind(AssertUnwindSafe(job));
+                            }
                             Err(mpsc::RecvError) => break,
                         }
                     }
@@ -50,6 +54,25 @@ impl Workers {
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
         // The threads live as long as this handle, so the queue is open.
         let _ = self.jobs.send(Box::new(job));
+    }
+
+    /// Waits until every job that was given so far is done.
+    pub async fn drain(&self) {
+        let all = Arc::new(Barrier::new(THREADS));
+        let waits: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (sender, receiver) = oneshot::channel::<()>();
+                let all = Arc::clone(&all);
+                self.later(move || {
+                    all.wait();
+                    let _ = sender.send(());
+                });
+                receiver
+            })
+            .collect();
+        for wait in waits {
+            let _ = wait.await;
+        }
     }
 
     /// Does a job and waits for what it returns; `None` if it panicked.

@@ -19,9 +19,11 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
     if keep.is_some_and(|fd| fd < LISTEN_FDS_START) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must be 3 or more"));
     }
-    let activated =
-        std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse::<RawFd>().ok()).unwrap_or(0);
-    let first = LISTEN_FDS_START + activated.clamp(0, 1024);
+    let first = LISTEN_FDS_START + activated();
+    for fd in LISTEN_FDS_START..first {
+        // SAFETY: fcntl on a number is harmless, whatever the number is.
+        let _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
     match keep {
         Some(keep) if keep >= first => {
             close_range(first, keep - 1);
@@ -34,6 +36,13 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
     Errno::result(unsafe { libc::fcntl(keep, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     // SAFETY: it is open, as fcntl has just said, and nothing in this process owns descriptors yet.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(keep) }))
+}
+
+/// How many descriptors a service manager has passed to this very process.
+fn activated() -> RawFd {
+    let number = |name| std::env::var(name).ok().and_then(|count| count.parse::<RawFd>().ok());
+    let is_for_us = number("LISTEN_PID") == Some(std::process::id().cast_signed());
+    number("LISTEN_FDS").filter(|_| is_for_us).unwrap_or(0).clamp(0, 1024)
 }
 
 #[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]

@@ -41,9 +41,10 @@ impl PidFd {
         Ok(())
     }
 
-    /// Takes away an ended child of ours, and tells how it ended.
+    /// Takes away an ended child of ours, and tells how it ended. `None`: it can't be taken away yet, as a
+    /// debugger holds on to it.
     #[allow(unsafe_code, reason = "the safe wrapper does not know the real-time signals")]
-    pub fn reap(&self) -> Exit {
+    pub fn reap(&self) -> Option<Exit> {
         // SAFETY: siginfo_t is plain data, for which all zeros is a value.
         let mut info = unsafe { std::mem::zeroed::<libc::siginfo_t>() };
         loop {
@@ -54,16 +55,16 @@ impl PidFd {
             match Errno::result(result) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
-                Err(error) => return Exit::Unknown(format!("waiting for it failed: {error}").into()),
+                Err(error) => return Some(Exit::Unknown(format!("waiting for it failed: {error}").into())),
             }
         }
         // SAFETY: after a successful waitid these are the fields that are set.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
         match (pid, info.si_code) {
-            (0, _) => Exit::Unknown("it was waited for before it had ended".into()),
-            (_, libc::CLD_EXITED) => Exit::Code(status),
-            (_, libc::CLD_KILLED | libc::CLD_DUMPED) => Exit::Signal(status),
-            (_, code) => Exit::Unknown(format!("the system reported the code {code}").into()),
+            (0, _) => None,
+            (_, libc::CLD_EXITED) => Some(Exit::Code(status)),
+            (_, libc::CLD_KILLED | libc::CLD_DUMPED) => Some(Exit::Signal(status)),
+            (_, code) => Some(Exit::Unknown(format!("the system reported the code {code}").into())),
         }
     }
 

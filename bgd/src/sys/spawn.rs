@@ -6,7 +6,6 @@
 //! make system calls and touch what [`Child`] points to: no allocation, no locks, no panics.
 
 use std::ffi::{CStr, CString};
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -245,11 +244,5 @@ unsafe fn exec(child: &Child) {
     }
     if refused {
         Errno::EACCES.set();
-    }
-}
-
-impl From<SpawnError> for io::Error {
-    fn from(error: SpawnError) -> Self {
-        error.errno.into()
     }
 }

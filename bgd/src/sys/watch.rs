@@ -18,6 +18,16 @@ pub fn process(pidfd: PidFd) -> io::Result<AsyncFd<PidFd>> {
     unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
+/// Watches a descriptor for room to write, and so for its other end to be closed.
+///
+/// # Errors
+/// The system watches no more descriptors.
+#[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
+pub fn writable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd stays open and the same until it is dropped.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::WRITABLE) }.map_err(io::Error::from)
+}
+
 /// Watches a descriptor for something to read.
 ///
 /// # Errors

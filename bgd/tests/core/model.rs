@@ -274,17 +274,7 @@ impl Model {
     fn request(&mut self, now: Now, to: ReplyTo, request: &Request) -> Result<(), CoreError> {
         match request {
             Request::Submit(command) => return self.submit(now, to, command),
-            Request::Retrieve { id, complete } => {
-                let task = self.find(id)?;
-                let (id, status) = (task.id, task.status());
-                if status == Status::Completed {
-                    task.retrieved_at.get_or_insert(now.wall);
-                } else if *complete {
-                    let error = task.verdict.clone().and_then(|(_, error)| error);
-                    return Err(CoreError::NotComplete(id, status, error.map(Into::into)));
-                }
-                self.reply(Some(to), Answer::Task(id, status));
-            }
+            Request::Retrieve { id, complete } => return self.retrieve(now, to, id, *complete),
             Request::Block { ids, timeout_ms, mode } => {
                 let tasks = self.find_all(ids)?;
                 let deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout).0);
@@ -341,6 +331,19 @@ impl Model {
                 self.wait(to, tasks, Kind::Shutdown { cancelled });
             }
         }
+        Ok(())
+    }
+
+    fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {
+        let task = self.find(id)?;
+        let (id, status) = (task.id, task.status());
+        if status == Status::Completed {
+            task.retrieved_at.get_or_insert(now.wall);
+        } else if complete {
+            let error = task.verdict.clone().and_then(|(_, error)| error);
+            return Err(CoreError::NotComplete(id, status, error.map(Into::into)));
+        }
+        self.reply(Some(to), Answer::Task(id, status));
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::memory::{self, Memory};
 use super::pipeline::{Pipeline, command, trivial};
 use super::report::{Figure, Row, Target, Unit};
 use super::stats::{median, micros};
-use super::timing::timed;
+use super::timing::{Pinned, timed};
 use super::{Bench, Result};
 use crate::TestDaemon;
 
@@ -66,7 +66,6 @@ impl Filled {
     /// nothing. The tasks are removed again.
     fn submits(&mut self, count: usize) -> Result<Submits> {
         let params = trivial(&self.daemon);
-        // A new connection: the other one's buffers have seen a lot.
         let mut pipeline = Pipeline::connect(&self.daemon)?;
         let mut times = Submits::default();
         let mut ids = Vec::new();
@@ -120,18 +119,20 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     }
     few.occupy()?;
     many.occupy()?;
+    let pinned = Pinned::with(&[few.daemon.process(), many.daemon.process()])?;
     let (mut at_few, mut at_many) = (Submits::default(), Submits::default());
     for _ in 0..bench.of(10, 40) {
         at_few.add(few.submits(50)?);
         at_many.add(many.submits(50)?);
     }
+    drop(pinned);
     let hello = |times: &Submits| Figure::new(median(&times.hello), Unit::Micros);
     let mut rows = vec![
         Row::new(format!("one submit with {most} finished tasks"))
             .peer_samples("the same with 100", &at_few.submit, Unit::Micros)
             .bgd_samples(&at_many.submit, Unit::Micros)
             .target(Target::RatioAtMost(1.2))
-            .note(format!("a hello takes {} and {}", hello(&at_few), hello(&at_many))),
+            .note(format!("on one processor; a hello takes {} and {}", hello(&at_few), hello(&at_many))),
         Row::new(format!("bgctl list of {most} tasks, first page, whole process"))
             .peer_samples("of none", &list_empty, Unit::Micros)
             .bgd_samples(&list_many, Unit::Micros)

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Result;
 use super::stats::float;
-use crate::{helper_path, wait};
+use crate::{Process, helper_path, wait};
 
 /// The monotonic time in nanoseconds, the same in all processes.
 pub fn now_ns() -> i64 {
@@ -29,6 +31,41 @@ pub fn timed(command: &mut Command, output: &Path) -> Result<(Duration, String)>
         return Err(format!("{command:?}: {status} {}", fs::read_to_string(errors)?).into());
     }
     Ok((time, fs::read_to_string(output)?))
+}
+
+/// Keeps this thread and some processes on one processor until it is dropped (the processes stay there).
+///
+/// A call and its answer cost either one switch or, between two processors, two wake-ups; which one, the
+/// scheduler decides once for a pair of processes and then keeps to it. On one processor all pairs are
+/// alike, and what is left is the work.
+pub struct Pinned {
+    before: CpuSet,
+}
+
+impl Pinned {
+    /// Moves them.
+    pub fn with(processes: &[Process]) -> Result<Self> {
+        let before = sched_getaffinity(None)?;
+        let processor = (0..CpuSet::MAX_CPU).find(|place| before.is_set(*place)).ok_or("no processor")?;
+        let mut one = CpuSet::new();
+        one.set(processor);
+        for thread in processes.iter().flat_map(Process::threads) {
+            match sched_setaffinity(Pid::from_raw(thread), &one) {
+                // It has ended since it was listed.
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        sched_setaffinity(None, &one)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // What was allowed before is allowed again.
+        let _ = sched_setaffinity(None, &self.before);
+    }
 }
 
 /// A task that ends at a moment of the bench's choice and writes down when that was: the program `stamp`.

@@ -1,0 +1,75 @@
+//! What has left its task's tree unseen: such processes are orphans of the daemon, and are ended with it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::tree;
+use crate::sys::pidfd::PidFd;
+
+/// How long killed processes have to be gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const SIGKILL: i32 = 9;
+
+/// Knows which children of this process are none of the daemon's.
+#[derive(Debug)]
+pub struct Strays {
+    spared: HashSet<i32>,
+}
+
+impl Strays {
+    /// To be called before anything is started: children that this process has by then are not the
+    /// daemon's (a shell may have started them and then become the daemon).
+    pub fn before_anything() -> Self {
+        Self { spared: tree::orphans().into_iter().collect() }
+    }
+
+    /// Ends every stray, and waits until they are gone. False: some do not end.
+    pub fn end(&self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let strays = self.find();
+            if strays.is_empty() {
+                return true;
+            }
+            for (pid, process) in &strays {
+                tracing::warn!(pid, "ending a process that has left its task's tree");
+                // One that has ended meanwhile needs no signal.
+                let _ = process.signal(SIGKILL);
+            }
+            if !wait_for_all(strays.iter().map(|(_, process)| process), deadline) {
+                return false;
+            }
+        }
+    }
+
+    fn find(&self) -> Vec<(i32, PidFd)> {
+        let mut roots = tree::orphans();
+        roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid));
+        let processes = tree::descendants_of(&roots).into_iter();
+        let open =
+            |pid| PidFd::open(pid).ok().filter(|process| !process.has_ended()).map(|process| (pid, process));
+        processes.filter_map(open).collect()
+    }
+}
+
+/// Whether a process is a daemon like this one, with tasks of its own: one of our tasks may have
+/// started it.
+fn is_daemon(pid: i32) -> bool {
+    let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    program(&pid.to_string()).is_some_and(|exe| Some(exe) == program("self"))
+}
+
+/// Waits until all of these have ended. False: the deadline came first.
+pub fn wait_for_all<'a>(processes: impl IntoIterator<Item = &'a PidFd>, deadline: Instant) -> bool {
+    processes.into_iter().all(|process| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut fds, timeout), Ok(1..))
+    })
+}

@@ -1,0 +1,36 @@
+//! Output and input of tasks as JSON strings: text where the bytes are UTF-8, else base64.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+/// How bytes are written in a JSON string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Encoding {
+    /// The bytes are the text.
+    #[default]
+    #[serde(rename = "utf-8")]
+    Utf8,
+    /// The text is base64 of the bytes.
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+impl Encoding {
+    /// Writes bytes as text where they are UTF-8, else as base64.
+    pub fn encode(bytes: Vec<u8>) -> (String, Self) {
+        match String::from_utf8(bytes) {
+            Ok(text) => (text, Self::Utf8),
+            Err(error) => (STANDARD.encode(error.as_bytes()), Self::Base64),
+        }
+    }
+
+    /// The bytes of a text that was written by [`Encoding::encode`].
+    pub fn decode(self, text: String) -> Result<Vec<u8>, base64::DecodeError> {
+        match self {
+            Self::Utf8 => Ok(text.into_bytes()),
+            Self::Base64 => STANDARD.decode(text),
+        }
+    }
+}

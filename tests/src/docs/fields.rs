@@ -1,0 +1,117 @@
+//! Lists of fields, as the schema has them.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::roff::{bold, entry, prose};
+use super::schema::referred;
+
+/// Whether a list is of what a client sends or of what it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// A client may leave out what is not required.
+    Sent,
+    /// The daemon leaves out what does not apply.
+    Received,
+}
+
+/// The fields of the object of this name, the required ones first.
+pub fn fields(document: &Value, name: &str, direction: Direction) -> String {
+    let object = &document["$defs"][name];
+    let Some(properties) = object["properties"].as_object().filter(|properties| !properties.is_empty())
+    else {
+        return prose("None.");
+    };
+    let required = |field: &str| {
+        object["required"].as_array().is_some_and(|required| required.iter().any(|name| name == field))
+    };
+    let mut names: Vec<&String> = properties.keys().collect();
+    names.sort_by_key(|name| (!required(name), *name));
+    let mut list = String::new();
+    for field in names {
+        let schema = &properties[field];
+        let word = match (required(field), direction) {
+            (true, _) => "",
+            (false, Direction::Sent) => ", optional",
+            (false, Direction::Received) => ", may be missing",
+        };
+        let kind = kind(document, schema);
+        // What would be null is left out, so that it is never null.
+        let kind = match (required(field), direction) {
+            (false, Direction::Received) => kind.strip_suffix(" or null").unwrap_or(&kind),
+            (true, _) | (false, Direction::Sent) => &kind,
+        };
+        let tag = format!("{} ({kind}{word})", bold(field));
+        list += &entry(&tag, schema["description"].as_str().unwrap_or_default());
+    }
+    list
+}
+
+/// The words of an enumeration with what they mean.
+pub fn words(document: &Value, name: &str) -> Vec<(String, String)> {
+    let alternatives = document["$defs"][name]["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let word = |schema: &Value| {
+        let word = schema["const"].as_str()?.to_owned();
+        Some((word, schema["description"].as_str().unwrap_or_default().to_owned()))
+    };
+    alternatives.iter().filter_map(word).collect()
+}
+
+/// The same as a list.
+pub fn list_of_words(document: &Value, name: &str) -> String {
+    words(document, name).iter().map(|(word, meaning)| entry(&bold(word), meaning)).collect()
+}
+
+/// What a value is, in a few words.
+fn kind(document: &Value, schema: &Value) -> String {
+    if let Some((name, definition)) = referred(document, schema) {
+        return named(document, &name, definition);
+    }
+    if let Some(alternatives) = schema["anyOf"].as_array() {
+        return alternatives.iter().map(|one| kind(document, one)).collect::<Vec<_>>().join(" or ");
+    }
+    match &schema["type"] {
+        Value::Array(kinds) => {
+            let one = |kind: &Value| simple(document, schema, kind.as_str().unwrap_or_default());
+            kinds.iter().map(one).collect::<Vec<_>>().join(" or ")
+        }
+        kind => simple(document, schema, kind.as_str().unwrap_or("any value")),
+    }
+}
+
+/// Types with a paragraph of their own have a word; enumerations are written out.
+fn named(document: &Value, name: &str, definition: &Value) -> String {
+    match name {
+        "TaskRef" => return "reference".to_owned(),
+        "TaskId" => return "id".to_owned(),
+        "OsText" => return "text".to_owned(),
+        "Env" => return "object of texts".to_owned(),
+        "Timestamp" => return "time".to_owned(),
+        _ => {}
+    }
+    let words: Vec<String> = words(document, name).iter().map(|(word, _)| bold(word)).collect();
+    match (words.len(), definition["type"].as_str()) {
+        (1..=5, _) => words.join(" or "),
+        (6.., _) => format!("one of the words under \\fI{name}\\fR"),
+        (0, _) => format!("\\fI{name}\\fR"),
+    }
+}
+
+fn simple(document: &Value, schema: &Value, kind: &str) -> String {
+    match kind {
+        "array" => format!("array of {}", plural(&self::kind(document, &schema["items"]))),
+        "object" => {
+            let mut text = "object".to_owned();
+            if schema["additionalProperties"].is_object() {
+                let _ = write!(text, " of {}", self::kind(document, &schema["additionalProperties"]));
+            }
+            text
+        }
+        other => other.to_owned(),
+    }
+}
+
+fn plural(word: &str) -> String {
+    if word.ends_with(|last: char| last.is_ascii_lowercase()) { format!("{word}s") } else { word.to_owned() }
+}

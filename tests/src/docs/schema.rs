@@ -1,0 +1,90 @@
+//! The JSON Schema of the protocol, made from the wire types.
+
+use std::collections::BTreeSet;
+
+use bgd_shared::error::RpcError;
+use bgd_shared::event::EventParams;
+use bgd_shared::request::method_schemas;
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+const DESCRIPTION: &str = "The wire types of bgd. `methods` has params and result of every method by its \
+    name, `notifications` what the daemon sends unasked, `error` what it answers in place of a result. A \
+    validator can be pointed at any of them, for instance at #/methods/task.submit/params.";
+
+/// The whole schema. Params are described as they are read, everything else as it is written: what may
+/// be left out in a request is always there in an answer.
+pub fn document() -> Value {
+    let mut reading = SchemaSettings::draft2020_12().into_generator();
+    let mut writing = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let mut methods = Map::new();
+    for ((name, params, _), (_, _, result)) in
+        method_schemas(&mut reading).into_iter().zip(method_schemas(&mut writing))
+    {
+        methods.insert(name.to_owned(), json!({ "params": params, "result": result }));
+    }
+    let event = writing.subschema_for::<EventParams>();
+    let error = writing.subschema_for::<RpcError>();
+    let notifications = json!({ "event": { "params": event } });
+    let of_methods = |part: &str| -> Vec<Value> {
+        methods.values().filter_map(|method| method.get(part)).cloned().collect()
+    };
+    let mut definitions = reachable(&mut reading, &of_methods("params"));
+    let mut written = vec![json!(notifications), json!(error)];
+    written.extend(of_methods("result"));
+    for (name, definition) in reachable(&mut writing, &written) {
+        let both = definitions.insert(name.clone(), definition.clone());
+        assert!(
+            both.is_none_or(|other| other == definition),
+            "{name} is read otherwise than it is written, so it needs two names"
+        );
+    }
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "bgd protocol",
+        "description": DESCRIPTION,
+        "protocol": bgd_shared::PROTOCOL,
+        "methods": methods,
+        "notifications": notifications,
+        "error": error,
+        "$defs": definitions,
+    })
+}
+
+/// The schema as it is checked in.
+pub fn text(document: &Value) -> String {
+    serde_json::to_string_pretty(document).expect("a schema is JSON") + "\n"
+}
+
+/// The definition that a schema refers to, if it does.
+pub fn referred<'a>(document: &'a Value, schema: &Value) -> Option<(String, &'a Value)> {
+    let name = schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;
+    Some((name.to_owned(), &document["$defs"][name]))
+}
+
+/// The definitions that are needed for these schemas.
+fn reachable(generator: &mut SchemaGenerator, from: &[Value]) -> Map<String, Value> {
+    let all = generator.take_definitions(true);
+    let mut found = Map::new();
+    let mut todo: Vec<String> = from.iter().flat_map(names_in).collect();
+    while let Some(name) = todo.pop() {
+        if let Some(definition) = all.get(&name)
+            && found.insert(name, definition.clone()).is_none()
+        {
+            todo.extend(names_in(definition));
+        }
+    }
+    found
+}
+
+fn names_in(schema: &Value) -> BTreeSet<String> {
+    match schema {
+        Value::Object(members) => {
+            let own = members.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix("#/$defs/"));
+            own.map(str::to_owned).into_iter().chain(members.values().flat_map(names_in)).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(names_in).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => BTreeSet::new(),
+    }
+}

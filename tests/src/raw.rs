@@ -1,0 +1,86 @@
+//! A connection that keeps no rule: what a broken or hostile client does to the daemon.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::wait::PATIENCE;
+
+/// A connection over which any bytes can be sent.
+#[derive(Debug)]
+pub struct Raw {
+    stream: BufReader<UnixStream>,
+}
+
+impl Raw {
+    /// Connects, whoever owns the socket.
+    #[track_caller]
+    pub fn connect(socket: &Path) -> Self {
+        Self::try_connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()))
+    }
+
+    /// The same, where it may fail.
+    pub fn try_connect(socket: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Sends a request.
+    #[track_caller]
+    pub fn request(&mut self, id: u64, method: &str, params: &Value) {
+        let line = serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.send(format!("{line}\n").as_bytes()).expect("the daemon reads");
+    }
+
+    /// The next line that the daemon sends; `None` when it has closed the connection.
+    #[track_caller]
+    pub fn receive(&mut self) -> Option<Value> {
+        let mut line = Vec::new();
+        match self.stream.read_until(b'\n', &mut line) {
+            Ok(0) => None,
+            Ok(_) => Some(serde_json::from_slice(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("nothing comes from the daemon: {error}"),
+        }
+    }
+
+    /// Sends a request and waits for the line that answers it.
+    #[track_caller]
+    pub fn call(&mut self, id: u64, method: &str, params: &Value) -> Value {
+        self.request(id, method, params);
+        self.receive().expect("the daemon answers")
+    }
+
+    /// Whether the daemon still serves this connection.
+    #[track_caller]
+    pub fn is_served(&mut self) -> bool {
+        self.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"served?\",\"method\":\"hello\"}\n").is_ok()
+            && self.receive().is_some_and(|answer| answer["id"] == "served?" && answer["error"].is_null())
+    }
+
+    /// Waits until the daemon closes, and drops what it sends until then.
+    #[track_caller]
+    pub fn closed(&mut self) {
+        match io::copy(&mut self.stream.by_ref(), &mut io::sink()) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+            Err(error) => panic!("the daemon does not close: {error}"),
+        }
+    }
+}
+
+impl AsFd for Raw {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
+    }
+}

@@ -1,0 +1,71 @@
+//! Tests that need another user than root, or root itself.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::thread;
+
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use tempfile::TempDir;
+
+use crate::binaries::{bgctl_path, bgd_path};
+
+/// Fails the test with a clear word where it is not run by root.
+#[track_caller]
+pub fn must_be_root() {
+    assert!(geteuid().is_root(), "this test changes users, mounts or cgroups: run it as root");
+}
+
+/// A user id that nothing on this machine runs as. `number` tells the tests of one process apart.
+pub fn unused_uid(number: u32) -> u32 {
+    200_000 + std::process::id() * 16 + number
+}
+
+/// Copies of the programs that every user can run, wherever the build folder is.
+#[derive(Debug)]
+pub struct Programs(TempDir);
+
+impl Programs {
+    /// Makes the copies.
+    #[track_caller]
+    pub fn copy() -> Self {
+        let folder = tempfile::Builder::new().prefix("bgd-programs-").tempdir_in("/tmp").expect("a folder");
+        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
+        open(folder.path()).expect("a folder of this user");
+        for program in [bgd_path(), bgctl_path()] {
+            let copy = folder.path().join(program.file_name().expect("a program has a name"));
+            fs::copy(&program, &copy).and_then(|_| open(&copy)).expect("a copy of a program");
+        }
+        Self(folder)
+    }
+
+    /// The folder with `bgd` and `bgctl`.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The end of a prelude that runs the copied daemon instead of the built one.
+    pub fn exec(&self) -> String {
+        format!("exec {}/bgd \"$@\" 3>&1 >/dev/null", self.path().display())
+    }
+}
+
+/// Does something as another user, with all that it starts: the kernel keeps the user of each thread.
+#[track_caller]
+pub fn as_user<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
+    must_be_root();
+    // They may have to be built, which needs the user who runs the tests.
+    bgd_path();
+    let switch_and_do = || {
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        set_thread_groups(&[]).expect("root may leave groups");
+        set_thread_res_gid(group, group, group).expect("root may change groups");
+        set_thread_res_uid(user, user, user).expect("root may change users");
+        job()
+    };
+    thread::scope(|scope| match scope.spawn(switch_and_do).join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

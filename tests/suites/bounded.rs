@@ -1,0 +1,167 @@
+//! Output that outgrows `limits.output_bytes` (decision 2): holes are punched, offsets stay true, the head
+//! and the tail are kept, and everybody who reads is told.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::OUTPUT_HEAD_BYTES;
+use bgd_shared::request::{
+    IdParams, OutputParams, OutputResult, Stdin, Stream, SubmitParams, TaskOutput, TaskResultOf,
+};
+use bgd_shared::task::{Status, Task};
+use bgd_tests::TestDaemon;
+
+const LIMIT: u64 = 1024 * 1024;
+
+/// Each line says where it is, so that whatever is read can be checked: 16 bytes with its number.
+const LINES: &str = "seq -f %015.0f 0 $(($1 / 16 - 1))";
+
+fn bounded() -> TestDaemon {
+    TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start()
+}
+
+fn lines(daemon: &TestDaemon, bytes: u64) -> Task {
+    let argv = ["sh", "-c", LINES, "sh", &bytes.to_string()].map(Into::into).to_vec();
+    let id = daemon.submit_with(&SubmitParams { argv: Some(argv), ..daemon.params() }).id;
+    daemon.block(&[id]).remove(0)
+}
+
+#[track_caller]
+fn check(bytes: &[u8], offset: u64) {
+    assert_eq!((offset % 16, bytes.len() % 16), (0, 0));
+    for (line, number) in bytes.chunks(16).zip(offset / 16..) {
+        assert_eq!(String::from_utf8_lossy(line), format!("{number:015}\n"));
+    }
+}
+
+fn part(daemon: &TestDaemon, id: TaskId, offset: i64, limit: u64) -> OutputResult {
+    let params = OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: None };
+    daemon.client().call::<TaskOutput>(&params).expect("task.output")
+}
+
+#[test]
+fn a_long_output_keeps_its_head_and_its_tail_and_little_disk() {
+    let daemon = bounded();
+    let size = 48 * LIMIT;
+    let task = lines(&daemon, size);
+    assert_eq!(task.status, Status::Completed);
+    let dropped = task.output.dropped_bytes;
+    assert_eq!((task.output.bytes, task.progress.output_bytes), (size, size), "offsets stay true");
+    let kept = size - dropped;
+    assert!((LIMIT - 64 * 1024..=LIMIT + 64 * 1024).contains(&kept), "{kept} bytes are kept");
+    let meta = fs::metadata(&task.output.path).unwrap();
+    assert_eq!(meta.len(), size);
+    assert!(meta.blocks() * 512 <= kept + 64 * 1024, "{} KiB of disk", meta.blocks() / 2);
+    let mut offset = 0;
+    let mut seen = 0;
+    while offset < size {
+        let piece = part(&daemon, task.id, offset.cast_signed(), 50_000 / 16 * 16);
+        check(piece.data.as_bytes(), piece.offset);
+        assert!(piece.next > offset);
+        if piece.offset > offset || piece.next - piece.offset > piece.data.len() as u64 {
+            assert!(piece.offset.max(piece.next) >= OUTPUT_HEAD_BYTES + dropped);
+        }
+        seen += piece.data.len() as u64;
+        (offset, _) = (piece.next, assert_eq!(piece.eof, piece.next == size));
+    }
+    assert_eq!(seen, kept, "head and tail, once each");
+}
+
+#[test]
+fn offsets_in_the_hole_go_on_behind_it() {
+    let daemon = bounded();
+    let task = lines(&daemon, 8 * LIMIT);
+    let behind = OUTPUT_HEAD_BYTES + task.output.dropped_bytes;
+    for offset in [OUTPUT_HEAD_BYTES, OUTPUT_HEAD_BYTES + 1, LIMIT, behind - 1, behind] {
+        let piece = part(&daemon, task.id, offset.cast_signed(), 160);
+        assert_eq!((piece.offset, piece.data.len()), (behind, 160));
+        check(piece.data.as_bytes(), behind);
+    }
+    let head = part(&daemon, task.id, 0, 200_000);
+    assert_eq!((head.data.len() as u64, head.next), (OUTPUT_HEAD_BYTES, behind));
+    let last = part(&daemon, task.id, -16, 100);
+    check(last.data.as_bytes(), 8 * LIMIT - 16);
+    let result = daemon.client().call::<TaskResultOf>(&IdParams { id: task.id.into() }).unwrap();
+    assert_eq!(result.truncated_bytes, 8 * LIMIT - 256 * 1024);
+    check(result.result.as_bytes(), result.truncated_bytes);
+}
+
+#[test]
+fn bgctl_leaves_the_hole_out_and_says_so() {
+    let daemon = bounded();
+    let task = lines(&daemon, 8 * LIMIT);
+    let behind = OUTPUT_HEAD_BYTES + task.output.dropped_bytes;
+    let id = task.id.to_string();
+    let head = usize::try_from(OUTPUT_HEAD_BYTES).unwrap();
+    for args in [&["output", &id][..], &["output", "--follow", &id], &["output", "--result", &id]] {
+        let outcome = daemon.run(args).success();
+        check(&outcome.stdout[..head], 0);
+        check(&outcome.stdout[head..], behind);
+        let word = format!("{} bytes were dropped", task.output.dropped_bytes);
+        assert!(outcome.stderr.contains(&word), "{args:?}: {}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{args:?}: {}", outcome.stderr);
+    }
+    let since = (behind + 32).to_string();
+    let outcome = daemon.run(&["output", "--since", &since, &id]).success();
+    check(&outcome.stdout, behind + 32);
+    assert_eq!(outcome.stderr, "", "nothing is missing there");
+    let tail = daemon.run(&["output", "--tail", "2", &id]).success();
+    check(&tail.stdout, 8 * LIMIT - 32);
+    assert_eq!(tail.stderr, "");
+    let everything = daemon.run(&["output", "--tail", "99999999", &id]).success();
+    assert_eq!(everything.stdout.len() as u64, task.output.bytes - task.output.dropped_bytes);
+}
+
+#[test]
+fn a_running_task_is_bounded_while_it_runs() {
+    let daemon = bounded();
+    let mut watch = daemon.watch();
+    let params = SubmitParams {
+        shell: Some("yes 0123456789abcde | head -c 33554432; cat".into()),
+        stdin: Some(Stdin::Pipe),
+        ..daemon.params()
+    };
+    let id = daemon.submit_with(&params).id;
+    let event = watch.until(|event| event.task.id == id && event.task.output.dropped_bytes > 0);
+    assert_eq!(event.task.status, Status::Running);
+    let path = event.task.output.path;
+    // Events are told of a growing output, so the last of them need not be the last look.
+    let head = fs::read(&path).unwrap()[..16].to_vec();
+    assert_eq!(head, b"0123456789abcde\n");
+    let outcome = daemon.run(&["output", &id.to_string()]).success();
+    assert!(!outcome.stdout.contains(&0), "no byte that the task did not write");
+    daemon.cancel(&[id]);
+    let blocks = fs::metadata(&path).unwrap().blocks() * 512;
+    assert!(blocks <= LIMIT + 128 * 1024, "{blocks} bytes of disk");
+}
+
+#[test]
+fn each_stream_of_a_split_task_is_bounded_by_itself() {
+    let daemon = bounded();
+    let line = format!("set -- {}; {LINES} >&2; echo short", 4 * LIMIT);
+    let params = SubmitParams { shell: Some(line.into()), split: true, ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!(task.output.bytes, 4 * LIMIT + 6);
+    assert_eq!(task.output.dropped_bytes, 0);
+    let dropped = task.output.stderr_dropped_bytes;
+    assert!(dropped >= 3 * LIMIT, "{dropped}");
+    assert_eq!(daemon.output(id), b"short\n");
+    assert_eq!(daemon.stream(id, Stream::Stderr).len() as u64, 4 * LIMIT - dropped);
+    let outcome = daemon.run(&["output", "--stderr", &id.to_string()]).success();
+    assert_eq!(outcome.stdout.len() as u64, 4 * LIMIT - dropped);
+    assert!(outcome.stderr.contains("were dropped"));
+    let outcome = daemon.run(&["output", &id.to_string()]).success();
+    assert_eq!((outcome.stdout.as_slice(), outcome.stderr.as_str()), (&b"short\n"[..], ""));
+}
+
+#[test]
+fn an_output_at_its_limit_loses_nothing() {
+    let daemon = bounded();
+    let task = lines(&daemon, LIMIT);
+    assert_eq!((task.output.bytes, task.output.dropped_bytes), (LIMIT, 0));
+    let outcome = daemon.run(&["output", &task.id.to_string()]).success();
+    check(&outcome.stdout, 0);
+    assert_eq!((outcome.stdout.len() as u64, outcome.stderr.as_str()), (LIMIT, ""));
+}

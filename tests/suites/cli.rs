@@ -1,0 +1,341 @@
+//! The command line as users and scripts meet it: every verb through the real `bgctl`.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{DaemonStatus, HelloResult, ListResult, TaskResult};
+use bgd_shared::task::{Status, Task};
+use bgd_tests::{Outcome, TestDaemon, bgctl_path};
+use serde_json::Value;
+
+fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
+    daemon.run(&[&["submit"], args].concat()).success().word()
+}
+
+/// Every verb with arguments that make it succeed: one at least for each, `ID` stands for a task that has
+/// ended and `RUNNING` for one that runs and has a pipe.
+const GOOD: &[&[&str]] = &[
+    &["submit", "--", "true"],
+    &["list"],
+    &["ls", "--all"],
+    &["status", "ID"],
+    &["output", "ID"],
+    &["output", "--result", "ID"],
+    &["block", "ID"],
+    &["signal", "RUNNING", "CONT"],
+    &["write", "RUNNING", "-n", "text"],
+    &["cancel", "ID"],
+    &["cancel", "--all"],
+    &["clear", "ID"],
+    &["clear", "--all"],
+    &["session", "end", "nobody"],
+    &["daemon", "start"],
+    &["daemon", "status"],
+    &["daemon", "reload"],
+    &["daemon", "stop"],
+];
+
+#[test]
+fn json_of_every_verb_is_exactly_one_line() {
+    let mut daemon = TestDaemon::start();
+    for args in GOOD {
+        let done = submitted(&daemon, &["--", "echo", "x"]).to_string();
+        let running = submitted(&daemon, &["--stdin-pipe", "--", "cat"]);
+        daemon.run(&["block", &done]).success();
+        daemon.wait_running(running);
+        let running = running.to_string();
+        let word = |arg: &&'static str| match *arg {
+            "ID" => done.clone(),
+            "RUNNING" => running.clone(),
+            other => other.to_owned(),
+        };
+        let words: Vec<String> = args.iter().map(word).collect();
+        let words: Vec<&str> = ["--json"].into_iter().chain(words.iter().map(String::as_str)).collect();
+        let outcome = daemon.run(&words).success();
+        assert!(outcome.stderr.is_empty(), "{words:?}: {}", outcome.stderr);
+        assert_eq!(outcome.stdout_text().matches('\n').count(), 1, "{words:?}: {}", outcome.stdout_text());
+        let value: Value = outcome.json();
+        assert!(value.is_object(), "{words:?}");
+        if !words.contains(&"stop") {
+            daemon.run(&["clear", "--all"]).success();
+        }
+    }
+    assert!(daemon.ended().success());
+}
+
+#[test]
+fn errors_go_to_stderr_with_a_hint_and_nothing_to_stdout() {
+    let daemon = TestDaemon::start();
+    let unknown = TaskId::random().to_string();
+    let failed = submitted(&daemon, &["--", "false"]).to_string();
+    daemon.run(&["block", &failed]).expect_code(1);
+    for (args, kind, code) in [
+        (&["status", &unknown][..], "task_not_found", 66),
+        (&["output", "--result", &failed], "not_complete", 65),
+        (&["signal", &failed, "TERM"], "not_running", 65),
+        (&["signal", &failed, "BOGUS"], "invalid_params", 2),
+        (&["block"], "usage", 2),
+        (&["list", "--limit", "0"], "usage", 2),
+        (&["bogus"], "usage", 2),
+    ] {
+        let outcome = daemon.run(args).expect_code(code);
+        assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty(), "{args:?}");
+        let json = daemon.run(&[&["--json"], args].concat()).expect_code(code);
+        assert!(json.stdout.is_empty(), "{args:?}");
+        assert_eq!(json.stderr.matches('\n').count(), 1, "{args:?}: {}", json.stderr);
+        let value: Value = serde_json::from_str(&json.stderr).expect("an object");
+        let data = &value["error"]["data"];
+        assert_eq!((&data["kind"], &data["exit_code"]), (&Value::from(kind), &Value::from(code)), "{args:?}");
+        assert!(!value["error"]["message"].as_str().unwrap().is_empty());
+    }
+    let told = daemon.run(&["status", &unknown]).expect_code(66).stderr;
+    assert!(told.starts_with("bgctl: ") && told.contains("\nhint: "), "{told}");
+}
+
+#[test]
+fn no_start_starts_nothing() {
+    let home = TestDaemon::home_only();
+    for args in [&["--no-start", "list"][..], &["submit", "--no-start", "--", "true"], &["daemon", "status"]]
+    {
+        let outcome = home.run(args).expect_code(69);
+        assert!(outcome.stdout.is_empty() && outcome.stderr.contains("daemon start"), "{}", outcome.stderr);
+    }
+    assert_eq!(home.run(&["daemon", "stop"]).success().stdout_text(), "no daemon is running\n");
+    assert!(!home.socket().exists() && home.processes().is_empty());
+}
+
+#[test]
+fn a_daemon_is_started_where_there_is_none() {
+    let home = TestDaemon::home_only();
+    let id = submitted(&home, &["--", "echo", "hello"]);
+    home.run(&["block", &id.to_string()]).success();
+    assert_eq!(home.run(&["output", &id.to_string()]).success().stdout, b"hello\n");
+    let process = home.process();
+    let again: HelloResult = home.run(&["--json", "daemon", "start"]).success().json();
+    assert_eq!(again.pid, process.pid());
+    assert!(home.run(&["daemon", "start"]).success().stdout_text().starts_with("already running"));
+    home.run(&["daemon", "stop"]).success();
+    assert!(!process.is_alive(), "stop returns when it is gone");
+    assert!(home.run(&["daemon", "start"]).success().stdout_text().starts_with("started, pid"));
+}
+
+#[test]
+fn the_socket_is_named_by_option_by_environment_or_by_default() {
+    let home = TestDaemon::home_only();
+    let other = home.home().join("other/bgd.sock");
+    fs::create_dir(other.parent().unwrap()).unwrap();
+    fs::set_permissions(other.parent().unwrap(), fs::Permissions::from_mode(0o700)).unwrap();
+    let status = |args: &[&str], env: Option<&str>| -> DaemonStatus {
+        let mut bgctl = home.bgctl(&[args, &["--json", "daemon", "status"]].concat());
+        bgctl.env_remove("BGD_SOCKET");
+        if let Some(socket) = env {
+            bgctl.env("BGD_SOCKET", socket);
+        }
+        Outcome::of(&mut bgctl).success().json()
+    };
+    let other = other.to_str().unwrap();
+    home.run(&["--socket", other, "daemon", "start"]).success();
+    home.run(&["daemon", "start"]).success();
+    let by_option = status(&["--socket", other], None);
+    let by_variable = status(&[], Some(other));
+    let by_default = status(&[], None);
+    assert_eq!(by_option.instance, by_variable.instance);
+    assert_ne!(by_option.instance, by_default.instance);
+    assert_eq!(by_default.socket, home.socket().to_str().unwrap());
+    let relative = home.run(&["--socket", "other/bgd.sock", "--json", "daemon", "status"]).success();
+    assert_eq!(relative.json::<DaemonStatus>().instance, by_option.instance, "from where the user is");
+    home.run(&["--socket", other, "daemon", "stop"]).success();
+}
+
+#[test]
+fn list_shows_tasks_in_columns_or_ids_only() {
+    let daemon = TestDaemon::start();
+    let good = submitted(&daemon, &["-d", "a good one", "--session", "s", "--", "true"]);
+    let bad = submitted(&daemon, &["--shell", "exit 3"]);
+    daemon.block(&[good, bad]);
+    let text = daemon.run(&["list"]).success().stdout_text();
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(rows.len(), 2);
+    assert_eq!((rows[0][0], rows[0][1], rows[0][4]), (&*bad.short(), "failed (3)", "exit 3"));
+    assert_eq!((rows[1][0], rows[1][1], rows[1][4]), (&*good.short(), "completed", "a good one"));
+    assert_eq!(daemon.run(&["ls", "-q"]).success().stdout_text(), format!("{bad}\n{good}\n"));
+    let only = |args: &[&str]| daemon.run(&[&["list", "-q"], args].concat()).success().stdout_text();
+    assert_eq!(only(&["--session", "s"]), format!("{good}\n"));
+    assert_eq!(only(&["--status", "failed,running"]), format!("{bad}\n"));
+    assert_eq!(only(&["--status", "pending"]), "");
+    let page = daemon.run(&["list", "-q", "--limit", "1"]).success();
+    assert_eq!(page.stdout_text(), format!("{bad}\n"));
+    assert!(page.stderr.contains("1 more"), "{}", page.stderr);
+    let result: ListResult = daemon.run(&["--json", "list", "--all"]).success().json();
+    assert_eq!((result.tasks.len(), result.summary.total(), result.next), (2, 2, None));
+}
+
+#[test]
+fn r38_a_list_of_more_than_a_page_is_fetched_in_pages() {
+    // The `(resumed)` column itself is tested beside its code (bgctl/src/render/table.rs) until a task can
+    // be resumed: `r38_a_resumed_task_says_so_behind_its_id`.
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let first = daemon.submit(&["sleep", "1000"]);
+    for _ in 0..1100 {
+        daemon.submit(&["true"]);
+    }
+    let all = daemon.run(&["list", "-q", "--all"]).success().stdout_text();
+    assert_eq!(all.lines().count(), 1101);
+    assert_eq!(all.lines().last(), Some(&*first.to_string()));
+    let some = daemon.run(&["list", "-q"]).success();
+    assert_eq!((some.stdout_text().lines().count(), some.stderr.contains("1001 more")), (100, true));
+    let limited = daemon.run(&["list", "-q", "--limit", "1050"]).success();
+    assert_eq!(limited.stdout_text().lines().count(), 1050);
+}
+
+#[test]
+fn status_is_a_page_without_colour_where_it_is_no_terminal() {
+    let daemon = TestDaemon::start();
+    let id =
+        submitted(&daemon, &["-d", "two\nlines \u{1b}[31m", "--tag", "t", "--shell", "echo out; exit 3"]);
+    daemon.block(&[id]);
+    let text = daemon.run(&["status", &id.to_string()[..8]]).success().stdout_text();
+    for part in [&id.to_string(), "failed", "exited with code 3", "echo out; exit 3", "out"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains('\u{1b}'), "{text}");
+    let task = daemon.run(&["--json", "status", &id.to_string()]).success().json::<TaskResult>().task;
+    assert_eq!((task.status, task.tags), (Status::Failed, vec!["t".to_owned()]));
+}
+
+/// Runs `bgctl` on a terminal, as `script` of util-linux makes one.
+fn on_a_terminal(daemon: &TestDaemon, args: &str, environment: &[(&str, &str)]) -> Option<String> {
+    let mut script = Command::new("script");
+    let line = format!("{} {args}", bgctl_path().display());
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.env_clear().envs(daemon.environment()).env("TERM", "xterm").envs(environment.iter().copied());
+    let output = script.stdin(Stdio::null()).output().ok()?;
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn colour_is_for_terminals_and_no_color_is_respected() {
+    let daemon = TestDaemon::start();
+    let id = submitted(&daemon, &["--", "false"]);
+    daemon.block(&[id]);
+    let Some(table) = on_a_terminal(&daemon, "list", &[]) else {
+        eprintln!("`script` is not installed: nothing is tested");
+        return;
+    };
+    assert!(table.contains("\u{1b}[") && table.contains("ID"), "{table:?}");
+    let plain = on_a_terminal(&daemon, "list", &[("NO_COLOR", "1")]).unwrap();
+    assert!(!plain.contains("\u{1b}[3") && plain.contains(&id.short()), "{plain:?}");
+    assert!(!daemon.run(&["list"]).success().stdout.contains(&0x1b));
+}
+
+#[test]
+fn the_verbs_do_what_they_say() {
+    let daemon = TestDaemon::start();
+    let id = submitted(&daemon, &["--stdin-pipe", "--", "cat"]).to_string();
+    daemon.run(&["write", &id, "no newline "]).success();
+    daemon.run(&["write", &id, "-n", "newline"]).success();
+    let mut from_stdin = daemon.bgctl(&["write", &id]);
+    let mut child = from_stdin.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"\xff\x00from stdin").unwrap();
+    assert!(child.wait().unwrap().success());
+    daemon.run(&["block", &id]).success();
+    assert_eq!(daemon.run(&["output", &id]).success().stdout, b"no newline newline\n\xff\0from stdin");
+
+    let ids = [submitted(&daemon, &["--", "sleep", "1000"]), submitted(&daemon, &["--", "sleep", "1000"])];
+    daemon.wait_running(ids[0]);
+    let (one, two) = (ids[0].to_string(), ids[1].to_string());
+    daemon.run(&["signal", &one, "KILL"]).success();
+    daemon.run(&["block", "--exit-code", &one]).expect_code(137);
+    let text = daemon.run(&["cancel", &one, &two]).success().stdout_text();
+    assert_eq!(text, format!("{one} already failed\n{two} cancelled\n"));
+    assert_eq!(daemon.run(&["clear", &one]).success().stdout_text(), "cleared 1\n");
+    assert_eq!(daemon.run(&["clear"]).success().stdout_text(), "cleared 2\n");
+    let mut in_session = daemon.bgctl(&["submit", "--", "sleep", "1000"]);
+    let task: TaskId = Outcome::of(in_session.env("BGD_SESSION", "tmux:%3")).success().word();
+    assert_eq!(daemon.task(task).session.as_deref(), Some("tmux:%3"));
+    daemon.run(&["session", "end", "tmux:%3"]).success();
+    assert_eq!(daemon.status().summary.total(), 0);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_reason_to_complain() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let id = daemon.submit_shell("yes | head -c 3000000");
+    daemon.block(&[id]);
+    daemon.submit(&["sleep", "1000"]);
+    for _ in 0..600 {
+        daemon.submit_with(&bgd_shared::request::SubmitParams {
+            argv: Some(vec!["true".into()]),
+            description: Some("x".repeat(300)),
+            ..daemon.params()
+        });
+    }
+    let id = id.to_string();
+    for args in [&["output", &id][..], &["list", "--all"], &["--json", "list", "--all"]] {
+        let mut bgctl = daemon.bgctl(args);
+        let mut child =
+            bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut [0; 2]).unwrap();
+        drop(stdout);
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!((child.wait().unwrap().code(), said.as_str()), (Some(141), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn each_verb_has_help_with_examples() {
+    let home = TestDaemon::home_only();
+    let root = home.run(&["--help"]).success().stdout_text();
+    for verb in bgctl::cli::Verb::NAMES {
+        assert!(root.contains(verb), "{verb}");
+        let outcome = home.run(&[verb, "--help"]).success();
+        let text = outcome.stdout_text();
+        assert!(outcome.stderr.is_empty());
+        assert!(
+            text.to_lowercase().contains("examples:") && text.contains(&format!("bgctl {verb}")),
+            "{verb}"
+        );
+    }
+    assert!(home.run(&["--version"]).success().stdout_text().starts_with("bgctl "));
+    assert!(home.processes().is_empty(), "help starts no daemon");
+}
+
+#[test]
+fn completions_are_scripts_that_their_shells_can_read() {
+    let home = TestDaemon::home_only();
+    for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
+        let script = home.run(&["completions", shell]).success().stdout;
+        let text = String::from_utf8(script).unwrap();
+        assert!(bgctl::cli::Verb::NAMES.iter().all(|verb| text.contains(verb)), "{shell}");
+        let path = home.home().join(shell);
+        fs::write(&path, text).unwrap();
+        // Of these only bash is sure to be installed.
+        match Command::new(shell).arg(check).arg(&path).output() {
+            Ok(output) => assert!(output.status.success(), "{shell}: {output:?}"),
+            Err(error) => assert_ne!(shell, "bash", "{error}"),
+        }
+    }
+    home.run(&["completions", "tcsh"]).expect_code(2);
+}
+
+#[test]
+fn daemon_verbs_tell_what_is_so() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 5\n").start();
+    let text = daemon.run(&["daemon", "status"]).success().stdout_text();
+    for part in [daemon.socket(), &daemon.config_path(), &daemon.state_dir()] {
+        assert!(text.contains(part.to_str().unwrap()), "{text}");
+    }
+    assert!(daemon.run(&["daemon", "reload"]).success().stdout_text().contains("nothing has changed"));
+    daemon.write_config("max_concurrent_tasks = 6\n");
+    assert!(daemon.run(&["daemon", "reload"]).success().stdout_text().contains("max_concurrent_tasks"));
+    let status: DaemonStatus = daemon.run(&["--json", "daemon", "status"]).success().json();
+    assert_eq!((status.limits.max_concurrent_tasks, status.pid), (6, daemon.pid()));
+    let task: Task = daemon.run(&["--json", "submit", "--", "true"]).success().json::<TaskResult>().task;
+    daemon.block(&[task.id]);
+}

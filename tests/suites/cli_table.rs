@@ -1,0 +1,141 @@
+//! The exit codes of `bgctl` are those of the table in the documentation, one case a code at least.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::thread;
+
+use bgctl::exit::TABLE;
+use bgd_shared::id::TaskId;
+use bgd_tests::{Outcome, TestDaemon};
+
+#[test]
+fn every_code_of_the_table_is_reached() {
+    let daemon = TestDaemon::start();
+    let submit = |line: &str| -> String {
+        let id: TaskId = daemon.run(&["submit", "--shell", line]).success().word();
+        id.to_string()
+    };
+    let good = submit("true");
+    let bad = submit("exit 3");
+    let killed = submit("kill -KILL $$");
+    let late = submit("exit 75");
+    let running = submit("sleep 1000");
+    daemon.run(&["block", &good, &bad, &killed, &late]).expect_code(1);
+    let unknown = TaskId::random().to_string();
+    let cases: &[(u8, &[&str])] = &[
+        (0, &["block", &good]),
+        (0, &["cancel", &good]),
+        (1, &["block", &good, &bad]),
+        (1, &["block", &killed]),
+        (2, &["block"]),
+        (2, &["no-such-verb"]),
+        (2, &["status", "xyz!"]),
+        (2, &["submit", "--cwd", "", "--", "true"]),
+        (2, &["signal", &running, "NOSUCH"]),
+        (65, &["output", "--result", &running]),
+        (65, &["output", "--result", &bad]),
+        (65, &["signal", &good, "TERM"]),
+        (65, &["clear", &running]),
+        (65, &["write", &good, "x"]),
+        (66, &["status", &unknown]),
+        (66, &["output", &unknown]),
+        (66, &["block", &good, &unknown]),
+        (66, &["cancel", &unknown]),
+        (66, &["clear", &unknown]),
+        (66, &["signal", &unknown, "TERM"]),
+        (66, &["write", &unknown, "x"]),
+        (66, &["events", "--task", &unknown]),
+        (75, &["block", "--timeout", "1ms", &running]),
+        (75, &["block", "--timeout", "1ms", "--exit-code", &running]),
+        (3, &["block", "--exit-code", &bad]),
+        (137, &["block", "--exit-code", &killed]),
+        (75, &["block", "--exit-code", &late]),
+    ];
+    for (code, args) in cases {
+        let outcome = daemon.run(args);
+        assert_eq!(outcome.code, i32::from(*code), "{args:?}: {}", outcome.stderr);
+        if ![0, 1, 75, 3, 137].contains(code) {
+            assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty(), "{args:?}");
+        }
+    }
+    daemon.run(&["cancel", &running]).success();
+    // The others are reached by the tests below.
+    let reached: Vec<u8> = cases.iter().map(|(code, _)| *code).chain([69, 70, 77, 78]).collect();
+    for (code, meaning) in TABLE {
+        assert!(reached.contains(&code.0), "{} ({meaning}) is not tested", code.0);
+    }
+    let help = daemon.run(&["--help"]).success().stdout_text();
+    assert!(TABLE.iter().all(|(_, meaning)| help.contains(&meaning[..meaning.len().min(20)])));
+}
+
+#[test]
+fn no_daemon_is_69() {
+    let home = TestDaemon::home_only();
+    home.run(&["--no-start", "list"]).expect_code(69);
+    home.run(&["daemon", "status"]).expect_code(69);
+    let mut none = home.bgctl(&["list"]);
+    let outcome = Outcome::of(none.env("BGD_DAEMON", "/no/such/bgd")).expect_code(69);
+    assert!(outcome.stderr.contains("/no/such/bgd") && outcome.stderr.contains("BGD_DAEMON"));
+    // One that ends without a word.
+    let mut silent = home.bgctl(&["list"]);
+    Outcome::of(silent.env("BGD_DAEMON", "/bin/true")).expect_code(69);
+}
+
+#[test]
+fn a_peer_that_talks_nonsense_is_70() {
+    let home = TestDaemon::home_only();
+    let folder = home.socket().parent().unwrap();
+    fs::create_dir(folder).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let listener = UnixListener::bind(home.socket()).unwrap();
+    let server = thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        stream.write_all(b"what?\n").unwrap();
+    });
+    let outcome = home.run(&["--no-start", "list"]).expect_code(70);
+    assert!(outcome.stdout.is_empty() && outcome.stderr.contains("can't read"), "{}", outcome.stderr);
+    server.join().unwrap();
+    fs::remove_file(home.socket()).unwrap();
+}
+
+#[test]
+fn a_full_daemon_is_70() {
+    let daemon = TestDaemon::builder().config("[limits]\ntasks = 1\n").start();
+    let id: TaskId = daemon.run(&["submit", "--", "true"]).success().word();
+    daemon.block(&[id]);
+    let outcome = daemon.run(&["submit", "--", "true"]).expect_code(70);
+    assert!(outcome.stderr.contains("hint: "), "{}", outcome.stderr);
+    daemon.run(&["clear"]).success();
+    let id: TaskId = daemon.run(&["submit", "--", "true"]).success().word();
+    daemon.block(&[id]);
+}
+
+#[test]
+fn a_socket_that_others_could_have_made_is_77() {
+    let home = TestDaemon::home_only();
+    let folder = home.socket().parent().unwrap();
+    fs::create_dir(folder).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let outcome = home.run(&["list"]).expect_code(77);
+    assert!(outcome.stderr.contains(folder.to_str().unwrap()), "{}", outcome.stderr);
+    fs::remove_dir(folder).unwrap();
+    std::os::unix::fs::symlink(home.home(), folder).unwrap();
+    home.run(&["list"]).expect_code(77);
+    home.run(&["--no-start", "list"]).expect_code(77);
+    fs::remove_file(folder).unwrap();
+}
+
+#[test]
+fn a_wrong_configuration_is_78() {
+    let home = TestDaemon::builder().config("max_concurent_tasks = 1\n").home_only();
+    let outcome = home.run(&["list"]).expect_code(78);
+    assert!(outcome.stderr.contains("did you mean `max_concurrent_tasks`"), "{}", outcome.stderr);
+    home.write_config("");
+    home.run(&["list"]).success();
+    home.write_config("max_concurrent_tasks = 0\n");
+    home.run(&["daemon", "reload"]).expect_code(78);
+    home.run(&["list"]).success();
+}

@@ -1,0 +1,272 @@
+//! Events: a completion is always told (R55), in order, without holes, after its effect; replay and gaps.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use bgd_shared::event::{Event, EventKind, Gap, News};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    ClearParams, EventsSubscribe, IdParams, SubmitParams, SubscribeParams, TaskClear, TaskGet,
+};
+use bgd_shared::task::Status;
+use bgd_tests::{TestDaemon, Watch};
+
+fn subscribe(daemon: &TestDaemon, params: &SubscribeParams) -> Watch {
+    Watch::new(daemon.client(), params)
+}
+
+fn since(seq: u64) -> SubscribeParams {
+    SubscribeParams { since: Some(seq), ..SubscribeParams::default() }
+}
+
+fn in_session(daemon: &TestDaemon, session: &str) -> TaskId {
+    let params = SubmitParams { shell: Some(":".into()), session: Some(session.into()), ..daemon.params() };
+    daemon.submit_with(&params).id
+}
+
+/// The kinds that say where a task is in its life, in the order in which they were told.
+fn life(watch: &mut Watch, id: TaskId) -> Vec<EventKind> {
+    let mut kinds = Vec::new();
+    while kinds.last().is_none_or(|kind: &EventKind| !kind.is_terminal()) {
+        let event = watch.until(|event| event.task.id == id);
+        if event.kind != EventKind::Output {
+            kinds.push(event.kind);
+        }
+    }
+    kinds
+}
+
+#[test]
+fn r55_a_completion_is_told_whether_or_not_anybody_blocked_on_it() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let [alone, awaited] = [(); 2].map(|()| daemon.submit(&["true"]));
+    daemon.block(&[awaited]);
+    for id in [alone, awaited] {
+        let mut replay = subscribe(&daemon, &since(0));
+        assert_eq!(
+            replay.until(|event| event.task.id == id && event.kind.is_terminal()).kind,
+            EventKind::Completed
+        );
+    }
+    let mut told: Vec<TaskId> =
+        (0..2).map(|_| watch.until(|event| event.kind.is_terminal()).task.id).collect();
+    told.sort_unstable();
+    let mut wanted = vec![alone, awaited];
+    wanted.sort_unstable();
+    assert_eq!(told, wanted);
+}
+
+#[test]
+fn each_way_through_life_is_told_in_its_order() {
+    use EventKind::{Cancelled, Completed, Failed, Started, Submitted};
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let mut watch = daemon.watch();
+    let good = daemon.submit(&["true"]);
+    assert_eq!(life(&mut watch, good), [Submitted, Started, Completed]);
+    let bad = daemon.submit(&["false"]);
+    assert_eq!(life(&mut watch, bad), [Submitted, Started, Failed]);
+    let missing = daemon.submit(&["no-such-program-here"]);
+    assert_eq!(life(&mut watch, missing), [Submitted, Failed], "it never ran");
+    let running = daemon.submit(&["sleep", "1000"]);
+    let pending = daemon.submit(&["true"]);
+    daemon.wait_running(running);
+    daemon.cancel(&[pending]);
+    assert_eq!(life(&mut subscribe(&daemon, &since(0)), pending), [Submitted, Cancelled]);
+    daemon.cancel(&[running]);
+    assert_eq!(life(&mut watch, running), [Submitted, Started, Cancelled]);
+    let clear = ClearParams { ids: vec![good.into()], ..ClearParams::default() };
+    daemon.client().call::<TaskClear>(&clear).unwrap();
+    assert_eq!(watch.until_kind(good, EventKind::Cleared).task.status, Status::Completed);
+}
+
+#[test]
+fn numbers_have_no_holes_and_everybody_hears_the_same() {
+    let daemon = TestDaemon::start();
+    let mut watches = [daemon.watch(), daemon.watch()];
+    let ids: Vec<TaskId> = (0..60).map(|_| daemon.submit(&["true"])).collect();
+    daemon.block(&ids);
+    let last = daemon.status().seq;
+    let mut heard: Vec<Vec<Event>> = Vec::new();
+    for watch in &mut watches {
+        let events: Vec<Event> = (watch.subscribed.seq..last).map(|_| watch.next_event()).collect();
+        let numbers: Vec<u64> = events.iter().map(|event| event.seq).collect();
+        assert_eq!(numbers, (watch.subscribed.seq + 1..=last).collect::<Vec<_>>());
+        assert!(events.windows(2).all(|pair| pair[0].at <= pair[1].at));
+        heard.push(events);
+    }
+    let mut replay = subscribe(&daemon, &since(0));
+    assert_eq!(replay.subscribed.seq, last);
+    heard.push((0..last).map(|_| replay.next_event()).collect());
+    assert!(heard[0] == heard[1] && heard[1] == heard[2], "a replay is what was told");
+    for id in ids {
+        let of = |kind| heard[0].iter().filter(|event| event.task.id == id && event.kind == kind).count();
+        let kinds = [EventKind::Submitted, EventKind::Started, EventKind::Completed];
+        assert_eq!(kinds.map(of), [1, 1, 1]);
+    }
+}
+
+#[test]
+fn the_effect_of_an_event_can_be_seen_when_it_is_told() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let mut client = daemon.client();
+    for _ in 0..30 {
+        let id = daemon.submit_shell("echo x");
+        let mut look = |kind| {
+            watch.until_kind(id, kind);
+            client.call::<TaskGet>(&IdParams { id: id.into() }).unwrap().task
+        };
+        look(EventKind::Submitted);
+        assert!(look(EventKind::Started).pid.is_some());
+        let task = look(EventKind::Completed);
+        assert_eq!((task.status, task.output.bytes), (Status::Completed, 2));
+        assert_eq!(daemon.output(id), b"x\n");
+    }
+}
+
+#[test]
+fn since_replays_what_came_after_it_and_goes_on() {
+    let daemon = TestDaemon::start();
+    let first = daemon.submit(&["true"]);
+    daemon.block(&[first]);
+    let middle = daemon.status().seq;
+    let second = daemon.submit(&["true"]);
+    daemon.block(&[second]);
+    let mut watch = subscribe(&daemon, &since(middle));
+    let event = watch.next_event();
+    assert_eq!((event.seq, event.task.id, event.kind), (middle + 1, second, EventKind::Submitted));
+    watch.until_kind(second, EventKind::Completed);
+    let third = daemon.submit(&["true"]);
+    assert_eq!(watch.until(|event| event.task.id == third).kind, EventKind::Submitted);
+    let mut from_the_future = subscribe(&daemon, &since(u64::MAX));
+    let fourth = daemon.submit(&["true"]);
+    from_the_future.until_kind(fourth, EventKind::Completed);
+    let mut without = daemon.watch();
+    let fifth = daemon.submit(&["true"]);
+    assert_eq!(without.next_event().task.id, fifth, "without `since` only what comes is told");
+    daemon.block(&[third, fourth, fifth]);
+}
+
+#[test]
+fn what_cannot_be_replayed_is_one_gap() {
+    let config = "[limits]\nevent_history_bytes = 4096\n";
+    let daemon = TestDaemon::builder().config(config).start();
+    let ids: Vec<TaskId> = (0..40).map(|_| daemon.submit(&["true"])).collect();
+    daemon.block(&ids);
+    let last = daemon.status().seq;
+    let mut watch = subscribe(&daemon, &since(3));
+    let gap = match watch.next_params().news {
+        News::Gap(gap) => gap,
+        News::Event(event) => panic!("{event:?}"),
+    };
+    let Gap { from, to, ended, .. } = gap;
+    assert_eq!((from, ended), (4, false));
+    assert!(to > 4 && to < last, "{gap:?}");
+    for seq in to + 1..=last {
+        assert_eq!(watch.next_event().seq, seq, "the rest is there, without holes");
+    }
+    let more = daemon.submit(&["true"]);
+    watch.until_kind(more, EventKind::Completed);
+}
+
+#[test]
+fn a_subscription_can_be_for_some_tasks_or_for_one_parent_session() {
+    let daemon = TestDaemon::start();
+    let mine = in_session(&daemon, "mine");
+    daemon.block(&[mine]);
+    let only = |ids: &[TaskId], session: Option<&str>| {
+        let ids = ids.iter().copied().map(Into::into).collect();
+        subscribe(&daemon, &SubscribeParams { ids, session: session.map(Into::into), since: Some(0) })
+    };
+    let mut by_session = only(&[], Some("mine"));
+    let mut by_id = only(&[mine], None);
+    let other = in_session(&daemon, "other");
+    daemon.block(&[other]);
+    let again = in_session(&daemon, "mine");
+    daemon.block(&[again]);
+    let mut seen = Vec::new();
+    while seen.last() != Some(&(again, EventKind::Completed)) {
+        let event = by_session.next_event();
+        assert_eq!(event.task.session.as_deref(), Some("mine"));
+        seen.push((event.task.id, event.kind));
+    }
+    assert!(seen.contains(&(mine, EventKind::Completed)), "also in a replay");
+    let clear = ClearParams { ids: vec![mine.into()], ..ClearParams::default() };
+    daemon.client().call::<TaskClear>(&clear).unwrap();
+    while by_id.next_event().kind != EventKind::Cleared {}
+    let unknown = SubscribeParams { ids: vec![TaskId::random().into()], ..SubscribeParams::default() };
+    assert!(daemon.client().call::<EventsSubscribe>(&unknown).is_err());
+}
+
+#[test]
+fn several_subscriptions_of_one_connection_are_told_apart() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let all = client.call::<EventsSubscribe>(&SubscribeParams::default()).unwrap().subscription;
+    let of_session = SubscribeParams { session: Some("s".into()), ..SubscribeParams::default() };
+    let some = client.call::<EventsSubscribe>(&of_session).unwrap().subscription;
+    assert_ne!(all, some);
+    let id = in_session(&daemon, "s");
+    let mut ends = Vec::new();
+    while ends.len() < 2 {
+        let params = client.next_news().unwrap();
+        if let News::Event(event) = params.news
+            && event.kind.is_terminal()
+        {
+            assert_eq!(event.task.id, id);
+            ends.push(params.subscription);
+        }
+    }
+    ends.sort_unstable();
+    assert_eq!(ends, [all, some]);
+}
+
+#[test]
+fn bgctl_prints_one_object_a_line_as_it_happens() {
+    let daemon = TestDaemon::start();
+    let first = in_session(&daemon, "s");
+    daemon.block(&[first]);
+    let spawn = |args: &[&str]| {
+        let mut bgctl = daemon.bgctl(args);
+        bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bgctl")
+    };
+    let first_id = first.to_string();
+    for args in [
+        &["events", "--since", "0"][..],
+        &["--json", "events", "--since", "0"],
+        &["events", "--since", "0", "--session", "s"],
+        &["events", "--since", "0", "--task", &first_id],
+    ] {
+        let mut child = spawn(args);
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut next = || serde_json::from_str::<Event>(&lines.next().unwrap().unwrap()).expect("an event");
+        assert_eq!(
+            (next().kind, next().kind, next().kind),
+            (EventKind::Submitted, EventKind::Started, EventKind::Completed)
+        );
+        let clear = ClearParams::default();
+        if args.contains(&"--task") {
+            daemon.client().call::<TaskClear>(&clear).unwrap();
+            assert_eq!(next().kind, EventKind::Cleared);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn bgctl_ends_with_the_daemon_and_says_so() {
+    let mut daemon = TestDaemon::start();
+    let id = daemon.submit(&["true"]);
+    let mut bgctl = daemon.bgctl(&["events", "--since", "0"]);
+    let mut child = bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains(&id.to_string()));
+    daemon.stop();
+    assert_eq!(child.wait().unwrap().code(), Some(69));
+    drop(lines);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(said.contains("daemon"), "{said}");
+}

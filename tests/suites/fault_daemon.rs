@@ -1,0 +1,245 @@
+//! The daemon's end, wanted and unwanted: nothing of its tasks stays behind (R09, R11).
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::request::{
+    BlockMode, BlockParams, DaemonShutdown, Hello, HelloParams, IdParams, ShutdownParams, SubmitParams,
+    TaskBlock, TaskGet,
+};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Process, TestDaemon, wait};
+use rustix::process::Signal;
+
+/// No grace is ever over in a test that does not want it to be.
+const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+
+/// A task with processes in its session, in sessions of their own, and without a parent.
+const TREE: &str = "sleep 1000 &
+    (sh -c 'echo $$ > forked; exec sleep 1000' &)
+    setsid -f sh -c 'echo $$ > session; exec sleep 1000'
+    setsid sh -c '(setsid sh -c \"echo \\$\\$ > both; exec sleep 1000\" >/dev/null 2>&1 &)'
+    env -i setsid -f sh -c 'echo $$ > clean; exec sleep 1000'
+    wait; sleep 1000";
+
+#[track_caller]
+fn noted(daemon: &TestDaemon, name: &str) -> Process {
+    let pid = wait::for_line(&daemon.home().join(name), "").trim().parse().expect("a process id");
+    Process::open(pid).expect("it lives")
+}
+
+#[track_caller]
+fn tree(daemon: &TestDaemon) -> Vec<Process> {
+    let id = daemon.submit_shell(TREE);
+    let mut processes: Vec<_> =
+        ["forked", "session", "both", "clean"].map(|name| noted(daemon, name)).into_iter().collect();
+    processes.push(Process::open(daemon.wait_running(id).pid.unwrap()).unwrap());
+    processes
+}
+
+/// Whether no instance has left files, except the one that runs (if it does).
+#[track_caller]
+fn nothing_is_left(daemon: &TestDaemon, running: usize) {
+    let instances = daemon.state_dir().join("instances");
+    let left: Vec<_> = fs::read_dir(instances).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left.len(), running, "{left:?}");
+    for path in left {
+        assert_eq!(fs::read_dir(path.join("output")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn r09_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end() {
+    let mut daemon = TestDaemon::start();
+    let done = daemon.submit(&["echo", "done"]);
+    daemon.block(&[done]);
+    let tree = tree(&daemon);
+    let instance = daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance;
+    daemon.kill9();
+    assert!(tree.iter().all(Process::is_alive), "a killed daemon can end nobody");
+
+    daemon.launch();
+    // Whoever is served by the new daemon finds the old tasks gone already.
+    assert!(tree.iter().all(|process| !process.is_alive()), "{tree:?}");
+    assert_eq!(daemon.task_processes().len(), 0);
+    nothing_is_left(&daemon, 1);
+    assert_eq!(daemon.status().summary.total(), 0);
+    let mut client = daemon.client();
+    assert_ne!(client.call::<Hello>(&HelloParams::default()).unwrap().instance, instance);
+    let error = client.call::<TaskGet>(&IdParams { id: done.into() }).unwrap_err();
+    assert_eq!(error.kind(), Some(ErrorKind::TaskNotFound));
+    daemon.run(&["status", &done.to_string()]).expect_code(66);
+}
+
+#[test]
+fn r09_clients_of_a_killed_daemon_are_told_and_bgctl_starts_the_next_one() {
+    let mut daemon = TestDaemon::start();
+    let tree = tree(&daemon);
+    let task = daemon.submit(&["sleep", "1000"]);
+    let mut waiting = daemon.client();
+    let params = BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All };
+    let call = waiting.send::<TaskBlock>(&params, &[]).unwrap();
+    daemon.wait_running(task);
+    daemon.kill9();
+    let error = waiting.answer::<TaskBlock>(call).unwrap_err();
+    assert!(matches!(error, ClientError::Closed | ClientError::Io(_)), "{error}");
+    daemon.run(&["--no-start", "list"]).expect_code(69);
+    assert!(tree.iter().all(Process::is_alive));
+    assert_eq!(daemon.run(&["list", "-q"]).success().stdout_text(), "");
+    assert!(tree.iter().all(|process| !process.is_alive()), "{tree:?}");
+    nothing_is_left(&daemon, 1);
+}
+
+#[test]
+fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut daemon =
+            TestDaemon::builder().config(format!("max_concurrent_tasks = 1\n{NO_HURRY}")).start();
+        let tree = tree(&daemon);
+        let waiting = daemon.submit(&["touch", "never"]);
+        let mut watch = daemon.watch();
+        daemon.process().signal(signal).unwrap();
+        // Whoever listens is told of the end of both before the daemon ends.
+        let mut cancelled = [(); 2].map(|()| watch.until(|event| event.kind == EventKind::Cancelled).task.id);
+        cancelled.sort_by_key(|id| *id == waiting);
+        assert!(cancelled[0] != waiting && cancelled[1] == waiting);
+        assert!(daemon.ended().success());
+        assert!(tree.iter().all(|process| !process.is_alive()), "{tree:?}");
+        assert!(!daemon.home().join("never").exists());
+        assert!(!daemon.socket().exists());
+        nothing_is_left(&daemon, 0);
+    }
+}
+
+/// A task that notes each SIGTERM and goes on.
+fn stubborn(daemon: &TestDaemon) -> Process {
+    let id = daemon.submit_shell("trap 'echo got it' TERM; echo ready; while :; do sleep 1000; done");
+    let task = daemon.wait_running(id);
+    wait::for_line(Path::new(&task.output.path), "ready");
+    Process::open(task.pid.unwrap()).unwrap()
+}
+
+fn output_of(process: &Process) -> std::path::PathBuf {
+    fs::read_link(process.proc("fd/1")).unwrap()
+}
+
+#[test]
+fn r11_a_second_signal_does_not_wait_for_the_grace() {
+    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let task = stubborn(&daemon);
+    let process = daemon.process();
+    process.signal(Signal::TERM).unwrap();
+    wait::for_line(&output_of(&task), "got it");
+    // Its clients are served while it waits for the grace, but it takes nothing new.
+    assert_eq!(daemon.status().summary.active(), 1);
+    let params = SubmitParams { argv: Some(vec!["true".into()]), ..daemon.params() };
+    let refused = daemon.client().call::<bgd_tests::shared::request::TaskSubmit>(&params).unwrap_err();
+    assert_eq!(refused.kind(), Some(ErrorKind::ShuttingDown));
+    process.signal(Signal::INT).unwrap();
+    assert!(daemon.ended().success());
+    assert!(!task.is_alive());
+    nothing_is_left(&daemon, 0);
+}
+
+#[test]
+fn r11_the_grace_of_a_shutdown_ends_with_sigkill() {
+    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let task = stubborn(&daemon);
+    let params = ShutdownParams { grace_ms: Some(100) };
+    assert_eq!(daemon.client().call::<DaemonShutdown>(&params).unwrap().cancelled, 1);
+    assert!(!task.is_alive());
+    assert!(daemon.ended().success());
+    nothing_is_left(&daemon, 0);
+}
+
+#[test]
+fn r03_sighup_reads_the_configuration_again() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let first = daemon.submit(&["sleep", "1000"]);
+    let second = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(first);
+    let log = daemon.state_dir().join("bgd.log");
+    daemon.write_config("max_concurrent_tasks = none");
+    daemon.process().signal(Signal::HUP).unwrap();
+    wait::for_line(&log, "configuration not taken over");
+    assert_eq!(daemon.task(second).status, Status::Pending);
+    daemon.write_config("max_concurrent_tasks = 2");
+    daemon.process().signal(Signal::HUP).unwrap();
+    daemon.wait_running(second);
+    assert_eq!(daemon.status().limits.max_concurrent_tasks, 2);
+    assert_eq!(daemon.task(first).status, Status::Running);
+}
+
+/// A wall clock that the test can move: what `clock_gettime` says plus what a file holds.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static volatile long *offset;
+__attribute__((constructor)) static void begin(void) {
+    int fd = open(getenv("TEST_CLOCK"), O_RDONLY | O_CLOEXEC);
+    void *page = fd < 0 ? MAP_FAILED : mmap(0, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    if (page != MAP_FAILED) offset = page;
+    if (fd >= 0) close(fd);
+}
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int result = syscall(SYS_clock_gettime, clock, time);
+    if (result == 0 && clock == CLOCK_REALTIME && offset) time->tv_sec += *offset;
+    return result;
+}
+"#;
+
+#[test]
+fn r22_a_clock_that_is_set_back_changes_no_timeout() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("clock.c"), folder.path().join("clock.so"));
+    let clock = folder.path().join("clock");
+    fs::write(&source, CLOCK).unwrap();
+    fs::write(&clock, [0; 4096]).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(built.expect("a C compiler is needed").success());
+    let preload = format!("export LD_PRELOAD={} TEST_CLOCK={}", library.display(), clock.display());
+    let daemon = TestDaemon::builder().prelude(preload).config(NO_HURRY).start();
+
+    let limited = SubmitParams {
+        argv: Some(vec!["sleep".into(), "1000".into()]),
+        time_limit_ms: Some(400),
+        ..daemon.params()
+    };
+    let limited = daemon.submit_with(&limited);
+    let endless = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(limited.id);
+    let params = BlockParams { ids: vec![endless.into()], timeout_ms: Some(400), mode: BlockMode::All };
+    let mut blocked = daemon.client();
+    let call = blocked.send::<TaskBlock>(&params, &[]).unwrap();
+    let uptime = daemon.status().uptime_ms;
+
+    let hour_back: i64 = -3600;
+    File::options().write(true).open(&clock).unwrap().write_all_at(&hour_back.to_ne_bytes(), 0).unwrap();
+
+    let answer = blocked.answer::<TaskBlock>(call).unwrap();
+    assert!(answer.timed_out);
+    let task = daemon.block(&[limited.id]).remove(0);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("timed out after 400ms")));
+    // What is shown follows the clock, and nothing else does.
+    assert!(task.completed_at.unwrap() < task.created_at, "the clock was not moved");
+    assert!(daemon.status().uptime_ms >= uptime);
+    let later = daemon.submit(&["echo", "later"]);
+    assert_eq!(daemon.block(&[later])[0].status, Status::Completed);
+    assert!(daemon.task(later).created_at < limited.created_at);
+    let listed = daemon.run(&["list", "-q"]).success().stdout_text();
+    let first = listed.lines().next().unwrap();
+    assert!(later.to_string().starts_with(first), "the newest is the first still: {listed}");
+    daemon.run(&["list"]).success();
+    daemon.run(&["status", &limited.id.to_string()]).success();
+    assert_eq!(daemon.cancel(&[endless])[0].status, Status::Cancelled);
+}

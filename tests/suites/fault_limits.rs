@@ -1,0 +1,215 @@
+//! What the system refuses: descriptors, processes, space. The daemon lives and says so.
+
+use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{CancelParams, IdParams, TaskGet, TaskSubmit};
+use bgd_tests::shared::request::{
+    ClearParams, DaemonStatusOf, NoParams, SubmitParams, TaskCancel, TaskClear,
+};
+use bgd_tests::shared::task::Status;
+use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
+use bgd_tests::{Process, Raw, TestDaemon, wait};
+
+const MANY: &str = "max_concurrent_tasks = 1000\n[grace]\ncancel = \"1h\"";
+
+/// Every start is over: each task runs with a process, or has failed.
+#[track_caller]
+fn all_begun(
+    daemon: &TestDaemon,
+    client: &mut bgd_tests::shared::client::Client,
+    ids: &[TaskId],
+) -> Vec<TaskId> {
+    let mut running = Vec::new();
+    for id in ids {
+        let task = client.call::<TaskGet>(&IdParams { id: (*id).into() }).unwrap().task;
+        match task.status {
+            Status::Running => {
+                if task.pid.is_none() {
+                    daemon.wait_running(*id);
+                }
+                running.push(*id);
+            }
+            Status::Failed => {
+                let error = task.error.unwrap();
+                assert!(error.contains("no descriptors are left (RLIMIT_NOFILE of the daemon)"), "{error}");
+            }
+            other => panic!("{id} is {other}"),
+        }
+    }
+    running
+}
+
+#[test]
+fn tasks_that_find_no_descriptor_say_so_and_nothing_else_dies() {
+    let daemon = TestDaemon::builder().config(MANY).prelude("ulimit -n 64").start();
+    let mut client = daemon.client();
+    let params = SubmitParams { argv: Some(vec!["sleep".into(), "1000".into()]), ..daemon.params() };
+    let mut ids = Vec::new();
+    let mut failed = 0;
+    let mut watch = daemon.watch();
+    for _ in 0..100 {
+        ids.push(client.call::<TaskSubmit>(&params).unwrap().task.id);
+        let id = *ids.last().unwrap();
+        let event = watch
+            .until(|event| event.task.id == id && (event.kind.is_terminal() || event.task.pid.is_some()));
+        failed += usize::from(event.task.status == Status::Failed);
+    }
+    let running = all_begun(&daemon, &mut client, &ids);
+    assert_eq!(running.len() + failed, 100);
+    assert!(running.len() > 8 && failed > 50, "{} run, {failed} failed", running.len());
+    // What runs can be seen and ended, and what is submitted next runs.
+    let (first, rest) = running.split_first().unwrap();
+    assert_eq!(daemon.status().summary.running, running.len() as u64);
+    assert_eq!(daemon.cancel(&[*first])[0].status, Status::Cancelled);
+    daemon.cancel(rest);
+    let next = daemon.submit(&["echo", "again"]);
+    assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
+    assert_eq!(daemon.output(next), b"again\n");
+}
+
+#[test]
+fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks() {
+    let daemon = TestDaemon::builder().config(MANY).prelude("ulimit -n 64").start();
+    let mut inside = daemon.client();
+    // A tree that takes a walk to be ended.
+    let id =
+        daemon.submit_shell("setsid -f sh -c 'echo $$ > note; exec sleep 1000'; sleep 1000 & sleep 1000");
+    daemon.wait_running(id);
+    wait::for_line(&daemon.home().join("note"), "");
+    let processes = daemon_children(&daemon);
+    assert!(processes.len() >= 2, "{processes:?}");
+    let mut clients = Vec::new();
+    let refused = loop {
+        let mut client = Raw::connect(daemon.socket());
+        if !client.is_served() {
+            break Raw::connect(daemon.socket()).receive();
+        }
+        clients.push(client);
+        assert!(clients.len() < 64);
+    };
+    let refused = refused.expect("a word");
+    assert_eq!(refused["error"]["data"]["kind"], "too_many_connections", "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("RLIMIT_NOFILE"), "{refused}");
+    let outside = bgd_tests::shared::client::Client::connect(daemon.socket_path())
+        .and_then(|mut client| client.call::<DaemonStatusOf>(&NoParams {}))
+        .unwrap_err();
+    assert_eq!(outside.kind(), Some(ErrorKind::TooManyConnections), "{outside}");
+
+    // Those who are inside notice nothing: a task can be submitted, looked at and ended with its tree.
+    let cancel = CancelParams { ids: vec![id.into()], ..CancelParams::default() };
+    assert_eq!(inside.call::<TaskCancel>(&cancel).unwrap().tasks[0].status, Status::Cancelled);
+    assert!(processes.iter().all(|process| !process.is_alive()), "{processes:?}");
+    assert!(clients.iter_mut().all(Raw::is_served));
+    drop(clients);
+    // The daemon learns of the ends one by one; the calls inside go on meanwhile.
+    while inside.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections > 1 {}
+    let next = daemon.submit(&["echo", "again"]);
+    assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
+    assert_eq!(daemon.output(next), b"again\n");
+}
+
+/// All processes of the home but the daemon, which is known without a connection.
+fn daemon_children(daemon: &TestDaemon) -> Vec<Process> {
+    let me = daemon.pid();
+    daemon.processes().into_iter().filter(|process| process.pid() != me).collect()
+}
+
+#[test]
+fn a_refused_fork_fails_the_task_alone() {
+    let programs = Programs::copy();
+    as_user(unused_uid(2), || {
+        // The limit counts processes and threads of the user: the daemon's own, this thread, and a few more.
+        let prelude = format!("prlimit --nproc=20 --pid $$\n{}", programs.exec());
+        let daemon = TestDaemon::builder().config(MANY).prelude(prelude).start();
+        let mut watch = daemon.watch();
+        let mut running = Vec::new();
+        let error = loop {
+            let id = daemon.submit(&["sleep", "1000"]);
+            let task = watch
+                .until(|event| event.task.id == id && (event.kind.is_terminal() || event.task.pid.is_some()));
+            match task.task.status {
+                Status::Running => running.push(id),
+                status => break (status, task.task.error.unwrap()),
+            }
+            assert!(running.len() < 40, "there is no limit");
+        };
+        let word = "no more processes are allowed (RLIMIT_NPROC, or the system's limit)";
+        assert_eq!(error, (Status::Failed, word.to_owned()));
+        assert!(running.len() > 3, "{} run", running.len());
+        // A task that forks gets the refusal itself; here it finds no place to begin with.
+        assert_eq!(daemon.status().summary.running, running.len() as u64);
+        // As soon as there is room everything works again, the walk through trees included.
+        daemon.cancel(&running);
+        let id = daemon.submit_shell("setsid -f sleep 1000; sleep 1000 & echo forked");
+        let task = daemon.block(&[id]).remove(0);
+        assert_eq!((task.status, task.lingering), (Status::Completed, true));
+        assert!(!daemon.cancel(&[id])[0].lingering);
+        assert_eq!(daemon.output(id), b"forked\n");
+    });
+}
+
+/// A daemon that has a small disk of its own under its state folder. The disk is in a mount namespace and
+/// so goes away with the last process in there.
+fn on_a_small_disk(options: &str) -> TestDaemon {
+    must_be_root();
+    let mount =
+        format!("mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && exec \"$0\" \"$@\"");
+    let prelude = format!("exec unshare --mount sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
+    TestDaemon::builder().prelude(prelude).start()
+}
+
+/// Removes every finished task, and waits until their files are gone: that happens soon after.
+#[track_caller]
+fn clear(daemon: &TestDaemon) {
+    let mut client = daemon.client();
+    client.call::<TaskClear>(&ClearParams::default()).unwrap();
+    let end = std::time::Instant::now() + bgd_tests::wait::PATIENCE;
+    while !client.call::<DaemonStatusOf>(&NoParams {}).unwrap().warnings.is_empty() {
+        assert!(std::time::Instant::now() < end, "the disk stays full");
+    }
+}
+
+#[test]
+fn on_a_full_disk_the_task_gets_the_error_itself_and_the_daemon_says_so() {
+    let daemon = on_a_small_disk("size=80m");
+    assert_eq!(daemon.status().warnings, Vec::<String>::new());
+    let id = daemon.submit_shell("head -c 200000000 /dev/zero; code=$?; echo survived $code >&2; exit $code");
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("exited with code 1")));
+    assert!(task.output.bytes > 70_000_000, "{}", task.output.bytes);
+    let warnings = daemon.status().warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("nearly full")), "{warnings:?}");
+    let page = daemon.run(&["daemon", "status"]).success();
+    assert!((page.stdout_text() + &page.stderr).contains("nearly full"));
+    // A task that writes nothing does not need the space.
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+    let unlucky = daemon.submit_shell("echo word");
+    assert_ne!(daemon.block(&[unlucky])[0].status, Status::Completed);
+    clear(&daemon);
+    let next = daemon.submit(&["echo", "again"]);
+    assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
+    assert_eq!(daemon.output(next), b"again\n");
+}
+
+#[test]
+fn where_no_file_can_be_made_new_tasks_fail_with_that_word() {
+    let daemon = on_a_small_disk("size=80m,nr_inodes=128");
+    // Enough outputs to make room again when they are cleared.
+    let first: Vec<_> = (0..20).map(|_| daemon.submit(&["true"])).collect();
+    daemon.block(&first);
+    assert_eq!(daemon.status().warnings, Vec::<String>::new());
+    let fill =
+        "number=0; while touch \"$XDG_STATE_HOME/fill$number\" 2>/dev/null; do number=$((number + 1)); done";
+    daemon.block(&[daemon.submit_shell(fill)]);
+    let task = daemon.block(&[daemon.submit(&["true"])]).remove(0);
+    assert_eq!(task.status, Status::Failed);
+    let error = task.error.unwrap();
+    assert!(error.contains("cannot create its output in") && error.contains("no space is left"), "{error}");
+    let warnings = daemon.status().warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("full")), "{warnings:?}");
+    clear(&daemon);
+    let removed = daemon.submit_shell("rm \"$XDG_STATE_HOME\"/fill*");
+    assert_eq!(daemon.block(&[removed])[0].status, Status::Completed);
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+    assert_eq!(daemon.status().warnings, Vec::<String>::new());
+}

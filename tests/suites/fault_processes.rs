@@ -1,0 +1,257 @@
+//! Programs that can't be started, and processes that do not want to end.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::{Process, TestDaemon, wait};
+use rustix::process::Signal;
+
+/// No grace is ever over in a test that does not want it to be.
+const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+
+#[track_caller]
+fn fails_with(daemon: &TestDaemon, argv: &[&str], word: &str) -> Task {
+    let id = daemon.submit(argv);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!(task.status, Status::Failed, "{argv:?}");
+    let error = task.error.as_deref().unwrap_or_default();
+    assert!(error.contains(word), "{argv:?}: {error}");
+    task
+}
+
+fn script(daemon: &TestDaemon, name: &str, text: &str, mode: u32) -> PathBuf {
+    let path = daemon.home().join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+/// The process whose number a task has written into this file of the home.
+#[track_caller]
+fn noted(daemon: &TestDaemon, name: &str) -> Process {
+    let path = daemon.home().join(name);
+    let pid = wait::for_line(&path, "").trim().parse().expect("a process id");
+    Process::open(pid).expect("it lives")
+}
+
+fn output_path(daemon: &TestDaemon, id: TaskId) -> PathBuf {
+    PathBuf::from(daemon.task(id).output.path)
+}
+
+#[test]
+fn r04_a_program_that_can_t_be_started_fails_with_a_word_that_names_it() {
+    let daemon = TestDaemon::start();
+    let task =
+        fails_with(&daemon, &["no-such-program-here"], "no-such-program-here: command not found in PATH");
+    assert_eq!((task.pid, task.exit), (None, None));
+    fails_with(&daemon, &["/no/such/program"], "/no/such/program: no such program");
+    fails_with(&daemon, &["/tmp"], "/tmp: not executable");
+
+    let plain = script(&daemon, "plain", "#!/bin/sh\n", 0o644);
+    fails_with(&daemon, &[plain.to_str().unwrap()], "not executable (permission denied)");
+    let no_interpreter = script(&daemon, "orphaned", "#!/no/such/interpreter\n", 0o755);
+    fails_with(&daemon, &[no_interpreter.to_str().unwrap()], "its interpreter");
+    let garbage = script(&daemon, "garbage", "\u{7f}ELF\u{1}nothing", 0o755);
+    fails_with(&daemon, &[garbage.to_str().unwrap()], "");
+    // The daemon is as well as before.
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+}
+
+#[test]
+fn r04_a_script_without_a_first_line_is_run_by_the_shell() {
+    let daemon = TestDaemon::start();
+    let path = script(&daemon, "bare", "echo \"$0|$1\"\n", 0o755);
+    let id = daemon.submit(&[path.to_str().unwrap(), "an argument"]);
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert_eq!(daemon.output(id), format!("{}|an argument\n", path.display()).as_bytes());
+}
+
+#[test]
+fn r04_a_folder_that_is_gone_is_named() {
+    let daemon = TestDaemon::start();
+    let gone = daemon.home().join("gone");
+    let file = script(&daemon, "file", "", 0o644);
+    for (folder, why) in [(gone, "No such file or directory"), (file, "Not a directory")] {
+        let params = SubmitParams {
+            argv: Some(vec!["true".into()]),
+            cwd: Some(folder.as_os_str().into()),
+            ..daemon.params()
+        };
+        let task = daemon.block(&[daemon.submit_with(&params).id]).remove(0);
+        assert_eq!(task.status, Status::Failed);
+        let wanted = format!("cannot enter the folder {}: {why}", folder.display());
+        assert_eq!(task.error.as_deref(), Some(wanted.as_str()));
+    }
+}
+
+#[test]
+fn r05_a_child_that_ignores_sigterm_is_killed_after_the_grace() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"200ms\"").start();
+    let id = daemon.submit_shell("trap '' TERM; echo deaf; while :; do sleep 1000; done");
+    let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+    wait::for_line(&output_path(&daemon, id), "deaf");
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!((task.status, task.exit), (Status::Cancelled, Some(Exit::Signal(9))));
+    assert!(!leader.is_alive());
+    assert_eq!(daemon.task_processes().len(), 0);
+}
+
+#[test]
+fn r05_a_child_that_forks_away_or_leaves_its_session_is_ended_by_cancel() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let id = daemon.submit_shell(
+        "(sh -c 'echo $$ > forked; exec sleep 1000' &)
+         setsid -f sh -c 'echo $$ > session; exec sleep 1000'
+         (setsid sh -c '(setsid sh -c \"echo \\$\\$ > both; exec sleep 1000\" &)' &)
+         sleep 1000",
+    );
+    let away = ["forked", "session", "both"].map(|name| noted(&daemon, name));
+    let leader = daemon.wait_running(id).pid.unwrap();
+    assert_eq!(daemon.task(id).status, Status::Running);
+    assert!(away.iter().all(Process::is_alive));
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!(task.status, Status::Cancelled);
+    // All are dead when cancel has answered, not some time later.
+    assert!(away.iter().all(|process| !process.is_alive()), "{away:?}");
+    assert!(Process::open(leader).is_none_or(|leader| !leader.is_alive()));
+}
+
+#[test]
+fn r05_a_child_that_closes_its_output_early_is_ended_by_cancel() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let id = daemon.submit_shell("echo before; exec >&- 2>&- <&-; echo $$ > note; sleep 1000");
+    let shell = noted(&daemon, "note");
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.progress.last_line.as_deref()), (Status::Running, Some("before")));
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(!shell.is_alive());
+    assert_eq!(daemon.output(id), b"before\n");
+}
+
+#[test]
+fn r05_a_child_that_stops_itself_is_ended_by_cancel_within_the_grace() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    // A second process says when the first one has really stopped.
+    let id = daemon.submit_shell(
+        "(until grep -q '^State:.T' /proc/$$/status; do :; done; echo stopped > flag) & kill -STOP $$; sleep 1000",
+    );
+    wait::for_line(&daemon.home().join("flag"), "stopped");
+    let task = daemon.task(id);
+    assert_eq!(task.status, Status::Running);
+    let task = daemon.cancel(&[task.id]).remove(0);
+    assert_eq!((task.status, task.exit), (Status::Cancelled, Some(Exit::Signal(15))));
+}
+
+fn lingering(daemon: &TestDaemon) -> (TaskId, Process) {
+    let id = daemon
+        .submit_shell("setsid -f sh -c 'echo $$ > note.new; mv note.new note; exec sleep 1000'; echo done");
+    let child = noted(daemon, "note");
+    fs::remove_file(daemon.home().join("note")).unwrap();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.exit, task.lingering), (Status::Completed, Some(Exit::Code(0)), true));
+    (id, child)
+}
+
+#[test]
+fn r06_what_outlives_its_leader_is_shown_and_ended_by_cancel_clear_and_shutdown() {
+    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let (id, child) = lingering(&daemon);
+    let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
+    assert!(page.to_lowercase().contains("lingering") || page.contains("live on"), "{page}");
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Completed, false));
+    assert!(!child.is_alive());
+
+    let (id, child) = lingering(&daemon);
+    let params = ClearParams { ids: vec![id.into()], ..ClearParams::default() };
+    assert_eq!(daemon.client().call::<TaskClear>(&params).unwrap().cleared, 1);
+    child.gone();
+
+    let (_, child) = lingering(&daemon);
+    assert!(daemon.stop().success());
+    assert!(!child.is_alive());
+}
+
+#[test]
+fn r20_an_output_goes_on_while_children_of_an_ended_leader_hold_it() {
+    let daemon = TestDaemon::start();
+    let fifo = daemon.home().join("fifo");
+    let id = daemon.submit_shell("mkfifo fifo; (read word < fifo; echo \"late $word\") & echo first");
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Completed, true));
+    fs::write(&fifo, "word\n").unwrap();
+    let mut follow = daemon.bgctl(&["output", "--follow", &id.to_string()]);
+    let said = bgd_tests::Outcome::of(&mut follow).success();
+    assert_eq!(said.stdout_text(), "first\nlate word\n");
+    assert!(!daemon.task(id).lingering);
+}
+
+#[test]
+fn r04_a_leader_that_is_killed_from_outside_has_failed() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell("sleep 1000 & echo $! > note; wait");
+    let child = noted(&daemon, "note");
+    let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+    leader.signal(Signal::KILL).unwrap();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Signal(9))));
+    assert_eq!(task.error.as_deref(), Some("ended by signal 9 (SIGKILL)"));
+    assert!(task.lingering && child.is_alive());
+    assert!(!daemon.cancel(&[id])[0].lingering);
+    assert!(!child.is_alive());
+}
+
+#[test]
+fn r20_a_gigabyte_on_one_line_costs_the_daemon_nothing() {
+    const COUNT: u64 = 1_000_000_000;
+    let daemon = TestDaemon::start();
+    let process = daemon.process();
+    let idle = process.status_value("VmHWM").unwrap();
+    let id = daemon.submit_shell(&format!("head -c {COUNT} /dev/zero | tr '\\0' x"));
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.output.bytes), (Status::Completed, COUNT));
+    let task = daemon.task(id);
+    assert_eq!(task.progress.last_line, Some("x".repeat(200)));
+    assert_eq!(daemon.run(&["output", "--tail", "1", &id.to_string()]).success().stdout.len() as u64, COUNT);
+
+    let mut command = daemon.bgctl(&["output", &id.to_string()]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let mut count = 0;
+    loop {
+        let read = pipe.read(&mut buffer).unwrap();
+        if read == 0 {
+            break;
+        }
+        assert!(buffer[..read].iter().all(|byte| *byte == b'x'));
+        count += read as u64;
+    }
+    assert!(child.wait().unwrap().success());
+    assert_eq!(count, COUNT);
+    let most = process.status_value("VmHWM").unwrap();
+    assert!(most < idle + 8 * 1024, "{idle} kB grew to {most} kB");
+}
+
+#[test]
+fn r20_bytes_that_are_no_text_come_out_as_they_went_in() {
+    let daemon = TestDaemon::start();
+    let bytes: Vec<u8> = (0..=255).cycle().take(100_003).chain(*b"\nend \xff\xfe\n").collect();
+    fs::write(daemon.home().join("bytes"), &bytes).unwrap();
+    let id = daemon.submit(&["cat", "bytes"]);
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert_eq!(daemon.output(id), bytes);
+    assert_eq!(daemon.run(&["output", &id.to_string()]).success().stdout, bytes);
+    assert_eq!(daemon.run(&["output", "--result", &id.to_string()]).success().stdout, bytes);
+    let last = daemon.task(id).progress.last_line.unwrap();
+    assert_eq!(last, "end \u{fffd}\u{fffd}");
+    // The list of tasks and the page of one are text all the same.
+    assert!(Path::new(&daemon.task(id).output.path).exists());
+    assert!(daemon.run(&["status", &id.to_string()]).success().stdout_text().contains("end"));
+}

@@ -1,0 +1,263 @@
+//! The daemon's start: what is stale, what is taken, what must not be trusted, and who starts it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bgd_tests::shared::request::{DaemonReload, Hello, HelloParams, NoParams};
+use bgd_tests::shared::task::Status;
+use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
+use bgd_tests::{Outcome, Process, Raw, TestDaemon, Word, bgd_path, wait};
+
+#[test]
+fn r01_a_hundred_first_calls_start_one_daemon() {
+    let home = TestDaemon::home_only();
+    let children: Vec<_> = (0..100)
+        .map(|number| {
+            let mut command = home.bgctl(&["submit", "--", "echo", &number.to_string()]);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut ids: Vec<String> = Vec::new();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        ids.push(String::from_utf8(output.stdout).unwrap().trim().to_owned());
+    }
+    // A second daemon would know a part of them only.
+    let mut args = vec!["block"];
+    args.extend(ids.iter().map(String::as_str));
+    home.run(&args).success();
+    assert_eq!(home.status().summary.completed, 100);
+    let log = fs::read_to_string(home.state_dir().join("bgd.log")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.contains(" ready ")).count(), 1, "{log}");
+    let daemons = home.processes().into_iter().filter(|process| process.cmdline().contains("/bgd "));
+    assert_eq!(daemons.count(), 1);
+    assert_eq!(fs::read_dir(home.state_dir().join("instances")).unwrap().count(), 1);
+}
+
+/// Makes the socket's folder as the daemon would, with what a crash can leave in it.
+fn leave_stale_files(home: &TestDaemon) {
+    fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
+    drop(UnixListener::bind(home.socket()).unwrap());
+    fs::write(home.socket_path().beside("lock"), "").unwrap();
+    fs::write(home.socket_path().beside("start"), "").unwrap();
+}
+
+#[test]
+fn r01_a_stale_socket_and_stale_locks_stand_in_nobodys_way() {
+    let mut daemon = TestDaemon::home_only();
+    leave_stale_files(&daemon);
+    daemon.launch();
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+    assert_eq!(fs::metadata(daemon.socket()).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // The same, where bgctl has to find out.
+    let home = TestDaemon::home_only();
+    leave_stale_files(&home);
+    home.run(&["submit", "--", "true"]).success();
+    home.run(&["--no-start", "list"]).success();
+}
+
+#[test]
+fn r01_a_second_daemon_says_that_the_place_is_taken() {
+    let daemon = TestDaemon::start();
+    let instance = daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance;
+    let second = daemon.second();
+    assert_eq!(second.word, Word::Taken);
+    assert_eq!(second.status.code(), Some(69));
+    assert!(second.stderr.contains("another bgd serves"), "{}", second.stderr);
+    // The first one has lost nothing by it.
+    assert!(fs::metadata(daemon.socket()).unwrap().file_type().is_socket());
+    assert_eq!(daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance, instance);
+}
+
+/// Daemon and client both refuse, with this code and this word; nothing is started.
+#[track_caller]
+fn refused(home: &mut TestDaemon, exit: i32, words: &[&str]) {
+    let failure = home.try_launch().expect_err("it must not start");
+    let Word::Error { exit: named, message } = &failure.word else { panic!("{failure}") };
+    assert_eq!((*named, failure.status.code()), (exit, Some(exit)), "{failure}");
+    let said = home.run(&["list"]).expect_code(exit);
+    for word in words {
+        assert!(message.contains(word), "{message}");
+        assert!(said.stderr.contains(word), "{}", said.stderr);
+    }
+    assert!(!home.state_dir().join("instances").exists());
+}
+
+#[test]
+fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word() {
+    must_be_root();
+    let mut home = TestDaemon::home_only();
+    let run = home.home().join("run");
+    let folder = run.join("bgd");
+
+    fs::remove_dir(&run).unwrap();
+    refused(&mut home, 69, &["run/bgd", "No such file or directory"]);
+    fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
+
+    symlink(home.home().join("state"), &folder).unwrap();
+    refused(&mut home, 77, &["run/bgd is a symbolic link; remove it"]);
+    fs::remove_file(&folder).unwrap();
+
+    fs::write(&folder, "").unwrap();
+    refused(&mut home, 77, &["run/bgd is not a folder"]);
+    fs::remove_file(&folder).unwrap();
+
+    fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+    chown(&folder, Some(65_534), None).unwrap();
+    refused(&mut home, 77, &["run/bgd belongs to uid 65534, not to you (uid 0)"]);
+    chown(&folder, Some(0), None).unwrap();
+
+    fs::set_permissions(&folder, Permissions::from_mode(0o750)).unwrap();
+    refused(&mut home, 77, &["run/bgd has mode 0750", "chmod 700"]);
+    fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+
+    home.launch();
+}
+
+#[test]
+fn r01_a_folder_that_can_t_be_written_is_named() {
+    let programs = Programs::copy();
+    as_user(unused_uid(0), || {
+        let mut home = TestDaemon::builder()
+            .prelude(programs.exec())
+            .env("PATH", format!("{}:/usr/bin:/bin", programs.path().display()))
+            .home_only();
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let (run, state) = (home.home().join("run"), home.home().join("state"));
+        let mut refused = |word: &str| {
+            let failure = home.try_launch().expect_err("it must not start");
+            assert_eq!(failure.status.code(), Some(69), "{failure}");
+            let Word::Error { exit: 69, message } = &failure.word else { panic!("{failure}") };
+            assert!(message.contains(word) && message.contains("Permission denied"), "{message}");
+        };
+        mode(&run, 0o500);
+        refused("run/bgd: ");
+        mode(&run, 0o700);
+        fs::DirBuilder::new().mode(0o500).create(run.join("bgd")).unwrap();
+        refused("run/bgd/bgd.sock.lock");
+        mode(&run.join("bgd"), 0o700);
+        mode(&state, 0o500);
+        refused("state/bgd");
+        mode(&state, 0o700);
+        home.launch();
+        assert_eq!(home.block(&[home.submit(&["true"])])[0].status, Status::Completed);
+    });
+}
+
+const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"hello"}"#;
+
+#[test]
+fn r01_another_user_is_refused() {
+    must_be_root();
+    let programs = Programs::copy();
+    let daemon = TestDaemon::start();
+    let folder = daemon.socket().parent().unwrap().to_owned();
+    let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    // Closed folders keep others away. What if somebody opens them?
+    mode(daemon.home(), 0o711);
+    mode(&daemon.home().join("run"), 0o711);
+    mode(&folder, 0o711);
+    mode(daemon.socket(), 0o666);
+    let other = |program: &str, args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", program]).args(args);
+        command.env_clear().env("BGD_SOCKET", daemon.socket()).env("PATH", "/usr/bin:/bin").current_dir("/");
+        Outcome::of(&mut command)
+    };
+    let connect = "use IO::Socket::UNIX; $SIG{PIPE} = 'IGNORE'; my $s = IO::Socket::UNIX->new($ENV{BGD_SOCKET}) or die \"no: $!\";
+        syswrite($s, \"$ARGV[0]\\n\"); print <$s>;";
+    let said = other("perl", &["-e", connect, HELLO]).success().stdout_text();
+    let answer: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(answer["error"]["data"]["kind"], "permission_denied", "{said}");
+    assert_eq!(answer["error"]["message"], "this daemon serves uid 0 only, you are uid 65534");
+    assert_eq!(said.lines().count(), 1, "the connection is closed behind it");
+    let bgctl = programs.path().join("bgctl");
+    let refused = other(bgctl.to_str().unwrap(), &["--no-start", "list"]).expect_code(77);
+    assert!(refused.stderr.contains("belongs to uid 0, not to you (uid 65534)"), "{}", refused.stderr);
+    mode(&folder, 0o700);
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+}
+
+#[test]
+fn r01_root_is_refused_too_unless_it_is_allowed() {
+    let programs = Programs::copy();
+    let uid = unused_uid(1);
+    let mut home = as_user(uid, || TestDaemon::builder().prelude(programs.exec()).start());
+    let answer = Raw::connect(home.socket()).receive().unwrap();
+    assert_eq!(answer["error"]["data"]["kind"], "permission_denied", "{answer}");
+    assert_eq!(answer["error"]["data"]["hint"], "allow_root = true in its configuration lets root in");
+    as_user(uid, || {
+        home.write_config("allow_root = true");
+        let mut client = home.client();
+        client.call::<DaemonReload>(&NoParams {}).unwrap();
+    });
+    assert!(Raw::connect(home.socket()).is_served());
+    as_user(uid, || {
+        home.stop();
+        drop(home);
+    });
+}
+
+#[test]
+fn r01_a_service_manager_s_socket_is_taken_and_left_in_its_place() {
+    let home = TestDaemon::home_only();
+    fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
+    let mut command = Command::new("systemd-socket-activate");
+    command.arg("--listen").arg(home.socket());
+    for (name, value) in home.environment() {
+        let mut pair = name;
+        pair.push("=");
+        pair.push(value);
+        command.arg("--setenv").arg(pair);
+    }
+    command.arg(bgd_path()).arg("--socket").arg(home.socket());
+    command.env_clear().envs(home.environment()).current_dir(home.home());
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(fs::File::create(home.stderr_path()).unwrap());
+    let mut activator = command.spawn().expect("systemd-socket-activate (of systemd) is needed");
+    // It binds, then listens, and says so.
+    wait::for_line(&home.stderr_path(), "Listening on");
+    // The first call is what starts the daemon; it waits in the socket's queue meanwhile.
+    let task = home.submit_shell("ls /proc/self/fd; env");
+    assert_eq!(home.pid(), activator.id().cast_signed());
+    home.block(&[task]);
+    let output = String::from_utf8(home.output(task)).unwrap();
+    assert!(output.starts_with("0\n1\n2\n3\n") && !output.contains("\n4\n"), "{output}");
+    assert!(!output.contains("LISTEN_"), "{output}");
+    assert_eq!(home.run(&["daemon", "stop"]).code, 0);
+    assert!(activator.wait().unwrap().success());
+    assert!(home.socket().exists(), "it belongs to the service manager");
+}
+
+#[test]
+fn r01_a_service_manager_is_told_when_the_daemon_is_ready_and_when_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+    let told = || {
+        let mut bytes = [0; 4096];
+        let count = manager.recv(&mut bytes).expect("the daemon tells");
+        String::from_utf8(bytes[..count].to_vec()).unwrap()
+    };
+    let mut daemon = TestDaemon::builder().env("NOTIFY_SOCKET", &path).start();
+    assert_eq!(told().trim(), "READY=1");
+    assert!(daemon.stop().success());
+    assert_eq!(told().trim(), "STOPPING=1");
+}
+
+#[test]
+fn r01_a_daemon_whose_starter_is_gone_serves_on() {
+    let home = TestDaemon::home_only();
+    home.run(&["submit", "--", "sleep", "1000"]).success();
+    let daemon = Process::open(home.pid()).unwrap();
+    let stat = fs::read_to_string(daemon.proc("stat")).unwrap();
+    let session: i32 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert_eq!(session, daemon.pid(), "it leads a session of its own");
+    assert_eq!(fs::read_link(daemon.proc("cwd")).unwrap(), Path::new("/"));
+}

@@ -1,0 +1,141 @@
+//! Trees by cgroup: nothing escapes, and nothing is left of the cgroups.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bgd_tests::shared::task::Status;
+use bgd_tests::user::must_be_root;
+use bgd_tests::{Process, TestDaemon, wait};
+use rustix::fs::{XattrFlags, setxattr};
+
+/// A cgroup that is delegated as a service manager does it.
+struct Delegated(PathBuf);
+
+impl Delegated {
+    fn new() -> Self {
+        must_be_root();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mount = mounts.lines().find_map(|line| {
+            let (fields, kind) = line.split_once(" - ")?;
+            kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
+        });
+        let mount = mount.expect("no cgroup v2 is mounted, so trees by cgroup can't be tested here");
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+        let name = format!("bgd-test-{}", tempfile::tempdir().unwrap().path().file_name().unwrap().display());
+        let path = Path::new(mount).join(own).join(name);
+        fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        setxattr(&path, "user.delegate", b"1", XattrFlags::empty()).expect("a mark on a cgroup");
+        Self(path)
+    }
+
+    fn daemon(&self) -> TestDaemon {
+        let join = format!("echo $$ > {}/cgroup.procs", self.0.display());
+        TestDaemon::builder().prelude(join).config("[grace]\ncancel = \"1h\"").start()
+    }
+
+    /// The cgroups inside, at any depth.
+    fn inside(&self) -> Vec<PathBuf> {
+        fn walk(path: &Path, found: &mut Vec<PathBuf>) {
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    walk(&entry.path(), found);
+                    found.push(entry.path());
+                }
+            }
+        }
+        let mut found = Vec::new();
+        walk(&self.0, &mut found);
+        found
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        // After a failed test there may be more; they are empty, as the harness has killed everybody.
+        for path in self.inside() {
+            let _ = fs::remove_dir(path);
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// It has no mark in its environment, is in a session of its own, is no child of its task and holds no
+/// output open: only its cgroup tells whose it is.
+const ESCAPE: &str = "env -i PATH=\"$PATH\" setsid -f sh -c '
+    exec >/dev/null 2>&1 </dev/null
+    cd /
+    (sh -c \"echo \\$\\$ > $0/note.new; mv $0/note.new $0/note; exec sleep 1000\" &)' \"$HOME\"; sleep 1000";
+
+fn escaped(daemon: &TestDaemon) -> Process {
+    let note = daemon.home().join("note");
+    let pid = wait::for_line(&note, "").parse().unwrap();
+    fs::remove_file(note).unwrap();
+    Process::open(pid).unwrap()
+}
+
+#[test]
+fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left() {
+    let cgroup = Delegated::new();
+    let mut daemon = cgroup.daemon();
+    assert_eq!(daemon.status().tree, "cgroup");
+    let page = daemon.run(&["daemon", "status"]).success().stdout_text();
+    assert!(page.contains("cgroup"), "{page}");
+
+    let id = daemon.submit_shell(ESCAPE);
+    let away = escaped(&daemon);
+    let leader = daemon.wait_running(id).pid.unwrap();
+    let of = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    assert_eq!(of(away.pid()), of(leader));
+    assert!(of(leader).contains(&id.to_string()));
+    assert!(!String::from_utf8_lossy(&fs::read(away.proc("environ")).unwrap()).contains("BGD_"));
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(!away.is_alive());
+
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+    assert!(daemon.stop().success());
+    assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it() {
+    let cgroup = Delegated::new();
+    let mut daemon = cgroup.daemon();
+    let id = daemon.submit_shell(ESCAPE.trim_end_matches("; sleep 1000"));
+    let away = escaped(&daemon);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Completed, true));
+    assert!(!daemon.cancel(&[id])[0].lingering);
+    assert!(!away.is_alive());
+
+    // A task may make cgroups of its own inside its own.
+    let nested = daemon.submit_shell(&format!(
+        "own={}$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's/.*\\(\\/bgd-[^/]*\\/.*\\)/\\1/')
+         mkdir $own/deep $own/deep/er && sh -c 'echo $$ > '$own'/deep/er/cgroup.procs
+         echo $$ > note.new; mv note.new note; exec sleep 1000'",
+        cgroup.0.display()
+    ));
+    let deep = escaped(&daemon);
+    assert_eq!(daemon.cancel(&[nested])[0].status, Status::Cancelled);
+    assert!(!deep.is_alive());
+    assert!(daemon.stop().success());
+    assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end() {
+    let cgroup = Delegated::new();
+    let mut daemon = cgroup.daemon();
+    daemon.submit_shell(ESCAPE);
+    let away = escaped(&daemon);
+    let before = cgroup.inside();
+    assert_eq!(before.len(), 2, "{before:?}");
+    daemon.kill9();
+    assert!(away.is_alive());
+    daemon.launch();
+    assert!(!away.is_alive());
+    assert_eq!(daemon.status().summary.total(), 0);
+    assert!(before.iter().all(|path| !path.exists()), "{:?}", cgroup.inside());
+    assert!(daemon.stop().success());
+    assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,335 @@
+//! Broken, hostile and slow clients: each hurts itself alone.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+
+use bgd_tests::shared::client::Client;
+use bgd_tests::shared::event::{Gap, News};
+use bgd_tests::shared::request::{
+    DaemonReload, DaemonStatusOf, NoParams, OutputParams, SubscribeParams, TaskOutput,
+};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Process, Raw, TestDaemon, Watch};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::{Value, json};
+
+const FRAME_BYTES: usize = 1 << 20;
+
+fn connect(daemon: &TestDaemon) -> Raw {
+    Raw::connect(daemon.socket())
+}
+
+#[track_caller]
+fn kind(answer: &Value) -> &str {
+    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
+/// The most memory that a process has ever had, in kB.
+fn peak(process: &Process) -> u64 {
+    process.status_value("VmHWM").unwrap()
+}
+
+/// Asks until the daemon counts this many connections, that of the question included. Each question is a
+/// round through the dispatcher, so this is no idle wait.
+#[track_caller]
+fn until_connections(daemon: &TestDaemon, count: u64) {
+    let mut client = daemon.client();
+    let end = std::time::Instant::now() + bgd_tests::wait::PATIENCE;
+    loop {
+        let status = client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+        if status.connections == count {
+            return;
+        }
+        assert!(std::time::Instant::now() < end, "{} connections are left", status.connections);
+    }
+}
+
+#[test]
+fn frames_up_to_the_limit_are_taken_and_longer_ones_are_refused() {
+    let daemon = TestDaemon::start();
+    let hello = r#"{"jsonrpc":"2.0","id":1,"method":"hello"}"#;
+    let mut client = connect(&daemon);
+    let mut line = hello.as_bytes().to_vec();
+    line.resize(FRAME_BYTES - 1, b' ');
+    line.push(b'\n');
+    client.send(&line).unwrap();
+    assert_eq!(client.receive().unwrap()["id"], 1);
+
+    line.insert(0, b' ');
+    client.send(&line).unwrap();
+    let answer = client.receive().unwrap();
+    assert_eq!((kind(&answer), &answer["id"]), ("frame_too_large", &Value::Null));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("1048576 bytes"), "{answer}");
+    client.closed();
+
+    // The limit is configurable, and answers to earlier requests still come.
+    daemon.write_config("[limits]\nframe_bytes = 4096");
+    daemon.client().call::<DaemonReload>(&NoParams {}).unwrap();
+    let mut client = connect(&daemon);
+    client.send(format!("{hello}\n{}\n", "x".repeat(5000)).as_bytes()).unwrap();
+    let mut answers = [client.receive().unwrap(), client.receive().unwrap()];
+    // Answers come in any order.
+    answers.sort_by_key(|answer| answer["id"].is_null());
+    assert_eq!(answers[0]["id"], 1);
+    assert_eq!(kind(&answers[1]), "frame_too_large");
+    client.closed();
+}
+
+#[test]
+fn half_a_frame_is_dropped_with_its_connection() {
+    let daemon = TestDaemon::start();
+    let mut client = connect(&daemon);
+    client.send(br#"{"jsonrpc":"2.0","id":1,"method":"daemon.shutdown""#).unwrap();
+    drop(client);
+    until_connections(&daemon, 1);
+
+    // With an end of the sending side only, what was asked before is answered, half a line is not.
+    let stream = UnixStream::connect(daemon.socket()).unwrap();
+    (&stream)
+        .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"hello\"}\n{\"jsonrpc\":\"2.0\",\"id\":8")
+        .unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut &stream, &mut text).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["id"], 7);
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+}
+
+#[test]
+fn what_is_no_json_is_refused_and_the_connection_stays() {
+    let daemon = TestDaemon::start();
+    let mut client = connect(&daemon);
+    let mut binary: Vec<u8> = (0..=255).filter(|byte| *byte != b'\n').collect();
+    binary.push(b'\n');
+    for garbage in [&binary[..], b"GET / HTTP/1.1\r\n", b"{\n", b"\xff\xfe\xfd\n", b"{}}\n", b"\0\n"] {
+        client.send(garbage).unwrap();
+        let answer = client.receive().unwrap();
+        assert_eq!((kind(&answer), &answer["error"]["code"]), ("parse_error", &json!(-32700)));
+        assert_eq!(answer["id"], Value::Null);
+    }
+    assert!(client.is_served());
+    for wrong in ["[]", "1", "null", "\"hello\"", "{}", r#"{"jsonrpc":"1.0","id":1,"method":"hello"}"#] {
+        client.send(format!("{wrong}\n").as_bytes()).unwrap();
+        let answer = client.receive().unwrap();
+        assert!(["parse_error", "invalid_request"].contains(&kind(&answer)), "{wrong}: {answer}");
+    }
+    client.send(b"\n\n   \n\r\n").unwrap();
+    assert!(client.is_served(), "empty lines are skipped");
+}
+
+#[test]
+fn deeply_nested_json_is_refused_and_the_connection_stays() {
+    let daemon = TestDaemon::start();
+    let mut client = connect(&daemon);
+    let deep = 200_000;
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let nested = format!("{}1{}", open.repeat(deep), close.repeat(deep));
+        // As a line of its own, never closed, as params, as a value in them, and as the id.
+        for line in [
+            nested.clone(),
+            open.repeat(deep),
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"hello","params":{nested}}}"#),
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"task.submit","params":{{"env":{nested}}}}}"#),
+            format!(r#"{{"jsonrpc":"2.0","id":{nested},"method":"hello"}}"#),
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"hello","more":{nested}}}"#),
+        ] {
+            if line.len() >= FRAME_BYTES {
+                continue;
+            }
+            client.send(line.as_bytes()).unwrap();
+            client.send(b"\n").unwrap();
+            let answer = client.receive().expect("an answer");
+            if answer["error"].is_object() {
+                assert!(!kind(&answer).is_empty());
+            }
+        }
+    }
+    assert!(client.is_served());
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+}
+
+#[test]
+fn an_endless_frame_costs_no_more_than_its_limit() {
+    let daemon = TestDaemon::start();
+    let process = daemon.process();
+    let idle = peak(&process);
+    for _ in 0..4 {
+        let mut client = connect(&daemon);
+        let chunk = vec![b'['; 1 << 16];
+        let mut sent = 0;
+        while sent < 256 << 20 && client.send(&chunk).is_ok() {
+            sent += chunk.len();
+        }
+        assert!(sent < 3 << 20, "{sent} bytes of one frame were taken");
+        assert_eq!(kind(&client.receive().unwrap()), "frame_too_large");
+        client.closed();
+    }
+    let most = peak(&process);
+    assert!(most < idle + 8 * 1024, "{idle} kB grew to {most} kB");
+    until_connections(&daemon, 1);
+}
+
+#[test]
+fn a_client_that_never_reads_costs_little_and_slows_nobody() {
+    const REQUESTS: u64 = 400;
+    const CHUNK: usize = 256 * 1024;
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell("head -c 10000000 /dev/zero | tr '\\0' y");
+    daemon.block(&[id]);
+    let process = daemon.process();
+    let params = |offset: i64| OutputParams {
+        id: id.into(),
+        offset: Some(offset),
+        limit: Some(CHUNK as u64),
+        stream: None,
+    };
+    let mut other = daemon.client();
+    let mut read_all = |rounds: usize| {
+        for round in 0..rounds {
+            let part =
+                other.call::<TaskOutput>(&params((round * CHUNK % 9_000_000).cast_signed() as i64)).unwrap();
+            assert_eq!(part.data.len(), CHUNK);
+        }
+    };
+    read_all(50);
+    let before = process.status_value("VmRSS").unwrap();
+
+    // 100 MB are on the way to it, and it does not read.
+    let mut deaf = connect(&daemon);
+    // In one piece, as a daemon that waits for its reader does not read either.
+    let mut requests = String::new();
+    for number in 0..REQUESTS {
+        let request = json!({"jsonrpc": "2.0", "id": number, "method": "task.output", "params": params(0)});
+        requests += &request.to_string();
+        requests.push('\n');
+    }
+    deaf.send(requests.as_bytes()).unwrap();
+    // The readers of outputs are served in turn, so the deaf one has had its turns now.
+    read_all(200);
+    let task = daemon.submit(&["echo", "others are served"]);
+    daemon.block(&[task]);
+    assert_eq!(daemon.output(task), b"others are served\n");
+    let most = peak(&process);
+    assert!(most < before + 30 * 1024, "{before} kB grew to {most} kB");
+
+    // When it reads at last, every answer is there.
+    let mut answered = vec![false; usize::try_from(REQUESTS).unwrap()];
+    for _ in 0..REQUESTS {
+        let answer = deaf.receive().expect("an answer");
+        assert_eq!(answer["result"]["data"].as_str().map(str::len), Some(CHUNK), "{}", answer["error"]);
+        answered[usize::try_from(answer["id"].as_u64().unwrap()).unwrap()] = true;
+    }
+    assert!(answered.iter().all(|answered| *answered));
+
+    // And if it goes away instead, what it wanted goes with it.
+    deaf.send(requests.as_bytes()).unwrap();
+    drop(deaf);
+    until_connections(&daemon, 2);
+    assert!(peak(&process) < before + 30 * 1024);
+}
+
+#[test]
+fn r55_a_subscriber_that_never_reads_loses_its_subscription_and_is_told_so() {
+    let config = "[limits]\nevent_history_bytes = 16384\nwrite_queue_bytes = 4096";
+    let daemon = TestDaemon::builder().config(config).start();
+    let process = daemon.process();
+    let before = peak(&process);
+    let mut deaf = Watch::new(daemon.client(), &SubscribeParams::default());
+    // Far more than its socket, its queue and the history hold together.
+    let ids: Vec<_> = (0..800).map(|_| daemon.submit(&["true"])).collect();
+    daemon.block(&ids);
+    assert!(peak(&process) < before + 30 * 1024);
+    assert_eq!(daemon.status().subscriptions, 0);
+
+    let mut next = deaf.subscribed.seq + 1;
+    let gap: Gap = loop {
+        match deaf.next_params().news {
+            News::Event(event) => {
+                assert_eq!(event.seq, next);
+                next += 1;
+            }
+            News::Gap(gap) => break gap,
+        }
+    };
+    assert!(gap.ended, "{gap:?}");
+    assert_eq!(gap.from, next);
+    assert!(gap.to >= gap.from);
+    // With a new subscription it hears the rest, as far as it is kept; on the same connection.
+    let mut again =
+        Watch::new(daemon.client(), &SubscribeParams { since: Some(gap.to), ..Default::default() });
+    let last = daemon.submit(&["true"]);
+    let mut seen = 0;
+    while seen < 3 {
+        if let News::Event(event) = again.next_params().news {
+            seen += u32::from(event.task.id == last);
+        }
+    }
+}
+
+#[track_caller]
+fn may_open(descriptors: u64) {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if soft < descriptors {
+        setrlimit(Resource::RLIMIT_NOFILE, descriptors.min(hard), hard).unwrap();
+    }
+    assert!(hard >= descriptors, "this test needs a hard limit of {descriptors} open files");
+}
+
+#[test]
+fn of_two_thousand_connections_those_above_the_limit_are_told_and_the_others_served() {
+    may_open(4096);
+    let daemon = TestDaemon::start();
+    let mut clients: Vec<Raw> = (0..2000).map(|_| connect(&daemon)).collect();
+    let mut refused = clients.split_off(1024);
+    for client in &mut clients {
+        assert!(client.is_served());
+    }
+    for client in &mut refused {
+        assert_eq!(kind(&client.receive().expect("a word")), "too_many_connections");
+        client.closed();
+    }
+    daemon.run(&["list"]).expect_code(69);
+    // As soon as one goes, another may come.
+    drop(refused);
+    clients.truncate(1000);
+    assert!(clients[0].is_served());
+    until_connections(&daemon, 1001);
+    daemon.run(&["list"]).success();
+}
+
+#[test]
+fn two_thousand_connections_are_served_where_they_are_allowed() {
+    may_open(4096);
+    let daemon = TestDaemon::builder()
+        .config("[limits]\nconnections = 4000")
+        .prelude("ulimit -Sn 64") // the daemon raises it
+        .start();
+    let mut clients: Vec<Raw> = (0..2000).map(|_| connect(&daemon)).collect();
+    for client in &mut clients {
+        assert!(client.is_served());
+    }
+    assert_eq!(daemon.status().connections, 2001);
+    let resident = daemon.process().status_value("VmRSS").unwrap();
+    assert!(resident < 40 * 1024, "{resident} kB for 2,000 quiet connections");
+    drop(clients);
+    until_connections(&daemon, 1);
+}
+
+#[test]
+fn r22_a_waiting_client_that_is_gone_is_forgotten() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["sleep", "1000"]);
+    for number in 0..50 {
+        let mut client = connect(&daemon);
+        client.request(number, "task.block", &json!({"ids": [id], "timeout_ms": null}));
+        client.request(number, "events.subscribe", &json!({}));
+    }
+    until_connections(&daemon, 1);
+    assert_eq!(daemon.status().subscriptions, 0);
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    let mut client: Client = daemon.client();
+    assert_eq!(client.call::<DaemonStatusOf>(&NoParams {}).unwrap().summary.cancelled, 1);
+    assert!(!fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap().contains("ERROR"));
+}

@@ -1,0 +1,319 @@
+//! Output while and after a task runs (R20, R21, R07): exact bytes, offsets, the end, the tail, following.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Stdio};
+
+use bgd_shared::error::ErrorKind;
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    Encoding, IdParams, OutputParams, OutputResult, ResultResult, Stdin, Stream, SubmitParams, TaskOutput,
+    TaskResultOf, TaskWrite, WriteParams,
+};
+use bgd_shared::task::Status;
+use bgd_tests::{TestDaemon, wait};
+
+fn read(daemon: &TestDaemon, id: TaskId, offset: i64, limit: u64) -> OutputResult {
+    let params = OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: None };
+    daemon.client().call::<TaskOutput>(&params).expect("task.output")
+}
+
+fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
+    let id = daemon.submit_shell(line);
+    daemon.block(&[id]);
+    id
+}
+
+/// A task that prints what is written to it.
+fn echo(daemon: &TestDaemon) -> TaskId {
+    let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    daemon.submit_with(&params).id
+}
+
+fn write(daemon: &TestDaemon, id: TaskId, text: &str, eof: bool) {
+    let params = WriteParams { id: id.into(), data: text.into(), encoding: Encoding::Utf8, eof };
+    daemon.client().call::<TaskWrite>(&params).expect("task.write");
+}
+
+/// A `bgctl` that goes on, and what it prints line by line.
+fn follow(daemon: &TestDaemon, args: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
+    let mut child = daemon.bgctl(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bgctl");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    (child, lines.map(|line| line.expect("a line of text")))
+}
+
+#[test]
+fn r20_a_running_task_gives_its_output_so_far_and_its_progress() {
+    let daemon = TestDaemon::start();
+    let id = echo(&daemon);
+    daemon.wait_running(id);
+    let nothing = read(&daemon, id, 0, 100);
+    assert_eq!((nothing.data.as_str(), nothing.next, nothing.eof), ("", 0, false));
+    assert_eq!(nothing.task.status, Status::Running);
+    write(&daemon, id, "one\ntwo", false);
+    wait::for_bytes(nothing.task.output.path.as_ref(), 7);
+    let some = read(&daemon, id, 0, 100);
+    assert_eq!((some.data.as_str(), some.next, some.eof), ("one\ntwo", 7, false));
+    assert_eq!(some.task.progress.output_bytes, 7);
+    assert_eq!(some.task.progress.last_line.as_deref(), Some("two"));
+    assert_eq!(daemon.task(id).progress.last_line.as_deref(), Some("two"));
+    assert_eq!(some.task.retrieved_at, None, "that is for results");
+    write(&daemon, id, "", true);
+    daemon.block(&[id]);
+    let end = read(&daemon, id, 7, 100);
+    assert_eq!((end.data.as_str(), end.offset, end.next, end.eof), ("", 7, 7, true));
+}
+
+#[test]
+fn r20_there_is_no_block_parameter() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, "true");
+    let mut client = daemon.client();
+    let good = OutputParams { id: id.into(), offset: None, limit: None, stream: None };
+    assert!(client.call::<TaskOutput>(&good).is_ok());
+    let mut value = serde_json::to_value(&good).unwrap();
+    value["block"] = true.into();
+    assert!(serde_json::from_value::<OutputParams>(value).unwrap_err().to_string().contains("block"));
+}
+
+#[test]
+fn r21_the_result_is_given_and_the_first_look_is_noted() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, "echo done");
+    assert_eq!(daemon.task(id).retrieved_at, None);
+    let result = daemon.client().call::<TaskResultOf>(&IdParams { id: id.into() }).unwrap();
+    let first = result.task.retrieved_at;
+    assert_eq!((result.result.as_str(), result.truncated_bytes, first.is_some()), ("done\n", 0, true));
+    assert_eq!(read(&daemon, id, 0, 100).task.retrieved_at, first, "the first time counts");
+    let id = ended(&daemon, "echo done");
+    assert!(read(&daemon, id, 0, 0).task.retrieved_at.is_some(), "output counts too");
+    let failed = ended(&daemon, "false");
+    assert_eq!(read(&daemon, failed, 0, 10).task.retrieved_at, None);
+}
+
+#[test]
+fn r07_bgctl_gives_the_result_of_a_completed_task_only() {
+    let daemon = TestDaemon::start();
+    let good = ended(&daemon, "echo fine").to_string();
+    assert_eq!(daemon.run(&["output", "--result", &good]).success().stdout, b"fine\n");
+    let result: ResultResult = daemon.run(&["--json", "output", "--result", &good]).success().json();
+    assert_eq!(result.result, "fine\n");
+    let bad = ended(&daemon, "echo partly; exit 1").to_string();
+    let told = daemon.run(&["output", "--result", &bad]).expect_code(65);
+    assert!(told.stdout.is_empty() && told.stderr.contains("failed"), "{}", told.stderr);
+    assert_eq!(daemon.run(&["output", &bad]).success().stdout, b"partly\n");
+}
+
+#[test]
+fn a_long_result_is_its_end_and_bgctl_gives_all_of_it() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, "seq 1 100000");
+    let wanted: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let result = daemon.client().call::<TaskResultOf>(&IdParams { id: id.into() }).unwrap();
+    assert_eq!(result.truncated_bytes, wanted.len() as u64 - 256 * 1024);
+    assert_eq!(result.result, wanted[wanted.len() - 256 * 1024..]);
+    assert_eq!(daemon.run(&["output", "--result", &id.to_string()]).success().stdout, wanted.as_bytes());
+}
+
+#[test]
+fn offsets_limits_and_the_end_are_exact() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, "printf 0123456789");
+    for (offset, limit, data, from, next, eof) in [
+        (0, 4, "0123", 0, 4, false),
+        (4, 100, "456789", 4, 10, true),
+        (10, 5, "", 10, 10, true),
+        (99, 5, "", 10, 10, true),
+        (-3, 100, "789", 7, 10, true),
+        (-3, 2, "78", 7, 9, false),
+        (-99, 2, "01", 0, 2, false),
+        (5, 0, "", 5, 5, false),
+        (i64::MIN, 1, "0", 0, 1, false),
+        (i64::MAX, 1, "", 10, 10, true),
+    ] {
+        let part = read(&daemon, id, offset, limit);
+        let found = (part.data.as_str(), part.offset, part.next, part.eof);
+        assert_eq!(found, (data, from, next, eof), "{offset} {limit}");
+    }
+    let params = OutputParams { id: id.into(), offset: None, limit: Some(262_145), stream: None };
+    let error = daemon.client().call::<TaskOutput>(&params).unwrap_err();
+    assert_eq!(error.kind(), Some(ErrorKind::InvalidParams));
+}
+
+#[test]
+fn any_bytes_come_out_as_they_went_in() {
+    let daemon = TestDaemon::start();
+    let bytes: Vec<u8> = (0..=255_u8).cycle().take(700_001).collect();
+    fs::write(daemon.home().join("bytes"), &bytes).unwrap();
+    let id = ended(&daemon, "cat bytes");
+    assert_eq!(read(&daemon, id, 0, 100).encoding, Encoding::Utf8);
+    assert_eq!(read(&daemon, id, 0, 256).encoding, Encoding::Base64);
+    assert!(daemon.output(id) == bytes, "by pieces of the wire");
+    assert!(daemon.run(&["output", &id.to_string()]).success().stdout == bytes, "by bgctl to a pipe");
+    let copy = daemon.home().join("copy");
+    let mut bgctl = daemon.bgctl(&["output", &id.to_string()]);
+    assert!(bgctl.stdout(fs::File::create(&copy).unwrap()).status().unwrap().success());
+    assert!(fs::read(copy).unwrap() == bytes, "by bgctl to a file");
+}
+
+#[test]
+fn a_character_that_is_cut_by_a_limit_is_base64() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, "printf 'aé'");
+    let part = read(&daemon, id, 0, 2);
+    assert_eq!((part.encoding, part.next), (Encoding::Base64, 2));
+    assert_eq!(part.encoding.decode(part.data).unwrap(), b"a\xc3");
+}
+
+#[test]
+fn bgctl_shows_the_tail_or_what_comes_since_an_offset() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, "seq 1 50000; printf last").to_string();
+    let output = |args: &[&str]| {
+        let args = [&["output"], args, &[&id]].concat();
+        daemon.run(&args).success().stdout_text()
+    };
+    assert_eq!(output(&["--tail", "3"]), "49999\n50000\nlast");
+    assert_eq!(output(&["--tail", "0"]), "");
+    assert_eq!(output(&["--tail", "60000"]).lines().count(), 50_001);
+    assert_eq!(output(&["--since", "-4"]), "last");
+    assert!(output(&["--since", "2"]).starts_with("2\n3\n"));
+    assert_eq!(output(&["--since", "99999999"]), "");
+    let part: OutputResult = daemon.run(&["--json", "output", "--tail", "1", &id]).success().json();
+    assert_eq!((part.data.as_str(), part.eof), ("last", true));
+    let part: OutputResult = daemon.run(&["--json", "output", &id]).success().json();
+    let rest = daemon.run(&["output", "--since", &part.next.to_string(), &id]).success().stdout_text();
+    assert_eq!(part.data + &rest, output(&[]), "`next` is where to go on");
+}
+
+#[test]
+fn bgctl_chooses_the_stream_of_a_split_task() {
+    let daemon = TestDaemon::start();
+    let line = "echo out; echo err >&2";
+    let id: TaskId = daemon.run(&["submit", "--split", "--shell", line]).success().word();
+    daemon.block(&[id]);
+    let id = id.to_string();
+    for (option, text) in [("--stdout", "out\n"), ("--stderr", "err\n")] {
+        assert_eq!(daemon.run(&["output", option, &id]).success().stdout_text(), text);
+        let part: OutputResult = daemon.run(&["--json", "output", option, &id]).success().json();
+        assert_eq!(part.data, text);
+    }
+    let whole = ended(&daemon, line).to_string();
+    let told = daemon.run(&["output", "--stderr", &whole]).expect_code(65);
+    assert!(told.stderr.contains("--split"), "{}", told.stderr);
+}
+
+#[test]
+fn follow_shows_each_line_at_once_and_ends_with_the_task() {
+    let daemon = TestDaemon::start();
+    for json in [false, true] {
+        let id = echo(&daemon);
+        daemon.wait_running(id);
+        write(&daemon, id, "before\n", false);
+        wait::for_line(daemon.task(id).output.path.as_ref(), "before");
+        let id_text = id.to_string();
+        let args =
+            if json { vec!["--json", "output", "-f", &id_text] } else { vec!["output", "-f", &id_text] };
+        let (mut child, mut lines) = follow(&daemon, &args);
+        let mut next = || {
+            let line = lines.next()?;
+            Some(if json { serde_json::from_str::<OutputResult>(&line).unwrap().data } else { line + "\n" })
+        };
+        assert_eq!(next().as_deref(), Some("before\n"));
+        for text in ["live\n", "still\n"] {
+            write(&daemon, id, text, false);
+            assert_eq!(next().as_deref(), Some(text), "the task still runs");
+        }
+        assert_eq!(daemon.task(id).status, Status::Running);
+        write(&daemon, id, "end\n", true);
+        let rest: String = std::iter::from_fn(&mut next).collect();
+        assert_eq!(rest, "end\n");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn follow_of_a_pending_task_waits_for_its_start() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let first = echo(&daemon);
+    let second = daemon.submit_shell("echo my turn");
+    let (mut child, mut lines) = follow(&daemon, &["output", "--follow", &second.to_string()]);
+    daemon.wait_running(first);
+    write(&daemon, first, "", true);
+    assert_eq!(lines.next().as_deref(), Some("my turn"));
+    assert_eq!(lines.next(), None);
+    assert!(child.wait().unwrap().success());
+    let third = echo(&daemon);
+    let never = daemon.submit_shell("echo never");
+    let (mut child, mut lines) = follow(&daemon, &["output", "--follow", &never.to_string()]);
+    daemon.cancel(&[never]);
+    assert_eq!(lines.next(), None, "one that is cancelled first has none");
+    assert!(child.wait().unwrap().success());
+    daemon.cancel(&[third]);
+}
+
+#[test]
+fn follow_ends_when_its_reader_goes_away() {
+    let daemon = TestDaemon::start();
+    let id = echo(&daemon);
+    daemon.wait_running(id);
+    let mut child = daemon
+        .bgctl(&["output", "-f", &id.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    write(&daemon, id, "line\n", false);
+    let mut line = [0; 5];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut line).unwrap();
+    drop(stdout);
+    assert_eq!(child.wait().unwrap().code(), Some(141), "although nothing more is written");
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "");
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn follow_tells_when_the_daemon_goes_away() {
+    let mut daemon = TestDaemon::start();
+    let id = echo(&daemon);
+    daemon.wait_running(id);
+    write(&daemon, id, "so far\n", false);
+    let (mut child, mut lines) = follow(&daemon, &["output", "-f", &id.to_string()]);
+    assert_eq!(lines.next().as_deref(), Some("so far"));
+    daemon.kill9();
+    assert_eq!(lines.next(), None);
+    assert_eq!(child.wait().unwrap().code(), Some(69));
+    daemon.launch();
+}
+
+#[test]
+fn growing_output_is_told_as_events() {
+    let daemon = TestDaemon::start();
+    let id = echo(&daemon);
+    daemon.wait_running(id);
+    let mut watch = daemon.watch();
+    write(&daemon, id, "12345\n", false);
+    let event = watch.until_kind(id, EventKind::Output);
+    assert_eq!((event.task.output.bytes, event.task.progress.output_bytes), (6, 6));
+    assert!(event.task.progress.updated_at.is_some());
+    write(&daemon, id, "", true);
+    assert_eq!(watch.until_kind(id, EventKind::Completed).task.output.bytes, 6);
+}
+
+#[test]
+fn a_task_that_wrote_nothing_has_an_empty_output() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, "true");
+    let part = read(&daemon, id, 0, 10);
+    assert_eq!((part.data.as_str(), part.eof, part.task.progress.last_line), ("", true, None));
+    assert_eq!(daemon.run(&["output", &id.to_string()]).success().stdout, b"");
+    let missing = daemon.submit(&["no-such-program-here"]);
+    daemon.block(&[missing]);
+    assert!(read(&daemon, missing, 0, 10).eof);
+    assert_eq!(daemon.run(&["output", &missing.to_string()]).success().stdout, b"");
+    assert_eq!(daemon.stream(missing, Stream::Stderr), b"");
+}

@@ -1,0 +1,309 @@
+//! The wire as a client in another language meets it: lines of JSON over the raw socket, no client code.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use bgd_shared::request::METHODS;
+use bgd_tests::{TestDaemon, wait};
+use serde_json::{Value, json};
+
+/// A raw connection.
+struct Wire {
+    stream: UnixStream,
+    lines: std::io::Lines<BufReader<UnixStream>>,
+    calls: u64,
+}
+
+impl Wire {
+    fn new(daemon: &TestDaemon) -> Self {
+        let stream = UnixStream::connect(daemon.socket()).expect("a connection");
+        stream.set_read_timeout(Some(wait::PATIENCE)).expect("a socket option");
+        let lines = BufReader::new(stream.try_clone().expect("a descriptor")).lines();
+        Self { stream, lines, calls: 0 }
+    }
+
+    fn send(&mut self, line: &str) {
+        self.stream.write_all(format!("{line}\n").as_bytes()).expect("a socket that takes it");
+    }
+
+    fn line(&mut self) -> Value {
+        let line = self.lines.next().expect("a line").expect("a line");
+        let value: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(value["jsonrpc"], "2.0", "{line}");
+        value
+    }
+
+    /// Sends a request and returns its number.
+    fn request(&mut self, method: &str, params: &Value) -> u64 {
+        self.calls += 1;
+        let id = self.calls;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string());
+        id
+    }
+
+    fn answer(&mut self, id: u64) -> Value {
+        let answer = self.line();
+        assert_eq!(answer["id"], id, "{answer}");
+        answer
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, &params);
+        let mut answer = self.answer(id);
+        assert_eq!(answer.get("error"), None, "{method} {params}: {answer}");
+        answer["result"].take()
+    }
+
+    fn refused(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, &params);
+        let mut answer = self.answer(id);
+        assert_eq!(answer.get("result"), None, "{method} {params}: {answer}");
+        answer["error"].take()
+    }
+
+    /// A task as a script would submit it.
+    fn submit(&mut self, line: &str) -> String {
+        let params = json!({"shell": line, "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}});
+        self.call("task.submit", params)["task"]["id"].as_str().expect("an id").to_owned()
+    }
+}
+
+#[test]
+fn each_method_answers() {
+    let mut daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let hello = wire.call("hello", json!({"client": "a test", "protocol": 1}));
+    assert_eq!((&hello["protocol"], &hello["pid"]), (&json!(1), &json!(daemon.pid())));
+    assert_eq!(hello["limits"]["frame_bytes"], 1_048_576);
+    let home = daemon.home().to_str().unwrap();
+    let params = json!({"argv": ["cat"], "cwd": home, "env": {"PATH": "/usr/bin:/bin"}, "stdin": "pipe",
+        "session": "s", "key": "k", "tags": ["t"], "description": "d", "umask": 63, "time_limit_ms": 600_000});
+    let task = wire.call("task.submit", params)["task"].take();
+    assert_eq!(
+        (&task["kind"], &task["origin"], &task["exit"]),
+        (&json!("process"), &json!("submit"), &Value::Null)
+    );
+    let id = &task["id"];
+    wire.call("events.subscribe", json!({"ids": [id], "since": 0}));
+    let mut kinds = Vec::new();
+    while kinds.last() != Some(&json!("started")) {
+        let event = wire.line();
+        assert_eq!((&event["method"], event.get("id")), (&json!("event"), None));
+        assert!(event["params"]["subscription"].is_u64() && event["params"]["task"]["id"] == *id);
+        kinds.push(event["params"]["kind"].clone());
+    }
+    assert_eq!(kinds, ["submitted", "started"]);
+    let mut wire = Wire::new(&daemon);
+    assert_eq!(wire.call("task.get", json!({"id": id}))["task"]["status"], "running");
+    assert_eq!(wire.call("task.list", json!({"session": "s"}))["tasks"][0]["id"], *id);
+    assert_eq!(wire.call("task.write", json!({"id": id, "data": "text"}))["written"], 4);
+    assert_eq!(wire.call("task.signal", json!({"id": id, "signal": "CONT"}))["task"]["id"], *id);
+    assert_eq!(wire.call("task.block", json!({"ids": [id], "timeout_ms": 0}))["timed_out"], true);
+    assert_eq!(wire.call("task.write", json!({"id": id, "eof": true}))["written"], 0);
+    let blocked = wire.call("task.block", json!({"ids": [id], "timeout_ms": null}));
+    assert_eq!((&blocked["finished"], &blocked["active"]), (&json!([id]), &json!([])));
+    let output = wire.call("task.output", json!({"id": id, "offset": -3}));
+    assert_eq!(
+        (&output["data"], &output["encoding"], &output["eof"]),
+        (&json!("ext"), &json!("utf-8"), &json!(true))
+    );
+    let result = wire.call("task.result", json!({"id": id}));
+    assert_eq!((&result["result"], &result["task"]["exit"]), (&json!("text"), &json!({"code": 0})));
+    assert_eq!(wire.call("task.cancel", json!({"ids": [id]}))["tasks"][0]["status"], "completed");
+    assert_eq!(wire.call("task.clear", json!({}))["cleared"], 1);
+    assert_eq!(wire.call("session.end", json!({"session": "s"})), json!({"cancelled": 0, "cleared": 0}));
+    let status = wire.call("daemon.status", json!({}));
+    assert_eq!((&status["active"], &status["instance"]), (&json!(0), &hello["instance"]));
+    assert_eq!(wire.call("daemon.reload", json!({})), json!({"changed": [], "needs_restart": []}));
+    assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
+    assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
+    assert!(daemon.ended().success());
+    assert_eq!(METHODS.len(), 16, "a new method is to be called here");
+}
+
+#[test]
+fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let id = wire.submit("true");
+    let cases = [
+        ("task.gett", json!({"id": id}), "method_not_found", -32601, "task.get"),
+        ("nonsense", json!({}), "method_not_found", -32601, "nonsense"),
+        ("task.get", json!({}), "invalid_params", -32602, "id"),
+        ("task.get", json!({"id": 5}), "invalid_params", -32602, "id"),
+        ("task.get", json!({"id": "abc"}), "invalid_params", -32602, "too short"),
+        ("task.get", json!({"id": "not hex at all"}), "invalid_params", -32602, "not hex"),
+        ("task.get", json!([id]), "invalid_params", -32602, "task.get"),
+        ("task.output", json!({"id": id, "block": true}), "invalid_params", -32602, "block"),
+        ("task.list", json!({"limit": 1001}), "invalid_params", -32602, "limit"),
+        ("task.list", json!({"status": ["done"]}), "invalid_params", -32602, "done"),
+        ("task.block", json!({"ids": [id], "mode": "some"}), "invalid_params", -32602, "some"),
+        ("task.cancel", json!({}), "invalid_params", -32602, "ids"),
+        ("task.cancel", json!({"ids": [id], "all": true}), "invalid_params", -32602, "all"),
+        (
+            "task.write",
+            json!({"id": id, "data": "?", "encoding": "base64"}),
+            "invalid_params",
+            -32602,
+            "base64",
+        ),
+        ("task.submit", json!({"shell": "true"}), "invalid_params", -32602, "cwd"),
+        ("hello", json!({"protocol": 2}), "unsupported", -32018, "protocol 2"),
+        ("task.resume", json!({"id": id, "prompt": "x"}), "unsupported", -32018, "task.resume"),
+        ("task.get", json!({"id": "00000000-0000-4000-8000-000000000000"}), "task_not_found", -32001, "0000"),
+    ];
+    for (method, params, kind, code, part) in cases {
+        let error = wire.refused(method, params.clone());
+        assert_eq!(
+            (&error["data"]["kind"], &error["code"]),
+            (&json!(kind), &json!(code)),
+            "{method} {params}"
+        );
+        assert!(error.to_string().contains(part), "{method} {params}: {error}");
+    }
+    for (line, kind) in [
+        ("{", "parse_error"),
+        ("[]", "invalid_request"),
+        (r#"{"id":1,"method":"hello"}"#, "invalid_request"),
+        (r#"{"jsonrpc":"2.0","id":1}"#, "invalid_request"),
+    ] {
+        wire.send(line);
+        let answer = wire.line();
+        assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&Value::Null, &json!(kind)), "{line}");
+    }
+    assert_eq!(wire.call("hello", json!({}))["protocol"], 1);
+}
+
+#[test]
+fn ids_of_requests_come_back_as_they_were() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    for id in [json!("text"), json!(0), json!(-5), json!(1.5), json!("7")] {
+        wire.send(&json!({"jsonrpc": "2.0", "id": id, "method": "hello"}).to_string());
+        let answer = wire.line();
+        assert_eq!((&answer["id"], &answer["result"]["protocol"]), (&id, &json!(1)));
+    }
+    wire.send("\r");
+    wire.send("");
+    wire.send("{\"jsonrpc\":\"2.0\",\"id\":8,\"method\":\"hello\",\"params\":null}\r");
+    assert_eq!(wire.line()["id"], 8, "blank lines and carriage returns are overlooked");
+}
+
+#[test]
+fn a_notification_gets_no_answer_and_has_its_effect() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let params = json!({"shell": "true", "cwd": "/", "env": {}, "session": "of the notification"});
+    wire.send(&json!({"jsonrpc": "2.0", "method": "task.submit", "params": params}).to_string());
+    wire.send(&json!({"jsonrpc": "2.0", "method": "no.such.method"}).to_string());
+    wire.send(&json!({"jsonrpc": "2.0", "method": "task.get", "params": {"bad": 1}}).to_string());
+    let list = wire.call("task.list", json!({}));
+    assert_eq!(list["tasks"][0]["session"], "of the notification");
+    let id = list["tasks"][0]["id"].clone();
+    wire.call("task.block", json!({"ids": [id]}));
+}
+
+#[test]
+fn requests_run_side_by_side_and_a_block_holds_up_nothing() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let sleeper = wire.submit("sleep 1000");
+    let block = wire.request("task.block", &json!({"ids": [sleeper], "timeout_ms": null}));
+    let other = wire.submit("echo x");
+    wire.call("task.block", json!({"ids": [other]}));
+    assert_eq!(wire.call("task.output", json!({"id": other}))["data"], "x\n");
+    let timeout = wire.request("task.block", &json!({"ids": [sleeper], "timeout_ms": 50}));
+    let hello = wire.request("hello", &json!({}));
+    assert_eq!((wire.line()["id"].clone(), wire.line()["id"].clone()), (json!(hello), json!(timeout)));
+    let cancel = wire.request("task.cancel", &json!({"ids": [sleeper]}));
+    let mut ids = [wire.line()["id"].as_u64().unwrap(), wire.line()["id"].as_u64().unwrap()];
+    ids.sort_unstable();
+    assert_eq!(ids, [block, cancel]);
+}
+
+#[test]
+fn a_client_that_closes_its_side_still_gets_its_answers() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let id = wire.submit("echo x");
+    let block = wire.request("task.block", &json!({"ids": [id], "timeout_ms": null}));
+    wire.request("daemon.status", &json!({}));
+    wire.stream.shutdown(Shutdown::Write).unwrap();
+    let mut answers: Vec<Value> = (0..2).map(|_| wire.line()).collect();
+    answers.sort_by_key(|answer| answer["id"].as_u64());
+    assert_eq!(answers[0]["id"], block);
+    assert_eq!(answers[0]["result"]["finished"], json!([id]));
+    assert!(wire.lines.next().is_none(), "then the daemon closes too");
+}
+
+#[test]
+fn many_requests_at_once_are_all_answered() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let line = |id| json!({"jsonrpc": "2.0", "id": id, "method": "hello"}).to_string() + "\n";
+    let text: String = (0..200).map(line).collect();
+    wire.stream.write_all(text.as_bytes()).unwrap();
+    let mut seen: Vec<u64> = (0..200).map(|_| wire.line()["id"].as_u64().unwrap()).collect();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..200));
+}
+
+#[test]
+fn too_many_unanswered_requests_are_refused_one_by_one() {
+    let daemon = TestDaemon::builder().config("[limits]\nrequests = 3\n").start();
+    let mut wire = Wire::new(&daemon);
+    let id = wire.submit("sleep 1000");
+    for _ in 0..3 {
+        wire.request("task.block", &json!({"ids": [id], "timeout_ms": null}));
+    }
+    let error = wire.refused("hello", json!({}));
+    assert_eq!(error["data"]["kind"], "too_many_requests");
+    assert!(error["data"]["hint"].as_str().unwrap().contains("limits.requests"));
+    let mut other = Wire::new(&daemon);
+    assert_eq!(other.call("hello", json!({}))["limits"]["requests"], 3, "others are not concerned");
+    other.call("task.cancel", json!({"ids": [id]}));
+    for _ in 0..3 {
+        assert_eq!(wire.line()["result"]["timed_out"], false);
+    }
+    wire.call("hello", json!({}));
+}
+
+#[test]
+fn a_reload_tells_what_changed_and_a_wrong_file_changes_nothing() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n").start();
+    let mut wire = Wire::new(&daemon);
+    let first = wire.submit("sleep 1000");
+    let second = wire.submit("sleep 1000");
+    assert_eq!(wire.call("task.get", json!({"id": second}))["task"]["status"], "pending");
+    daemon.write_config("max_concurrent_tasks = 0\n");
+    let error = wire.refused("daemon.reload", json!({}));
+    assert_eq!(error["data"]["kind"], "config_invalid");
+    assert!(error["message"].as_str().unwrap().contains("max_concurrent_tasks"), "{error}");
+    daemon.write_config("max_concurrent_task = 2\n");
+    let error = wire.refused("daemon.reload", json!({}));
+    assert!(error["message"].as_str().unwrap().contains("did you mean `max_concurrent_tasks`"), "{error}");
+    assert_eq!(wire.call("hello", json!({}))["limits"]["max_concurrent_tasks"], 1, "the old one is in force");
+    daemon.write_config("max_concurrent_tasks = 2\ntree = \"session\"\n[limits]\ntasks = 50\n");
+    let changes = wire.call("daemon.reload", json!({}));
+    assert_eq!(changes["changed"], json!(["limits.tasks", "max_concurrent_tasks"]));
+    assert_eq!(changes["needs_restart"], json!(["tree"]));
+    let ids = [first, second].map(|id| id.parse::<bgd_shared::id::TaskId>().unwrap());
+    daemon.wait_running(ids[1]);
+    assert_eq!(wire.call("hello", json!({}))["limits"]["tasks"], 50);
+    daemon.cancel(&ids);
+}
+
+#[test]
+fn bytes_that_are_no_text_travel_as_base64() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let params = json!({"argv": ["printf", {"base64": "/w=="}], "cwd": "/",
+        "env": {"PATH": "/usr/bin:/bin", "X": {"base64": "/v8="}}});
+    let task = wire.call("task.submit", params)["task"].take();
+    assert_eq!(task["argv"], json!(["printf", {"base64": "/w=="}]));
+    assert_eq!(task.get("env"), None);
+    wire.call("task.block", json!({"ids": [task["id"]]}));
+    let output = wire.call("task.output", json!({"id": task["id"]}));
+    assert_eq!((&output["data"], &output["encoding"]), (&json!("/w=="), &json!("base64")));
+}

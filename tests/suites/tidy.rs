@@ -1,0 +1,591 @@
+//! The rules of the architecture as a test. Each rule reads the sources, and names the places that break
+//! it; where a rule has exceptions, they are listed with it and say why.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use bgd_tests::docs::root;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+
+/// The most lines of a file.
+const FILE_LINES: usize = 600;
+
+/// The most lines of a function.
+const FUNCTION_LINES: usize = 70;
+
+const PROGRAMS: [&str; 3] = ["shared/src", "bgd/src", "bgctl/src"];
+const TESTS: [&str; 6] =
+    ["tests/src", "tests/suites", "tests/tests", "bgd/tests", "bgctl/tests", "shared/tests"];
+
+/// A source file.
+struct Source {
+    /// Below the workspace.
+    path: String,
+    text: String,
+    /// All of its words; those of tests come with a mark.
+    words: Vec<Word>,
+    syntax: syn::File,
+}
+
+/// A token: an identifier, a sign or a bracket. Literals have no text, as nothing is looked for in them.
+struct Word {
+    text: String,
+    line: usize,
+    in_test: bool,
+}
+
+/// Every Rust file below these folders.
+fn sources(folders: &[&str]) -> Vec<Source> {
+    let mut paths = Vec::new();
+    for folder in folders {
+        collect(&root().join(folder), &mut paths);
+    }
+    paths.sort();
+    paths.iter().map(|path| read(path)).collect()
+}
+
+fn collect(folder: &Path, into: &mut Vec<std::path::PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn read(path: &Path) -> Source {
+    let text = fs::read_to_string(path).unwrap();
+    source(path.strip_prefix(root()).unwrap().display().to_string(), text)
+}
+
+fn source(path: String, text: String) -> Source {
+    let tokens: TokenStream = text.parse().unwrap_or_else(|error| panic!("{path}: {error}"));
+    let mut words = Vec::new();
+    flatten(tokens.clone(), false, &mut words);
+    let syntax = syn::parse2(tokens).unwrap_or_else(|error| panic!("{path}: {error}"));
+    Source { path, text, words, syntax }
+}
+
+/// Writes tokens as words. An item with `#[cfg(test)]` or `#[test]` is a test up to its end.
+fn flatten(tokens: TokenStream, in_test: bool, words: &mut Vec<Word>) {
+    let mut test_item = false;
+    let mut after_hash = false;
+    for token in tokens {
+        let line = token.span().start().line;
+        match &token {
+            TokenTree::Ident(ident) => words.push(word(&ident.to_string(), line, in_test || test_item)),
+            TokenTree::Punct(punct) => {
+                words.push(word(&punct.as_char().to_string(), line, in_test || test_item));
+            }
+            TokenTree::Literal(_) => words.push(word("", line, in_test || test_item)),
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                let content = group.stream().to_string().replace(' ', "");
+                test_item |= after_hash && matches!(content.as_str(), "cfg(test)" | "test" | "tokio::test");
+                let in_test = in_test || test_item;
+                words.push(word(open, line, in_test));
+                flatten(group.stream(), in_test, words);
+                words.push(word(close, group.span_close().start().line, in_test));
+            }
+        }
+        let ends_item = match &token {
+            TokenTree::Punct(punct) => punct.as_char() == ';',
+            TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+            TokenTree::Ident(_) | TokenTree::Literal(_) => false,
+        };
+        test_item &= !ends_item;
+        after_hash = matches!(&token, TokenTree::Punct(punct) if punct.as_char() == '#');
+    }
+}
+
+fn word(text: &str, line: usize, in_test: bool) -> Word {
+    Word { text: text.to_owned(), line, in_test }
+}
+
+impl Source {
+    /// The words that are no test's.
+    fn own_words(&self) -> Vec<&Word> {
+        self.words.iter().filter(|word| !word.in_test).collect()
+    }
+
+    /// Every path of two names or more outside of tests, and every import, with its line.
+    fn paths(&self) -> Vec<(Vec<String>, usize)> {
+        let words = self.own_words();
+        let text = |place: usize| words.get(place).map_or("", |word| word.text.as_str());
+        let is_name =
+            |place: usize| text(place).starts_with(|first: char| first.is_alphabetic() || first == '_');
+        let mut paths = Vec::new();
+        let mut place = 0;
+        while place < words.len() {
+            let line = words[place].line;
+            let mut path = Vec::new();
+            while is_name(place) {
+                path.push(text(place).to_owned());
+                place += 1;
+                if text(place) == ":" && text(place + 1) == ":" && is_name(place + 2) {
+                    place += 2;
+                } else {
+                    break;
+                }
+            }
+            if path.is_empty() {
+                place += 1;
+            } else if path.len() > 1 {
+                paths.push((path, line));
+            }
+        }
+        let mut imports = Imports::default();
+        imports.visit_file(&self.syntax);
+        paths.extend(imports.0);
+        let module = self.module();
+        paths.into_iter().map(|(path, line)| (resolved(&path, &module), line)).collect()
+    }
+
+    /// The path of this file's module in its crate.
+    fn module(&self) -> Vec<String> {
+        let (_, below) = self.path.split_once("/src/").unwrap_or_default();
+        let names =
+            below.trim_end_matches(".rs").split('/').filter(|name| !matches!(*name, "mod" | "lib" | "main"));
+        names.map(str::to_owned).collect()
+    }
+
+    fn at(&self, line: usize, what: impl std::fmt::Display) -> String {
+        format!("{}:{line}: {what}", self.path)
+    }
+}
+
+/// A path from the root of its crate, if it began with `self` or `super`.
+fn resolved(path: &[String], module: &[String]) -> Vec<String> {
+    let supers = path.iter().take_while(|name| *name == "super").count();
+    let base = match path.first().map(String::as_str) {
+        Some("super") => &module[..module.len().saturating_sub(supers)],
+        Some("self") => module,
+        _ => return path.to_vec(),
+    };
+    let rest = path.iter().skip(supers.max(1));
+    std::iter::once("crate")
+        .chain(base.iter().map(String::as_str))
+        .chain(rest.map(String::as_str))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What is imported outside of tests.
+#[derive(Default)]
+struct Imports(Vec<(Vec<String>, usize)>);
+
+impl Imports {
+    fn add(&mut self, mut prefix: Vec<String>, tree: &syn::UseTree) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                prefix.push(path.ident.to_string());
+                self.add(prefix, &path.tree);
+            }
+            syn::UseTree::Name(name) => {
+                prefix.push(name.ident.to_string());
+                self.0.push((prefix, name.ident.span().start().line));
+            }
+            syn::UseTree::Rename(name) => {
+                prefix.push(name.ident.to_string());
+                self.0.push((prefix, name.ident.span().start().line));
+            }
+            syn::UseTree::Glob(glob) => self.0.push((prefix, glob.star_token.spans[0].start().line)),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.add(prefix.clone(), item)),
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Imports {
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.add(Vec::new(), &item.tree);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+}
+
+fn is_test(attrs: &[syn::Attribute]) -> bool {
+    attrs.iter().any(|attr| match &attr.meta {
+        syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
+        syn::Meta::Path(path) => path.is_ident("test"),
+        syn::Meta::NameValue(_) => false,
+    })
+}
+
+#[track_caller]
+fn none(rule: &str, broken: &[String]) {
+    assert!(broken.is_empty(), "{rule}:\n  {}\n", broken.join("\n  "));
+}
+
+fn starts_with(path: &[String], prefix: &str) -> bool {
+    let prefix: Vec<&str> = prefix.split("::").collect();
+    path.len() >= prefix.len() && path.iter().zip(prefix).all(|(name, wanted)| name == wanted)
+}
+
+#[test]
+fn the_reading_of_sources_finds_what_the_rules_look_for() {
+    let text = "//! A module.
+        use std::{fs, time::Instant as Clock};
+        use super::task::{self, State};
+        fn f(state: State) {
+            match state { State::Queued { .. } => {} _ => nix::unistd::sync() }
+            match (state, 1) { (State::Queued { .. }, _) => {} (State::Running, _) => {} }
+            match 1 { 1 => {} _ => {} }
+        }
+        #[cfg(test)] mod tests { use std::net; fn g() { x.unwrap(); rand::random(); } }";
+    let source = source("bgd/src/core/machine/facts.rs".to_owned(), text.to_owned());
+    let paths: BTreeSet<String> = source.paths().into_iter().map(|(path, _)| path.join("::")).collect();
+    for path in ["std::fs", "std::time::Instant", "crate::core::machine::task::State", "nix::unistd::sync"] {
+        assert!(paths.contains(path), "{path} is not in {paths:?}");
+    }
+    assert!(!paths.contains("std::net") && !paths.contains("rand::random"), "{paths:?}");
+    assert!(source.own_words().iter().all(|word| word.text != "unwrap"));
+    let mut matches = Matches::default();
+    matches.visit_file(&source.syntax);
+    assert_eq!(matches.0, [5]);
+}
+
+/// Names by which the world would come into the core.
+const WORLD: &[&str] = &[
+    "tokio",
+    "nix",
+    "libc",
+    "rustix",
+    "interprocess",
+    "tracing",
+    "rand",
+    "uuid",
+    "tempfile",
+    "mio",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::env",
+    "std::sync::mpsc",
+    "std::sync::Mutex",
+    "std::sync::RwLock",
+    "std::sync::Condvar",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "std::time",
+    "bgd_shared::client",
+    "bgd_shared::transport",
+    "bgd_shared::socket",
+    "bgd_shared::fds",
+];
+
+#[test]
+fn the_core_names_no_io_no_clock_and_no_chance() {
+    let mut broken = Vec::new();
+    for source in sources(&["bgd/src/core"]) {
+        for (path, line) in source.paths() {
+            let is_world = WORLD.iter().any(|name| starts_with(&path, name));
+            // `TaskId::random`, `Timestamp::now`, `Uuid::new_v4` and the like.
+            let is_chance =
+                path.last().is_some_and(|name| matches!(name.as_str(), "random" | "now" | "new_v4"));
+            if is_world || is_chance {
+                broken.push(source.at(line, path.join("::")));
+            }
+        }
+        for word in source.own_words() {
+            if matches!(word.text.as_str(), "async" | "await" | "Instant" | "SystemTime" | "unsafe") {
+                broken.push(source.at(word.line, &word.text));
+            }
+        }
+    }
+    none("the core is told everything and touches nothing", &broken);
+}
+
+/// Matches on what the core distinguishes that have an arm for the rest.
+#[derive(Default)]
+struct Matches(Vec<usize>);
+
+impl<'ast> Visit<'ast> for Matches {
+    fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
+        let names_variants = expr.arms.iter().any(|arm| names_a_variant(&arm.pat));
+        for arm in &expr.arms {
+            // An arm that binds a name without a guard takes everything as `_` does.
+            let takes_all = match &arm.pat {
+                syn::Pat::Wild(_) => true,
+                syn::Pat::Ident(ident) => {
+                    ident.subpat.is_none() && ident.ident.to_string().starts_with(char::is_lowercase)
+                }
+                _ => false,
+            };
+            if names_variants && takes_all && arm.guard.is_none() {
+                self.0.push(expr.match_token.span.start().line);
+            }
+        }
+        visit::visit_expr_match(self, expr);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+}
+
+/// Whether a pattern names a variant by its enumeration, such as `State::Queued { .. }`.
+fn names_a_variant(pattern: &syn::Pat) -> bool {
+    let is_variant = |path: &syn::Path| path.segments.len() > 1;
+    match pattern {
+        syn::Pat::Path(path) => is_variant(&path.path),
+        syn::Pat::TupleStruct(tuple) => is_variant(&tuple.path),
+        syn::Pat::Struct(object) => is_variant(&object.path),
+        syn::Pat::Or(or) => or.cases.iter().any(names_a_variant),
+        syn::Pat::Tuple(tuple) => tuple.elems.iter().any(names_a_variant),
+        syn::Pat::Reference(reference) => names_a_variant(&reference.pat),
+        syn::Pat::Paren(paren) => names_a_variant(&paren.pat),
+        _ => false,
+    }
+}
+
+#[test]
+fn every_match_of_the_core_is_written_out() {
+    let mut broken = Vec::new();
+    for source in sources(&["bgd/src/core"]) {
+        let mut matches = Matches::default();
+        matches.visit_file(&source.syntax);
+        broken.extend(matches.0.into_iter().map(|line| source.at(line, "has an arm for all the rest")));
+    }
+    none("every state and every input is named in every match of the core", &broken);
+}
+
+/// Folders and files, and the only modules of `bgd` that they may name. What is not listed is free.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("bgd/src/core/", &["core"]),
+    ("bgd/src/sys/", &["sys"]),
+    ("bgd/src/exec/", &["exec", "sys", "core", "mailbox", "descriptors"]),
+    ("bgd/src/connection.rs", &["calls", "client", "mailbox"]),
+    ("bgd/src/client.rs", &[]),
+    ("bgd/src/subscribers.rs", &["client"]),
+    ("bgd/src/view.rs", &["core", "exec"]),
+    ("bgd/src/calls.rs", &["core", "exec", "signals"]),
+];
+
+#[test]
+fn imports_run_one_way() {
+    let mut broken = Vec::new();
+    for source in sources(&PROGRAMS) {
+        let foreign: &[&str] = match source.path.split('/').next() {
+            Some("shared") => &["bgd", "bgctl", "bgd_tests"],
+            Some("bgd") => &["bgctl", "bgd_tests"],
+            _ => &["bgd", "bgd_tests"],
+        };
+        let allowed =
+            MAY_USE.iter().find(|(place, _)| source.path.starts_with(place)).map(|(_, modules)| modules);
+        // The programs' own `main` calls their library by its name.
+        let is_main = source.path.ends_with("src/main.rs");
+        for (path, line) in source.paths() {
+            let is_foreign = foreign.iter().any(|name| starts_with(&path, name)) && !is_main;
+            let module = path.get(1).filter(|_| path[0] == "crate" && source.path.starts_with("bgd/"));
+            let is_above = module.is_some_and(|module| {
+                allowed.is_some_and(|allowed| !allowed.contains(&module.as_str()))
+                    || (module == "dispatcher" && source.path != "bgd/src/startup.rs")
+                    || module == "startup"
+            });
+            if is_foreign || is_above {
+                broken.push(source.at(line, path.join("::")));
+            }
+        }
+    }
+    none(
+        "shared knows nobody; core only shared; exec and connection the mailbox; only start-up the dispatcher",
+        &broken,
+    );
+}
+
+#[test]
+fn unsafe_stays_where_it_belongs() {
+    let mut broken = Vec::new();
+    for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
+        if source.path.starts_with("bgd/src/sys/") || source.path == "shared/src/fds.rs" {
+            continue;
+        }
+        let words = source.words.iter().filter(|word| matches!(word.text.as_str(), "unsafe" | "unsafe_code"));
+        broken.extend(words.map(|word| source.at(word.line, &word.text)));
+    }
+    none("unsafe is only in bgd/src/sys and shared/src/fds.rs", &broken);
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    let broken: Vec<String> = sources(&[&PROGRAMS[..], &TESTS[..]].concat())
+        .iter()
+        .filter(|source| !source.text.starts_with("//! "))
+        .map(|source| source.at(1, "begins without //!"))
+        .collect();
+    none("a module begins with what it is for", &broken);
+}
+
+/// Functions that are too long.
+#[derive(Default)]
+struct Functions(Vec<(String, usize, usize)>);
+
+impl Functions {
+    fn measure(&mut self, signature: &syn::Signature, block: &syn::Block) {
+        let from = signature.fn_token.span.start().line;
+        let lines = block.brace_token.span.close().end().line + 1 - from;
+        if lines > FUNCTION_LINES {
+            self.0.push((signature.ident.to_string(), from, lines));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.measure(&item.sig, &item.block);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.measure(&item.sig, &item.block);
+        visit::visit_impl_item_fn(self, item);
+    }
+}
+
+#[test]
+fn files_and_functions_have_an_end() {
+    let mut broken = Vec::new();
+    for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
+        let lines = source.text.lines().count();
+        if lines > FILE_LINES {
+            broken.push(source.at(1, format_args!("{lines} lines, at most {FILE_LINES}")));
+        }
+        let mut functions = Functions::default();
+        functions.visit_file(&source.syntax);
+        let longer = functions.0.into_iter();
+        broken.extend(longer.map(|(name, line, lines)| {
+            source.at(line, format_args!("fn {name} has {lines} lines, at most {FUNCTION_LINES}"))
+        }));
+    }
+    none("files and functions stay short", &broken);
+}
+
+#[test]
+fn versions_are_in_one_place() {
+    let mut broken = Vec::new();
+    for member in ["shared", "bgd", "bgctl", "tests"] {
+        let text = fs::read_to_string(root().join(member).join("Cargo.toml")).unwrap();
+        let manifest: toml::Table = text.parse().unwrap();
+        for field in ["version", "edition", "rust-version", "license"] {
+            if manifest["package"][field].get("workspace").is_none() {
+                broken.push(format!("{member}/Cargo.toml: {field} is not the workspace's"));
+            }
+        }
+        for kind in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let dependencies = manifest.get(kind).and_then(toml::Value::as_table).into_iter().flatten();
+            for (name, dependency) in dependencies {
+                let fields: BTreeSet<&str> =
+                    dependency.as_table().into_iter().flatten().map(|(field, _)| field.as_str()).collect();
+                if !fields.contains("workspace") || fields.contains("version") {
+                    broken.push(format!("{member}/Cargo.toml: {name} has its version there"));
+                }
+            }
+        }
+    }
+    none("versions are in the root Cargo.toml", &broken);
+}
+
+#[test]
+fn nothing_prints_by_a_macro_or_ends_the_process() {
+    let mut broken = Vec::new();
+    for source in sources(&["shared/src", "bgd/src", "bgctl/src"]) {
+        let words = source.own_words();
+        for (word, next) in words.iter().zip(words.iter().skip(1)) {
+            let prints = matches!(word.text.as_str(), "print" | "println" | "eprint" | "eprintln" | "dbg");
+            if prints && next.text == "!" {
+                broken.push(source.at(word.line, format_args!("{}!", word.text)));
+            }
+        }
+        let exits = source
+            .paths()
+            .into_iter()
+            .filter(|(path, _)| path.ends_with(&["process".to_owned(), "exit".to_owned()]));
+        broken.extend(exits.map(|(path, line)| source.at(line, path.join("::"))));
+    }
+    none("a macro panics where nobody reads, and an exit skips what is still to be done", &broken);
+}
+
+#[test]
+fn nothing_panics_on_purpose() {
+    let mut broken = Vec::new();
+    for source in sources(&PROGRAMS) {
+        let words = source.own_words();
+        for three in words.windows(3) {
+            let [before, word, after] = three else { continue };
+            let is_call =
+                matches!(before.text.as_str(), "." | ":") && matches!(after.text.as_str(), "(" | ")" | ",");
+            let unwraps =
+                is_call && matches!(word.text.as_str(), "unwrap" | "expect" | "unwrap_err" | "expect_err");
+            let panics = after.text == "!"
+                && matches!(word.text.as_str(), "panic" | "unreachable" | "todo" | "unimplemented");
+            if unwraps || panics {
+                broken.push(source.at(word.line, &word.text));
+            }
+        }
+    }
+    none("what can go wrong has a name", &broken);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Written in two parts, so that they are not found here.
+    let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
+    let mut broken = Vec::new();
+    for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
+        for (number, line) in source.text.lines().enumerate() {
+            broken.extend(
+                marks.iter().filter(|mark| line.contains(**mark)).map(|mark| source.at(number + 1, mark)),
+            );
+        }
+        for three in source.words.windows(3) {
+            if three[0].text == "#" && three[1].text == "[" && three[2].text == "ignore" {
+                broken.push(source.at(three[2].line, "an ignored test"));
+            }
+        }
+    }
+    none("no task is left in a comment, and no test is left out", &broken);
+}
+
+#[test]
+fn tests_wait_for_events() {
+    let mut broken = Vec::new();
+    for source in sources(&TESTS).into_iter().filter(|source| !source.path.starts_with("tests/src/")) {
+        let words = source.words.iter().filter(|word| matches!(word.text.as_str(), "sleep" | "sleep_until"));
+        broken.extend(words.map(|word| source.at(word.line, &word.text)));
+    }
+    none("a test waits for an event, never for a time", &broken);
+}
+
+#[test]
+fn the_readme_names_every_folder() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let mut broken = Vec::new();
+    for entry in fs::read_dir(root()).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let is_ours = name == ".ci" || (!name.starts_with('.') && name != "target");
+        if entry.path().is_dir() && is_ours && !readme.contains(&format!("{name}/")) {
+            broken.push(format!("README.md does not name {name}/"));
+        }
+    }
+    none("the README shows what is where", &broken);
+}

@@ -34,8 +34,12 @@ use crate::view;
 /// How many letters are taken from the mailbox before effects of timers get their turn.
 const BATCH: usize = 64;
 
-/// How many outputs are removed in one piece of work.
-const REMOVALS: usize = 1000;
+/// The answer to a call that removed tasks.
+#[derive(Debug)]
+enum Clear {
+    Tasks(ClearResult),
+    Session(SessionEndResult),
+}
 
 /// What a call's reply is made into.
 #[derive(Debug)]
@@ -283,7 +287,7 @@ impl Dispatcher {
     }
 
     fn apply(&mut self, effects: Vec<Effect>) {
-        let mut forgotten = Vec::new();
+        let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         for effect in effects {
             match effect {
                 Effect::Start { task, run, spec, env } => {
@@ -304,22 +308,39 @@ impl Dispatcher {
                     self.subscribers.publish(seq, at, kind, &view::task(&task, &self.around.folder), session);
                 }
                 Effect::Reply { to, reply } => {
-                    if let Some((answer, shape)) = self.pending.remove(&to) {
-                        self.reply(answer, shape, reply);
+                    let Some((answer, shape)) = self.pending.remove(&to) else { continue };
+                    match reply {
+                        Reply::Cleared { cleared } => {
+                            clears.push((answer, Clear::Tasks(ClearResult { cleared })))
+                        }
+                        Reply::SessionEnded { cancelled, cleared } => {
+                            let result = SessionEndResult { cancelled, cleared };
+                            clears.push((answer, Clear::Session(result)));
+                        }
+                        reply => self.reply(answer, shape, reply),
                     }
                 }
                 Effect::Exit => self.ended = true,
             }
         }
-        self.remove_outputs(&forgotten);
+        self.remove_outputs(forgotten, clears);
     }
 
-    /// Has the outputs of cleared tasks removed, in parts, so that other work on the workers comes between.
-    fn remove_outputs(&self, tasks: &[TaskId]) {
-        for part in tasks.chunks(REMOVALS) {
-            let (folder, part) = (Arc::clone(&self.around.folder), part.to_vec());
-            self.around.workers.later(move || part.into_iter().for_each(|task| folder.remove(task)));
+    /// Has the outputs of cleared tasks removed, and gives the answers when they are gone.
+    fn remove_outputs(&self, tasks: Vec<TaskId>, clears: Vec<(Answer, Clear)>) {
+        if tasks.is_empty() && clears.is_empty() {
+            return;
         }
+        let folder = Arc::clone(&self.around.folder);
+        self.around.workers.later(move || {
+            tasks.into_iter().for_each(|task| folder.remove(task));
+            for (answer, clear) in clears {
+                match clear {
+                    Clear::Tasks(result) => answer.give(&result),
+                    Clear::Session(result) => answer.give(&result),
+                }
+            }
+        });
     }
 
     fn reply(&self, answer: Answer, shape: Shape, reply: Reply) {
@@ -341,10 +362,8 @@ impl Dispatcher {
                 let (finished, active) = (of(true), of(false));
                 answer.give(&BlockResult { tasks: tasks(list), timed_out, finished, active });
             }
-            Reply::Cleared { cleared } => answer.give(&ClearResult { cleared }),
-            Reply::SessionEnded { cancelled, cleared } => {
-                answer.give(&SessionEndResult { cancelled, cleared });
-            }
+            // Given when the outputs are gone, by `remove_outputs`.
+            Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
             Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
         }
     }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use bgd_shared::socket::{SocketError, SocketPath};
@@ -22,7 +22,7 @@ use crate::config::{Config, TreeMode};
 use crate::dispatcher::Dispatcher;
 use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::process::Surroundings;
-use crate::exec::spawner::{self, SpawnSettings};
+use crate::exec::spawner::{self, SpawnSettings, StartOrder};
 use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
 use crate::exec::{reaper, tree};
@@ -174,41 +174,22 @@ struct Life {
     lock: ProcessLock,
 }
 
+/// What a failed step means for whoever waits.
+fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
+    let what = what.into();
+    move |error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
+}
+
 async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let Life { socket, config, config_path, state, lock } = life;
-    let failed = |what: &str| {
-        let what = what.to_owned();
-        move |error: io::Error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
-    };
     let started = Instant::now();
     let nofile = prepare_process();
     let strays = Strays::before_anything();
     let (listener, is_own) = open_socket(&socket)?;
-    let instance = Instance::begin(&state).map_err(failed(&state.display().to_string()))?;
-    let cgroup = match config.tree {
-        TreeMode::Auto => cgroups::prepare(&instance.id),
-        TreeMode::Session => None,
-    };
-    if let Some(cgroup) = &cgroup {
-        let note = fs::write(instance.path.join("cgroup"), cgroup.as_os_str().as_encoded_bytes());
-        note.map_err(failed(&state.display().to_string()))?;
-    }
+    let instance = Instance::begin(&state).map_err(failed(state.display().to_string()))?;
+    let cgroup = prepare_cgroup(config.tree, &instance)?;
     let (calls, facts, mailbox) = mailbox::new();
-    let workers = Workers::start().map_err(failed("cannot start threads"))?;
-    let folder = Arc::new(OutputFolder::open(instance.output()).map_err(failed("the output folder"))?);
-    let settings = SpawnSettings {
-        instance: instance.id.clone(),
-        folder: Arc::clone(&folder),
-        cgroup: cgroup.clone(),
-        nofile,
-    };
-    let orders = spawner::start(settings, &facts).map_err(failed("cannot start threads"))?;
-    reaper::start().map_err(failed("SIGCHLD"))?;
-    watch_signals(&facts).map_err(failed("signals"))?;
-    let outputs =
-        OutputWatch::start(Arc::clone(&folder), config.limits.output_bytes.0, facts.clone(), workers.clone());
-    let answering = workers.clone();
-    let around = Surroundings { folder, outputs, workers, facts };
+    let (orders, around) = start_executors(&config, &instance, cgroup.clone(), nofile, facts)?;
     let identity = Identity {
         instance: instance.id.clone(),
         pid: std::process::id().cast_signed(),
@@ -221,6 +202,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, "ready");
     let (limits, limits_seen) = watch::channel(config.server_limits());
+    let workers = around.workers.clone();
     let dispatcher = Dispatcher::new(config, identity, orders, around, limits);
     let (closing, closing_seen) = watch::channel(false);
     let server = tokio::spawn(server::run(listener, limits_seen, calls, closing_seen));
@@ -234,7 +216,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         tracing::warn!(%error, "cannot remove the socket");
     }
     // Answers that are being read from the output are still given.
-    answering.drain().await;
+    workers.drain().await;
     if strays.end() {
         instance.end();
     } else {
@@ -249,6 +231,40 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let _ = server.await;
     tracing::info!("ended");
     Ok(())
+}
+
+/// The cgroup for the tasks' cgroups, noted in the instance's folder for the sweep.
+fn prepare_cgroup(mode: TreeMode, instance: &Instance) -> Result<Option<PathBuf>, Failure> {
+    let cgroup = match mode {
+        TreeMode::Auto => cgroups::prepare(&instance.id),
+        TreeMode::Session => None,
+    };
+    if let Some(cgroup) = &cgroup {
+        let note = instance.path.join("cgroup");
+        fs::write(&note, cgroup.as_os_str().as_encoded_bytes())
+            .map_err(failed(note.display().to_string()))?;
+    }
+    Ok(cgroup)
+}
+
+fn start_executors(
+    config: &Config,
+    instance: &Instance,
+    cgroup: Option<PathBuf>,
+    nofile: Option<libc::rlimit>,
+    facts: Facts,
+) -> Result<(mpsc::Sender<StartOrder>, Surroundings), Failure> {
+    let workers = Workers::start().map_err(failed("cannot start threads"))?;
+    let folder = OutputFolder::open(instance.output()).map_err(failed("the output folder"))?;
+    let folder = Arc::new(folder);
+    let settings =
+        SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup, nofile };
+    let orders = spawner::start(settings, &facts).map_err(failed("cannot start threads"))?;
+    reaper::start().map_err(failed("SIGCHLD"))?;
+    watch_signals(&facts).map_err(failed("signals"))?;
+    let limit = config.limits.output_bytes.0;
+    let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
+    Ok((orders, Surroundings { folder, outputs, workers, facts }))
 }
 
 /// Takes the lock of a socket; `None` if another daemon has it.

@@ -79,10 +79,16 @@ pub fn parse_params<'a, P: Deserialize<'a>>(
     method: &str,
     params: Option<&'a RawValue>,
 ) -> Result<P, RpcError> {
-    serde_json::from_str(params.map_or("{}", RawValue::get)).map_err(|error| {
-        RpcError::new(ErrorKind::InvalidParams, format!("params of {method}: {error}"))
+    let invalid = |what: &dyn fmt::Display| {
+        RpcError::new(ErrorKind::InvalidParams, format!("params of {method}: {what}"))
             .hint("bgd-protocol(7) names the params of every method")
-    })
+    };
+    let params = params.map_or("{}", RawValue::get);
+    // Serde would take an array for the fields in their order, which is no part of the protocol.
+    if params.starts_with('[') {
+        return Err(invalid(&"an array, not an object of names and values"));
+    }
+    serde_json::from_str(params).map_err(|error| invalid(&error))
 }
 
 #[derive(Serialize)]
@@ -194,6 +200,14 @@ mod tests {
             Err(error) => error,
         };
         assert_ne!(error.kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn params_go_by_name() {
+        let raw: Box<RawValue> = serde_json::from_str(r#" ["3f2a"]"#).unwrap();
+        let error = parse_params::<crate::request::IdParams>("task.get", Some(&raw)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidParams);
+        assert!(error.message.contains("array"), "{}", error.message);
     }
 
     #[test]

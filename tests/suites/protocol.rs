@@ -134,7 +134,7 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         ("task.get", json!({"id": 5}), "invalid_params", -32602, "id"),
         ("task.get", json!({"id": "abc"}), "invalid_params", -32602, "too short"),
         ("task.get", json!({"id": "not hex at all"}), "invalid_params", -32602, "not hex"),
-        ("task.get", json!([id]), "invalid_params", -32602, "task.get"),
+        ("task.get", json!([id]), "invalid_params", -32602, "array"),
         ("task.output", json!({"id": id, "block": true}), "invalid_params", -32602, "block"),
         ("task.list", json!({"limit": 1001}), "invalid_params", -32602, "limit"),
         ("task.list", json!({"status": ["done"]}), "invalid_params", -32602, "done"),

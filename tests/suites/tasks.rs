@@ -191,7 +191,7 @@ fn r05_a_pending_task_that_is_cancelled_is_never_started() {
 fn r05_cancel_sends_the_signal_that_is_asked_for_and_kills_after_the_grace() {
     let daemon = TestDaemon::start();
     let polite = daemon
-        .submit_shell("trap 'echo interrupted; exit 0' INT; echo up; while :; do sleep 1000 & wait; done");
+        .submit_shell("trap 'echo interrupted; kill $!; exit 0' INT; sleep 1000 & echo up; wait");
     let stubborn = daemon.submit_shell("trap '' TERM INT; echo up; while :; do sleep 1000; done");
     for id in [polite, stubborn] {
         daemon.wait_running(id);

@@ -373,7 +373,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/core/", &["core"]),
     ("bgd/src/sys/", &["sys"]),
     ("bgd/src/exec/", &["exec", "sys", "core", "mailbox", "descriptors"]),
-    ("bgd/src/connection.rs", &["calls", "client", "mailbox"]),
+    ("bgd/src/connection.rs", &["calls", "client", "descriptors", "mailbox", "sys"]),
     ("bgd/src/client.rs", &[]),
     ("bgd/src/subscribers.rs", &["client"]),
     ("bgd/src/view.rs", &["core", "exec"]),

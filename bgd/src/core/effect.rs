@@ -154,7 +154,7 @@ impl From<CoreError> for RpcError {
                     .hint("only a running task takes signals and input")
             }
             CoreError::StillActive(id, status) => {
-                Self::new(ErrorKind::InvalidParams, format!("task {id} is {status}, so it can't be cleared"))
+                Self::new(ErrorKind::NotComplete, format!("task {id} is {status}, so it can't be cleared"))
                     .hint("cancel it first, or clear with `all`")
             }
             CoreError::Full(limit) => Self::new(

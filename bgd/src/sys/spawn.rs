@@ -204,13 +204,28 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
             check(libc::prlimit(0, (*resource).cast_unsigned(), limit, ptr::null_mut()), Stage::Limits)?;
         }
         for index in 0..child.reset_count {
-            libc::signal(*child.reset.add(index), libc::SIG_DFL);
+            reset_signal(*child.reset.add(index));
         }
         let mut none = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
     }
     Ok(())
+}
+
+/// The kernel's `struct sigaction`, all zeros: the default. Larger than that of any architecture.
+static DEFAULT_ACTION: [usize; 8] = [0; 8];
+
+/// The size of the kernel's signal set in bytes.
+const SIGSET_BYTES: usize = 8;
+
+/// Sets a signal back to its default. The C library refuses to do so for two signals that it uses
+/// itself, which whoever started the daemon may have ignored all the same.
+#[allow(unsafe_code, reason = "a system call with a pointer to a constant")]
+fn reset_signal(signal: c_int) {
+    let (action, old) = (DEFAULT_ACTION.as_ptr(), ptr::null_mut::<c_void>());
+    // SAFETY: the kernel reads a structure of zeros that is large enough, and writes nothing.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action, old, SIGSET_BYTES) };
 }
 
 fn check(result: c_int, stage: Stage) -> Result<(), Stage> {

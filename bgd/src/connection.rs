@@ -36,23 +36,26 @@ pub async fn serve(
     if connection.calls.send(Mail::Connected(Arc::clone(&connection.client))).await.is_err() {
         return;
     }
-    let writing = connection.write();
-    tokio::pin!(writing);
-    let result = tokio::select! {
-        () = &mut writing => Ok(()),
-        result = connection.read(frame_bytes) => result,
-        _ = closing.changed() => Ok(()),
+    let until_no_more_requests = async {
+        tokio::select! {
+            result = connection.read(frame_bytes) => {
+                if let Err(error) = result {
+                    tracing::debug!(client = connection.client.id, %error, "connection broken");
+                    connection.client.close();
+                }
+            }
+            _ = closing.changed() => {}
+        }
+        connection.no_more_requests.store(true, Ordering::Relaxed);
+        connection.client.finish();
+        connection.until_hung_up().await;
     };
-    if let Err(error) = result {
-        tracing::debug!(client = connection.client.id, %error, "connection broken");
-        connection.client.close();
-    }
-    connection.no_more_requests.store(true, Ordering::Relaxed);
-    connection.client.finish();
     tokio::select! {
-        () = &mut writing => {}
-        () = connection.until_hung_up() => connection.client.close(),
+        () = connection.write() => {}
+        () = until_no_more_requests => {}
     }
+    // What is still to come for it goes nowhere.
+    connection.client.close();
     // The dispatcher has ended if nobody takes this.
     let _ = connection.calls.send(Mail::Gone(Arc::clone(&connection.client))).await;
 }

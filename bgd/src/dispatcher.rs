@@ -333,7 +333,9 @@ impl Dispatcher {
         }
         let folder = Arc::clone(&self.around.folder);
         self.around.workers.later(move || {
-            tasks.into_iter().for_each(|task| folder.remove(task));
+            for task in tasks {
+                folder.remove(task);
+            }
             for (answer, clear) in clears {
                 match clear {
                     Clear::Tasks(result) => answer.give(&result),

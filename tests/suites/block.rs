@@ -8,8 +8,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockMode, BlockParams, BlockResult, ClearParams, Encoding, Stdin, SubmitParams, TaskBlock, TaskClear,
-    TaskWrite, WriteParams,
+    BlockMode, BlockParams, BlockResult, ClearParams, DaemonStatusOf, Encoding, Hello, HelloParams, NoParams,
+    Stdin, SubmitParams, TaskBlock, TaskClear, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
 use bgd_tests::TestDaemon;
@@ -42,12 +42,12 @@ fn call(daemon: &TestDaemon, params: &BlockParams) -> BlockResult {
     daemon.client().call::<TaskBlock>(params).expect("task.block")
 }
 
-/// A block that the daemon has surely begun with.
+/// A block that the daemon has surely begun with: it takes the requests of a connection in their order,
+/// and has answered a later one.
 fn begin(daemon: &TestDaemon, params: &BlockParams) -> (Client, u64) {
     let mut client = daemon.client();
     let call = client.send::<TaskBlock>(params, &[]).expect("a request");
-    // Requests of one connection are taken in their order.
-    client.send::<bgd_shared::request::Hello>(&Default::default(), &[]).expect("a request");
+    client.call::<Hello>(&HelloParams::default()).expect("hello");
     (client, call)
 }
 
@@ -209,7 +209,7 @@ fn waiters_that_go_away_are_forgotten() {
     watch.until_kind(gate, EventKind::Completed);
     // The watch's connection and this one.
     let mut client = daemon.client();
-    let mut connections = || client.call::<bgd_shared::request::DaemonStatusOf>(&Default::default()).unwrap();
+    let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
     while connections().connections > 2 {
         thread::yield_now();
     }

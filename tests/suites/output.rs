@@ -109,7 +109,7 @@ fn r07_bgctl_gives_the_result_of_a_completed_task_only() {
 fn a_long_result_is_its_end_and_bgctl_gives_all_of_it() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "seq 1 100000");
-    let wanted: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let wanted = (1..=100_000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n") + "\n";
     let result = daemon.client().call::<TaskResultOf>(&IdParams { id: id.into() }).unwrap();
     assert_eq!(result.truncated_bytes, wanted.len() as u64 - 256 * 1024);
     assert_eq!(result.result, wanted[wanted.len() - 256 * 1024..]);

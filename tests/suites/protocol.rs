@@ -1,5 +1,6 @@
 //! The wire as a client in another language meets it: lines of JSON over the raw socket, no client code.
 
+use std::borrow::Borrow;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -48,15 +49,17 @@ impl Wire {
         answer
     }
 
-    fn call(&mut self, method: &str, params: Value) -> Value {
-        let id = self.request(method, &params);
+    fn call(&mut self, method: &str, params: impl Borrow<Value>) -> Value {
+        let params = params.borrow();
+        let id = self.request(method, params);
         let mut answer = self.answer(id);
         assert_eq!(answer.get("error"), None, "{method} {params}: {answer}");
         answer["result"].take()
     }
 
-    fn refused(&mut self, method: &str, params: Value) -> Value {
-        let id = self.request(method, &params);
+    fn refused(&mut self, method: &str, params: impl Borrow<Value>) -> Value {
+        let params = params.borrow();
+        let id = self.request(method, params);
         let mut answer = self.answer(id);
         assert_eq!(answer.get("result"), None, "{method} {params}: {answer}");
         answer["error"].take()
@@ -154,7 +157,7 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         ("task.get", json!({"id": "00000000-0000-4000-8000-000000000000"}), "task_not_found", -32001, "0000"),
     ];
     for (method, params, kind, code, part) in cases {
-        let error = wire.refused(method, params.clone());
+        let error = wire.refused(method, &params);
         assert_eq!(
             (&error["data"]["kind"], &error["code"]),
             (&json!(kind), &json!(code)),

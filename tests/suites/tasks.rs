@@ -93,8 +93,9 @@ fn r02_tasks_start_pending_and_run_first_in_first_out() {
     }
     open(&daemon, first);
     daemon.block(&tasks);
-    let wanted: String = (0..12).map(|n| format!("{n}\n")).collect();
-    assert_eq!(fs::read_to_string(daemon.home().join("order")).unwrap(), wanted);
+    let wanted: Vec<String> = (0..12).map(|n| n.to_string()).collect();
+    let order = fs::read_to_string(daemon.home().join("order")).unwrap();
+    assert_eq!(order.lines().collect::<Vec<_>>(), wanted);
     for id in tasks {
         assert_eq!(watch.until(|event| event.kind == EventKind::Started).task.id, id);
     }
@@ -190,8 +191,8 @@ fn r05_a_pending_task_that_is_cancelled_is_never_started() {
 #[test]
 fn r05_cancel_sends_the_signal_that_is_asked_for_and_kills_after_the_grace() {
     let daemon = TestDaemon::start();
-    let polite = daemon
-        .submit_shell("trap 'echo interrupted; kill $!; exit 0' INT; sleep 1000 & echo up; wait");
+    let polite =
+        daemon.submit_shell("trap 'echo interrupted; kill $!; exit 0' INT; sleep 1000 & echo up; wait");
     let stubborn = daemon.submit_shell("trap '' TERM INT; echo up; while :; do sleep 1000; done");
     for id in [polite, stubborn] {
         daemon.wait_running(id);

@@ -119,7 +119,7 @@ impl Connection {
         if let Err(error) = hung_up.await {
             // Then the end of the answers is the end of the connection.
             tracing::debug!(client = self.client.id, %error, "a half-closed connection can't be watched");
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

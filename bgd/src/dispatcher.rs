@@ -311,7 +311,7 @@ impl Dispatcher {
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {
                         Reply::Cleared { cleared } => {
-                            clears.push((answer, Clear::Tasks(ClearResult { cleared })))
+                            clears.push((answer, Clear::Tasks(ClearResult { cleared })));
                         }
                         Reply::SessionEnded { cancelled, cleared } => {
                             let result = SessionEndResult { cancelled, cleared };

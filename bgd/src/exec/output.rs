@@ -293,7 +293,8 @@ async fn follow(shared: Arc<Shared>, watch: Option<FirstWrite>) {
         match armed {
             // A write between the last look and arming would go unseen, so look once more.
             Some(watch) => {
-                if !tick_on_worker(&shared).await && watch.wait().await.is_err() {
+                let quiet = !tick_on_worker(&shared).await;
+                if quiet && watch.wait().await.is_err() {
                     return;
                 }
             }

@@ -9,9 +9,7 @@ use bgd_shared::request::Limits as WireLimits;
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::client::ClientLimits;
 use crate::core::CoreLimits;
-use crate::server::ServerLimits;
 
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -254,19 +252,6 @@ impl Config {
             max_concurrent_tasks: self.max_concurrent_tasks,
             tasks: self.limits.tasks,
             grace_ms: u64::try_from(self.grace.cancel.0.as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-
-    /// What the server enforces.
-    pub fn server_limits(&self) -> ServerLimits {
-        ServerLimits {
-            connections: self.limits.connections,
-            frame_bytes: self.limits.frame_bytes,
-            client: ClientLimits {
-                requests: self.limits.requests,
-                write_queue_bytes: self.limits.write_queue_bytes,
-            },
-            allow_root: self.allow_root,
         }
     }
 

@@ -15,7 +15,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::time::Timestamp;
 
-use crate::answers::{Answer, Reader, write_error};
+use crate::answer::{Answer, write_error};
 use crate::calls::{Body, Call};
 use crate::client::Client;
 use crate::config::Config;
@@ -26,6 +26,7 @@ use crate::core::{
 use crate::exec::process::{Processes, Surroundings};
 use crate::exec::spawner::StartOrder;
 use crate::mailbox::{Mail, Mailbox, Report};
+use crate::reader::Reader;
 use crate::server::ServerLimits;
 use crate::status::Identity;
 use crate::subscribers::{Filter, Subscribers};
@@ -459,7 +460,7 @@ impl Dispatcher {
         self.handle(Input::Configure(self.config.core_limits()));
         self.around.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);
-        self.server_limits.send_replace(self.config.server_limits());
+        self.server_limits.send_replace((&self.config).into());
         self.identity.config_loaded = self.identity.config_path.exists();
         if let Some(answer) = asked {
             answer.give(&ReloadResult { changed, needs_restart });

@@ -4,7 +4,7 @@
 //! `dispatcher`. It alone owns the `core`, which decides; its effects go to the executors in `exec`,
 //! whose facts come back through the mailbox, and to clients and `subscribers`.
 
-pub mod answers;
+pub mod answer;
 pub mod calls;
 pub mod cgroups;
 pub mod client;
@@ -19,6 +19,7 @@ pub mod instance;
 pub mod lock;
 pub mod log;
 pub mod mailbox;
+pub mod reader;
 pub mod server;
 pub mod signals;
 pub mod startup;

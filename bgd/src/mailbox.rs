@@ -2,17 +2,19 @@
 //! waits in the clients' sockets; reports of executors come through one of their own, which holds at
 //! most a few for each running process, so that no client can delay them.
 
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use tokio::sync::mpsc;
 
-use crate::answers::Answer;
+use crate::answer::Answer;
 use crate::calls::Call;
 use crate::client::Client;
 use crate::config::{Config, ConfigError};
 use crate::core::Fact;
-use crate::exec::spawner::Begun;
+use crate::sys::pidfd::PidFd;
 
 /// How many calls may wait for the dispatcher.
 const CALLS: usize = 1024;
@@ -33,6 +35,21 @@ pub enum Mail {
     Gone(Arc<Client>),
     /// It has taken what was waiting for it; subscriptions of its may go on.
     Drained(Arc<Client>),
+}
+
+/// A process that has begun.
+#[derive(Debug)]
+pub struct Begun {
+    /// Its number.
+    pub pid: i32,
+    /// The handle to it.
+    pub pidfd: PidFd,
+    /// The daemon's end of its standard input, if it is a pipe.
+    pub input: Option<OwnedFd>,
+    /// Its cgroup.
+    pub cgroup: Option<PathBuf>,
+    /// Whether it writes to two files.
+    pub split: bool,
 }
 
 /// Something from an executor, or from the system.

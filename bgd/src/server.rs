@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::client::{Client, ClientLimits};
+use crate::config::Config;
 use crate::connection::serve;
 use crate::descriptors;
 use crate::mailbox::Calls;
@@ -33,6 +34,18 @@ pub struct ServerLimits {
     pub client: ClientLimits,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,
+}
+
+impl From<&Config> for ServerLimits {
+    fn from(config: &Config) -> Self {
+        let limits = &config.limits;
+        Self {
+            connections: limits.connections,
+            frame_bytes: limits.frame_bytes,
+            client: ClientLimits { requests: limits.requests, write_queue_bytes: limits.write_queue_bytes },
+            allow_root: config.allow_root,
+        }
+    }
 }
 
 /// How long clients have to take their last answers when the daemon ends.

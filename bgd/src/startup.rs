@@ -29,6 +29,7 @@ use crate::exec::{reaper, tree};
 use crate::instance::Instance;
 use crate::lock::ProcessLock;
 use crate::mailbox::{self, Facts, Report};
+use crate::server::ServerLimits;
 use crate::status::Identity;
 use crate::sys::inherited;
 use crate::{cgroups, dirs, log, server};
@@ -201,7 +202,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         started,
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, "ready");
-    let (limits, limits_seen) = watch::channel(config.server_limits());
+    let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let workers = around.workers.clone();
     let dispatcher = Dispatcher::new(config, identity, orders, around, limits);
     let (closing, closing_seen) = watch::channel(false);

@@ -12,11 +12,11 @@ use tokio::sync::mpsc as async_mpsc;
 
 use super::input::InputPipe;
 use super::output::{OutputFolder, OutputWatch};
-use super::spawner::{Begun, StartOrder};
+use super::spawner::StartOrder;
 use super::tree::{self, Member, Tree};
 use super::workers::Workers;
 use crate::core::Fact;
-use crate::mailbox::{Facts, Report};
+use crate::mailbox::{Begun, Facts, Report};
 use crate::sys::pidfd::PidFd;
 use crate::sys::watch;
 

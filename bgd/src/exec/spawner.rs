@@ -23,8 +23,7 @@ use super::output::OutputFolder;
 use super::tree::{INSTANCE_MARK, TASK_MARK};
 use crate::core::{Spec, Work};
 use crate::descriptors;
-use crate::mailbox::{Facts, Report};
-use crate::sys::pidfd::PidFd;
+use crate::mailbox::{Begun, Facts, Report};
 use crate::sys::spawn::{ChildStack, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// The order to start a process.
@@ -40,21 +39,6 @@ pub struct StartOrder {
     pub env: Arc<Env>,
     /// The descriptor that its submitter sent along for its standard input.
     pub stdin: Option<OwnedFd>,
-}
-
-/// A process that has begun.
-#[derive(Debug)]
-pub struct Begun {
-    /// Its number.
-    pub pid: i32,
-    /// The handle to it.
-    pub pidfd: PidFd,
-    /// The daemon's end of its standard input, if it is a pipe.
-    pub input: Option<OwnedFd>,
-    /// Its cgroup.
-    pub cgroup: Option<PathBuf>,
-    /// Whether it writes to two files.
-    pub split: bool,
 }
 
 /// What every start needs.

@@ -1,0 +1,57 @@
+//! An answer that is owed to a client: where it goes, and what it takes to give it.
+
+use std::io;
+use std::sync::Arc;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::message::{RequestId, error_line, result_line};
+use serde::Serialize;
+
+use crate::client::Client;
+
+/// The place of an answer that is owed.
+#[derive(Debug)]
+pub struct Answer {
+    client: Arc<Client>,
+    /// `None` for a notification: nobody wants the answer.
+    id: Option<RequestId>,
+    reserved: usize,
+}
+
+impl Answer {
+    /// An answer that a client is owed.
+    pub fn new(client: Arc<Client>, id: Option<RequestId>, reserved: usize) -> Self {
+        Self { client, id, reserved }
+    }
+
+    /// Who is owed.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// Gives the result.
+    pub fn give<R: Serialize>(&self, result: &R) {
+        let line = self.id.as_ref().map(|id| result_line(id, result)).unwrap_or_default();
+        self.client.answer(&line, self.reserved);
+    }
+
+    /// Says why there is none.
+    pub fn refuse(&self, error: &RpcError) {
+        let line = self.id.as_ref().map(|id| error_line(Some(id), error)).unwrap_or_default();
+        self.client.answer(&line, self.reserved);
+    }
+}
+
+/// Why a write to a task's standard input did not happen.
+pub fn write_error(id: TaskId, error: &io::Error) -> RpcError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => RpcError::new(
+            ErrorKind::TooManyRequests,
+            format!("too many writes wait for task {id} to read its standard input"),
+        )
+        .hint("wait for the answers of earlier writes"),
+        _ => RpcError::new(ErrorKind::NotRunning, format!("the standard input of task {id} is closed"))
+            .hint("it was closed by `eof`, by the task, or by its end"),
+    }
+}

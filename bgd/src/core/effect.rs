@@ -10,6 +10,7 @@ use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::input::ReplyTo;
+use super::registry::CANDIDATES;
 use super::task::{Snapshot, Spec};
 
 /// Something for an executor, a client or the subscribers.
@@ -134,7 +135,8 @@ impl From<CoreError> for RpcError {
             CoreError::NotFound(id) => Self::new(ErrorKind::TaskNotFound, format!("there is no task {id}"))
                 .hint("`bgctl list` shows the tasks; those of an earlier daemon are gone"),
             CoreError::Ambiguous(id, candidates) => {
-                let message = format!("{id} is the beginning of {} task ids", candidates.len());
+                let many = if candidates.len() < CANDIDATES { "" } else { " or more" };
+                let message = format!("{id} is the beginning of {}{many} task ids", candidates.len());
                 let mut error =
                     Self::new(ErrorKind::AmbiguousId, message).hint("give more characters of the id");
                 error.data.candidates = candidates;

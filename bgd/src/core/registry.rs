@@ -15,7 +15,7 @@ use super::intern::Interner;
 use super::task::{Ordinal, Snapshot, Task};
 
 /// The most candidates that an ambiguous id is answered with.
-const CANDIDATES: usize = 20;
+pub const CANDIDATES: usize = 20;
 
 /// A question for a page of tasks.
 #[derive(Clone, Debug, Default)]

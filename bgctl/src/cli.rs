@@ -80,7 +80,7 @@ pub struct Globals {
     /// Print the object of the wire on one line, errors too
     #[arg(long, global = true)]
     pub json: bool,
-    /// The daemon's socket [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock]
+    /// The daemon's socket [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
     #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
     /// Do not start a daemon if none runs

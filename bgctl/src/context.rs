@@ -46,6 +46,17 @@ impl Context {
         })
     }
 
+    /// The daemon's socket, if the command line named it and it can stand in a variable.
+    ///
+    /// # Errors
+    /// Its path can't be one.
+    pub fn named_socket(&self) -> Result<Option<String>, Failure> {
+        if self.globals.socket.is_none() {
+            return Ok(None);
+        }
+        Ok(self.socket()?.as_path().to_str().map(str::to_owned))
+    }
+
     /// Makes a call; the first one connects, and starts a daemon if there is none.
     ///
     /// # Errors

@@ -239,6 +239,9 @@ fn submit(params: SubmitParams, fds: Vec<OwnedFd>) -> Result<(Command, Option<Ow
     if umask > 0o777 {
         return Err(invalid(format!("`umask` is {umask}; it must be 0 to 511 (0o777)")));
     }
+    if params.time_limit_ms == Some(0) {
+        return Err(invalid("`time_limit_ms` is 0: the task could not even start"));
+    }
     let fd = match (params.stdin, fds.into_iter().next()) {
         (Some(Stdin::Fd), Some(fd)) => Some(fd),
         (Some(Stdin::Fd), None) => {
@@ -341,12 +344,17 @@ fn cancel(params: CancelParams) -> Result<Request, RpcError> {
 
 fn clear(params: ClearParams) -> Result<Request, RpcError> {
     check_label("session", params.session.as_deref())?;
-    let which = if params.ids.is_empty() {
-        Selection::All { session: params.session.map(Into::into) }
-    } else if params.session.is_some() {
-        return Err(invalid("`ids` and `session` exclude each other: give one of them"));
-    } else {
-        Selection::Ids(params.ids)
+    let which = match (params.ids, params.session) {
+        (None, session) => Selection::All { session: session.map(Into::into) },
+        (Some(_), Some(_)) => {
+            return Err(invalid("`ids` and `session` exclude each other: give one of them"));
+        }
+        (Some(ids), None) if ids.is_empty() => {
+            return Err(
+                invalid("`ids` is empty: nothing to clear").hint("leave it out to clear all finished tasks")
+            );
+        }
+        (Some(ids), None) => Selection::Ids(ids),
     };
     Ok(Request::Clear { which, active_too: params.all })
 }

@@ -396,6 +396,12 @@ impl Dispatcher {
             let error = RpcError::new(ErrorKind::TooManyRequests, message);
             return answer.refuse(&error.hint("use another connection"));
         }
+        if let Some(since) = params.since.filter(|since| *since > self.core.seq()) {
+            let message = format!("`since` is {since}, but the latest event is {}", self.core.seq());
+            let error = RpcError::new(ErrorKind::InvalidParams, message);
+            return answer
+                .refuse(&error.hint("another daemon counted so far: compare `instance` of `hello`"));
+        }
         let ids: Result<HashSet<TaskId>, CoreError> =
             params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
         let ids = match ids {
@@ -447,6 +453,7 @@ impl Dispatcher {
             Ok(config) => *config,
             Err(error) => {
                 tracing::error!(%error, "configuration not taken over");
+                self.identity.config_error = Some(error.to_string());
                 let error = RpcError::new(ErrorKind::ConfigInvalid, error.to_string())
                     .hint("the configuration that was in force stays so");
                 if let Some(answer) = asked {
@@ -462,6 +469,7 @@ impl Dispatcher {
         self.subscribers.set_limit(self.config.limits.event_history_bytes);
         self.server_limits.send_replace((&self.config).into());
         self.identity.config_loaded = self.identity.config_path.exists();
+        self.identity.config_error = None;
         if let Some(answer) = asked {
             answer.give(&ReloadResult { changed, needs_restart });
         }

@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::id::TaskId;
 use bgd_shared::limits::RESULT_BYTES;
 use bgd_shared::request::{Encoding, OutputParams, OutputResult, ResultResult, Stream, TaskResult};
 use bgd_shared::task::Task as WireTask;
@@ -40,7 +39,9 @@ impl Reader {
         let folder = Arc::clone(&self.folder);
         self.workers.later(move || match output(&snapshot, &params, &folder) {
             Ok(result) => answer.give(&result),
-            Err(error) => answer.refuse(&unreadable(snapshot.id, &error)),
+            Err(error) => {
+                answer.refuse(&unreadable(&snapshot, params.stream.unwrap_or_default(), &folder, &error));
+            }
         });
     }
 
@@ -63,15 +64,17 @@ impl Reader {
                     let (result, encoding) = Encoding::encode(part.bytes);
                     answer.give(&ResultResult { task, result, encoding, truncated_bytes });
                 }
-                Err(error) => answer.refuse(&unreadable(snapshot.id, &error)),
+                Err(error) => answer.refuse(&unreadable(&snapshot, Stream::Stdout, &folder, &error)),
             }
         });
     }
 }
 
-fn unreadable(id: TaskId, error: &io::Error) -> RpcError {
-    RpcError::new(ErrorKind::Internal, format!("the output of task {id} can't be read: {error}"))
-        .hint("somebody may have removed its file; `bgctl status` names it")
+fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error: &io::Error) -> RpcError {
+    let files = folder.files(snapshot.id, snapshot.spec.split);
+    let path = files.path(stream).display();
+    let message = format!("the output of task {} can't be read: {path}: {error}", snapshot.id);
+    RpcError::new(ErrorKind::Internal, message).hint("somebody may have removed the file")
 }
 
 fn with_progress(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {

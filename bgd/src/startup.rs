@@ -198,6 +198,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         state_dir: state,
         config_loaded: config_path.exists(),
         config_path,
+        config_error: None,
         tree: if cgroup.is_some() { "cgroup" } else { "session" },
         started,
     };

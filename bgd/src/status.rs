@@ -23,6 +23,8 @@ pub struct Identity {
     pub config_path: PathBuf,
     /// Whether that was there.
     pub config_loaded: bool,
+    /// What is wrong with it, if it was read since and not taken over.
+    pub config_error: Option<String>,
     /// `cgroup` or `session`.
     pub tree: &'static str,
     /// When it began.
@@ -67,11 +69,14 @@ impl Identity {
     }
 
     fn warnings(&self) -> Vec<String> {
+        let refused =
+            self.config_error.iter().map(|error| format!("the configuration was not taken over: {error}"));
+        let mut warnings: Vec<String> = refused.collect();
         let Ok(disk) = nix::sys::statvfs::statvfs(&self.state_dir) else {
-            return vec![format!("the state folder {} can't be looked at", self.state_dir.display())];
+            warnings.push(format!("the state folder {} can't be looked at", self.state_dir.display()));
+            return warnings;
         };
         let free = disk.blocks_available() * disk.fragment_size();
-        let mut warnings = Vec::new();
         if free < LITTLE_SPACE {
             warnings.push(format!(
                 "the disk under {} is nearly full: {} are left for output; free some, or run `bgctl clear`",

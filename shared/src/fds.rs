@@ -1,14 +1,11 @@
 //! Descriptors that travel with a line (`SCM_RIGHTS`), and who is at the other end of a socket.
-//!
-//! This is the only module of this crate that may contain `unsafe`, and it does so to take ownership
-//! of descriptors that the kernel has just put into this process.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt::PeerCredentials,
-};
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 use crate::limits::FDS_PER_FRAME;
 
@@ -31,25 +28,21 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
 /// Receives bytes and the descriptors that came with them. Zero bytes: the other end has closed.
 ///
 /// # Errors
-/// What the system says. Descriptors beyond [`FDS_PER_FRAME`] are closed by the kernel, and the
-/// message counts as invalid data.
-#[allow(unsafe_code, reason = "the kernel has just given these descriptors to us and to nobody else")]
+/// What the system says. More descriptors than [`FDS_PER_FRAME`], or than this process may still open,
+/// are closed, all of them, and the message counts as invalid data.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([RawFd; FDS_PER_FRAME]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_FRAME))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut slices = [IoSliceMut::new(buffer)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_fd().as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    let message = recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
-    if !message.flags.contains(MsgFlags::MSG_CTRUNC) || message.cmsgs().is_ok() {
-        for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = control {
-                // SAFETY: recvmsg has just installed these descriptors in this process; nobody else
-                // knows their numbers yet, so this is their one owner.
-                fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
+    // Also of a message that was cut: the kernel has installed what there was space for.
+    for received in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = received {
+            fds.extend(rights);
         }
     }
-    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+    if message.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_PER_FRAME {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors came with one line"));
     }
     Ok((message.bytes, fds))
@@ -87,7 +80,8 @@ mod tests {
     #[test]
     fn too_many_descriptors_are_refused_on_both_sides() {
         let (here, there) = UnixStream::pair().unwrap();
-        let many = vec![here.as_fd(); FDS_PER_FRAME + 1];
+        let (mut reader, writer) = io::pipe().unwrap();
+        let many = vec![writer.as_fd(); FDS_PER_FRAME + 1];
         assert_eq!(send(&here, b"x", &many).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let raw: Vec<RawFd> = many.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
@@ -95,6 +89,8 @@ mod tests {
         sendmsg::<()>(here.as_raw_fd(), &slices, &rights, MsgFlags::empty(), None).unwrap();
         let error = receive(&there, &mut [0; 8]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop(writer);
+        assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0, "those that had come are closed");
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub struct Request<'a> {
     /// Always `2.0`.
     #[serde(borrow, default)]
     pub jsonrpc: Cow<'a, str>,
-    /// Missing in a notification.
-    #[serde(default)]
+    /// Missing in a notification. Null is an error: nobody could tell the answer apart.
+    #[serde(default, deserialize_with = "present")]
     pub id: Option<RequestId>,
     /// The name of the method.
     #[serde(borrow)]
@@ -42,6 +42,11 @@ pub struct Request<'a> {
     /// Its params.
     #[serde(borrow, default)]
     pub params: Option<&'a RawValue>,
+}
+
+/// An id that is there must be one.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<RequestId>, D::Error> {
+    RequestId::deserialize(deserializer).map(Some)
 }
 
 /// Reads a request line.
@@ -182,6 +187,7 @@ mod tests {
             kind(&["[", "]"].map(|bracket| bracket.repeat(100_000)).concat()),
             ErrorKind::InvalidRequest
         );
+        assert_eq!(kind(r#"{"jsonrpc":"2.0","id":null,"method":"hello"}"#), ErrorKind::InvalidRequest);
         assert_eq!(kind("[]"), ErrorKind::InvalidRequest);
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":1}"#), ErrorKind::InvalidRequest);
         assert_eq!(kind(r#"{"jsonrpc":"1.0","method":"hello"}"#), ErrorKind::InvalidRequest);

@@ -401,14 +401,16 @@ pub struct TasksResult {
     pub tasks: Vec<Task>,
 }
 
-/// Params of `task.clear`. Neither `ids` nor `all`: every finished task (of the session, if one is named).
+/// Params of `task.clear`. Neither `ids` nor `all`: every finished task (of the session, if one is named)
+/// of which no process lives on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClearParams {
-    /// The finished tasks to remove. An active one is an error.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ids: Vec<TaskRef>,
+    /// The finished tasks to remove; what lingers of them is ended. An active one is an error. An empty
+    /// list is an error too; left out, it stands for all of which nothing lingers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<TaskRef>>,
     /// Only tasks of this parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,

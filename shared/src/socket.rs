@@ -44,7 +44,7 @@ pub enum SocketError {
         me: u32,
     },
     /// Others may enter the folder.
-    #[error("{} has mode {mode:04o}, so others could reach the socket; run: chmod 700 {}", .path.display(), .path.display())]
+    #[error("{} has mode {mode:04o}, so others could reach the socket; use a folder for you alone (mode 0700)", .path.display())]
     TooOpen {
         /// The folder.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum SocketError {
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
     /// The folder could not be looked at or made.
-    #[error("{}: {source}", .path.display())]
+    #[error("the socket's folder {}: {source}; BGD_SOCKET or XDG_RUNTIME_DIR names another place", .path.display())]
     Io {
         /// The folder.
         path: PathBuf,

@@ -125,7 +125,7 @@ fn r24_a_task_that_is_cleared_meanwhile_is_told_as_it_was_last() {
     let daemon = TestDaemon::start();
     let gates = gates(&daemon, 2);
     let (mut client, number) = begin(&daemon, &all(&gates, None));
-    let clear = ClearParams { ids: vec![gates[0].into()], all: true, ..ClearParams::default() };
+    let clear = ClearParams { ids: Some(vec![gates[0].into()]), all: true, ..ClearParams::default() };
     assert_eq!(daemon.client().call::<TaskClear>(&clear).unwrap().cleared, 1);
     open(&daemon, gates[1]);
     let result = client.answer::<TaskBlock>(number).unwrap();

@@ -186,8 +186,14 @@ fn r38_a_list_of_more_than_a_page_is_fetched_in_pages() {
     let all = daemon.run(&["list", "-q", "--all"]).success().stdout_text();
     assert_eq!(all.lines().count(), 1101);
     assert_eq!(all.lines().last(), Some(&*first.to_string()));
-    let some = daemon.run(&["list", "-q"]).success();
+    let some = daemon.run(&["list"]).success();
     assert_eq!((some.stdout_text().lines().count(), some.stderr.contains("1001 more")), (100, true));
+    let ids = daemon.run(&["list", "-q"]).success();
+    assert_eq!(
+        (ids.stdout_text().lines().count(), &*ids.stderr),
+        (1101, ""),
+        "other programs must miss none"
+    );
     let limited = daemon.run(&["list", "-q", "--limit", "1050"]).success();
     assert_eq!(limited.stdout_text().lines().count(), 1050);
 }

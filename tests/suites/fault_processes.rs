@@ -169,7 +169,7 @@ fn r06_what_outlives_its_leader_is_shown_and_ended_by_cancel_clear_and_shutdown(
     assert!(!child.is_alive());
 
     let (id, child) = lingering(&daemon);
-    let params = ClearParams { ids: vec![id.into()], ..ClearParams::default() };
+    let params = ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() };
     assert_eq!(daemon.client().call::<TaskClear>(&params).unwrap().cleared, 1);
     child.gone();
 

@@ -113,7 +113,7 @@ fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word() 
     chown(&folder, Some(0), None).unwrap();
 
     fs::set_permissions(&folder, Permissions::from_mode(0o750)).unwrap();
-    refused(&mut home, 77, &["run/bgd has mode 0750", "chmod 700"]);
+    refused(&mut home, 77, &["run/bgd has mode 0750", "mode 0700"]);
     fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
 
     home.launch();

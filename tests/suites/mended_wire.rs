@@ -12,8 +12,8 @@ use std::time::Instant;
 use bgd_shared::client::Client;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{
-    BlockParams, DaemonStatusOf, EventsSubscribe, NoParams, OutputParams, Stdin, SubmitParams,
-    SubscribeParams, TaskSubmit, TaskWrite, WriteParams,
+    BlockMode, BlockParams, DaemonStatusOf, Encoding, EventsSubscribe, NoParams, OutputParams, Stdin,
+    SubmitParams, SubscribeParams, TaskSubmit, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Raw, TestDaemon, Word, wait};
@@ -115,8 +115,8 @@ fn a_log_to_stderr_that_nobody_reads_any_more_ends_nothing() {
         .home_only();
     let path = daemon.home().join("log");
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
-    let open = |options: &mut fs::OpenOptions| options.custom_flags(libc_nonblock()).open(&path).unwrap();
-    let reader = open(fs::File::options().read(true));
+    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
+    let reader = fs::File::options().read(true).custom_flags(flags).open(&path).unwrap();
     daemon.launch();
     assert!(wait::readable(reader.as_fd(), wait::PATIENCE), "it logs there");
     drop(reader);
@@ -129,17 +129,13 @@ fn a_log_to_stderr_that_nobody_reads_any_more_ends_nothing() {
     assert!(daemon.stop().success());
 }
 
-fn libc_nonblock() -> i32 {
-    nix::fcntl::OFlag::O_NONBLOCK.bits()
-}
-
 #[test]
 fn notifications_with_long_answers_do_not_stall_their_connection() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell("head -c 1000000 /dev/zero | tr '\\0' y");
     daemon.block(&[id]);
     let params = OutputParams { id: id.into(), offset: None, limit: Some(262_144), stream: None };
-    let unknown = json!({"id": "t-00000000-0000-4000-8000-000000000000", "limit": 262_144});
+    let unknown = json!({"id": "00000000-0000-4000-8000-000000000000", "limit": 262_144});
     let mut client = Raw::connect(daemon.socket());
     for params in [json!(params), unknown] {
         let line = json!({"jsonrpc": "2.0", "method": "task.output", "params": params});
@@ -182,9 +178,9 @@ fn a_descriptor_that_came_with_a_known_key_is_closed() {
         is_abandoned(writer);
     }
     until_descriptors(&daemon, before);
-    first.write_all(b"the first one is read").unwrap();
+    first.write_all(b"the first is read").unwrap();
     drop(first);
-    wait::for_line_start(daemon.task(id).output.path.as_ref(), "the first one is read");
+    assert_eq!(wait::for_bytes(daemon.task(id).output.path.as_ref(), 17), b"the first is read");
     daemon.cancel(&[id]);
 }
 
@@ -257,7 +253,7 @@ fn close_writing_side(client: &Raw) {
 }
 
 fn endless_block(id: bgd_shared::id::TaskId) -> Value {
-    json!(BlockParams { ids: vec![id.into()], timeout_ms: None, mode: Default::default() })
+    json!(BlockParams { ids: vec![id.into()], timeout_ms: None, mode: BlockMode::default() })
 }
 
 #[test]
@@ -285,11 +281,7 @@ fn a_client_that_was_half_closed_and_is_gone_is_forgotten() {
 #[test]
 fn a_client_that_is_half_closed_and_reads_gets_its_answer() {
     let daemon = TestDaemon::start();
-    let params = SubmitParams {
-        argv: Some(vec!["cat".into()]),
-        stdin: Some(Stdin::Pipe),
-        ..daemon.params()
-    };
+    let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
     let id = daemon.submit_with(&params).id;
     let mut waiting = Raw::connect(daemon.socket());
     waiting.request(1, "task.block", &endless_block(id));
@@ -299,7 +291,7 @@ fn a_client_that_is_half_closed_and_reads_gets_its_answer() {
     close_writing_side(&gone);
     drop(gone);
     until_connections(&daemon, 2);
-    let params = WriteParams { id: id.into(), data: String::new(), encoding: Default::default(), eof: true };
+    let params = WriteParams { id: id.into(), data: String::new(), encoding: Encoding::default(), eof: true };
     daemon.client().call::<TaskWrite>(&params).unwrap();
     let answer = waiting.receive().expect("its answer");
     assert_eq!(answer["result"]["finished"], json!([id]), "{answer}");

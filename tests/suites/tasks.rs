@@ -335,7 +335,7 @@ fn r10_a_finished_task_stays_until_it_is_cleared() {
     let running = gate(&daemon);
     let clear = |params: &ClearParams| daemon.client().call::<TaskClear>(params).unwrap().cleared;
     let of = |ids: &[TaskId]| ClearParams {
-        ids: ids.iter().copied().map(TaskRef::from).collect(),
+        ids: Some(ids.iter().copied().map(TaskRef::from).collect()),
         ..ClearParams::default()
     };
     let error = refusal::<TaskClear>(&daemon, &of(&[ids[0], running]));

@@ -54,7 +54,7 @@ pub struct SubmitArgs {
     /// A label of your own; may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     pub tags: Vec<String>,
-    /// Submitting again with the same key gives the same task
+    /// Submitting again with the same key gives the same task, whatever the command, until it is cleared
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     /// End it as failed when it has run for so long (90s, 10m, 1h30m)
@@ -63,7 +63,7 @@ pub struct SubmitArgs {
     /// Keep stdout and stderr apart; their order against each other is lost
     #[arg(long)]
     pub split: bool,
-    /// Hand over bgctl's own standard input
+    /// Hand over bgctl's own standard input, which must not be a terminal
     #[arg(long, conflicts_with = "stdin_pipe")]
     pub stdin: bool,
     /// Give it a pipe as standard input, which `bgctl write` writes to
@@ -73,7 +73,7 @@ pub struct SubmitArgs {
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
     /// A line for /bin/sh, in place of a command
-    #[arg(long, value_name = "LINE", conflicts_with = "command")]
+    #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
     pub shell: Option<OsString>,
     /// The program and its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "shell",
@@ -88,10 +88,10 @@ EXAMPLES:
   bgctl list
   bgctl list --status running,pending
   bgctl list --session discord:4711 --all
-  bgctl list -q --status failed | xargs bgctl clear
+  bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
 
 On a terminal it is a table, else columns with tabs between them: id, status,
-age, run time, description.")]
+age, run time, description. -q prints every id unless --limit is given.")]
 pub struct ListArgs {
     /// Only tasks of this parent session
     #[arg(long, value_name = "KEY")]
@@ -170,7 +170,11 @@ EXAMPLES:
 EXIT CODES:
     0  all of them completed (with --any: all that have ended)
     1  at least one failed or was cancelled
-   75  the timeout came first; some still run")]
+   75  the timeout came first; some still run
+
+With --exit-code the task's own code takes their place. One that has none, as it
+was never started or its time limit was over, exits with 1 or 128 + the signal;
+a script that must tell these from codes of the task reads --json.")]
 pub struct BlockArgs {
     /// The tasks: ids, or the first 4 characters of them or more
     #[arg(value_name = "ID", required = true)]
@@ -195,7 +199,8 @@ EXAMPLES:
   bgctl cancel --all --session discord:4711
 
 A task gets the signal first, and SIGKILL when the grace is over. bgctl returns
-when it has ended. A task that is still pending is never started.")]
+when it has ended. A task that is still pending is never started. Of one that
+has ended already, the processes that live on are ended.")]
 pub struct CancelArgs {
     /// The tasks: ids, or the first 4 characters of them or more
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
@@ -207,7 +212,7 @@ pub struct CancelArgs {
     #[arg(long, value_name = "KEY", requires = "all", conflicts_with = "ids")]
     pub session: Option<String>,
     /// The first signal: a name or a number [default: TERM]
-    #[arg(long, value_name = "SIG")]
+    #[arg(long, value_name = "SIG", allow_hyphen_values = true)]
     pub signal: Option<String>,
     /// How long they have to end before SIGKILL [default: the configured one, 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
@@ -221,10 +226,13 @@ EXAMPLES:
   bgctl clear                         all tasks that have ended
   bgctl clear 3f2a 91bc               these
   bgctl clear --session discord:4711  those of one parent session
-  bgctl clear --all                   all tasks; those that run are cancelled first")]
+  bgctl clear --all                   all tasks; those that run are cancelled first
+
+Without IDs every task that has ended is removed, but for those of which
+processes live on (`lingering`): named, or with --all, these are ended first.")]
 pub struct ClearArgs {
     /// Finished tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", conflicts_with_all = ["all", "session"])]
+    #[arg(value_name = "ID", conflicts_with = "session")]
     pub ids: Vec<TaskRef>,
     /// Active tasks too: they are cancelled first
     #[arg(long)]
@@ -330,7 +338,7 @@ pub enum SessionVerb {
 EXAMPLES:
   bgctl daemon status
   bgctl daemon reload                 after the configuration was changed
-  bgctl daemon stop --grace 30s       cancels all tasks; returns when the daemon is gone")]
+  bgctl daemon stop --grace 30s       cancels all tasks; returns when nothing of it is left")]
 pub struct DaemonArgs {
     /// What to do with it.
     #[command(subcommand)]
@@ -358,9 +366,10 @@ pub enum DaemonVerb {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
+  mkdir -p ~/.local/share/bash-completion/completions ~/.config/fish/completions
   bgctl completions bash > ~/.local/share/bash-completion/completions/bgctl
-  bgctl completions zsh > ~/.zfunc/_bgctl
-  bgctl completions fish > ~/.config/fish/completions/bgctl.fish")]
+  bgctl completions fish > ~/.config/fish/completions/bgctl.fish
+  bgctl completions zsh > ~/.zfunc/_bgctl     (a folder of your $fpath)")]
 pub struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]

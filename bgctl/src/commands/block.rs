@@ -36,8 +36,20 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         for task in &result.tasks {
             context.print(&summary_line(task, now))?;
         }
+        context.flush()?;
+        for task in result.tasks.iter().filter(|task| task.exit.is_none()) {
+            tell_why(task);
+        }
     }
     Ok(if args.exit_code { own_code(&result) } else { code(&result) })
+}
+
+/// Says why a task failed that has no exit of its own to tell it.
+pub fn tell_why(task: &Task) {
+    if let Some(error) = &task.error {
+        // Standard error may be closed; the exit code says the same in short.
+        let _ = writeln!(std::io::stderr(), "bgctl: {}: {error}", task.id);
+    }
 }
 
 fn waiting_for(active: usize, all: usize) -> String {

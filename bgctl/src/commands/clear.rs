@@ -9,7 +9,8 @@ use crate::failure::Failure;
 
 /// Clears, and prints how many.
 pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
-    let params = ClearParams { ids: args.ids, session: args.session, all: args.all };
+    let ids = (!args.ids.is_empty()).then_some(args.ids);
+    let params = ClearParams { ids, session: args.session, all: args.all };
     let result = context.call::<TaskClear>(&params)?;
     if context.json() {
         context.print_json(&result)?;

@@ -14,7 +14,9 @@ use crate::render::table::{Look, list};
 
 /// Fetches as many pages as are asked for, and prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
-    let wanted = if args.all { usize::MAX } else { args.limit.unwrap_or(LIST_PAGE_DEFAULT) };
+    // Ids go to other programs, which must not miss any.
+    let unless_told = if args.all || args.quiet { usize::MAX } else { LIST_PAGE_DEFAULT };
+    let wanted = args.limit.unwrap_or(unless_told);
     if wanted == 0 {
         return Err(Failure::usage("--limit must be 1 or more"));
     }

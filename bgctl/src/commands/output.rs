@@ -12,6 +12,7 @@ use bgd_shared::request::{IdParams, OutputParams, Stream, TaskOutput, TaskResult
 use bgd_shared::task::{Status, Task};
 
 use crate::cli::OutputArgs;
+use crate::commands::block::tell_why;
 use crate::context::Context;
 use crate::copy::{Copier, ranges};
 use crate::exit::Code;
@@ -38,7 +39,10 @@ pub fn run(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     match File::open(&path) {
         Ok(file) => from_file(args, context, &task, file, &path),
         // A task that never started has no file.
-        Err(_) if task.output.bytes == 0 && !task.status.is_active() => Ok(Code::OK),
+        Err(_) if task.pid.is_none() && !task.status.is_active() => {
+            tell_why(&task);
+            Ok(Code::OK)
+        }
         Err(_) => through_the_daemon(args, context),
     }
 }

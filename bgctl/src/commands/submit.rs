@@ -1,7 +1,7 @@
 //! `submit`: hands a command to the daemon, with everything that a child of this shell would inherit.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
@@ -18,6 +18,15 @@ use crate::failure::Failure;
 /// Submits, and prints the id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let hands_over = args.stdin;
+    if hands_over && io::stdin().is_terminal() {
+        return Err(Failure::usage("--stdin hands over a terminal, which the shell needs itself")
+            .hint("give it a file or a pipe (`< file`), or use --stdin-pipe and `bgctl write`"));
+    }
+    let mut args = args;
+    if let Some(socket) = context.named_socket()? {
+        // What the task itself asks bgctl for goes to the same daemon.
+        args.env.push(("BGD_SOCKET".to_owned(), socket));
+    }
     let params = params(args)?;
     let input = io::stdin();
     let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };

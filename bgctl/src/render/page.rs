@@ -138,7 +138,7 @@ pub fn daemon(status: &DaemonStatus) -> String {
     page.line("last event", &status.seq.to_string());
     page.line("socket", &status.socket);
     page.line("state", &status.state_dir);
-    let note = if status.config_loaded { "" } else { " (not there; all values are the defaults)" };
+    let note = if status.config_loaded { "" } else { " (not in force; all values are the defaults)" };
     page.line("config", &format!("{}{note}", status.config));
     page.line("trees by", &status.tree);
     page.line("instance", &status.instance);

@@ -157,7 +157,7 @@ impl From<CoreError> for RpcError {
             }
             CoreError::StillActive(id, status) => {
                 Self::new(ErrorKind::NotComplete, format!("task {id} is {status}, so it can't be cleared"))
-                    .hint("cancel it first, or clear with `all`")
+                    .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)")
             }
             CoreError::Full(limit) => Self::new(
                 ErrorKind::RegistryFull,

@@ -295,7 +295,7 @@ impl Model {
                 let tasks = match which {
                     Selection::Ids(ids) => self.find_all(ids)?,
                     Selection::All { session } => {
-                        self.of(session.as_deref(), |task| *active_too || task.phase == Phase::Done)
+                        self.of(session.as_deref(), |task| *active_too || task.settled())
                     }
                 };
                 let active =

@@ -46,7 +46,7 @@ cancel            | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x
 cancel, SIGKILL   | canc  | sp-x  | sp-x  | kill+ | kill+ | ki-x+ | kill  | ki-x  | done  | li-k+ | li-k+ | li-k
 cancel all        | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | ling  | li-x  | li-k
 clear             | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | gone  | li-x+ | li-x+ | li-k
-clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
+clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | gone  | ling  | li-x  | li-k
 clear active too  | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
 signal            | wait! | spwn! | sp-x! | run+  | stop+ | st-x! | kill+ | ki-x! | done! | ling! | li-x! | li-k!
 signal to tree    | wait! | spwn! | sp-x! | run+  | stop+ | st-x+ | kill+ | ki-x+ | done! | ling+ | li-x+ | li-k+

@@ -76,7 +76,7 @@ impl Filled {
             ids.push(TaskRef::from(result.task.id));
         }
         pipeline.call::<TaskCancel>(&CancelParams { ids: ids.clone(), ..CancelParams::default() })?;
-        pipeline.call::<TaskClear>(&ClearParams { ids, ..ClearParams::default() })?;
+        pipeline.call::<TaskClear>(&ClearParams { ids: Some(ids), ..ClearParams::default() })?;
         Ok(times)
     }
 

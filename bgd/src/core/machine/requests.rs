@@ -126,7 +126,7 @@ impl Core {
             Selection::All { session } => {
                 let mut tasks = self.registry.of_session(session.as_deref());
                 if !active_too {
-                    tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_finished));
+                    tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_settled));
                 }
                 tasks
             }

@@ -1,0 +1,323 @@
+//! What was broken once about tasks and their output and must stay mended: tracers, lost outputs, daemons
+//! that tasks start, input for tasks that have only just begun, limits, and what is cleared.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    BlockMode, BlockParams, ClearParams, DaemonStatusOf, Encoding, NoParams, OutputParams, SignalParams,
+    Stdin, SubmitParams, TaskBlock, TaskClear, TaskOutput, TaskSignal, TaskSubmit, TaskWrite, WriteParams,
+};
+use bgd_shared::socket::SocketPath;
+use bgd_shared::task::{Exit, Status, Task};
+use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
+
+const LIMIT: u64 = 1024 * 1024;
+
+/// What a file may have on the disk beyond its limit.
+const SLACK: u64 = 160 * 1024;
+
+/// Asks the daemon until something is so. Each question is a round through it, so this is no idle wait.
+#[track_caller]
+fn until(daemon: &TestDaemon, what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + wait::PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "it does not come to this: {what}");
+        daemon.status();
+    }
+}
+
+fn with_pipe(daemon: &TestDaemon, argv: &[&str]) -> SubmitParams {
+    let argv = argv.iter().map(|arg| (*arg).into()).collect();
+    SubmitParams { argv: Some(argv), stdin: Some(Stdin::Pipe), ..daemon.params() }
+}
+
+fn last_words(id: TaskId, text: &str) -> WriteParams {
+    WriteParams { id: id.into(), data: text.into(), encoding: Encoding::Utf8, eof: true }
+}
+
+fn write(daemon: &TestDaemon, id: TaskId, text: &str) {
+    daemon.client().call::<TaskWrite>(&last_words(id, text)).expect("task.write");
+}
+
+/// A task that ends with 7 when its input has ended.
+fn ends_with_seven(daemon: &TestDaemon) -> (TaskId, i32) {
+    let id = daemon.submit_with(&with_pipe(daemon, &["sh", "-c", "read word; exit 7"])).id;
+    (id, daemon.wait_running(id).pid.unwrap())
+}
+
+/// Ended with 7, and nothing is left of it.
+#[track_caller]
+fn ended_with_seven(daemon: &TestDaemon, (id, pid): (TaskId, i32)) {
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.exit, task.lingering), (Status::Failed, Some(Exit::Code(7)), false));
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    until(daemon, "no zombie", || !folder.exists());
+}
+
+/// A tracer that says so when it is attached; it reads nothing after that.
+fn attached(command: &mut Command) -> Child {
+    let mut tracer = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a tracer");
+    let mut line = String::new();
+    BufReader::new(tracer.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("attached"), "{command:?}: {line}");
+    tracer
+}
+
+#[test]
+fn a_task_that_ends_under_strace_has_its_exit_code_and_leaves_no_zombie() {
+    let daemon = TestDaemon::start();
+    for round in 0..10 {
+        let task = ends_with_seven(&daemon);
+        let log = daemon.home().join(format!("strace.{round}"));
+        let mut strace = Command::new("strace");
+        let mut strace = attached(strace.args(["-f", "-p", &task.1.to_string(), "-o"]).arg(&log));
+        write(&daemon, task.0, "");
+        ended_with_seven(&daemon, task);
+        assert!(strace.wait().unwrap().success());
+        assert!(fs::read_to_string(log).unwrap().contains("exited with 7"));
+    }
+}
+
+/// Attaches, and takes away nothing that ends: the task stays a zombie as long as this lives.
+const SLOW_TRACER: &str = "
+import ctypes, sys
+SEIZE = 0x4206
+libc = ctypes.CDLL(None, use_errno=True)
+failed = libc.ptrace(SEIZE, int(sys.argv[1]), None, None)
+sys.stderr.write('attached\\n' if failed == 0 else 'errno %d\\n' % ctypes.get_errno())
+sys.stderr.flush()
+sys.stdin.read()
+";
+
+#[test]
+fn a_task_whose_tracer_keeps_its_end_to_itself_ends_when_that_lets_go() {
+    let daemon = TestDaemon::start();
+    let task = ends_with_seven(&daemon);
+    let mut python = Command::new("python3");
+    let mut tracer = attached(python.args(["-c", SLOW_TRACER, &task.1.to_string()]));
+    let process = Process::open(task.1).unwrap();
+    write(&daemon, task.0, "");
+    process.gone();
+    // The daemon can't have its exit code now; it does not invent one, and serves others.
+    let other = daemon.submit(&["true"]);
+    assert_eq!(daemon.block(&[other])[0].status, Status::Completed);
+    assert!(daemon.task(task.0).status.is_active());
+    drop(tracer.stdin.take());
+    assert!(tracer.wait().unwrap().success());
+    ended_with_seven(&daemon, task);
+}
+
+fn output(daemon: &TestDaemon, id: TaskId) -> Result<(String, bool), ClientError> {
+    let params = OutputParams { id: id.into(), offset: None, limit: None, stream: None };
+    daemon.client().call::<TaskOutput>(&params).map(|result| (result.data, result.eof))
+}
+
+#[test]
+fn an_output_that_was_removed_is_an_error_that_names_it_and_nothing_else_is() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let id = daemon.submit_with(&with_pipe(&daemon, &["cat"])).id;
+    let path = PathBuf::from(daemon.wait_running(id).output.path);
+    let pending = daemon.submit(&["true"]);
+    assert_eq!(output(&daemon, pending).unwrap(), (String::new(), false), "it has not begun");
+    daemon.cancel(&[pending]);
+    assert_eq!(output(&daemon, pending).unwrap(), (String::new(), true), "it never will");
+
+    fs::remove_file(&path).unwrap();
+    let lost = |args: &[&str]| {
+        let error = output(&daemon, id).unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+        let outcome = daemon.run(args);
+        assert!(outcome.code != 0 && outcome.stdout.is_empty(), "{outcome:?}");
+        assert!(outcome.stderr.contains(path.to_str().unwrap()), "{}", outcome.stderr);
+    };
+    let name = id.to_string();
+    lost(&["output", &name]);
+    write(&daemon, id, "lost");
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    lost(&["output", &name]);
+    lost(&["output", "--result", &name]);
+    lost(&["output", "--follow", &name]);
+
+    let never = daemon.submit(&["no-such-program"]);
+    assert_eq!(daemon.block(&[never])[0].status, Status::Failed);
+    assert_eq!(output(&daemon, never).unwrap(), (String::new(), true));
+    assert_eq!(daemon.run(&["output", &never.to_string()]).success().stdout, b"");
+}
+
+fn environ(process: &Process) -> String {
+    String::from_utf8_lossy(&fs::read(process.proc("environ")).unwrap()).into_owned()
+}
+
+#[test]
+fn a_daemon_that_a_task_started_is_no_part_of_it_nor_of_its_daemon() {
+    let mut daemon = TestDaemon::start();
+    let socket = daemon.home().join("other/bgd.sock");
+    let other = socket.to_str().unwrap();
+    let id = daemon.submit(&[bgctl_path().to_str().unwrap(), "--socket", other, "daemon", "start"]);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Completed, false), "{}", daemon.stderr_text());
+
+    let path = SocketPath::new(socket.clone()).unwrap();
+    let status = || Client::connect(&path).unwrap().call::<DaemonStatusOf>(&NoParams {}).unwrap();
+    let started = Process::open(status().pid).unwrap();
+    assert_ne!(started.pid(), daemon.pid());
+    let environ = environ(&started);
+    assert!(environ.contains("XDG_STATE_HOME=") && !environ.contains("BGD_TASK_ID"), "{environ}");
+    assert!(!environ.contains("BGD_INSTANCE"), "{environ}");
+    let sleeper = daemon.run(&["--socket", other, "submit", "--", "sleep", "1000"]).success();
+
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Completed);
+    assert_eq!(daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 1);
+    assert!(started.is_alive() && daemon.stop().success());
+    assert!(started.is_alive());
+    assert_eq!((status().pid, status().summary.running), (started.pid(), 1));
+    // The next one has nothing to end here, either.
+    daemon.launch();
+    assert!(daemon.stop().success());
+    assert_eq!(status().summary.running, 1, "{}", sleeper.stdout_text());
+    daemon.run(&["--socket", other, "daemon", "stop"]).success();
+    started.gone();
+}
+
+#[test]
+fn a_write_right_after_a_submit_is_never_refused() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 100").start();
+    let params = with_pipe(&daemon, &["cat"]);
+    let mut client = daemon.client();
+    let ids: Vec<TaskId> = (0..50)
+        .map(|number| {
+            let id = client.call::<TaskSubmit>(&params).unwrap().task.id;
+            let text = format!("number {number}");
+            let written = client.call::<TaskWrite>(&last_words(id, &text)).unwrap().written;
+            assert_eq!(written, text.len() as u64);
+            id
+        })
+        .collect();
+    for (number, (id, task)) in ids.iter().zip(daemon.block(&ids)).enumerate() {
+        assert_eq!(task.status, Status::Completed);
+        assert_eq!(daemon.output(*id), format!("number {number}").as_bytes());
+    }
+}
+
+#[test]
+fn a_signal_right_after_a_submit_is_never_refused() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 100").start();
+    let argv = ["sleep", "1000"].map(Into::into).to_vec();
+    let params = SubmitParams { argv: Some(argv), ..daemon.params() };
+    let mut client = daemon.client();
+    let ids: Vec<TaskId> = (0..50)
+        .map(|_| {
+            let id = client.call::<TaskSubmit>(&params).unwrap().task.id;
+            let signal = SignalParams { id: id.into(), signal: "INT".into(), tree: false };
+            client.call::<TaskSignal>(&signal).unwrap();
+            id
+        })
+        .collect();
+    for task in daemon.block(&ids) {
+        assert_eq!((task.status, task.exit.as_ref()), (Status::Failed, Some(&Exit::Signal(2))), "{task:?}");
+    }
+    // One that can't be started can't have a signal; whoever sent it hears so.
+    let params = SubmitParams { argv: Some(vec!["no-such-program".into()]), ..daemon.params() };
+    let id = client.call::<TaskSubmit>(&params).unwrap().task.id;
+    let signal = SignalParams { id: id.into(), signal: "INT".into(), tree: false };
+    client.call::<TaskSignal>(&signal).unwrap_err();
+    client.call::<TaskWrite>(&last_words(id, "x")).unwrap_err();
+}
+
+#[test]
+fn a_client_that_names_no_limits_gets_those_that_the_daemon_was_started_with() {
+    let daemon = TestDaemon::builder().prelude("ulimit -S -n 500").start();
+    let raised = fs::read_to_string(daemon.process().proc("limits")).unwrap();
+    let line = raised.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(fields[3], fields[4], "the daemon has raised its own: {line}");
+    let id = daemon.submit_shell("ulimit -S -n; ulimit -H -n");
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert_eq!(String::from_utf8_lossy(&daemon.output(id)), format!("500\n{}\n", fields[4]));
+}
+
+fn on_disk(task: &Task) -> u64 {
+    let blocks = |path: &Path| fs::metadata(path).unwrap().blocks() * 512;
+    let err = task.output.stderr_path.as_ref().map_or(0, |path| blocks(path.as_ref()));
+    blocks(task.output.path.as_ref()) + err
+}
+
+#[test]
+fn two_streams_share_the_limit_of_their_task() {
+    let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
+    let fill = "yes 0123456789abcde | head -c 16000000";
+    let both = format!("{fill} & {fill} >&2; wait");
+    for line in [both.as_str(), fill, &format!("{fill} >&2")] {
+        let params = SubmitParams { shell: Some(line.into()), split: true, ..daemon.params() };
+        let id = daemon.submit_with(&params).id;
+        let task = daemon.block(&[id]).remove(0);
+        assert_eq!(task.status, Status::Completed);
+        let bytes = on_disk(&task);
+        assert!(bytes <= LIMIT + SLACK, "{line}: {bytes} bytes of disk");
+    }
+}
+
+#[test]
+fn what_a_lingering_process_writes_is_bounded_too() {
+    let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
+    let line =
+        "mkfifo go; (read word <go; yes 0123456789abcde | head -c 32000000; echo x >done; exec sleep 1000) &";
+    let id = daemon.submit_shell(line);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering, task.output.bytes), (Status::Completed, true, 0));
+    fs::File::options().write(true).open(daemon.home().join("go")).unwrap().write_all(b"go\n").unwrap();
+    wait::for_line(&daemon.home().join("done"), "x");
+    until(&daemon, "a bounded output", || on_disk(&task) <= LIMIT + SLACK);
+    let bytes = |task: &Task| (task.output.bytes, task.output.dropped_bytes > 31_000_000 - LIMIT);
+    until(&daemon, "its true size", || bytes(&daemon.task(id)) == (32_000_000, true));
+    assert!(!daemon.output(id).contains(&0), "no byte that nobody wrote");
+    assert!(!daemon.cancel(&[id])[0].lingering);
+}
+
+#[test]
+fn a_clear_answers_when_the_outputs_are_gone() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    for _ in 0..3 {
+        let ids: Vec<TaskId> = (0..100).map(|_| daemon.submit(&["echo", "something"])).collect();
+        let tasks = daemon.block(&ids);
+        let folder = Path::new(&tasks[0].output.path).parent().unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 100);
+        assert_eq!(client.call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 100);
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0, "right after the answer");
+        let none = BlockParams { ids: Vec::new(), timeout_ms: None, mode: BlockMode::default() };
+        client.call::<TaskBlock>(&none).unwrap();
+    }
+}
+
+#[test]
+fn a_line_that_begins_with_a_dash_is_a_command_and_no_option_of_the_shell() {
+    let daemon = TestDaemon::start();
+    for line in ["-x", "-c", "--", "-x; echo behind"] {
+        let id: TaskId = daemon.run(&["submit", "--shell", line]).success().word();
+        for id in [id, daemon.submit_shell(line)] {
+            let task = daemon.block(&[id]).remove(0);
+            let text = String::from_utf8_lossy(&daemon.output(id)).into_owned();
+            let goes_on = line.contains("echo");
+            assert!(text.contains("not found"), "{line}: {task:?}: {text}");
+            assert_eq!(task.exit, Some(Exit::Code(if goes_on { 0 } else { 127 })), "{line}");
+            assert_eq!(text.ends_with("behind\n"), goes_on, "{text}");
+        }
+    }
+    // What can be a program's name is one.
+    let program = daemon.home().join("-x");
+    fs::write(&program, "#!/bin/sh\necho \"run with $1\"\n").unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut bgctl = daemon.bgctl(&["submit", "--shell", "-x 'a word'"]);
+    bgctl.env("PATH", format!("{}:/usr/bin:/bin", daemon.home().display()));
+    let id: TaskId = bgd_tests::Outcome::of(&mut bgctl).success().word();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert_eq!(daemon.output(id), b"run with a word\n");
+}

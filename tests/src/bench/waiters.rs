@@ -67,7 +67,7 @@ fn collect(epoll: &Epoll, clients: &mut [Stream]) -> Result<(i64, i64)> {
     let mut buffer = vec![0; 64 * 1024];
     let (mut first, mut left) = (None, clients.len());
     while left > 0 {
-        let ready = epoll.wait(&mut events, EpollTimeout::try_from(60_000)?)?;
+        let ready = epoll.wait(&mut events, EpollTimeout::try_from(60_000_i32)?)?;
         if ready == 0 {
             return Err(format!("{left} clients get no answer").into());
         }

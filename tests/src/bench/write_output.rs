@@ -24,7 +24,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let mut cpu = Duration::ZERO;
     let speed = |time: Duration| float(bytes) / time.as_secs_f64();
     plain_run(&folder, bytes / 10)?;
-    for round in 0..bench.of(4, 4) {
+    for round in 0..bench.of(4, 6) {
         // In turns, and each as often the first.
         if round % 2 == 0 {
             plain.push(speed(plain_run(&folder, bytes)?));

@@ -111,6 +111,8 @@ impl Stamp {
     /// Microseconds from the task's last act to this moment.
     pub fn micros_until(&self, then_ns: i64) -> Result<f64> {
         let ended: i64 = fs::read_to_string(self.file())?.trim().parse()?;
-        Ok(float(u64::try_from(then_ns - ended)?) / 1000.0)
+        let nanos = u64::try_from(then_ns - ended)
+            .map_err(|_| format!("the task ended {} ns after what its end should cause", ended - then_ns))?;
+        Ok(float(nanos) / 1000.0)
     }
 }

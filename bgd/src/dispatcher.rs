@@ -269,12 +269,13 @@ impl Dispatcher {
 
     fn submit(&mut self, answer: Answer, command: Box<Command>, fd: Option<OwnedFd>) {
         let id = command.id;
+        let brings_input = fd.is_some();
         if let Some(fd) = fd {
             self.stdin.insert(id, fd);
         }
         self.ask(answer, Shape::Plain, Request::Submit(command));
         // A key that is known, or a refusal: there is no such task, and nobody reads the descriptor.
-        if self.core.get(&id.into()).is_err() {
+        if brings_input && self.core.get(&id.into()).is_err() {
             self.stdin.remove(&id);
         }
     }

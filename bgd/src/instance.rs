@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use crate::exec::strays;
 use crate::exec::tree::{self, INSTANCE_MARK};
 use crate::lock::ProcessLock;
-use crate::sys::pidfd::PidFd;
+use crate::sys::pidfd::{PidFd, SIGKILL};
 
 /// This life's folder.
 #[derive(Debug)]
@@ -29,8 +29,6 @@ pub struct Instance {
 
 /// How long killed processes of a dead life have to be gone.
 const SWEEP: Duration = Duration::from_secs(5);
-
-const SIGKILL: i32 = 9;
 
 impl Instance {
     /// Makes the folder of a new life, and sweeps the dead ones.

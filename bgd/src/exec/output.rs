@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -410,12 +410,6 @@ pub fn last_line(path: &Path) -> Option<String> {
         .take(LAST_LINE_CHARS)
         .collect();
     Some(text.trim().to_owned())
-}
-
-impl AsFd for OutputFolder {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.handle.as_fd()
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::tree::{self, Member, Tree};
 use super::workers::Workers;
 use crate::core::Fact;
 use crate::mailbox::{Begun, Facts, Report};
-use crate::sys::pidfd::PidFd;
+use crate::sys::pidfd::{PidFd, SIGKILL};
 use crate::sys::watch;
 
 /// How many processes of a tree without its leader are watched at once. When these have ended, the next
@@ -27,7 +27,6 @@ const WATCHED: usize = 8;
 /// How long a supervisor rests when it must try again and no event tells when.
 const REST: Duration = Duration::from_millis(100);
 
-const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 
 /// What a supervisor is told.

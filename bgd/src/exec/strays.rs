@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::tree;
-use crate::sys::pidfd::PidFd;
+use crate::sys::pidfd::{PidFd, SIGKILL};
 
 /// How long killed processes have to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-const SIGKILL: i32 = 9;
 
 /// Knows which children of this process are none of the daemon's.
 #[derive(Debug)]

@@ -8,6 +8,9 @@ use bgd_shared::task::Exit;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+/// The signal that no process survives.
+pub const SIGKILL: i32 = libc::SIGKILL;
+
 /// A handle to one process, which stays on it when the process has ended.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);

@@ -69,7 +69,7 @@ kinds! {
     AuthenticationRequired = "authentication_required", -32010;
     /// The job can't be moved to the background.
     NotBackgroundable = "not_backgroundable", -32011;
-    /// The task ended first.
+    /// The task ended first, or the question was answered.
     AlreadyFinished = "already_finished", -32012;
     /// The process belongs to somebody else.
     ForeignProcess = "foreign_process", -32013;

@@ -12,15 +12,15 @@ use crate::time::Timestamp;
 pub enum EventKind {
     /// It was taken; it is `pending`.
     Submitted,
-    /// Its process runs.
+    /// Its process runs, or its prompt is with the agent.
     Started,
     /// It was moved from the foreground to the background.
     Backgrounded,
     /// Its output grew. Sent at most a few times a second for each task.
     Output,
-    /// An agent made progress.
+    /// An agent called a tool, fell silent for long or spoke again, or asks nothing any more.
     Progress,
-    /// An agent asks for a decision.
+    /// An agent asks for a decision: a new one, or the next of several.
     NeedsInput,
     /// It ended well.
     Completed,

@@ -15,6 +15,21 @@ pub const OUTPUT_CHUNK_BYTES: u64 = 256 * 1024;
 /// The most bytes of output that `task.result` returns for a process task: the last ones.
 pub const RESULT_BYTES: u64 = 256 * 1024;
 
+/// The most bytes of an agent's answer that are kept, and that `task.result` returns: the last ones.
+pub const AGENT_RESULT_BYTES: u64 = 1024 * 1024;
+
+/// The bytes of a prompt that lists, events and answers show: the first ones. `task.get` shows all of it.
+pub const PROMPT_BYTES: usize = 1024;
+
+/// The longest id of an agent's session, in bytes.
+pub const AGENT_SESSION_BYTES: usize = 1024;
+
+/// The most answers that a question of an agent may offer; more are left out.
+pub const INPUT_OPTIONS: usize = 32;
+
+/// The longest id of such an answer, in bytes; one with a longer id is left out. A longer name is cut.
+pub const INPUT_OPTION_BYTES: usize = 256;
+
 /// The most bytes that one `task.write` takes (after decoding).
 pub const WRITE_BYTES: usize = 256 * 1024;
 

@@ -5,6 +5,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::{AgentListParams, AgentListResult, AnswerParams, ResumeParams};
 pub use crate::encoding::Encoding;
 use crate::id::{TaskId, TaskRef};
 use crate::limits::BLOCK_TIMEOUT_MS;
@@ -58,6 +59,8 @@ methods! {
     Hello = "hello", HelloParams => HelloResult;
     /// Hands over a command (R01).
     TaskSubmit = "task.submit", SubmitParams => TaskResult;
+    /// Gives a follow-up prompt to the session of a completed agent task (R30 to R36).
+    TaskResume = "task.resume", ResumeParams => TaskResult;
     /// A page of tasks, the newest first (R06).
     TaskList = "task.list", ListParams => ListResult;
     /// One task.
@@ -80,6 +83,10 @@ methods! {
     EventsSubscribe = "events.subscribe", SubscribeParams => SubscribeResult;
     /// Ends a parent session: cancels its active tasks and clears all of them (R54).
     SessionEnd = "session.end", SessionEndParams => SessionEndResult;
+    /// The agents that are configured or known.
+    AgentList = "agent.list", AgentListParams => AgentListResult;
+    /// Answers a question that an agent waits with.
+    AgentAnswer = "agent.answer", AnswerParams => TaskResult;
     /// How the daemon is (R08).
     DaemonStatusOf = "daemon.status", NoParams => DaemonStatus;
     /// Reads the configuration again.
@@ -170,13 +177,13 @@ pub struct SubmitParams {
     /// A prompt for an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// The agent that gets the prompt.
+    /// The agent that gets the prompt. Default: `default_agent` of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The task whose conversation the prompt continues; all else is ignored then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<TaskRef>,
-    /// What people shall read in lists. Default: the command.
+    /// What people shall read in lists. Default: the command. Required with `prompt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The parent session.
@@ -203,7 +210,8 @@ pub struct SubmitParams {
     /// Whether stdout and stderr go to two files. Their order against each other is lost then.
     #[serde(default)]
     pub split: bool,
-    /// How long it may run, in milliseconds from its start; then it fails with `timed out after …`.
+    /// How long it may run, in milliseconds from its start; then it fails with `timed out after …`. Each
+    /// run of an agent task has so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_ms: Option<u64>,
     /// Free labels.
@@ -307,7 +315,8 @@ pub struct OutputResult {
     pub offset: u64,
     /// Where to go on reading.
     pub next: u64,
-    /// Whether this is all that will ever be there: the task has ended and `next` is its end.
+    /// Whether this is all that will ever be there: the task has ended and `next` is its end. An agent
+    /// task may be resumed, and then write more.
     pub eof: bool,
 }
 
@@ -317,11 +326,12 @@ pub struct OutputResult {
 pub struct ResultResult {
     /// The task.
     pub task: Task,
-    /// The final answer of an agent; the output of a process, at most its last 256 KiB.
+    /// The final answer of an agent, at most its last 1 MiB; the output of a process, at most its last
+    /// 256 KiB.
     pub result: String,
     /// How it is written.
     pub encoding: Encoding,
-    /// How many bytes of output come before it.
+    /// How many bytes of it come before that.
     pub truncated_bytes: u64,
 }
 

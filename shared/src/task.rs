@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::NeedsInput;
 use crate::id::TaskId;
 use crate::text::OsText;
 use crate::time::Timestamp;
@@ -135,9 +136,21 @@ pub struct Progress {
     /// The agent's last three tools, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_tools: Vec<String>,
+    /// How often the agent was denied something because of its configuration, or because nobody answered.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub denied: u64,
+    /// What that was the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_denied: Option<String>,
     /// When the task last showed that it moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Timestamp>,
+    /// Whether the agent has been silent for its `stalled_after`. It is not ended for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stalled: bool,
+    /// What the agent asks, and waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs_input: Option<NeedsInput>,
 }
 
 /// Where a task's output is.
@@ -188,7 +201,8 @@ pub struct Task {
     /// The command, if it was given as a line for the shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<OsText>,
-    /// The prompt of an agent task.
+    /// The prompt of an agent task: that of the latest run. Only `task.get` has all of it; else it is cut
+    /// behind 1 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// The agent's name, of an agent task.
@@ -208,7 +222,7 @@ pub struct Task {
     pub tags: Vec<String>,
     /// The folder it runs in.
     pub cwd: OsText,
-    /// The process id of its leader, once it has started.
+    /// The process id of its leader, once it has started; of an agent task, that of the agent's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     /// The number of this run: 1, and one more with each resume.
@@ -217,16 +231,16 @@ pub struct Task {
     pub resume_count: u32,
     /// When it was submitted.
     pub created_at: Timestamp,
-    /// When its process was started.
+    /// When its process was started, or the prompt of this run was with the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
-    /// When its result was first asked for.
+    /// When the result of its latest run was first asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieved_at: Option<Timestamp>,
-    /// How its process ended; null while it has not.
+    /// How its process ended; null while it has not, and for an agent task.
     pub exit: Option<Exit>,
     /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -24,6 +24,12 @@ impl Timestamp {
         Self::from_unix_ms(jiff::Timestamp::now().as_millisecond())
     }
 
+    /// The time so many milliseconds later.
+    #[must_use]
+    pub fn plus_ms(self, ms: u64) -> Self {
+        Self::from_unix_ms(self.0.saturating_add_unsigned(ms))
+    }
+
     /// Milliseconds since 1970.
     pub fn unix_ms(self) -> i64 {
         self.0

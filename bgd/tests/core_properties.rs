@@ -2,18 +2,22 @@
 
 #[path = "core/expected.rs"]
 mod expected;
-#[path = "core/model.rs"]
+#[path = "core/model/mod.rs"]
 mod model;
 #[path = "core/ops.rs"]
 mod ops;
 #[path = "core/rules.rs"]
 mod rules;
-#[path = "core/sim.rs"]
+#[path = "core/rules_agent.rs"]
+mod rules_agent;
+#[path = "core/sim/mod.rs"]
 mod sim;
 #[path = "core/support.rs"]
 mod support;
 #[path = "core/table.rs"]
 mod table;
+#[path = "core/table_agent.rs"]
+mod table_agent;
 
 use std::cell::{Cell, RefCell};
 

@@ -9,7 +9,7 @@ use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::input::ReplyTo;
+use super::input::{Refusal, ReplyTo};
 use super::registry::CANDIDATES;
 use super::task::{Snapshot, Spec};
 
@@ -27,6 +27,32 @@ pub enum Effect {
         /// With which environment.
         env: Arc<Env>,
     },
+    /// Give a prompt to an agent, and report [`super::Fact::Started`] or [`super::Fact::Refused`].
+    Prompt {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+        /// Which agent, and where.
+        spec: Arc<Spec>,
+        /// With which environment.
+        env: Arc<Env>,
+        /// What it is told.
+        prompt: Arc<str>,
+        /// The session that goes on; a new one if there is none.
+        session: Option<Arc<str>>,
+    },
+    /// Give an agent the answer that it waits for.
+    Answer {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+        /// The executor's number for the question.
+        key: u64,
+        /// The option; none denies.
+        option: Option<Box<str>>,
+    },
     /// Send a signal.
     Signal {
         /// The task.
@@ -39,7 +65,8 @@ pub enum Effect {
         tree: bool,
     },
     /// End the whole tree: this signal to all of it, and to those that it starts meanwhile if it is
-    /// SIGKILL. Stopped processes are continued so that they can obey.
+    /// SIGKILL. Stopped processes are continued so that they can obey. An agent is told to end its turn;
+    /// if it is SIGKILL, it is made to.
     End {
         /// The task.
         task: TaskId,
@@ -121,6 +148,24 @@ pub enum CoreError {
     NotComplete(TaskId, Status, Option<Box<str>>),
     /// The task does not run.
     NotRunning(TaskId, Status),
+    /// Signals are for processes.
+    NoSignals(TaskId),
+    /// Only agent tasks have a conversation to go on with.
+    NoAgent(TaskId),
+    /// Only completed tasks can be resumed.
+    NotResumable(TaskId, Status),
+    /// A resume is under way, or the agent works on one.
+    BeingResumed(TaskId),
+    /// It is about to be removed, as soon as others that are cleared with it have ended.
+    BeingCleared(TaskId),
+    /// The resume was cancelled before the prompt was with the agent.
+    Withdrawn(TaskId),
+    /// The conversation of the task was never known, or the agent has forgotten it, or can't be reached.
+    Refused(TaskId, Box<Refusal>),
+    /// The agent does not ask this, or not any more.
+    NotAsked(TaskId, u64, Option<u64>),
+    /// The agent does not take this answer.
+    NoSuchOption(TaskId, Box<str>, Vec<Box<str>>),
     /// The task is active, so it can't be cleared.
     StillActive(TaskId, Status),
     /// No more tasks fit.
@@ -142,19 +187,51 @@ impl From<CoreError> for RpcError {
                 error.data.candidates = candidates;
                 error
             }
-            CoreError::NotComplete(id, status, why) => {
-                let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-                let (word, hint) = if status.is_active() {
-                    ("is not complete yet", "`bgctl block` waits for it, `bgctl output` shows what is there")
-                } else {
-                    ("has no result", "`bgctl output` shows what it wrote")
-                };
-                Self::new(ErrorKind::NotComplete, format!("task {id} {word}, it is {status}{why}")).hint(hint)
-            }
+            CoreError::NotComplete(id, status, why) => not_complete(id, status, why.as_deref()),
             CoreError::NotRunning(id, status) => {
                 Self::new(ErrorKind::NotRunning, format!("task {id} does not run, it is {status}"))
                     .hint("only a running task takes signals and input")
             }
+            CoreError::NoSignals(id) => Self::new(
+                ErrorKind::Unsupported,
+                format!("task {id} is an agent's turn, which takes no signals"),
+            )
+            .hint("`bgctl cancel` ends it"),
+            CoreError::NoAgent(id) => Self::new(
+                ErrorKind::NotResumable,
+                format!("task {id} is a command; only agent tasks can be resumed"),
+            )
+            .hint("submit a new task"),
+            CoreError::NotResumable(id, status) => not_resumable(id, status),
+            CoreError::BeingResumed(id) => {
+                Self::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
+                    .hint("`bgctl block` waits for the answer; resume it again then")
+            }
+            CoreError::BeingCleared(id) => {
+                Self::new(ErrorKind::NotResumable, format!("task {id} is about to be cleared"))
+                    .hint("submit a new task")
+            }
+            CoreError::Withdrawn(id) => Self::new(
+                ErrorKind::NotResumable,
+                format!("the resume of task {id} was cancelled before its prompt was with the agent"),
+            ),
+            CoreError::Refused(id, refusal) => {
+                let Refusal { kind, message, hint } = *refusal;
+                let mut error = Self::new(kind, format!("task {id} can't be resumed: {message}"));
+                error.data.hint = hint.map(Into::into);
+                error
+            }
+            CoreError::NotAsked(id, request, current) => not_asked(id, request, current),
+            CoreError::NoSuchOption(id, option, known) => Self::new(
+                ErrorKind::InvalidParams,
+                format!("{option:?} is no answer to the question of task {id}"),
+            )
+            .hint(format!("it takes {}", known.join(", "))),
+            CoreError::StillActive(id, status) if !status.is_active() => Self::new(
+                ErrorKind::BeingResumed,
+                format!("task {id} is being resumed, so it can't be cleared"),
+            )
+            .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)"),
             CoreError::StillActive(id, status) => {
                 Self::new(ErrorKind::NotComplete, format!("task {id} is {status}, so it can't be cleared"))
                     .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)")
@@ -168,4 +245,28 @@ impl From<CoreError> for RpcError {
                 .hint("start it again when it has ended"),
         }
     }
+}
+
+fn not_complete(id: TaskId, status: Status, why: Option<&str>) -> RpcError {
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let (word, hint) = if status.is_active() {
+        ("is not complete yet", "`bgctl block` waits for it, `bgctl output` shows what is there")
+    } else {
+        ("has no result", "`bgctl output` shows what it wrote")
+    };
+    RpcError::new(ErrorKind::NotComplete, format!("task {id} {word}, it is {status}{why}")).hint(hint)
+}
+
+fn not_resumable(id: TaskId, status: Status) -> RpcError {
+    let message = format!("only completed tasks can be resumed; task {id} is {status}");
+    let hint = if status.is_active() { "`bgctl block` waits for it" } else { "submit a new task" };
+    RpcError::new(ErrorKind::NotResumable, message).hint(hint)
+}
+
+fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
+    let message = format!("task {id} does not wait for an answer to question {request}");
+    RpcError::new(ErrorKind::AlreadyFinished, message).hint(match current {
+        Some(current) => format!("it waits for an answer to question {current}"),
+        None => "it asks nothing at this moment".to_owned(),
+    })
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bgd_shared::agent::InputOption;
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::BlockMode;
 use bgd_shared::task::Exit;
@@ -53,6 +55,22 @@ pub enum Input {
 pub enum Request {
     /// R01. The id is new and random.
     Submit(Box<Command>),
+    /// R30: gives a follow-up prompt to the session of a completed agent task.
+    Resume {
+        /// The task.
+        id: TaskRef,
+        /// What the agent is told.
+        prompt: Arc<str>,
+    },
+    /// Answers a question that an agent waits with.
+    Answer {
+        /// The task.
+        id: TaskRef,
+        /// The number of the question.
+        request: u64,
+        /// The id of one of its options.
+        option: Box<str>,
+    },
     /// R21: notes that the result was asked for.
     Retrieve {
         /// The task.
@@ -108,6 +126,8 @@ pub struct Command {
     pub spec: Spec,
     /// The complete environment of its process.
     pub env: Env,
+    /// What an agent is told.
+    pub prompt: Option<Arc<str>>,
     /// Idempotency key, within its parent session.
     pub key: Option<Arc<str>>,
 }
@@ -135,18 +155,83 @@ pub struct Cancel {
     pub grace_ms: Option<u64>,
 }
 
+/// Why a prompt could not be given to an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What programs key on.
+    pub kind: ErrorKind,
+    /// What is wrong, for people.
+    pub message: Box<str>,
+    /// What to do about it.
+    pub hint: Option<Box<str>>,
+}
+
+impl Refusal {
+    /// A refusal without advice.
+    pub fn new(kind: ErrorKind, message: impl Into<Box<str>>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+
+    /// The same with a word on what to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Box<str>>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
 /// What an executor saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The process runs.
+    /// The process runs; or the prompt of this run is with the agent's session.
     Started {
-        /// Its id.
-        pid: i32,
+        /// The process's id; `None` for an agent whose process is not ours.
+        pid: Option<i32>,
     },
     /// The process could not be started.
     StartFailed {
         /// Why, for people.
         error: Box<str>,
+    },
+    /// The prompt could not be given to the agent.
+    Refused(Box<Refusal>),
+    /// The agent has a name for the conversation.
+    Session {
+        /// Its own id of it.
+        id: Arc<str>,
+    },
+    /// The agent calls a tool.
+    Tool {
+        /// Which, for people.
+        name: Box<str>,
+    },
+    /// The agent was denied something without being asked about.
+    Denied {
+        /// What, for people.
+        what: Box<str>,
+    },
+    /// The agent showed that it moves.
+    Moved,
+    /// The agent asks for a decision, and waits for it.
+    Asked {
+        /// The executor's number for the question; no other of the same run has it.
+        key: u64,
+        /// What it asks, for people.
+        question: Box<str>,
+        /// The answers that it takes.
+        options: Arc<[InputOption]>,
+    },
+    /// The agent does not wait for this decision any more.
+    Withdrawn {
+        /// The executor's number for the question.
+        key: u64,
+    },
+    /// The agent has ended its turn, and its answer can be read.
+    TurnEnded {
+        /// Well, or why not.
+        result: Result<(), Box<str>>,
+        /// How the process of the turn ended, if it had one of its own.
+        exit: Option<Exit>,
     },
     /// The leader has ended.
     Exited {

@@ -8,6 +8,7 @@
 //!
 //! Its state can be serialised whole, at any time.
 
+mod agent;
 mod effect;
 mod input;
 mod intern;
@@ -17,8 +18,9 @@ mod task;
 mod time;
 mod waiters;
 
+pub use agent::{AgentPart, AgentWork, QUESTIONS, Question};
 pub use effect::{CoreError, Effect, Reply};
-pub use input::{Cancel, Command, Fact, Input, ReplyTo, Request, Selection};
+pub use input::{Cancel, Command, Fact, Input, Refusal, ReplyTo, Request, Selection};
 pub use machine::Core;
 pub use registry::{ListQuery, Page};
 pub use task::{Finished, Lingering, Ordinal, Outcome, Snapshot, Spec, State, StopReason, Work};

@@ -216,14 +216,6 @@ impl Registry {
         }
     }
 
-    /// Every active task, the oldest first.
-    pub fn active(&self) -> Vec<Ordinal> {
-        let active = self.by_status.iter().filter(|(status, _)| status.is_active());
-        let mut ordinals: Vec<Ordinal> = active.flat_map(|(_, index)| index.iter().copied()).collect();
-        ordinals.sort_unstable();
-        ordinals
-    }
-
     /// Every task, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Ordinal, &Task)> {
         self.tasks.iter().map(|(ordinal, task)| (*ordinal, task.as_ref()))
@@ -267,7 +259,7 @@ impl Registry {
     fn how_many_fit(&self, found: &[Ordinal]) -> usize {
         let mut bytes = 0;
         let fits = found.iter().take_while(|ordinal| {
-            bytes += self.tasks.get(ordinal).map_or(0, |task| task.spec.text_bytes());
+            bytes += self.tasks.get(ordinal).map_or(0, |task| task.text_bytes());
             bytes <= LIST_PAGE_BYTES
         });
         fits.count().max(1)
@@ -325,6 +317,7 @@ mod tests {
             output_bytes: 0,
             dropped: [0; 2],
             updated_at: None,
+            agent: None,
             state: State::Queued { env: Arc::new(Env::default()) },
         }
     }

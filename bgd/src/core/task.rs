@@ -10,6 +10,8 @@ use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::agent::{AgentPart, AgentWork};
+use super::input::ReplyTo;
 use super::time::Mono;
 
 /// The signal that nobody survives.
@@ -26,6 +28,8 @@ pub enum Work {
     Argv(Box<[OsText]>),
     /// A line for the shell.
     Shell(OsText),
+    /// An agent, which is given a prompt.
+    Agent(AgentWork),
 }
 
 /// Everything about a task that never changes, shared by all snapshots of it.
@@ -60,11 +64,31 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// The order for a process that is no task's own: nothing in it differs from the daemon's.
+    pub fn of_daemon() -> Self {
+        Self {
+            kind: Kind::Process,
+            origin: Origin::Submit,
+            description: None,
+            work: Work::Argv([].into()),
+            session: None,
+            channel: None,
+            tags: [].into(),
+            cwd: Arc::new(OsText::from("/")),
+            umask: 0o077,
+            rlimits: None,
+            stdin: None,
+            split: false,
+            time_limit_ms: None,
+        }
+    }
+
     /// The bytes of its texts: what the size of its task object depends on.
     pub fn text_bytes(&self) -> usize {
         let work = match &self.work {
             Work::Argv(argv) => argv.iter().map(|text| text.as_bytes().len()).sum(),
             Work::Shell(line) => line.as_bytes().len(),
+            Work::Agent(agent) => agent.name.len(),
         };
         let tags: usize = self.tags.iter().map(|tag| tag.len()).sum();
         work + tags + self.cwd.as_bytes().len() + self.description.as_deref().map_or(0, str::len)
@@ -122,15 +146,15 @@ pub enum State {
         /// Dropped as soon as the process has it.
         env: Arc<Env>,
     },
-    /// Has a slot; its process is being started.
+    /// Has a slot; its process is being started, or its agent is being told.
     Starting {
         /// It was told to end meanwhile.
         stop: Option<StopOrder>,
     },
-    /// Its process runs.
+    /// Its process runs, or its agent works.
     Running {
-        /// The leader.
-        pid: i32,
+        /// The leader, or the agent's process; none if that is not ours.
+        pid: Option<i32>,
         /// Since when.
         started_at: Timestamp,
         /// When its time is over.
@@ -138,8 +162,8 @@ pub enum State {
     },
     /// Its tree is being ended.
     Stopping {
-        /// The leader.
-        pid: i32,
+        /// The leader, or the agent's process.
+        pid: Option<i32>,
         /// Since when it ran.
         started_at: Timestamp,
         /// Why it is ended.
@@ -151,6 +175,18 @@ pub enum State {
     },
     /// It has ended.
     Finished(Finished),
+    /// It has ended, and a follow-up prompt is on its way to the agent. Until that is there, everybody
+    /// sees the task as it was.
+    Resuming {
+        /// How it had ended.
+        finished: Finished,
+        /// What the agent will be told.
+        prompt: Arc<str>,
+        /// Who resumes it.
+        to: ReplyTo,
+        /// It was told to end meanwhile.
+        stop: Option<StopOrder>,
+    },
 }
 
 /// How a task ended.
@@ -205,7 +241,8 @@ pub struct Task {
     pub created_at: Timestamp,
     /// When its result was first asked for.
     pub retrieved_at: Option<Timestamp>,
-    /// The number of this run.
+    /// The number that facts of this run carry. It counts every attempt, also a resume that the agent
+    /// refused, so that no late fact is taken for one of another run.
     pub run: u32,
     /// How often it was resumed.
     pub resume_count: u32,
@@ -215,6 +252,8 @@ pub struct Task {
     pub dropped: [u64; 2],
     /// When it last showed that it moves.
     pub updated_at: Option<Timestamp>,
+    /// What only agent tasks have.
+    pub agent: Option<Box<AgentPart>>,
     /// Where it is.
     pub state: State,
 }
@@ -227,8 +266,9 @@ impl Task {
     pub fn status(&self) -> Status {
         match &self.state {
             State::Queued { .. } => Status::Pending,
+            State::Running { .. } | State::Stopping { .. } if self.resume_count > 0 => Status::Resumed,
             State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => Status::Running,
-            State::Finished(finished) => match finished.outcome {
+            State::Finished(finished) | State::Resuming { finished, .. } => match finished.outcome {
                 Outcome::Completed => Status::Completed,
                 Outcome::Failed(_) => Status::Failed,
                 Outcome::Cancelled(_) => Status::Cancelled,
@@ -236,7 +276,13 @@ impl Task {
         }
     }
 
-    /// Whether it has ended.
+    /// The bytes of its texts as lists show them: what the size of its task object depends on.
+    pub fn text_bytes(&self) -> usize {
+        let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
+        self.spec.text_bytes() + agent + self.error().map_or(0, str::len)
+    }
+
+    /// Whether it has ended, and nobody is about to resume it.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished(_))
     }
@@ -246,20 +292,23 @@ impl Task {
         matches!(&self.state, State::Finished(finished) if finished.lingering == Lingering::No)
     }
 
-    /// Whether its process has begun, so that its output is there.
+    /// Whether its first run has begun, so that its output is there.
     pub fn has_begun(&self) -> bool {
         match &self.state {
             State::Queued { .. } | State::Starting { .. } => false,
             State::Running { .. } | State::Stopping { .. } => true,
-            State::Finished(finished) => finished.pid.is_some(),
+            State::Finished(finished) | State::Resuming { finished, .. } => finished.started_at.is_some(),
         }
     }
 
     /// When it wants to be looked at again.
     pub fn deadline(&self) -> Option<Mono> {
         match &self.state {
-            State::Queued { .. } | State::Starting { .. } => None,
-            State::Running { time_limit, .. } => *time_limit,
+            State::Queued { .. } | State::Starting { .. } | State::Resuming { .. } => None,
+            State::Running { time_limit, .. } => {
+                let agent = self.agent.as_deref().and_then(AgentPart::deadline);
+                (*time_limit).into_iter().chain(agent).min()
+            }
             State::Stopping { kill_at, .. } => *kill_at,
             State::Finished(finished) => match finished.lingering {
                 Lingering::No | Lingering::Yes => None,
@@ -275,7 +324,7 @@ impl Task {
             | State::Starting { .. }
             | State::Running { .. }
             | State::Stopping { .. } => None,
-            State::Finished(finished) => match &finished.outcome {
+            State::Finished(finished) | State::Resuming { finished, .. } => match &finished.outcome {
                 Outcome::Completed => None,
                 Outcome::Failed(error) => Some(error),
                 Outcome::Cancelled(reason) => reason.text(),

@@ -1,6 +1,6 @@
 //! Calls that are answered later: when tasks have ended, or at a deadline.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bgd_shared::id::TaskId;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,14 @@ pub enum Then {
 }
 
 impl Then {
+    /// Whether it removes the tasks.
+    pub fn removes(self) -> bool {
+        match self {
+            Self::Clear | Self::EndSession { .. } => true,
+            Self::Block | Self::Cancel | Self::Shutdown { .. } => false,
+        }
+    }
+
     /// Of waits that are over at the same moment, those with a lower number come first.
     pub fn turn(self) -> u8 {
         match self {
@@ -73,6 +81,9 @@ pub struct Waiter {
     pub tasks: Vec<(Ordinal, TaskId)>,
     /// What each must be.
     pub until: Until,
+    /// Those that have not been so yet. Each counts once: one that has ended may be resumed, and ends
+    /// again.
+    pub open: BTreeSet<Ordinal>,
     /// How many must still become so. 0: the wait is over.
     pub missing: usize,
     /// When it is over at the latest.
@@ -126,6 +137,7 @@ impl Waiters {
         for id in waiting {
             if let Some(waiter) = self.by_id.get_mut(id)
                 && waiter.until == what
+                && waiter.open.remove(&ordinal)
             {
                 waiter.missing = waiter.missing.saturating_sub(1);
                 if waiter.missing == 0 {
@@ -155,6 +167,12 @@ impl Waiters {
                 waiter.cleared.push(snapshot.clone());
             }
         }
+    }
+
+    /// Whether a wait will remove this task when it is over.
+    pub fn will_remove(&self, ordinal: Ordinal) -> bool {
+        let removes = |id: &WaiterId| self.by_id.get(id).is_some_and(|waiter| waiter.then.removes());
+        self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(removes))
     }
 
     /// The waits of a client that is gone. Blocks are for it alone and end: they are returned. The
@@ -190,9 +208,10 @@ mod tests {
 
     fn waiter(client: u64, tasks: &[u64], missing: usize, then: Then) -> Waiter {
         let until = if then == Then::Block { Until::Finished } else { Until::Settled };
+        let open = tasks.iter().copied().map(Ordinal).collect();
         let tasks = tasks.iter().map(|task| (Ordinal(*task), TaskId::from_u128((*task).into()))).collect();
         let to = Some(ReplyTo { client, call: 1 });
-        Waiter { to, tasks, until, missing, deadline: None, then, cleared: Vec::new() }
+        Waiter { to, tasks, until, open, missing, deadline: None, then, cleared: Vec::new() }
     }
 
     fn is_empty(waiters: &Waiters) -> bool {
@@ -216,6 +235,15 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_ends_again_is_not_counted_again() {
+        let mut waiters = Waiters::default();
+        let both = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
+        assert!(waiters.became(Ordinal(1), Until::Finished).is_empty());
+        assert!(waiters.became(Ordinal(1), Until::Finished).is_empty(), "the other has not ended");
+        assert_eq!(waiters.became(Ordinal(2), Until::Finished), [both]);
+    }
+
+    #[test]
     fn a_client_that_goes_ends_its_blocks_but_not_its_work() {
         let mut waiters = Waiters::default();
         let block = waiters.insert(waiter(1, &[1], 1, Then::Block));
@@ -229,6 +257,16 @@ mod tests {
         assert!(waiters.remove(clear).is_some_and(|waiter| waiter.to.is_none()));
         assert!(waiters.remove(other).is_some());
         assert!(is_empty(&waiters), "{waiters:?}");
+    }
+
+    #[test]
+    fn a_task_that_waits_to_be_removed_is_known() {
+        let mut waiters = Waiters::default();
+        waiters.insert(waiter(1, &[1], 1, Then::Cancel));
+        let clear = waiters.insert(waiter(1, &[2, 3], 1, Then::Clear));
+        assert_eq!([1, 2, 3].map(|task| waiters.will_remove(Ordinal(task))), [false, true, true]);
+        assert!(waiters.remove(clear).is_some());
+        assert!(!waiters.will_remove(Ordinal(2)));
     }
 
     #[test]

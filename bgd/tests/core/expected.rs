@@ -1,6 +1,7 @@
 //! What the core must do in one step, as the model says it and as the simulator sees it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bgd::core::{CoreError, Reply, ReplyTo, Snapshot};
 use bgd_shared::event::EventKind;
@@ -40,11 +41,33 @@ impl From<&Reply> for Answer {
     }
 }
 
+/// A prompt for an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompted {
+    pub task: TaskId,
+    pub run: u32,
+    pub prompt: Arc<str>,
+    /// None for a new conversation.
+    pub session: Option<Arc<str>>,
+}
+
+/// What an agent is told about a question of its; no option denies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub task: TaskId,
+    pub key: u64,
+    pub option: Option<String>,
+}
+
 /// What the core must do in one step. The order of the starts is fixed; of the rest, only the order
 /// within each task is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
+    /// Of processes and of agents.
     pub starts: Vec<TaskId>,
+    /// Those that resume.
+    pub prompts: Vec<Prompted>,
+    pub decisions: Vec<Decision>,
     pub ends: Vec<(TaskId, i32)>,
     pub signals: Vec<(TaskId, i32, bool)>,
     pub events: Vec<(TaskId, EventKind)>,
@@ -70,12 +93,29 @@ impl Expected {
                 CoreError::NotComplete(..) => "not complete",
                 CoreError::NotRunning(..) => "not running",
                 CoreError::StillActive(..) => "still active",
+                CoreError::NoSignals(_) => "no signals",
+                CoreError::NoAgent(_) => "no agent",
+                CoreError::NotResumable(..) => "not resumable",
+                CoreError::BeingResumed(_) => "being resumed",
+                CoreError::BeingCleared(_) => "being cleared",
+                CoreError::Withdrawn(_) => "resume withdrawn",
+                CoreError::Refused(..) => "resume refused",
+                CoreError::NotAsked(..) => "not asked",
+                CoreError::NoSuchOption(..) => "no such option",
                 CoreError::Full(_) => "full",
                 CoreError::ShuttingDown => "shutting down",
             },
         };
+        let decision = |decision: &Decision| if decision.option.is_some() { "answered" } else { "denied" };
+        let event = |event: &(TaskId, EventKind)| match event.1 {
+            EventKind::Resumed => Some("resumed"),
+            EventKind::NeedsInput => Some("needs input"),
+            _ => None,
+        };
         let kills = self.ends.iter().filter(|(_, signal)| *signal == KILL).map(|_| "SIGKILL");
-        self.replies.values().map(answer).chain(kills).chain(self.exit.then_some("exit")).collect()
+        let of_agents = self.decisions.iter().map(decision).chain(self.events.iter().filter_map(event));
+        let exit = self.exit.then_some("exit");
+        self.replies.values().map(answer).chain(kills).chain(of_agents).chain(exit).collect()
     }
 }
 
@@ -83,21 +123,43 @@ impl Expected {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Places that a long run must have come to, or its silence says nothing.
-pub const PLACES: [&str; 16] = [
+pub const PLACES: [&str; 38] = [
     "ambiguous",
+    "answered",
+    "being cleared",
+    "being resumed",
     "block ends",
     "block times out",
     "cancel ends",
     "clear ends",
     "copy goes on",
+    "denied",
     "exit",
+    "fact before a resume",
     "full",
+    "more than slots",
+    "needs input",
+    "no agent",
+    "no signals",
+    "no such option",
+    "not asked",
     "not complete",
     "not found",
+    "not resumable",
     "not running",
+    "refused, as it was",
+    "resume fails",
+    "resume is cancelled",
+    "resume of nobody",
+    "resume refused",
+    "resume withdrawn",
+    "resumed",
     "session ends",
     "shutdown ends",
     "shutting down",
+    "stalled",
     "still active",
+    "stopped while resuming",
+    "timed out after a resume",
     "SIGKILL",
 ];

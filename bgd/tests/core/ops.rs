@@ -13,6 +13,21 @@ pub enum Op {
         key: Option<u8>,
         env: u8,
         time_limit: Option<u16>,
+        agent: Option<Patience>,
+    },
+    Resume {
+        client: usize,
+        pick: Pick,
+        aimed: bool,
+        prompt: u8,
+    },
+    Answer {
+        client: usize,
+        pick: Pick,
+        aimed: bool,
+        /// Which of the questions that wait; others than those were never asked, or do not wait.
+        question: usize,
+        option: u8,
     },
     Block {
         client: usize,
@@ -85,6 +100,13 @@ pub enum Op {
     },
 }
 
+/// How long an agent may be silent, and its questions wait, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub silence: u16,
+    pub question: u16,
+}
+
 /// How a task is named.
 #[derive(Clone, Debug)]
 pub struct Pick {
@@ -111,10 +133,14 @@ pub enum Which {
 /// Why a fact means nothing any more.
 #[derive(Clone, Copy, Debug)]
 pub enum Stale {
-    WrongRun,
+    LaterRun,
+    EarlierRun,
     Cleared,
     Settled,
 }
+
+/// How many kinds of facts come too late.
+pub const STALE_FACTS: usize = 13;
 
 pub const CLIENTS: usize = 4;
 pub const SESSIONS: u8 = 3;
@@ -146,8 +172,12 @@ fn ms() -> impl Strategy<Value = u16> {
     prop_oneof![Just(0), Just(100), 0u16..2000]
 }
 
+fn patience() -> impl Strategy<Value = Patience> {
+    (ms(), ms()).prop_map(|(silence, question)| Patience { silence, question })
+}
+
 fn stale() -> impl Strategy<Value = Stale> {
-    prop_oneof![Just(Stale::WrongRun), Just(Stale::Cleared), Just(Stale::Settled)]
+    prop_oneof![Just(Stale::LaterRun), Just(Stale::EarlierRun), Just(Stale::Cleared), Just(Stale::Settled)]
 }
 
 /// One step, with what happens often coming often. A history has a shutdown rarely, and its last steps
@@ -156,11 +186,18 @@ fn op() -> impl Strategy<Value = Op> {
     let client = || 0..CLIENTS;
     let session = || option::of(0..SESSIONS);
     prop_oneof![
-        90 => (client(), session(), option::weighted(0.2, 0u8..3), 0u8..3, option::weighted(0.3, ms()))
-            .prop_map(|(client, session, key, env, time_limit)| Op::Submit {
-                client, session, key, env, time_limit
+        90 => (client(), session(), option::weighted(0.2, 0u8..3), 0u8..3, option::weighted(0.3, ms()),
+            option::weighted(0.5, patience()))
+            .prop_map(|(client, session, key, env, time_limit, agent)| Op::Submit {
+                client, session, key, env, time_limit, agent
             }),
-        240 => (0usize..32, any::<u8>()).prop_map(|(proc, roll)| Op::Act { proc, roll }),
+        50 => (client(), pick(), prop::bool::weighted(0.8), 0u8..5)
+            .prop_map(|(client, pick, aimed, prompt)| Op::Resume { client, pick, aimed, prompt }),
+        25 => (client(), pick(), prop::bool::weighted(0.8), 0usize..6, 0u8..3)
+            .prop_map(|(client, pick, aimed, question, option)| Op::Answer {
+                client, pick, aimed, question, option
+            }),
+        300 => (0usize..32, any::<u8>()).prop_map(|(proc, roll)| Op::Act { proc, roll }),
         70 => (prop_oneof![Just(0u64), Just(100), 0u64..300, 0u64..5000], any::<bool>(), prop_oneof![
             9 => Just(0i64), 1 => -1_000_000i64..1_000_000
         ])
@@ -182,7 +219,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(max_concurrent_tasks, tasks, grace)| Op::Configure {
                 max_concurrent_tasks, tasks, grace
             }),
-        20 => (0usize..64, stale(), 0usize..5).prop_map(|(pick, kind, fact)| Op::Stale { pick, kind, fact }),
+        20 => (0usize..64, stale(), 0usize..STALE_FACTS).prop_map(|(pick, kind, fact)| Op::Stale { pick, kind, fact }),
         5 => Just(Op::Reload),
         10 => (session(), any::<u8>(), 1usize..6)
             .prop_map(|(session, status, limit)| Op::List { session, status, limit }),

@@ -61,7 +61,7 @@ fn r02_tasks_start_in_the_order_of_submission() {
     assert_eq!(desk.status(tasks[0]), Status::Running);
     for pair in tasks.windows(2) {
         assert_eq!(desk.status(pair[1]), Status::Pending);
-        assert!(starts(&desk.fact(pair[0], Fact::Started { pid: 1 })).is_empty());
+        assert!(starts(&desk.fact(pair[0], Fact::Started { pid: Some(1) })).is_empty());
         assert_eq!(starts(&desk.fact(pair[0], exited(0, false))), [pair[1]]);
     }
 }
@@ -114,7 +114,10 @@ fn r04_the_verdict_follows_the_exit() {
         let mut desk = Desk::new(1);
         let task = desk.submit(1);
         if !matches!(fact, Fact::StartFailed { .. }) {
-            assert_eq!(events(&desk.fact(task, Fact::Started { pid: 7 })), [(EventKind::Started, task)]);
+            assert_eq!(
+                events(&desk.fact(task, Fact::Started { pid: Some(7) })),
+                [(EventKind::Started, task)]
+            );
         }
         assert_eq!(events(&desk.fact(task, fact)).len(), 1);
         let task = desk.task(task);
@@ -167,7 +170,7 @@ fn r05_cancel_of_a_starting_task_ends_it_as_soon_as_it_runs() {
         for order in orders {
             assert!(desk.ask(Request::Cancel(order)).is_empty());
         }
-        let effects = desk.fact(task, Fact::Started { pid: 7 });
+        let effects = desk.fact(task, Fact::Started { pid: Some(7) });
         assert_eq!(events(&effects), [(EventKind::Started, task)]);
         assert_eq!(ends(&effects), [(task, signal)]);
         assert_eq!(desk.core.deadline(), grace.map(|grace| desk.now.mono.plus_ms(grace)));
@@ -370,7 +373,7 @@ fn r38_a_process_task_was_never_resumed() {
 fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_only() {
     let mut desk = Desk::new(1);
     let mine = submit_for(&mut desk, 1, "tmux:%1");
-    assert_eq!(events(&desk.fact(mine, Fact::Started { pid: 1 })).len(), 1);
+    assert_eq!(events(&desk.fact(mine, Fact::Started { pid: Some(1) })).len(), 1);
     let mine_pending = submit_for(&mut desk, 2, "tmux:%1");
     let theirs = submit_for(&mut desk, 3, "tmux:%2");
     let effects = desk.ask(Request::EndSession { session: "tmux:%1".into() });
@@ -420,7 +423,7 @@ fn a_time_limit_ends_the_task_as_failed() {
     command.spec.time_limit_ms = Some(1500);
     assert_eq!(starts(&desk.ask(Request::Submit(Box::new(command)))), [id(1)]);
     assert!(desk.wait(60_000).is_empty(), "it counts from the start");
-    assert_eq!(events(&desk.fact(id(1), Fact::Started { pid: 7 })).len(), 1);
+    assert_eq!(events(&desk.fact(id(1), Fact::Started { pid: Some(7) })).len(), 1);
     assert_eq!(ends(&desk.wait(1500)), [(id(1), TERM)]);
     assert_eq!(ends(&desk.wait(5000)), [(id(1), KILL)]);
     assert_eq!(events(&desk.fact(id(1), exited(0, false))), [(EventKind::Failed, id(1))]);
@@ -435,7 +438,7 @@ fn a_time_limit_without_a_grace_kills_at_once() {
     let mut command = command(id(1));
     command.spec.time_limit_ms = Some(1000);
     assert_eq!(starts(&desk.ask(Request::Submit(Box::new(command)))), [id(1)]);
-    assert_eq!(events(&desk.fact(id(1), Fact::Started { pid: 7 })).len(), 1);
+    assert_eq!(events(&desk.fact(id(1), Fact::Started { pid: Some(7) })).len(), 1);
     assert_eq!(ends(&desk.wait(1000)), [(id(1), TERM), (id(1), KILL)]);
 }
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use bgd::core::{
-    Cancel, Command, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now, Reply, ReplyTo, Request,
-    Selection, Snapshot, Spec, Work,
+    AgentWork, Cancel, Command, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now, Refusal, Reply,
+    ReplyTo, Request, Selection, Snapshot, Spec, Work,
 };
+use bgd_shared::agent::{InputOption, OptionKind};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::BlockMode;
@@ -45,11 +47,52 @@ pub fn command(id: TaskId) -> Command {
         split: false,
         time_limit_ms: None,
     };
-    Command { id, spec, env: env(0), key: None }
+    Command { id, spec, env: env(0), prompt: None, key: None }
 }
+
+/// An order for an agent, with how long it may be silent and how long its questions wait.
+pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command {
+    let mut command = command(id);
+    let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms };
+    command.spec.kind = Kind::Agent;
+    command.spec.work = Work::Agent(work);
+    command.prompt = Some(FIRST_PROMPT.into());
+    command
+}
+
+/// How long an agent may be silent at the desk, and how long its questions wait, in milliseconds.
+pub const STALLED_AFTER: u64 = 2000;
+pub const ASK_TIMEOUT: u64 = 3000;
+
+pub const FIRST_PROMPT: &str = "find the bug";
 
 pub fn exited(code: i32, others: bool) -> Fact {
     Fact::Exited { exit: Exit::Code(code), others }
+}
+
+/// The agent has ended its turn well.
+pub fn turn_ended() -> Fact {
+    Fact::TurnEnded { result: Ok(()), exit: None }
+}
+
+pub fn turn_failed(why: &str) -> Fact {
+    Fact::TurnEnded { result: Err(why.into()), exit: None }
+}
+
+/// What an agent that has forgotten the conversation says.
+pub fn forgotten() -> Refusal {
+    Refusal::new(ErrorKind::SessionExpired, "there is no such session").hint("submit a new task")
+}
+
+pub fn refused() -> Fact {
+    Fact::Refused(Box::new(forgotten()))
+}
+
+/// A question with the answers `yes` and `no`.
+pub fn asked(key: u64) -> Fact {
+    let option = |id: &str, kind| InputOption { id: id.to_owned(), name: id.to_uppercase(), kind };
+    let options = [option("yes", OptionKind::AllowOnce), option("no", OptionKind::RejectOnce)];
+    Fact::Asked { key, question: "may I?".into(), options: options.into() }
 }
 
 /// A core with one client, tried out input by input.
@@ -85,13 +128,59 @@ impl Desk {
     }
 
     pub fn fact(&mut self, task: TaskId, fact: Fact) -> Vec<Effect> {
-        self.input(Input::Fact { task, run: 1, fact })
+        self.fact_of_run(task, 1, fact)
+    }
+
+    pub fn fact_of_run(&mut self, task: TaskId, run: u32, fact: Fact) -> Vec<Effect> {
+        self.input(Input::Fact { task, run, fact })
+    }
+
+    /// Submits a prompt that gets a slot at once.
+    pub fn prompted(&mut self, number: u16) -> TaskId {
+        let id = id(number);
+        let command = prompt(id, STALLED_AFTER, ASK_TIMEOUT);
+        let effects = self.ask(Request::Submit(Box::new(command)));
+        assert!(matches!(only_reply(&effects), Reply::Task(task) if task.id == id), "{effects:?}");
+        assert_eq!(prompts(&effects), [(id, 1, None)]);
+        id
+    }
+
+    /// Submits a prompt that an agent works on; it has named the conversation.
+    pub fn at_work(&mut self, number: u16) -> TaskId {
+        let id = self.prompted(number);
+        assert!(self.fact(id, Fact::Session { id: session_of(id).into() }).is_empty());
+        assert_eq!(events(&self.fact(id, Fact::Started { pid: None })), [(EventKind::Started, id)]);
+        id
+    }
+
+    /// Submits a prompt that an agent has worked on.
+    pub fn answered(&mut self, number: u16) -> TaskId {
+        let id = self.at_work(number);
+        assert_eq!(events(&self.fact(id, turn_ended())), [(EventKind::Completed, id)]);
+        id
+    }
+
+    pub fn resume(&mut self, task: TaskId) -> Vec<Effect> {
+        self.ask(Request::Resume { id: task.into(), prompt: "and now?".into() })
+    }
+
+    /// Resumes a task; it is run `run` from now on.
+    pub fn resumed(&mut self, task: TaskId, run: u32) {
+        let effects = self.resume(task);
+        assert_eq!(prompts(&effects), [(task, run, Some(session_of(task)))]);
+        let effects = self.fact_of_run(task, run, Fact::Started { pid: None });
+        assert_eq!(events(&effects), [(EventKind::Resumed, task)]);
+        assert!(matches!(only_reply(&effects), Reply::Task(shown) if shown.id == task));
+    }
+
+    pub fn answer(&mut self, task: TaskId, request: u64, option: &str) -> Vec<Effect> {
+        self.ask(Request::Answer { id: task.into(), request, option: option.into() })
     }
 
     /// Submits a task that gets a slot at once and runs.
     pub fn running(&mut self, number: u16) -> TaskId {
         let id = self.submit(number);
-        let effects = self.fact(id, Fact::Started { pid: 100 });
+        let effects = self.fact(id, Fact::Started { pid: Some(100) });
         assert_eq!(events(&effects), [(EventKind::Started, id)]);
         id
     }
@@ -180,6 +269,31 @@ pub fn starts(effects: &[Effect]) -> Vec<TaskId> {
         _ => None,
     });
     starts.collect()
+}
+
+/// The prompts with their runs and the sessions that they go on with.
+pub fn prompts(effects: &[Effect]) -> Vec<(TaskId, u32, Option<String>)> {
+    let prompts = effects.iter().filter_map(|effect| match effect {
+        Effect::Prompt { task, run, session, .. } => {
+            Some((*task, *run, session.as_deref().map(str::to_owned)))
+        }
+        _ => None,
+    });
+    prompts.collect()
+}
+
+/// What agents are answered, by the numbers of their questions.
+pub fn decisions(effects: &[Effect]) -> Vec<(u64, Option<&str>)> {
+    let decisions = effects.iter().filter_map(|effect| match effect {
+        Effect::Answer { key, option, .. } => Some((*key, option.as_deref())),
+        _ => None,
+    });
+    decisions.collect()
+}
+
+/// The agent's own name for the conversation of a task.
+pub fn session_of(task: TaskId) -> String {
+    format!("session of {task}")
 }
 
 /// The signals to whole trees.

@@ -20,22 +20,32 @@ impl Core {
         match fact {
             Fact::Started { pid } => self.started(now, ordinal, pid),
             Fact::StartFailed { error } => self.start_failed(now, ordinal, error),
+            Fact::Refused(refusal) => self.refused(now, ordinal, refusal),
+            Fact::Session { id } => self.session_named(ordinal, id),
+            Fact::Tool { name } => self.tool_called(now, ordinal, name),
+            Fact::Denied { what } => self.denied(now, ordinal, what),
+            Fact::Moved => self.moved(now, ordinal),
+            Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
+            Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
+            Fact::TurnEnded { result, exit } => self.turn_ended(now, ordinal, result, exit),
             Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
         }
     }
 
-    fn started(&mut self, now: Now, ordinal: Ordinal, pid: i32) {
+    fn started(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let stop = match &task.state {
             State::Starting { stop } => *stop,
+            State::Resuming { .. } => return self.resumed(now, ordinal, pid),
             State::Queued { .. } | State::Running { .. } | State::Stopping { .. } | State::Finished(_) => {
                 return;
             }
         };
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
         self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
+        self.change_agent(ordinal, |agent| agent.begin(now));
         self.event(now, EventKind::Started, ordinal);
         if let Some(order) = stop {
             self.stop(now, ordinal, order);
@@ -50,7 +60,11 @@ impl Core {
                 let outcome = verdict_of_stop(order.reason);
                 self.finish_unstarted(now, ordinal, outcome);
             }
-            State::Queued { .. } | State::Running { .. } | State::Stopping { .. } | State::Finished(_) => {}
+            State::Queued { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming { .. } => {}
         }
     }
 
@@ -61,7 +75,7 @@ impl Core {
             State::Running { pid, started_at, .. } => {
                 let finished = Finished {
                     outcome: verdict(&exit),
-                    pid: Some(*pid),
+                    pid: *pid,
                     started_at: Some(*started_at),
                     completed_at: now.wall,
                     exit: Some(exit),
@@ -77,7 +91,7 @@ impl Core {
                 } else {
                     let finished = Finished {
                         outcome: verdict_of_stop(reason),
-                        pid: Some(pid),
+                        pid,
                         started_at: Some(started_at),
                         completed_at: now.wall,
                         exit: Some(exit),
@@ -89,7 +103,8 @@ impl Core {
             State::Stopping { exit: Some(_), .. }
             | State::Queued { .. }
             | State::Starting { .. }
-            | State::Finished(_) => {}
+            | State::Finished(_)
+            | State::Resuming { .. } => {}
         }
     }
 
@@ -99,7 +114,7 @@ impl Core {
             State::Stopping { pid, started_at, reason, exit: Some(exit), .. } => {
                 let finished = Finished {
                     outcome: verdict_of_stop(*reason),
-                    pid: Some(*pid),
+                    pid: *pid,
                     started_at: Some(*started_at),
                     completed_at: now.wall,
                     exit: Some(exit.clone()),
@@ -118,19 +133,26 @@ impl Core {
             State::Stopping { exit: None, .. }
             | State::Queued { .. }
             | State::Starting { .. }
-            | State::Running { .. } => {}
+            | State::Running { .. }
+            | State::Resuming { .. } => {}
         }
     }
 
     fn output(&mut self, now: Now, ordinal: Ordinal, bytes: u64, dropped: [u64; 2], tell: bool) {
-        self.registry.change(ordinal, |task| {
-            if bytes > task.output_bytes {
+        let grew = self.registry.change(ordinal, |task| {
+            let grew = bytes > task.output_bytes;
+            if grew {
                 task.updated_at = Some(now.wall);
             }
-            task.output_bytes = bytes;
-            task.dropped = dropped;
+            // Neither ever shrinks, and a later run need not know what an earlier one dropped.
+            task.output_bytes = task.output_bytes.max(bytes);
+            task.dropped = [0, 1].map(|stream| task.dropped[stream].max(dropped[stream]));
+            grew
         });
-        if tell && self.registry.get(ordinal).is_some_and(|task| !task.is_finished()) {
+        if grew == Some(true) {
+            self.moved(now, ordinal);
+        }
+        if tell && self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
             self.event(now, EventKind::Output, ordinal);
         }
     }

@@ -1,5 +1,6 @@
 //! The machine: every input against every state, written out.
 
+mod agent;
 mod facts;
 mod requests;
 mod stop;
@@ -16,7 +17,7 @@ use super::CoreLimits;
 use super::effect::{CoreError, Effect, Reply};
 use super::input::{Input, ReplyTo};
 use super::registry::{ListQuery, Page, Registry};
-use super::task::{Ordinal, Snapshot, State};
+use super::task::{Ordinal, Snapshot, State, Task};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
 
@@ -165,12 +166,22 @@ impl Core {
             return;
         };
         self.slots_used = self.slots_used + usize::from(slot) - usize::from(had_slot);
-        // Also if both are the same moment: the old timer may be the one that has just gone off, as with
-        // a time limit and no grace.
-        if let Some(at) = old_deadline {
+        self.retime_to(ordinal, old_deadline, deadline);
+    }
+
+    /// Keeps a task's timer after a change that may have moved its deadline.
+    fn retime(&mut self, ordinal: Ordinal, before: Option<Mono>) {
+        let after = self.registry.get(ordinal).and_then(Task::deadline);
+        self.retime_to(ordinal, before, after);
+    }
+
+    /// Also if both are the same moment: the old timer may be the one that has just gone off, as with a
+    /// time limit and no grace.
+    fn retime_to(&mut self, ordinal: Ordinal, before: Option<Mono>, after: Option<Mono>) {
+        if let Some(at) = before {
             self.timers.remove(&(at, Timer::Task(ordinal)));
         }
-        if let Some(at) = deadline {
+        if let Some(at) = after {
             self.timers.insert((at, Timer::Task(ordinal)));
         }
     }
@@ -182,7 +193,13 @@ impl Core {
             let Some(task) = self.registry.get(ordinal) else { return };
             let State::Queued { env } = &task.state else { return };
             let (env, spec, id, run) = (env.clone(), task.spec.clone(), task.id, task.run);
-            self.effects.push(Effect::Start { task: id, run, spec, env });
+            self.effects.push(match task.agent.as_deref() {
+                None => Effect::Start { task: id, run, spec, env },
+                Some(agent) => {
+                    let prompt = agent.prompt.clone();
+                    Effect::Prompt { task: id, run, spec, env, prompt, session: None }
+                }
+            });
             self.set_state(ordinal, State::Starting { stop: None });
         }
     }
@@ -207,7 +224,9 @@ impl Core {
 /// Whether a task in this state has one of the slots.
 const fn has_slot(state: &State) -> bool {
     match state {
-        State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => true,
+        State::Starting { .. } | State::Running { .. } | State::Stopping { .. } | State::Resuming { .. } => {
+            true
+        }
         State::Queued { .. } | State::Finished(_) => false,
     }
 }

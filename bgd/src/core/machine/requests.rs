@@ -7,9 +7,10 @@ use bgd_shared::id::TaskRef;
 use bgd_shared::task::Status;
 
 use super::{Core, Phase};
+use crate::core::agent::AgentPart;
 use crate::core::effect::{CoreError, Effect, Reply};
 use crate::core::input::{Cancel, Command, ReplyTo, Request, Selection};
-use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task};
+use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};
 
@@ -20,6 +21,8 @@ impl Core {
     pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: Request) {
         let outcome = match request {
             Request::Submit(command) => self.submit(now, to, *command),
+            Request::Resume { id, prompt } => self.resume(to, &id, prompt),
+            Request::Answer { id, request, option } => self.answer(now, to, &id, request, &option),
             Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
             Request::Block { ids, timeout_ms, mode } => self.block(now, to, &ids, timeout_ms, mode),
             Request::Cancel(cancel) => self.cancel(now, to, &cancel),
@@ -43,7 +46,7 @@ impl Core {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
         }
-        let Command { id, mut spec, env, key } = command;
+        let Command { id, mut spec, env, prompt, key } = command;
         if let Some(known) = key.as_deref().and_then(|key| self.registry.by_key(spec.session.as_deref(), key))
         {
             let known = Box::new(known.clone());
@@ -57,6 +60,12 @@ impl Core {
         spec.rlimits = spec.rlimits.map(|rlimits| self.registry.share_rlimits(&rlimits));
         spec.session = self.registry.share_session(spec.session);
         let env = self.registry.share_env(env);
+        let agent = match &spec.work {
+            Work::Agent(work) => {
+                Some(Box::new(AgentPart::new(work, prompt.unwrap_or_default(), env.clone())))
+            }
+            Work::Argv(_) | Work::Shell(_) => None,
+        };
         let task = Task {
             id,
             spec: Arc::new(spec),
@@ -68,6 +77,7 @@ impl Core {
             output_bytes: 0,
             dropped: [0; 2],
             updated_at: None,
+            agent,
             state: State::Queued { env },
         };
         let ordinal = self.registry.insert(task);
@@ -98,7 +108,6 @@ impl Core {
     fn cancel(&mut self, now: Now, to: ReplyTo, cancel: &Cancel) -> Result<(), CoreError> {
         let tasks = match &cancel.which {
             Selection::Ids(ids) => self.find_all(ids)?,
-            Selection::All { session: None } => self.registry.active(),
             Selection::All { session } => self.active_of(session.as_deref()),
         };
         let signal = cancel.signal.unwrap_or(SIGTERM);
@@ -108,6 +117,8 @@ impl Core {
         Ok(())
     }
 
+    /// Those that have not ended, the oldest first. A task that is being resumed is one of them, although
+    /// its status is not an active one yet.
     fn active_of(&self, session: Option<&str>) -> Vec<Ordinal> {
         let mut tasks = self.registry.of_session(session);
         tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
@@ -144,8 +155,11 @@ impl Core {
         let ordinal = self.registry.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let (id, run) = (task.id, task.run);
+        if task.agent.is_some() {
+            return Err(CoreError::NoSignals(id));
+        }
         let takes_signals = match &task.state {
-            State::Queued { .. } | State::Starting { .. } => false,
+            State::Queued { .. } | State::Starting { .. } | State::Resuming { .. } => false,
             State::Running { .. } => true,
             State::Stopping { exit, .. } => exit.is_none() || tree,
             State::Finished(Finished { lingering, .. }) => tree && *lingering != Lingering::No,

@@ -35,7 +35,15 @@ impl Core {
             }
             State::Starting { stop } => {
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
+                // A process begins within a moment and is ended then. An agent may take its time to start.
+                if task.agent.is_some() {
+                    self.effects.push(end);
+                }
                 return self.set_state(ordinal, State::Starting { stop });
+            }
+            State::Resuming { finished, prompt, to, stop } => {
+                let stop = Some(stop.map_or(order, |first| first.then(order)));
+                State::Resuming { finished: finished.clone(), prompt: prompt.clone(), to: *to, stop }
             }
             State::Running { pid, started_at, .. } => State::Stopping {
                 pid: *pid,
@@ -62,7 +70,9 @@ impl Core {
                 State::Finished(Finished { lingering, ..finished.clone() })
             }
         };
+        // The end comes first: an agent that is denied something before may take its turn for ended by that.
         self.effects.push(end);
+        self.deny_all(now, ordinal);
         self.set_state(ordinal, next);
     }
 
@@ -72,7 +82,13 @@ impl Core {
         let (id, run) = (task.id, task.run);
         let kill = Effect::End { task: id, run, signal: SIGKILL };
         let next = match &task.state {
-            State::Queued { .. } | State::Starting { .. } | State::Stopping { kill_at: None, .. } => return,
+            State::Queued { .. }
+            | State::Starting { .. }
+            | State::Resuming { .. }
+            | State::Stopping { kill_at: None, .. } => return,
+            State::Running { time_limit, .. } if time_limit.is_none_or(|limit| limit > now.mono) => {
+                return self.agent_deadline(now, ordinal);
+            }
             State::Running { .. } => {
                 let limit = task.spec.time_limit_ms.unwrap_or_default();
                 let order = StopOrder {
@@ -108,6 +124,12 @@ impl Core {
             Outcome::Cancelled(_) => EventKind::Cancelled,
         };
         let settled = finished.lingering == Lingering::No;
+        self.change_agent(ordinal, |agent| {
+            agent.end();
+            if kind != EventKind::Completed {
+                agent.drop_env();
+            }
+        });
         self.set_state(ordinal, State::Finished(finished));
         self.event(now, kind, ordinal);
         self.wake(now, ordinal, Until::Finished);

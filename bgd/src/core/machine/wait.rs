@@ -1,5 +1,7 @@
 //! Calls that wait for tasks, and what happens when their wait is over.
 
+use std::collections::BTreeSet;
+
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::BlockMode;
@@ -34,9 +36,10 @@ impl Core {
 
     /// A wait for all of these tasks to be so, without a deadline.
     pub(super) fn waiter(&self, to: ReplyTo, tasks: &[Ordinal], until: Until, then: Then) -> Waiter {
-        let missing = tasks.iter().filter(|ordinal| !self.holds(**ordinal, until)).count();
-        let tasks = self.with_ids(tasks);
-        Waiter { to: Some(to), tasks, until, missing, deadline: None, then, cleared: Vec::new() }
+        let open: BTreeSet<Ordinal> =
+            tasks.iter().copied().filter(|ordinal| !self.holds(*ordinal, until)).collect();
+        let (missing, tasks) = (open.len(), self.with_ids(tasks));
+        Waiter { to: Some(to), tasks, until, open, missing, deadline: None, then, cleared: Vec::new() }
     }
 
     /// Begins a wait, or does what comes after it at once if nothing is missing.
@@ -121,7 +124,11 @@ impl Core {
     fn remove_all(&mut self, now: Now, waiter: &Waiter) -> u64 {
         let mut removed = 0;
         for (ordinal, id) in &waiter.tasks {
-            let Some(snapshot) = self.snapshot(*ordinal) else { continue };
+            let Some(mut snapshot) = self.snapshot(*ordinal) else { continue };
+            // Waits that remember the task must not keep its environment.
+            if let Some(agent) = &mut snapshot.agent {
+                agent.drop_env();
+            }
             self.waiters.remember_cleared(*ordinal, &snapshot);
             self.registry.remove(*ordinal);
             self.effects.push(Effect::Forget { task: *id });

@@ -1,7 +1,10 @@
 //! A world around the core: a fake clock, fake executors with processes that behave badly, and clients.
 //! Everything that the core does is compared with what the model expects.
 
-use std::collections::{BTreeMap, HashSet};
+mod check;
+mod procs;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd::core::{
@@ -10,15 +13,17 @@ use bgd::core::{
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::BlockMode;
-use bgd_shared::task::{Exit, Status};
+use bgd_shared::task::Status;
+use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::expected::{Answer, Expected, Reached};
-use super::model::{Model, Phase};
-use super::ops::{CLIENTS, Form, Op, Pick, SESSIONS, Stale, Which};
-use super::support::{ENV_MARK, KILL, command, env, exited};
+use super::expected::Reached;
+use super::model::Model;
+use super::ops::{CLIENTS, Form, Op, Patience, Pick, SESSIONS, Which};
+use super::support::{ENV_MARK, command, env, exited, prompt, turn_ended};
+use procs::{Proc, ProcState};
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 
@@ -28,25 +33,6 @@ const TWIN_STEPS: u32 = 12;
 /// How many steps a closed core is still asked things.
 const STEPS_AFTER_EXIT: u32 = 10;
 
-/// A process tree as its executor knows it. One that is gone has none.
-#[derive(Debug)]
-struct Proc {
-    task: TaskId,
-    state: ProcState,
-    killed: bool,
-    told: bool,
-    bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ProcState {
-    /// The executor is about to start it.
-    Spawning,
-    Alive,
-    /// The leader has ended, and others have not.
-    Others,
-}
-
 #[derive(Debug)]
 pub struct Sim {
     core: Core,
@@ -54,6 +40,14 @@ pub struct Sim {
     model: Model,
     now: Now,
     procs: Vec<Proc>,
+    /// The calls that wait for their answers.
+    open: BTreeSet<ReplyTo>,
+    /// Those of them that are resumes. They are answered even if their client is gone.
+    resumes: BTreeSet<ReplyTo>,
+    /// The latest run of each task, and its environment.
+    runs: BTreeMap<TaskId, (u32, Arc<Env>)>,
+    /// How tasks of agents have ended, which only a resume that was accepted may change.
+    ended: BTreeMap<TaskId, String>,
     /// The connection number of each client; a new one after each disconnect.
     clients: [u64; CLIENTS],
     calls: u64,
@@ -77,6 +71,10 @@ impl Sim {
             model: Model::new(limits),
             now: Now { mono: Mono(1), wall: Timestamp::from_unix_ms(1_700_000_000_000) },
             procs: Vec::new(),
+            open: BTreeSet::new(),
+            resumes: BTreeSet::new(),
+            runs: BTreeMap::new(),
+            ended: BTreeMap::new(),
             clients: std::array::from_fn(|client| client as u64),
             calls: 0,
             submitted: 0,
@@ -104,14 +102,16 @@ impl Sim {
 
     /// Lets everything end, clears everything, and looks that nothing is left.
     fn drain(&mut self) -> Checked {
-        while !self.procs.is_empty() {
-            let (task, fact) = match self.procs[0].state {
-                ProcState::Spawning => (self.procs[0].task, Fact::Started { pid: 1 }),
-                ProcState::Alive => (self.procs[0].task, exited(0, false)),
-                ProcState::Others => (self.procs[0].task, Fact::TreeEmpty),
+        while let Some(proc) = self.procs.first() {
+            let fact = match (proc.state, proc.is_agent) {
+                (ProcState::Spawning, _) => Fact::Started { pid: None },
+                (_, true) => turn_ended(),
+                (ProcState::Alive, false) => exited(0, false),
+                (ProcState::Others, false) => Fact::TreeEmpty,
             };
-            self.fact_of(0, task, fact)?;
+            self.fact_of(0, fact)?;
         }
+        prop_assert!(self.open.is_empty(), "calls were never answered: {:?}", self.open);
         prop_assert_eq!(self.core.summary().active(), 0, "tasks are stuck");
         prop_assert_eq!(self.model.unanswered(), 0, "calls were never answered");
         for id in self.told.keys() {
@@ -138,8 +138,19 @@ impl Sim {
 
     fn op(&mut self, op: &Op) -> Checked {
         match op {
-            Op::Submit { client, session, key, env, time_limit } => {
-                self.submit(*client, *session, *key, *env, *time_limit)
+            Op::Submit { .. } => self.submit(op),
+            Op::Resume { client, pick, aimed, prompt } => {
+                let id = self.aim(pick, &self.model.completed_by_agents(), *aimed);
+                self.request(*client, Request::Resume { id, prompt: format!("prompt {prompt}").into() })
+            }
+            Op::Answer { client, pick, aimed, question, option } => {
+                let id = self.aim(pick, &self.model.asking(), *aimed);
+                let agent = self.core.get(&id).ok().and_then(|task| task.agent);
+                let waiting = agent
+                    .and_then(|agent| agent.questions.get(question % (agent.questions.len() + 1)).cloned());
+                let request = waiting.map_or(*question as u64, |question| question.request);
+                let option = ["yes", "no", "perhaps"][usize::from(*option)].into();
+                self.request(*client, Request::Answer { id, request, option })
             }
             Op::Block { client, picks, timeout, any } => {
                 let mode = if *any { BlockMode::Any } else { BlockMode::All };
@@ -170,6 +181,8 @@ impl Sim {
             }
             Op::Disconnect { client } => {
                 let gone = self.clients[*client];
+                let resumes = &self.resumes;
+                self.open.retain(|to| to.client != gone || resumes.contains(to));
                 self.clients[*client] += CLIENTS as u64;
                 self.input(&Input::Disconnected { client: gone })
             }
@@ -185,21 +198,29 @@ impl Sim {
         }
     }
 
-    fn submit(
-        &mut self,
-        client: usize,
-        session: Option<u8>,
-        key: Option<u8>,
-        env_number: u8,
-        time_limit: Option<u16>,
-    ) -> Checked {
+    fn submit(&mut self, op: &Op) -> Checked {
+        let Op::Submit { client, session, key, env: env_number, time_limit, agent } = op else {
+            return Ok(());
+        };
         self.submitted += 1;
-        let mut command = command(new_id(self.submitted));
-        command.env = env(env_number);
+        let id = new_id(self.submitted);
+        let mut command = match agent {
+            None => command(id),
+            Some(Patience { silence, question }) => prompt(id, (*silence).into(), (*question).into()),
+        };
+        command.env = env(*env_number);
         command.key = key.map(|key| Arc::from(format!("key {key}")));
         command.spec.session = session.map(session_key);
         command.spec.time_limit_ms = time_limit.map(u64::from);
-        self.request(client, Request::Submit(Box::new(command)))
+        self.request(*client, Request::Submit(Box::new(command)))
+    }
+
+    /// One of these tasks, or any.
+    fn aim(&self, pick: &Pick, targets: &[TaskId], aimed: bool) -> TaskRef {
+        match targets.get(pick.index % targets.len().max(1)) {
+            Some(target) if aimed => (*target).into(),
+            _ => self.reference(pick),
+        }
     }
 
     fn advance(&mut self, ms: u64, late: bool, wall_jump: i64) -> Checked {
@@ -214,77 +235,13 @@ impl Sim {
         self.on_deadline()
     }
 
-    /// What a process does next. Told to end, it often does; SIGKILL it can't ignore.
-    fn act(&mut self, proc: usize, roll: u8) -> Checked {
-        if self.procs.is_empty() {
-            return self.on_deadline();
-        }
-        let index = proc % self.procs.len();
-        let proc = &mut self.procs[index];
-        let task = proc.task;
-        let fact = match (proc.state, proc.killed, proc.told, roll) {
-            (ProcState::Spawning, _, _, ..30) => Fact::StartFailed { error: "no such program".into() },
-            (ProcState::Spawning, ..) => Fact::Started { pid: i32::from(roll) + 1 },
-            (ProcState::Alive, true, ..) => Fact::Exited { exit: Exit::Signal(9), others: roll < 60 },
-            (ProcState::Alive, _, true, ..120) => Fact::Exited { exit: Exit::Signal(15), others: roll < 40 },
-            (ProcState::Alive, _, _, 120..160) => exited(0, roll < 130),
-            (ProcState::Alive, _, _, 160..180) => exited(i32::from(roll), roll < 165),
-            (ProcState::Alive, _, _, 180..185) => {
-                Fact::Exited { exit: Exit::Unknown("another has reaped it".into()), others: false }
-            }
-            (ProcState::Others, true, ..) | (ProcState::Others, _, _, ..100) => Fact::TreeEmpty,
-            (ProcState::Alive | ProcState::Others, ..) => {
-                proc.bytes += u64::from(roll);
-                Fact::Output { bytes: proc.bytes, dropped: [0; 2], tell: roll & 1 == 1 }
-            }
-        };
-        self.fact_of(index, task, fact)
-    }
-
-    /// A process has done something: the executor notes it and reports it.
-    fn fact_of(&mut self, index: usize, task: TaskId, fact: Fact) -> Checked {
-        match &fact {
-            Fact::Started { .. } => self.procs[index].state = ProcState::Alive,
-            Fact::Exited { others: true, .. } => self.procs[index].state = ProcState::Others,
-            Fact::StartFailed { .. } | Fact::Exited { .. } | Fact::TreeEmpty => {
-                self.procs.remove(index);
-            }
-            Fact::Output { .. } => {}
-        }
-        self.input(&Input::Fact { task, run: 1, fact })
-    }
-
-    /// A fact that must change nothing.
-    fn stale(&mut self, pick: usize, kind: Stale, fact: usize) -> Checked {
-        let settled = |id: &TaskId| {
-            self.procs.iter().all(|proc| proc.task != *id)
-                && self.model.get(*id).is_some_and(|task| task.phase == Phase::Done)
-        };
-        let candidates: Vec<TaskId> = match kind {
-            Stale::WrongRun => self.model.live.values().map(|task| task.id).collect(),
-            Stale::Cleared => self.model.gone.values().rev().take(8).map(|(id, _)| *id).collect(),
-            Stale::Settled => self.model.live.values().map(|task| task.id).filter(settled).collect(),
-        };
-        let Some(task) = candidates.get(pick % candidates.len().max(1)).copied() else { return Ok(()) };
-        let run = if matches!(kind, Stale::WrongRun) { 2 } else { 1 };
-        let bytes = self.core.get(&task.into()).map_or(7, |task| task.output_bytes);
-        let fact = match fact {
-            0 => Fact::Started { pid: 77 },
-            1 => Fact::StartFailed { error: "too late".into() },
-            2 => exited(0, true),
-            3 => Fact::TreeEmpty,
-            _ => Fact::Output { bytes, dropped: [0; 2], tell: true },
-        };
-        let before = self.core.get(&task.into()).ok();
-        self.input(&Input::Fact { task, run, fact })?;
-        let after = self.core.get(&task.into()).ok();
-        prop_assert_eq!(before.map(|task| task.state), after.map(|task| task.state));
-        Ok(())
-    }
-
     fn request(&mut self, client: usize, request: Request) -> Checked {
         self.calls += 1;
         let to = ReplyTo { client: self.clients[client], call: self.calls };
+        self.open.insert(to);
+        if matches!(request, Request::Resume { .. }) {
+            self.resumes.insert(to);
+        }
         self.input(&Input::Request { to, request })
     }
 
@@ -323,7 +280,8 @@ impl Sim {
     /// still needs them. The copy then runs beside the original for a while, and takes its place.
     fn reload(&mut self) -> Checked {
         let text = serde_json::to_string(&self.core).map_err(|error| fail(&error))?;
-        prop_assert_eq!(text.matches(ENV_MARK).count(), self.model.pending(), "environments are kept");
+        let needed = self.model.pending() + self.model.resumable();
+        prop_assert_eq!(text.matches(ENV_MARK).count(), needed, "environments are kept");
         let copy: Core = serde_json::from_str(&text).map_err(|error| fail(&error))?;
         let again = serde_json::to_value(&copy).map_err(|error| fail(&error))?;
         let first: serde_json::Value = serde_json::from_str(&text).map_err(|error| fail(&error))?;
@@ -365,137 +323,6 @@ impl Sim {
             }
         }
         prop_assert_eq!(found, wanted);
-        Ok(())
-    }
-
-    /// Compares what the core did with what it should have done, and looks at every rule that holds
-    /// after each step.
-    fn check(&mut self, mut expected: Expected, effects: Vec<Effect>) -> Checked {
-        self.steps += 1;
-        let mut done = Expected::default();
-        let mut forgotten = HashSet::new();
-        for effect in effects {
-            prop_assert!(!done.exit, "something comes after the exit: {:?}", effect);
-            match effect {
-                Effect::Start { task, run, spec, env: _ } => {
-                    let known = self.model.get(task);
-                    prop_assert!(run == 1 && known.is_some_and(|known| known.session == spec.session));
-                    let (state, killed, told) = (ProcState::Spawning, false, false);
-                    self.procs.push(Proc { task, state, killed, told, bytes: 0 });
-                    done.starts.push(task);
-                }
-                Effect::End { task, run, signal } => {
-                    let proc = self.living(task);
-                    prop_assert!(run == 1 && proc.is_some(), "nobody is left to be ended");
-                    if let Some(proc) = proc {
-                        proc.told = true;
-                        proc.killed |= signal == KILL;
-                    }
-                    done.ends.push((task, signal));
-                }
-                Effect::Signal { task, run, signal, tree } => {
-                    prop_assert!(run == 1 && self.living(task).is_some(), "nobody is left to be told");
-                    done.signals.push((task, signal, tree));
-                }
-                Effect::Forget { task } => {
-                    forgotten.insert(task);
-                    prop_assert!(self.living(task).is_none(), "forgotten while it lives");
-                    done.forgets.push(task);
-                }
-                Effect::Reply { to, reply } => {
-                    let answer = Answer::from(&reply);
-                    self.reply_follows_its_effect(&answer)?;
-                    prop_assert!(self.clients.contains(&to.client), "a client that is gone is answered");
-                    prop_assert!(done.replies.insert(to, answer).is_none(), "answered twice");
-                }
-                Effect::Event { seq, at, kind, task } => {
-                    prop_assert_eq!(seq, self.seq + 1);
-                    prop_assert_eq!(at, self.now.wall);
-                    self.seq = seq;
-                    prop_assert!(kind != EventKind::Cleared || forgotten.contains(&task.id));
-                    self.life_goes_on(kind, task.id, task.status())?;
-                    done.events.push((task.id, kind));
-                }
-                Effect::Exit => done.exit = true,
-            }
-        }
-        for effects in [&mut expected, &mut done] {
-            effects.ends.sort_by_key(|(task, _)| *task);
-            effects.events.sort_by_key(|(task, _)| *task);
-            effects.forgets.sort();
-        }
-        prop_assert_eq!(&done, &expected);
-        done.places().into_iter().for_each(|place| self.reach(place));
-        self.rules_after_each_step(&done)
-    }
-
-    fn reach(&mut self, place: &'static str) {
-        *self.reached.entry(place).or_default() += 1;
-    }
-
-    /// The process of a task that can be given signals.
-    fn living(&mut self, task: TaskId) -> Option<&mut Proc> {
-        self.procs.iter_mut().find(|proc| proc.task == task && proc.state != ProcState::Spawning)
-    }
-
-    /// A task that an answer shows as ended was told of as ended before.
-    fn reply_follows_its_effect(&self, answer: &Answer) -> Checked {
-        let tasks = match answer {
-            Answer::Tasks(tasks) | Answer::Blocked { tasks, .. } => tasks.as_slice(),
-            Answer::Task(id, status) => &[(*id, *status)],
-            _ => &[],
-        };
-        for (id, status) in tasks {
-            let told = self.told.get(id);
-            let told_end = told.is_some_and(|kind| kind.is_terminal() || *kind == EventKind::Cleared);
-            prop_assert!(told_end != status.is_active(), "{id} is {status}, told: {told:?}");
-        }
-        Ok(())
-    }
-
-    /// `submitted` comes first, `started` once at most, one terminal event, `cleared` last.
-    fn life_goes_on(&mut self, kind: EventKind, id: TaskId, status: Status) -> Checked {
-        use EventKind::{Cancelled, Cleared, Completed, Failed, Output, Started, Submitted};
-        let before = self.told.get(&id).copied();
-        let (fits, shown) = match kind {
-            Submitted => (before.is_none(), status == Status::Pending),
-            Started => (before == Some(Submitted), status == Status::Running),
-            Output => (before == Some(Started), status == Status::Running),
-            Completed => (before == Some(Started), status == Status::Completed),
-            Failed => (matches!(before, Some(Submitted | Started)), status == Status::Failed),
-            Cancelled => (matches!(before, Some(Submitted | Started)), status == Status::Cancelled),
-            Cleared => (before.is_some_and(EventKind::is_terminal), !status.is_active()),
-            _ => (false, false),
-        };
-        prop_assert!(fits && shown, "{:?} after {:?}, with a task that is {}", kind, before, status);
-        match kind {
-            Output => {}
-            Cleared => {
-                self.told.insert(id, Cleared);
-            }
-            _ => {
-                self.told.insert(id, kind);
-            }
-        }
-        Ok(())
-    }
-
-    fn rules_after_each_step(&self, done: &Expected) -> Checked {
-        let (model, limit) = (&self.model, self.model.limits.max_concurrent_tasks);
-        let (slots, pending) = (model.slots(), model.pending());
-        prop_assert!(done.starts.is_empty() || slots <= limit, "{slots} of {limit} slots are used");
-        prop_assert!(pending == 0 || slots >= limit || model.closing, "a slot is idle");
-        prop_assert_eq!(self.core.summary(), model.summary(None));
-        prop_assert_eq!(self.core.deadline().map(|at| at.0), model.next_deadline());
-        prop_assert_eq!(self.core.seq(), self.seq);
-        prop_assert_eq!(self.core.is_closing(), model.closing);
-        prop_assert!(!done.exit || (self.procs.is_empty() && model.unanswered() == 0));
-        for (id, _) in &done.events {
-            if let Some(known) = model.get(*id) {
-                let task = self.core.get(&(*id).into());
-                prop_assert!(task.is_ok_and(|task| known.agrees(&task)), "{:?}", known);
-            }
-        }
         Ok(())
     }
 

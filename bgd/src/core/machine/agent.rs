@@ -1,0 +1,333 @@
+//! What only happens to agent tasks: a resume, questions and their answers, the end of a turn, silence.
+
+use std::sync::Arc;
+
+use bgd_shared::agent::InputOption;
+use bgd_shared::error::ErrorKind;
+use bgd_shared::event::EventKind;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::task::{Exit, Kind};
+
+use super::stop::verdict_of_stop;
+use super::{Core, Phase};
+use crate::core::agent::{AgentPart, Question};
+use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::input::{Refusal, ReplyTo};
+use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
+use crate::core::time::Now;
+use crate::core::waiters::Until;
+
+impl Core {
+    /// Has a follow-up prompt given to the session of a completed task. The answer is given when the
+    /// prompt is there. A resume takes a slot, but does not wait for one: it must not block its caller.
+    pub(super) fn resume(&mut self, to: ReplyTo, id: &TaskRef, prompt: Arc<str>) -> Result<(), CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
+        let ordinal = self.registry.find(id)?;
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        let (id, finished) = resumable(task)?;
+        // A clear that waits for other tasks would remove this one under its agent's hands.
+        if self.waiters.will_remove(ordinal) {
+            return Err(CoreError::BeingCleared(id));
+        }
+        let (spec, Some(agent)) = (task.spec.clone(), task.agent.as_deref()) else {
+            return Err(CoreError::NoAgent(id));
+        };
+        let Some(session) = agent.session.clone() else {
+            let refusal = Refusal::new(
+                ErrorKind::SessionExpired,
+                "its agent gave the conversation no name, so there is nothing to go on with",
+            );
+            return Err(CoreError::Refused(id, Box::new(refusal.hint("submit a new task"))));
+        };
+        let (env, run) = (agent.env.clone(), task.run + 1);
+        self.registry.change(ordinal, |task| task.run = run);
+        let (told, session) = (prompt.clone(), Some(session));
+        self.effects.push(Effect::Prompt { task: id, run, spec, env, prompt: told, session });
+        self.set_state(ordinal, State::Resuming { finished, prompt, to, stop: None });
+        Ok(())
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        id: &TaskRef,
+        request: u64,
+        option: &str,
+    ) -> Result<(), CoreError> {
+        let ordinal = self.registry.find(id)?;
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        let (id, run) = (task.id, task.run);
+        let Some(agent) = task.agent.as_deref() else { return Err(CoreError::NotAsked(id, request, None)) };
+        let Some(place) = agent.questions.iter().position(|question| question.request == request) else {
+            let current = agent.questions.front().map(|question| question.request);
+            return Err(CoreError::NotAsked(id, request, current));
+        };
+        let question = &agent.questions[place];
+        if !question.options.iter().any(|known| known.id == option) {
+            let known = question.options.iter().map(|option| option.id.as_str().into()).collect();
+            return Err(CoreError::NoSuchOption(id, option.into(), known));
+        }
+        let (key, option) = (question.key, Some(option.into()));
+        self.effects.push(Effect::Answer { task: id, run, key, option });
+        self.change_agent(ordinal, |agent| {
+            agent.questions.remove(place);
+            agent.moved(now);
+        });
+        self.tell_questions(now, ordinal);
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    /// The prompt of a resume is with the agent: from now on the task is another run.
+    pub(super) fn resumed(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let State::Resuming { prompt, to, stop, .. } = &task.state else { return };
+        let (prompt, to, stop) = (prompt.clone(), *to, *stop);
+        let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
+        self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
+        self.registry.change(ordinal, |task| {
+            task.resume_count += 1;
+            task.retrieved_at = None;
+            task.updated_at = Some(now.wall);
+        });
+        self.change_agent(ordinal, |agent| {
+            agent.prompt = prompt;
+            agent.begin(now);
+        });
+        self.event(now, EventKind::Resumed, ordinal);
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        if let Some(order) = stop {
+            self.stop(now, ordinal, order);
+        }
+    }
+
+    pub(super) fn refused(&mut self, now: Now, ordinal: Ordinal, refusal: Box<Refusal>) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let id = task.id;
+        match &task.state {
+            State::Starting { stop: None } => {
+                let error = match refusal.hint {
+                    Some(hint) => format!("{} ({hint})", refusal.message).into(),
+                    None => refusal.message,
+                };
+                self.finish_unstarted(now, ordinal, Outcome::Failed(error));
+            }
+            State::Starting { stop: Some(order) } => {
+                let outcome = verdict_of_stop(order.reason);
+                self.finish_unstarted(now, ordinal, outcome);
+            }
+            State::Resuming { finished, to, stop, .. } => {
+                let error = match stop.map(|order| order.reason) {
+                    None => CoreError::Refused(id, refusal),
+                    Some(StopReason::Shutdown) => CoreError::ShuttingDown,
+                    Some(StopReason::Cancelled | StopReason::SessionEnded | StopReason::TimedOut(_)) => {
+                        CoreError::Withdrawn(id)
+                    }
+                };
+                let (finished, to) = (finished.clone(), *to);
+                self.reply(Some(to), Reply::Error(error));
+                self.set_state(ordinal, State::Finished(finished));
+                self.wake(now, ordinal, Until::Finished);
+                self.wake(now, ordinal, Until::Settled);
+            }
+            State::Queued { .. } | State::Running { .. } | State::Stopping { .. } | State::Finished(_) => {}
+        }
+    }
+
+    pub(super) fn session_named(&mut self, ordinal: Ordinal, id: Arc<str>) {
+        if self.is_at_work(ordinal) || self.is_starting(ordinal) {
+            self.change_agent(ordinal, |agent| agent.session = Some(id));
+        }
+    }
+
+    pub(super) fn tool_called(&mut self, now: Now, ordinal: Ordinal, name: Box<str>) {
+        if self.is_at_work(ordinal) {
+            self.change_agent(ordinal, |agent| {
+                agent.tool(name);
+                agent.moved(now);
+            });
+            self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
+            self.event(now, EventKind::Progress, ordinal);
+        }
+    }
+
+    pub(super) fn denied(&mut self, now: Now, ordinal: Ordinal, what: Box<str>) {
+        if self.is_at_work(ordinal) {
+            self.change_agent(ordinal, |agent| {
+                agent.deny(what);
+                agent.moved(now);
+            });
+            self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
+            self.event(now, EventKind::Progress, ordinal);
+        }
+    }
+
+    /// The agent shows that it moves. Told only if it was taken for stalled.
+    pub(super) fn moved(&mut self, now: Now, ordinal: Ordinal) {
+        if self.is_at_work(ordinal) {
+            self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
+            if self.change_agent(ordinal, |agent| agent.moved(now)) == Some(true) {
+                self.event(now, EventKind::Progress, ordinal);
+            }
+        }
+    }
+
+    pub(super) fn asked(
+        &mut self,
+        now: Now,
+        ordinal: Ordinal,
+        key: u64,
+        question: Box<str>,
+        options: Arc<[InputOption]>,
+    ) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let (id, run) = (task.id, task.run);
+        let Work::Agent(work) = &task.spec.work else { return };
+        let wait_ms = work.ask_timeout_ms;
+        let is_running = match &task.state {
+            State::Running { .. } => true,
+            // A turn that is being ended is allowed nothing any more, and one that has not begun nothing
+            // yet: whoever asks must not wait for ever.
+            State::Stopping { .. } | State::Starting { .. } | State::Resuming { .. } => false,
+            State::Queued { .. } | State::Finished(_) => return,
+        };
+        let waits = is_running
+            && self.change_agent(ordinal, |agent| {
+                agent.moved(now);
+                agent.ask(now, wait_ms, key, question, options)
+            }) == Some(true);
+        if waits {
+            self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
+            self.event(now, EventKind::NeedsInput, ordinal);
+        } else {
+            self.effects.push(Effect::Answer { task: id, run, key, option: None });
+        }
+    }
+
+    pub(super) fn withdrawn(&mut self, now: Now, ordinal: Ordinal, key: u64) {
+        if self.change_agent(ordinal, |agent| agent.withdrawn(now, key)) == Some(true) {
+            self.tell_questions(now, ordinal);
+        }
+    }
+
+    /// The agent has ended its turn. Why it did is decided here: a turn that we ended was not completed,
+    /// whatever the agent says of it.
+    pub(super) fn turn_ended(
+        &mut self,
+        now: Now,
+        ordinal: Ordinal,
+        result: Result<(), Box<str>>,
+        exit: Option<Exit>,
+    ) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let (pid, started_at, outcome) = match &task.state {
+            State::Running { pid, started_at, .. } => {
+                let outcome = match result {
+                    Ok(()) => Outcome::Completed,
+                    Err(error) => Outcome::Failed(error),
+                };
+                (*pid, *started_at, outcome)
+            }
+            State::Stopping { pid, started_at, reason, .. } => (*pid, *started_at, verdict_of_stop(*reason)),
+            State::Queued { .. } | State::Starting { .. } | State::Finished(_) | State::Resuming { .. } => {
+                return;
+            }
+        };
+        let finished = Finished {
+            outcome,
+            pid,
+            started_at: Some(started_at),
+            completed_at: now.wall,
+            exit,
+            lingering: Lingering::No,
+        };
+        self.finish(now, ordinal, finished);
+    }
+
+    /// A running agent task's time has come: questions that nobody answered are denied, and silence is
+    /// marked.
+    pub(super) fn agent_deadline(&mut self, now: Now, ordinal: Ordinal) {
+        let change = |agent: &mut AgentPart| (agent.expired(now), agent.mark_if_stalled(now));
+        let Some((expired, stalled)) = self.change_agent(ordinal, change) else { return };
+        self.deny(now, ordinal, &expired);
+        if stalled {
+            self.event(now, EventKind::Progress, ordinal);
+        }
+    }
+
+    /// A turn is being ended: nobody may allow it anything any more.
+    pub(super) fn deny_all(&mut self, now: Now, ordinal: Ordinal) {
+        let questions = self.change_agent(ordinal, |agent| std::mem::take(&mut agent.questions));
+        self.deny(now, ordinal, &Vec::from(questions.unwrap_or_default()));
+    }
+
+    /// Denies what the agent has asked, which waits no more.
+    fn deny(&mut self, now: Now, ordinal: Ordinal, questions: &[Question]) {
+        let Some(task) = self.registry.get(ordinal).filter(|_| !questions.is_empty()) else { return };
+        let (id, run) = (task.id, task.run);
+        let denied = |question: &Question| Effect::Answer { task: id, run, key: question.key, option: None };
+        self.effects.extend(questions.iter().map(denied));
+        self.tell_questions(now, ordinal);
+    }
+
+    /// What the agent waits for has changed: subscribers see the next question, or that there is none.
+    fn tell_questions(&mut self, now: Now, ordinal: Ordinal) {
+        let asks = |task: &Task| task.agent.as_ref().is_some_and(|agent| !agent.questions.is_empty());
+        let kind = match self.registry.get(ordinal) {
+            Some(task) if asks(task) => EventKind::NeedsInput,
+            Some(_) | None => EventKind::Progress,
+        };
+        self.event(now, kind, ordinal);
+    }
+
+    fn is_starting(&self, ordinal: Ordinal) -> bool {
+        self.registry.get(ordinal).is_some_and(|task| matches!(task.state, State::Starting { .. }))
+    }
+
+    fn is_at_work(&self, ordinal: Ordinal) -> bool {
+        self.registry
+            .get(ordinal)
+            .is_some_and(|task| matches!(task.state, State::Running { .. } | State::Stopping { .. }))
+    }
+
+    /// Changes what only agent tasks have, and keeps the task's timer.
+    pub(super) fn change_agent<T>(
+        &mut self,
+        ordinal: Ordinal,
+        change: impl FnOnce(&mut AgentPart) -> T,
+    ) -> Option<T> {
+        let before = self.registry.get(ordinal)?.deadline();
+        let result = self.registry.change(ordinal, |task| task.agent.as_deref_mut().map(change)).flatten();
+        self.retime(ordinal, before);
+        result
+    }
+}
+
+/// The task, if it can be resumed, with how it ended.
+fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
+    match task.spec.kind {
+        Kind::Agent => {}
+        Kind::Process => return Err(CoreError::NoAgent(task.id)),
+    }
+    match &task.state {
+        State::Resuming { .. } => Err(CoreError::BeingResumed(task.id)),
+        State::Finished(finished) if finished.outcome == Outcome::Completed => {
+            Ok((task.id, finished.clone()))
+        }
+        State::Running { .. } | State::Stopping { .. } if task.resume_count > 0 => {
+            Err(CoreError::BeingResumed(task.id))
+        }
+        State::Queued { .. }
+        | State::Starting { .. }
+        | State::Running { .. }
+        | State::Stopping { .. }
+        | State::Finished(_) => Err(CoreError::NotResumable(task.id, task.status())),
+    }
+}

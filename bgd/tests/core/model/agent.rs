@@ -1,0 +1,313 @@
+//! What only happens to agent tasks, naively.
+
+use std::sync::Arc;
+
+use bgd::core::{AgentPart, Command, CoreError, Fact, Now, Refusal, ReplyTo, Work};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::event::EventKind;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::task::Status;
+use bgd_shared::time::Timestamp;
+
+use super::super::expected::{Answer, Decision, Prompted};
+use super::{End, Kind, Known, Model, Phase, Why};
+
+/// How many questions may wait.
+const QUESTIONS: usize = 64;
+
+/// The conversation with an agent.
+#[derive(Clone, Debug)]
+pub struct Chat {
+    prompt: Arc<str>,
+    session: Option<Arc<str>>,
+    tools: Vec<Box<str>>,
+    /// What it was denied without anybody's answer.
+    denied: Vec<Box<str>>,
+    stalled: bool,
+    pub questions: Vec<Question>,
+    asked: u64,
+    silence_ms: u64,
+    question_ms: u64,
+    /// When it last moved, while it is at work.
+    last_sign: Option<u64>,
+}
+
+/// A question that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub request: u64,
+    pub key: u64,
+    options: Vec<String>,
+    due: u64,
+    expires_at: Timestamp,
+}
+
+impl Chat {
+    /// None for a command.
+    pub fn new(command: &Command) -> Option<Self> {
+        let Work::Agent(work) = &command.spec.work else { return None };
+        Some(Self {
+            prompt: command.prompt.clone().unwrap_or_default(),
+            session: None,
+            tools: Vec::new(),
+            denied: Vec::new(),
+            stalled: false,
+            questions: Vec::new(),
+            asked: 0,
+            silence_ms: work.stalled_after_ms,
+            question_ms: work.ask_timeout_ms,
+            last_sign: None,
+        })
+    }
+
+    pub fn begin(&mut self, now: Now) {
+        self.last_sign = Some(now.mono.0);
+    }
+
+    pub fn end(&mut self) {
+        (self.stalled, self.last_sign) = (false, None);
+        self.questions.clear();
+    }
+
+    /// The next question's end; or, if none waits, that of its silence.
+    pub fn deadline(&self) -> Option<u64> {
+        match self.questions.iter().map(|question| question.due).min() {
+            Some(due) => Some(due),
+            None if self.stalled => None,
+            None => self.last_sign.map(|sign| sign + self.silence_ms),
+        }
+    }
+
+    pub fn agrees(&self, agent: &AgentPart) -> bool {
+        let questions = agent.questions.iter().map(|question| Question {
+            request: question.request,
+            key: question.key,
+            options: question.options.iter().map(|option| option.id.clone()).collect(),
+            due: question.deadline.0,
+            expires_at: question.expires_at,
+        });
+        let last = self.tools.len().saturating_sub(3);
+        self.prompt == agent.prompt
+            && self.session == agent.session
+            && self.tools.len() as u64 == agent.tool_calls
+            && self.tools[last..] == agent.last_tools[..]
+            && self.denied.len() as u64 == agent.denied
+            && self.denied.last() == agent.last_denied.as_ref()
+            && self.stalled == agent.stalled
+            && questions.eq(self.questions.iter().cloned())
+    }
+}
+
+impl Model {
+    pub(super) fn resume(&mut self, to: ReplyTo, id: &TaskRef, prompt: &Arc<str>) -> Result<(), CoreError> {
+        if self.closing {
+            return Err(CoreError::ShuttingDown);
+        }
+        let task = self.find(id)?;
+        let (id, number, status) = (task.id, super::number(task.id), task.status());
+        if task.chat.is_none() {
+            return Err(CoreError::NoAgent(id));
+        }
+        if task.phase == Phase::Resuming || status == Status::Resumed {
+            return Err(CoreError::BeingResumed(id));
+        }
+        if status != Status::Completed {
+            return Err(CoreError::NotResumable(id, status));
+        }
+        let removes = |kind: Kind| matches!(kind, Kind::Clear | Kind::EndSession { .. });
+        if self.calls.iter().any(|call| removes(call.kind) && call.tasks.contains(&id)) {
+            return Err(CoreError::BeingCleared(id));
+        }
+        let Some(task) = self.live.get_mut(&number) else { return Ok(()) };
+        let Some(session) = task.chat.as_ref().and_then(|chat| chat.session.clone()) else {
+            let message = "its agent gave the conversation no name, so there is nothing to go on with";
+            let refusal = Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task");
+            return Err(CoreError::Refused(id, Box::new(refusal)));
+        };
+        task.phase = Phase::Resuming;
+        task.run += 1;
+        task.resume = Some((to, prompt.clone()));
+        let (run, prompt) = (task.run, prompt.clone());
+        self.expected.prompts.push(Prompted { task: id, run, prompt, session: Some(session) });
+        Ok(())
+    }
+
+    /// A client decides what an agent has asked.
+    pub(super) fn decide(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        id: &TaskRef,
+        request: u64,
+        option: &str,
+    ) -> Result<(), CoreError> {
+        let task = self.find(id)?;
+        let (id, status) = (task.id, task.status());
+        let Some(chat) = &mut task.chat else { return Err(CoreError::NotAsked(id, request, None)) };
+        let Some(place) = chat.questions.iter().position(|question| question.request == request) else {
+            let oldest = chat.questions.first().map(|question| question.request);
+            return Err(CoreError::NotAsked(id, request, oldest));
+        };
+        let known = &chat.questions[place].options;
+        if !known.iter().any(|known| known == option) {
+            let known = known.iter().map(|known| known.as_str().into()).collect();
+            return Err(CoreError::NoSuchOption(id, option.into(), known));
+        }
+        let key = chat.questions.remove(place).key;
+        chat.begin(now);
+        self.expected.decisions.push(Decision { task: id, key, option: Some(option.into()) });
+        self.tell_questions(super::number(id));
+        self.reply(Some(to), Answer::Task(id, status));
+        Ok(())
+    }
+
+    /// The prompt of a resume is with the agent.
+    pub(super) fn accepted(&mut self, number: u64) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let (Some((to, prompt)), Some(chat)) = (task.resume.take(), &mut task.chat) else { return };
+        chat.prompt = prompt;
+        task.resumes += 1;
+        (task.verdict, task.retrieved_at) = (None, None);
+        let id = task.id;
+        self.expected.events.push((id, EventKind::Resumed));
+        self.reply(Some(to), Answer::Task(id, Status::Resumed));
+    }
+
+    pub(super) fn fact_of_agent(&mut self, now: Now, number: u64, fact: &Fact) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let (id, phase, end, session) = (task.id, task.phase, task.end, task.chat.as_mut());
+        let Some(chat) = session else { return };
+        match (fact, phase) {
+            (Fact::Refused(refusal), Phase::Starting | Phase::Resuming) => self.refused(number, refusal),
+            (Fact::Session { id }, Phase::Starting | Phase::Running) => chat.session = Some(id.clone()),
+            (Fact::Tool { name }, Phase::Running) => {
+                chat.tools.push(name.clone());
+                (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
+                self.expected.events.push((id, EventKind::Progress));
+            }
+            (Fact::Denied { what }, Phase::Running) => {
+                chat.denied.push(what.clone());
+                (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
+                self.expected.events.push((id, EventKind::Progress));
+            }
+            (Fact::Moved, _) => self.moved(now, number),
+            (Fact::Asked { key, options, .. }, Phase::Running) if end == End::NotTold => {
+                (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
+                if chat.questions.len() == QUESTIONS {
+                    return self.expected.decisions.push(Decision { task: id, key: *key, option: None });
+                }
+                chat.asked += 1;
+                chat.questions.push(Question {
+                    request: chat.asked,
+                    key: *key,
+                    options: options.iter().map(|option| option.id.clone()).collect(),
+                    due: now.mono.plus_ms(chat.question_ms).0,
+                    expires_at: now.wall.plus_ms(chat.question_ms),
+                });
+                self.expected.events.push((id, EventKind::NeedsInput));
+            }
+            (Fact::Asked { key, .. }, Phase::Starting | Phase::Resuming | Phase::Running) => {
+                self.expected.decisions.push(Decision { task: id, key: *key, option: None });
+            }
+            (Fact::Withdrawn { key }, _) => {
+                let before = chat.questions.len();
+                chat.questions.retain(|question| question.key != *key);
+                if chat.questions.len() < before {
+                    chat.begin(now);
+                    self.tell_questions(number);
+                }
+            }
+            (Fact::TurnEnded { result, .. }, Phase::Running) => {
+                task.left = false;
+                self.done(number, &result.clone().map_err(String::from));
+            }
+            _ => {}
+        }
+    }
+
+    /// A prompt is not with the agent. A task that it should have resumed is as it was.
+    fn refused(&mut self, number: u64, refusal: &Refusal) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let Some((to, _)) = task.resume.take() else {
+            let hint = refusal.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            return self.done(number, &Err(format!("{}{hint}", refusal.message)));
+        };
+        let (id, why) = (task.id, task.why.take());
+        task.order = None;
+        task.phase = Phase::Done;
+        let error = match why {
+            None => CoreError::Refused(id, Box::new(refusal.clone())),
+            Some(Why::Shutdown) => CoreError::ShuttingDown,
+            Some(Why::Cancelled | Why::Session | Why::Time(_)) => CoreError::Withdrawn(id),
+        };
+        self.reply(Some(to), Answer::Error(error));
+        self.answer();
+    }
+
+    pub(super) fn moved(&mut self, now: Now, number: u64) {
+        let Some(task) = self.live.get_mut(&number).filter(|task| task.phase == Phase::Running) else {
+            return;
+        };
+        let Some(chat) = &mut task.chat else { return };
+        chat.last_sign = Some(now.mono.0);
+        if std::mem::take(&mut chat.stalled) {
+            self.expected.events.push((task.id, EventKind::Progress));
+        }
+    }
+
+    /// Denies the questions of which this is true.
+    pub(super) fn deny(&mut self, number: u64, which: impl Fn(&Question) -> bool) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let (id, Some(chat)) = (task.id, &mut task.chat) else { return };
+        let denied: Vec<Question> = chat.questions.extract_if(.., |question| which(question)).collect();
+        for question in &denied {
+            self.expected.decisions.push(Decision { task: id, key: question.key, option: None });
+        }
+        if !denied.is_empty() {
+            self.tell_questions(number);
+        }
+    }
+
+    /// Questions whose time is over are denied, and silence is marked.
+    pub(super) fn look_at_agent(&mut self, now: Now, number: u64) {
+        let at = now.mono.0;
+        let asked = |model: &Self| {
+            model.live.get(&number).and_then(|task| task.chat.as_ref()).map_or(0, |chat| chat.questions.len())
+        };
+        let before = asked(self);
+        self.deny(number, |question| question.due <= at);
+        let denied = before - asked(self);
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let (id, Some(chat)) = (task.id, &mut task.chat) else { return };
+        if denied > 0 {
+            chat.begin(now);
+            chat.denied.extend(std::iter::repeat_n(Box::from("may I?"), denied));
+        }
+        if chat.questions.is_empty() && chat.deadline().is_some_and(|due| due <= at) {
+            chat.stalled = true;
+            self.expected.events.push((id, EventKind::Progress));
+        }
+    }
+
+    fn tell_questions(&mut self, number: u64) {
+        let Some(task) = self.live.get(&number) else { return };
+        let asks = task.chat.as_ref().is_some_and(|chat| !chat.questions.is_empty());
+        let kind = if asks { EventKind::NeedsInput } else { EventKind::Progress };
+        self.expected.events.push((task.id, kind));
+    }
+
+    /// Tasks that an agent has ended well, with a conversation that can go on.
+    pub fn completed_by_agents(&self) -> Vec<TaskId> {
+        let named = |task: &&Known| task.chat.as_ref().is_some_and(|chat| chat.session.is_some());
+        let completed = self.live.values().filter(named).filter(|task| {
+            matches!(task.phase, Phase::Done | Phase::Resuming) && task.status() == Status::Completed
+        });
+        completed.map(|task| task.id).collect()
+    }
+
+    /// Tasks whose agents wait for an answer.
+    pub fn asking(&self) -> Vec<TaskId> {
+        let asks = |chat: &Chat| !chat.questions.is_empty();
+        self.live.values().filter(|task| task.chat.as_ref().is_some_and(asks)).map(|task| task.id).collect()
+    }
+}

@@ -1,0 +1,172 @@
+//! What executors saw, what is due, and the end of tasks, naively.
+
+use bgd::core::{Fact, Now};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::{Exit, Status};
+
+use super::super::expected::{Answer, Expected};
+use super::super::support::{KILL, TERM};
+use super::{Call, End, Kind, Model, Phase, Why, number};
+
+impl Model {
+    /// What must happen when the core looks at its timers.
+    pub fn deadline(&mut self, now: Now) -> Expected {
+        let at = now.mono.0;
+        let numbers: Vec<u64> = self.live.keys().copied().collect();
+        for number in numbers {
+            let Some(task) = self.live.get_mut(&number) else { continue };
+            if let (Some(limit_ms), Some(due), End::NotTold, Phase::Running) =
+                (task.limit_ms, task.limit_at, task.end, task.phase)
+                && due <= at
+            {
+                self.stop(now, number, Why::Time(limit_ms), TERM, self.limits.grace_ms);
+            } else if (End::NotTold, Phase::Running) == (task.end, task.phase) {
+                self.look_at_agent(now, number);
+            }
+            let Some(task) = self.live.get_mut(&number) else { continue };
+            if let End::Grace(due) = task.end
+                && task.left
+                && due <= at
+            {
+                task.end = End::Killed;
+                self.expected.ends.push((task.id, KILL));
+            }
+        }
+        let due = |call: &Call| matches!(call.kind, Kind::Block { deadline: Some(due), .. } if due <= at);
+        for call in self.calls.extract_if(.., |call| due(call)).collect::<Vec<_>>() {
+            let tasks = self.statuses(&call.tasks);
+            self.reply(call.to, Answer::Blocked { tasks, timed_out: true });
+        }
+        std::mem::take(&mut self.expected)
+    }
+
+    pub(super) fn fact(&mut self, now: Now, id: TaskId, run: u32, fact: &Fact) {
+        let number = number(id);
+        let Some(task) = self.live.get_mut(&number).filter(|task| task.run == run) else { return };
+        match (fact, task.phase) {
+            (Fact::Started { .. }, Phase::Starting | Phase::Resuming) => {
+                let is_new = task.phase == Phase::Starting;
+                task.phase = Phase::Running;
+                task.left = true;
+                task.limit_at = task.limit_ms.map(|limit| now.mono.plus_ms(limit).0);
+                if let Some(chat) = &mut task.chat {
+                    chat.begin(now);
+                }
+                if is_new {
+                    self.expected.events.push((id, EventKind::Started));
+                } else {
+                    self.accepted(number);
+                }
+                let Some(task) = self.live.get_mut(&number) else { return };
+                if let (Some((signal, grace)), Some(why)) = (task.order, task.why) {
+                    self.stop(now, number, why, signal, grace);
+                }
+            }
+            (Fact::StartFailed { error }, Phase::Starting) => self.done(number, &Err(error.to_string())),
+            (Fact::Exited { exit, others }, Phase::Running) if !task.leader_gone => {
+                task.leader_gone = true;
+                task.left = *others;
+                if task.end == End::NotTold || !others {
+                    let result = match exit {
+                        Exit::Code(0) => Ok(()),
+                        Exit::Code(code) => Err(format!("exited with code {code}")),
+                        Exit::Signal(9) => Err("ended by signal 9 (SIGKILL)".to_owned()),
+                        Exit::Signal(15) => Err("ended by signal 15 (SIGTERM)".to_owned()),
+                        Exit::Signal(signal) => Err(format!("ended by signal {signal}")),
+                        Exit::Unknown(why) => Err(format!("its exit is not known: {why}")),
+                    };
+                    self.done(number, &result);
+                }
+            }
+            (Fact::TreeEmpty, Phase::Running) if task.leader_gone => {
+                task.left = false;
+                self.done(number, &Ok(()));
+            }
+            (Fact::TreeEmpty, Phase::Done) => {
+                task.left = false;
+                self.answer();
+            }
+            (Fact::Output { bytes, tell, .. }, _) => {
+                let (grew, active) = (*bytes > task.bytes, task.status().is_active());
+                task.bytes = *bytes;
+                if grew {
+                    self.moved(now, number);
+                }
+                if *tell && active {
+                    self.expected.events.push((id, EventKind::Output));
+                }
+            }
+            _ => self.fact_of_agent(now, number, fact),
+        }
+    }
+
+    pub(super) fn stop_all(&mut self, now: Now, tasks: &[TaskId], why: Why, signal: i32, grace: u64) {
+        for id in tasks {
+            self.stop(now, number(*id), why, signal, grace);
+        }
+    }
+
+    /// The first reason counts; SIGKILL can only come sooner by a second order.
+    pub(super) fn stop(&mut self, now: Now, number: u64, why: Why, signal: i32, grace: u64) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        if task.phase != Phase::Done {
+            task.why.get_or_insert(why);
+        }
+        match task.phase {
+            Phase::Pending => self.done(number, &Ok(())),
+            Phase::Starting | Phase::Resuming => {
+                if task.chat.is_some() {
+                    self.expected.ends.push((task.id, signal));
+                }
+                let (first, before) = task.order.unwrap_or((signal, grace));
+                task.order = Some((if first == KILL { KILL } else { signal }, grace.min(before)));
+            }
+            Phase::Running | Phase::Done => {
+                let before = match task.end {
+                    End::NotTold => u64::MAX,
+                    End::Grace(at) => at,
+                    End::Killed => return,
+                };
+                if task.left {
+                    let kill_at = now.mono.plus_ms(grace).0.min(before);
+                    task.end = if signal == KILL { End::Killed } else { End::Grace(kill_at) };
+                    self.expected.ends.push((task.id, signal));
+                    self.deny(number, |_| true);
+                }
+            }
+        }
+    }
+
+    /// A task ends; the reason why it was ended counts more than how it ended.
+    pub(super) fn done(&mut self, number: u64, result: &Result<(), String>) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        task.phase = Phase::Done;
+        if let Some(chat) = &mut task.chat {
+            chat.end();
+        }
+        let verdict = match (task.why, result) {
+            (None, Ok(())) => (Status::Completed, None),
+            (None, Err(error)) => (Status::Failed, Some(error.clone())),
+            (Some(Why::Cancelled), _) => (Status::Cancelled, None),
+            (Some(Why::Session), _) => (Status::Cancelled, Some("its parent session ended".to_owned())),
+            (Some(Why::Shutdown), _) => (Status::Cancelled, Some("the daemon was shut down".to_owned())),
+            (Some(Why::Time(limit)), _) => {
+                let limit = match (limit / 1000, limit % 1000) {
+                    (0, ms) => format!("{ms}ms"),
+                    (seconds, 0) => format!("{seconds}s"),
+                    (seconds, ms) => format!("{seconds}.{ms:03}s"),
+                };
+                (Status::Failed, Some(format!("timed out after {limit}")))
+            }
+        };
+        let kind = match verdict.0 {
+            Status::Completed => EventKind::Completed,
+            Status::Cancelled => EventKind::Cancelled,
+            _ => EventKind::Failed,
+        };
+        task.verdict = Some(verdict);
+        self.expected.events.push((task.id, kind));
+        self.answer();
+    }
+}

@@ -1,0 +1,341 @@
+//! A second, naive account of the rules: no indexes, no timers, every question answered by looking at
+//! everything. Before each step it says what the core must do.
+
+mod agent;
+mod facts;
+mod requests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bgd::core::{CoreLimits, Input, Now, ReplyTo, Snapshot};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::{Status, Summary};
+use bgd_shared::time::Timestamp;
+
+use super::expected::{Answer, Expected};
+use agent::Chat;
+
+/// Why a task is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Cancelled,
+    Session,
+    Shutdown,
+    Time(u64),
+}
+
+/// How far the ending of a tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    NotTold,
+    /// SIGKILL comes then.
+    Grace(u64),
+    Killed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Pending,
+    Starting,
+    Running,
+    Done,
+    /// Done, and a follow-up prompt is on its way.
+    Resuming,
+}
+
+/// A task that was submitted and not cleared.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub id: TaskId,
+    pub phase: Phase,
+    /// Whether any process of it lives.
+    pub left: bool,
+    pub session: Option<Arc<str>>,
+    /// Its status and error once it is done.
+    verdict: Option<(Status, Option<String>)>,
+    key: Option<Arc<str>>,
+    limit_ms: Option<u64>,
+    limit_at: Option<u64>,
+    end: End,
+    why: Option<Why>,
+    /// The first signal and the grace of an order that came while it was starting.
+    order: Option<(i32, u64)>,
+    leader_gone: bool,
+    created_at: Timestamp,
+    retrieved_at: Option<Timestamp>,
+    bytes: u64,
+    /// The number that facts carry.
+    pub run: u32,
+    pub resumes: u32,
+    /// Who resumes it, and with which prompt.
+    resume: Option<(ReplyTo, Arc<str>)>,
+    /// What only agent tasks have.
+    pub chat: Option<Chat>,
+}
+
+impl Known {
+    pub fn status(&self) -> Status {
+        match (self.phase, &self.verdict) {
+            (Phase::Pending, _) => Status::Pending,
+            (Phase::Running, _) if self.resumes > 0 => Status::Resumed,
+            (Phase::Starting | Phase::Running, _) | (Phase::Done | Phase::Resuming, None) => Status::Running,
+            (Phase::Done | Phase::Resuming, Some((status, _))) => *status,
+        }
+    }
+
+    fn settled(&self) -> bool {
+        self.phase == Phase::Done && !self.left
+    }
+
+    fn has_slot(&self) -> bool {
+        matches!(self.phase, Phase::Starting | Phase::Running | Phase::Resuming)
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        match self.end {
+            End::Grace(at) => self.left.then_some(at),
+            End::NotTold if self.phase == Phase::Running => {
+                let chat = self.chat.as_ref().and_then(Chat::deadline);
+                self.limit_at.into_iter().chain(chat).min()
+            }
+            End::Killed | End::NotTold => None,
+        }
+    }
+
+    /// Whether a snapshot of the core says the same.
+    pub fn agrees(&self, task: &Snapshot) -> bool {
+        let error = self.verdict.as_ref().and_then(|(_, error)| error.as_deref());
+        task.id == self.id
+            && task.error() == error
+            && task.is_finished() == (self.phase == Phase::Done)
+            && task.is_settled() == self.settled()
+            && task.deadline().map(|at| at.0) == self.deadline()
+            && (task.created_at, task.retrieved_at) == (self.created_at, self.retrieved_at)
+            && (task.run, task.resume_count) == (self.run, self.resumes)
+            && match (&self.chat, task.agent.as_deref()) {
+                (None, None) => true,
+                (Some(chat), Some(agent)) => chat.agrees(agent),
+                (None, Some(_)) | (Some(_), None) => false,
+            }
+            && (task.output_bytes, &task.key, &task.spec.session) == (self.bytes, &self.key, &self.session)
+    }
+}
+
+/// A call that was not answered yet, or whose client is gone while its work goes on.
+#[derive(Clone, Debug)]
+struct Call {
+    to: Option<ReplyTo>,
+    tasks: Vec<TaskId>,
+    /// Those that have not ended since. One that has may be resumed, which this call does not wait for.
+    open: Vec<TaskId>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Block { any: bool, deadline: Option<u64> },
+    Cancel,
+    Clear,
+    EndSession { cancelled: u64 },
+    Shutdown { cancelled: u64 },
+}
+
+impl Kind {
+    /// Those who only look are answered before those who remove, and the end of the daemon is last.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Block { .. } | Self::Cancel => 0,
+            Self::Clear | Self::EndSession { .. } => 1,
+            Self::Shutdown { .. } => 2,
+        }
+    }
+}
+
+/// Everything that the rules need to know.
+#[derive(Debug)]
+pub struct Model {
+    pub limits: CoreLimits,
+    /// By the number of submission, which is in the last 32 bits of the ids.
+    pub live: BTreeMap<u64, Known>,
+    /// Those that were cleared, as they were last.
+    pub gone: BTreeMap<u64, (TaskId, Status)>,
+    pub closing: bool,
+    pub exited: bool,
+    calls: Vec<Call>,
+    expected: Expected,
+}
+
+/// The number of submission of a task.
+pub fn number(id: TaskId) -> u64 {
+    u64::try_from(id.as_u128() & 0xffff_ffff).unwrap_or_default()
+}
+
+impl Model {
+    pub fn new(limits: CoreLimits) -> Self {
+        Self {
+            limits,
+            live: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            closing: false,
+            exited: false,
+            calls: Vec::new(),
+            expected: Expected::default(),
+        }
+    }
+
+    /// What must happen at this input.
+    pub fn input(&mut self, now: Now, input: &Input) -> Expected {
+        match input {
+            Input::Request { to, request } => {
+                if let Err(error) = self.request(now, *to, request) {
+                    self.reply(Some(*to), Answer::Error(error));
+                }
+            }
+            Input::Fact { task, run, fact } => self.fact(now, *task, *run, fact),
+            Input::Disconnected { client } => {
+                let theirs = |call: &Call| call.to.is_some_and(|to| to.client == *client);
+                self.calls.retain(|call| !(theirs(call) && matches!(call.kind, Kind::Block { .. })));
+                for call in &mut self.calls {
+                    call.to = call.to.filter(|to| to.client != *client);
+                }
+            }
+            Input::Configure(limits) => self.limits = *limits,
+        }
+        self.fill();
+        std::mem::take(&mut self.expected)
+    }
+
+    /// When the core must want to be called next.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let tasks = self.live.values().filter_map(Known::deadline);
+        let blocks = self.calls.iter().filter_map(|call| match call.kind {
+            Kind::Block { deadline, .. } => deadline,
+            _ => None,
+        });
+        tasks.chain(blocks).min()
+    }
+
+    pub fn get(&self, id: TaskId) -> Option<&Known> {
+        self.live.get(&number(id))
+    }
+
+    /// Calls whose clients still wait.
+    pub fn unanswered(&self) -> usize {
+        let resumes = self.live.values().filter(|task| task.resume.is_some()).count();
+        self.calls.iter().filter(|call| call.to.is_some()).count() + resumes
+    }
+
+    pub fn slots(&self) -> usize {
+        self.live.values().filter(|task| task.has_slot()).count()
+    }
+
+    pub fn pending(&self) -> usize {
+        self.live.values().filter(|task| task.phase == Phase::Pending).count()
+    }
+
+    /// How many tasks of agents can still be resumed, or may be once they have ended.
+    pub fn resumable(&self) -> usize {
+        let may = |task: &&Known| !matches!(task.status(), Status::Failed | Status::Cancelled);
+        self.live.values().filter(|task| task.chat.is_some()).filter(may).count()
+    }
+
+    /// How many idempotency keys are taken.
+    pub fn keys(&self) -> usize {
+        self.live.values().filter(|task| task.key.is_some()).count()
+    }
+
+    pub fn summary(&self, session: Option<&str>) -> Summary {
+        let mut summary = Summary::default();
+        for task in self.live.values() {
+            if session.is_none_or(|session| task.session.as_deref() == Some(session)) {
+                *summary.count_mut(task.status()) += 1;
+            }
+        }
+        summary
+    }
+
+    fn fill(&mut self) {
+        while !self.closing && self.slots() < self.limits.max_concurrent_tasks {
+            let oldest = self.live.values_mut().find(|task| task.phase == Phase::Pending);
+            let Some(oldest) = oldest else { return };
+            oldest.phase = Phase::Starting;
+            self.expected.starts.push(oldest.id);
+        }
+    }
+
+    fn reply(&mut self, to: Option<ReplyTo>, answer: Answer) {
+        if let Some(to) = to {
+            assert!(self.expected.replies.insert(to, answer).is_none(), "a call is answered twice");
+        }
+    }
+
+    fn wait(&mut self, to: ReplyTo, tasks: Vec<TaskId>, kind: Kind) {
+        let open = tasks.clone();
+        self.calls.push(Call { to: Some(to), tasks, open, kind });
+        self.answer();
+    }
+
+    /// Whether a call need not wait for this task.
+    fn has_ended(&self, kind: Kind, id: TaskId) -> bool {
+        self.get(id).is_none_or(|task| match kind {
+            Kind::Block { .. } => task.phase == Phase::Done,
+            _ => task.settled(),
+        })
+    }
+
+    fn is_over(&self, call: &mut Call) -> bool {
+        call.open.retain(|id| !self.has_ended(call.kind, *id));
+        match call.kind {
+            Kind::Block { any: true, .. } => call.tasks.is_empty() || call.open.len() < call.tasks.len(),
+            _ => call.open.is_empty(),
+        }
+    }
+
+    /// Answers every call whose wait is over.
+    fn answer(&mut self) {
+        let mut calls = std::mem::take(&mut self.calls);
+        let mut over: Vec<Call> = calls.extract_if(.., |call| self.is_over(call)).collect();
+        self.calls = calls;
+        over.sort_by_key(|call| call.kind.rank());
+        for call in over {
+            let answer = match call.kind {
+                Kind::Block { .. } => Answer::Blocked { tasks: self.statuses(&call.tasks), timed_out: false },
+                Kind::Cancel => Answer::Tasks(self.statuses(&call.tasks)),
+                Kind::Clear => Answer::Cleared(self.remove(&call.tasks)),
+                Kind::EndSession { cancelled } => {
+                    Answer::SessionEnded { cancelled, cleared: self.remove(&call.tasks) }
+                }
+                Kind::Shutdown { cancelled } => {
+                    self.expected.exit |= !self.exited;
+                    self.exited = true;
+                    Answer::ShutDown(cancelled)
+                }
+            };
+            self.reply(call.to, answer);
+        }
+    }
+
+    /// What a summary must say: those that were cleared meanwhile are in it as they were last.
+    fn statuses(&self, tasks: &[TaskId]) -> Vec<(TaskId, Status)> {
+        let status = |id: TaskId| match self.get(id) {
+            Some(task) => task.status(),
+            None => self.gone[&number(id)].1,
+        };
+        tasks.iter().map(|id| (*id, status(*id))).collect()
+    }
+
+    fn remove(&mut self, tasks: &[TaskId]) -> u64 {
+        let mut removed = 0;
+        for id in tasks {
+            if let Some(task) = self.live.remove(&number(*id)) {
+                self.expected.forgets.push(*id);
+                self.expected.events.push((*id, EventKind::Cleared));
+                self.gone.insert(number(*id), (*id, task.status()));
+                removed += 1;
+            }
+        }
+        removed
+    }
+}

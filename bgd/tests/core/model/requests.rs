@@ -1,0 +1,174 @@
+//! What clients ask for, naively.
+
+use bgd::core::{Cancel, Command, CoreError, Now, ReplyTo, Request, Selection};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::request::BlockMode;
+use bgd_shared::task::Status;
+
+use super::super::expected::Answer;
+use super::super::support::TERM;
+use super::agent::Chat;
+use super::{End, Kind, Known, Model, Phase, Why, number};
+
+impl Model {
+    pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: &Request) -> Result<(), CoreError> {
+        match request {
+            Request::Submit(command) => return self.submit(now, to, command),
+            Request::Resume { id, prompt } => return self.resume(to, id, prompt),
+            Request::Answer { id, request, option } => return self.decide(now, to, id, *request, option),
+            Request::Retrieve { id, complete } => return self.retrieve(now, to, id, *complete),
+            Request::Block { ids, timeout_ms, mode } => {
+                let tasks = self.find_all(ids)?;
+                let deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout).0);
+                self.wait(to, tasks, Kind::Block { any: *mode == BlockMode::Any, deadline });
+            }
+            Request::Cancel(Cancel { which, signal, grace_ms }) => {
+                let tasks = match which {
+                    Selection::Ids(ids) => self.find_all(ids)?,
+                    Selection::All { session } => {
+                        self.of(session.as_deref(), |task| task.phase != Phase::Done)
+                    }
+                };
+                let grace = grace_ms.unwrap_or(self.limits.grace_ms);
+                self.stop_all(now, &tasks, Why::Cancelled, signal.unwrap_or(TERM), grace);
+                self.wait(to, tasks, Kind::Cancel);
+            }
+            Request::Clear { which, active_too } => {
+                let tasks = match which {
+                    Selection::Ids(ids) => self.find_all(ids)?,
+                    Selection::All { session } => {
+                        self.of(session.as_deref(), |task| *active_too || task.settled())
+                    }
+                };
+                let active =
+                    tasks.iter().filter_map(|id| self.get(*id)).find(|task| task.phase != Phase::Done);
+                if let Some(task) = active.filter(|_| !active_too) {
+                    return Err(CoreError::StillActive(task.id, task.status()));
+                }
+                self.stop_all(now, &tasks, Why::Cancelled, TERM, self.limits.grace_ms);
+                self.wait(to, tasks, Kind::Clear);
+            }
+            Request::Signal { id, signal, tree } => {
+                let task = self.find(id)?;
+                let (id, status) = (task.id, task.status());
+                if task.chat.is_some() {
+                    return Err(CoreError::NoSignals(id));
+                }
+                let leader_lives = task.phase == Phase::Running && !task.leader_gone;
+                if !(leader_lives || *tree && task.left) {
+                    return Err(CoreError::NotRunning(id, status));
+                }
+                self.expected.signals.push((id, *signal, *tree));
+                self.reply(Some(to), Answer::Task(id, status));
+            }
+            Request::EndSession { session } => {
+                let tasks = self.of(Some(session), |_| true);
+                let cancelled = self.active_among(&tasks);
+                self.stop_all(now, &tasks, Why::Session, TERM, self.limits.grace_ms);
+                self.wait(to, tasks, Kind::EndSession { cancelled });
+            }
+            Request::Shutdown { grace_ms } => {
+                self.closing = true;
+                let tasks = self.of(None, |task| !task.settled());
+                let cancelled = self.active_among(&tasks);
+                let grace = grace_ms.unwrap_or(self.limits.grace_ms);
+                self.stop_all(now, &tasks, Why::Shutdown, TERM, grace);
+                self.wait(to, tasks, Kind::Shutdown { cancelled });
+            }
+        }
+        Ok(())
+    }
+
+    fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {
+        let task = self.find(id)?;
+        let (id, status) = (task.id, task.status());
+        if status == Status::Completed {
+            task.retrieved_at.get_or_insert(now.wall);
+        } else if complete {
+            let error = task.verdict.clone().and_then(|(_, error)| error);
+            return Err(CoreError::NotComplete(id, status, error.map(Into::into)));
+        }
+        self.reply(Some(to), Answer::Task(id, status));
+        Ok(())
+    }
+
+    fn submit(&mut self, now: Now, to: ReplyTo, command: &Command) -> Result<(), CoreError> {
+        if self.closing {
+            return Err(CoreError::ShuttingDown);
+        }
+        let session = command.spec.session.clone();
+        let same =
+            |task: &&Known| task.key.is_some() && (&task.key, &task.session) == (&command.key, &session);
+        if let Some(known) = self.live.values().find(same) {
+            let answer = Answer::Task(known.id, known.status());
+            self.reply(Some(to), answer);
+            return Ok(());
+        }
+        if self.live.len() >= self.limits.tasks {
+            return Err(CoreError::Full(self.limits.tasks));
+        }
+        let task = Known {
+            id: command.id,
+            phase: Phase::Pending,
+            left: false,
+            session,
+            verdict: None,
+            key: command.key.clone(),
+            limit_ms: command.spec.time_limit_ms,
+            limit_at: None,
+            end: End::NotTold,
+            why: None,
+            order: None,
+            leader_gone: false,
+            created_at: now.wall,
+            retrieved_at: None,
+            bytes: 0,
+            run: 1,
+            resumes: 0,
+            resume: None,
+            chat: Chat::new(command),
+        };
+        self.live.insert(number(command.id), task);
+        self.expected.events.push((command.id, EventKind::Submitted));
+        self.reply(Some(to), Answer::Task(command.id, Status::Pending));
+        Ok(())
+    }
+
+    fn of(&self, session: Option<&str>, wanted: impl Fn(&Known) -> bool) -> Vec<TaskId> {
+        let of_session =
+            |task: &&Known| session.is_none_or(|session| task.session.as_deref() == Some(session));
+        self.live.values().filter(of_session).filter(|task| wanted(task)).map(|task| task.id).collect()
+    }
+
+    fn active_among(&self, tasks: &[TaskId]) -> u64 {
+        tasks.iter().filter(|id| self.get(**id).is_some_and(|task| task.phase != Phase::Done)).count() as u64
+    }
+
+    /// By the written id, as a user would look for it.
+    pub(super) fn find(&mut self, reference: &TaskRef) -> Result<&mut Known, CoreError> {
+        let text = reference.as_str();
+        let begins = |task: &Known| task.id.to_string().starts_with(text);
+        let mut found: Vec<&mut Known> = self.live.values_mut().filter(|task| begins(task)).collect();
+        found.sort_by_key(|task| task.id.to_string());
+        match found.len() {
+            0 => Err(CoreError::NotFound(text.to_owned())),
+            1 => Ok(found.swap_remove(0)),
+            _ => {
+                let candidates = found.iter().take(20).map(|task| task.id).collect();
+                Err(CoreError::Ambiguous(text.to_owned(), candidates))
+            }
+        }
+    }
+
+    fn find_all(&mut self, references: &[TaskRef]) -> Result<Vec<TaskId>, CoreError> {
+        let mut tasks = Vec::new();
+        for reference in references {
+            let id = self.find(reference)?.id;
+            if !tasks.contains(&id) {
+                tasks.push(id);
+            }
+        }
+        Ok(tasks)
+    }
+}

@@ -1,0 +1,246 @@
+//! What must hold after every step.
+
+use std::sync::Arc;
+
+use bgd::core::{Effect, Snapshot, State, Work};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bgd_shared::text::Env;
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq};
+
+use super::super::expected::{Answer, Decision, Expected, Prompted};
+use super::super::model::Phase;
+use super::super::support::{FIRST_PROMPT, KILL};
+use super::procs::{Proc, ProcState};
+use super::{Checked, Sim};
+
+impl Sim {
+    /// Compares what the core did with what it should have done, and looks at every rule that holds
+    /// after each step.
+    pub(super) fn check(&mut self, mut expected: Expected, effects: Vec<Effect>) -> Checked {
+        self.steps += 1;
+        let mut done = Expected::default();
+        for effect in effects {
+            prop_assert!(!done.exit, "something comes after the exit: {:?}", effect);
+            self.obey(effect, &mut done)?;
+        }
+        for effects in [&mut expected, &mut done] {
+            effects.ends.sort_by_key(|(task, _)| *task);
+            effects.decisions.sort_by_key(|decision| decision.task);
+            effects.events.sort_by_key(|(task, _)| *task);
+            effects.forgets.sort();
+        }
+        prop_assert_eq!(&done, &expected);
+        done.places().into_iter().for_each(|place| self.reach(place));
+        self.rules_after_each_step(&done)
+    }
+
+    /// Does what the core wants done, as executors, clients and subscribers would, and notes it.
+    fn obey(&mut self, effect: Effect, done: &mut Expected) -> Checked {
+        match effect {
+            Effect::Start { task, run, spec, env } => {
+                let known = self.model.get(task);
+                prop_assert!(run == 1 && known.is_some_and(|known| known.session == spec.session));
+                self.begin(task, run, false, &env)?;
+                done.starts.push(task);
+            }
+            Effect::Prompt { task, run, spec, env, prompt, session } => {
+                prop_assert!(matches!(spec.work, Work::Agent(_)));
+                self.begin(task, run, true, &env)?;
+                if session.is_some() {
+                    done.prompts.push(Prompted { task, run, prompt, session });
+                } else {
+                    prop_assert_eq!(&*prompt, FIRST_PROMPT);
+                    done.starts.push(task);
+                }
+            }
+            Effect::Answer { task, run, key, option } => {
+                let proc = self.procs.iter_mut().find(|proc| (proc.task, proc.run) == (task, run));
+                let waited = proc.is_some_and(|proc| proc.waiting.remove(&key));
+                prop_assert!(waited, "{task} does not wait for an answer to {key}, or not any more");
+                done.decisions.push(Decision { task, key, option: option.map(Into::into) });
+            }
+            Effect::End { task, run, signal } => {
+                let Some(proc) = self.living(task, run) else {
+                    return Err(TestCaseError::fail("nobody is left to be ended"));
+                };
+                proc.told = true;
+                proc.killed |= signal == KILL;
+                if self.model.get(task).is_some_and(|task| task.phase == Phase::Resuming) {
+                    self.reach("stopped while resuming");
+                }
+                done.ends.push((task, signal));
+            }
+            Effect::Signal { task, run, signal, tree } => {
+                prop_assert!(self.living(task, run).is_some(), "nobody is left to be told");
+                done.signals.push((task, signal, tree));
+            }
+            Effect::Forget { task } => {
+                prop_assert!(self.procs.iter().all(|proc| proc.task != task), "forgotten while it lives");
+                done.forgets.push(task);
+            }
+            Effect::Reply { to, reply } => {
+                let answer = Answer::from(&reply);
+                self.reply_follows_its_effect(&answer)?;
+                let of_resume = self.resumes.remove(&to);
+                let is_gone = !self.clients.contains(&to.client);
+                prop_assert!(of_resume || !is_gone, "a client that is gone is answered");
+                if is_gone {
+                    self.reach("resume of nobody");
+                }
+                prop_assert!(self.open.remove(&to), "answered twice");
+                done.replies.insert(to, answer);
+            }
+            Effect::Event { seq, at, kind, task } => {
+                prop_assert_eq!((seq, at), (self.seq + 1, self.now.wall));
+                self.seq = seq;
+                prop_assert!(kind != EventKind::Cleared || done.forgets.contains(&task.id));
+                self.life_goes_on(kind, &task)?;
+                done.events.push((task.id, kind));
+            }
+            Effect::Exit => done.exit = true,
+        }
+        Ok(())
+    }
+
+    /// A run begins: its number is a new one, and its environment is the submitter's.
+    fn begin(&mut self, task: TaskId, run: u32, is_agent: bool, env: &Arc<Env>) -> Checked {
+        prop_assert!(self.procs.iter().all(|proc| proc.task != task), "{task} runs already");
+        let bytes = self.core.get(&task.into()).map_or(0, |task| task.output_bytes);
+        if let Some((before, known)) = self.runs.insert(task, (run, Arc::clone(env))) {
+            prop_assert!(run > before && *env == known, "run {run} comes after {before}");
+        }
+        self.procs.push(Proc::new(task, run, is_agent, bytes));
+        Ok(())
+    }
+
+    pub(super) fn reach(&mut self, place: &'static str) {
+        *self.reached.entry(place).or_default() += 1;
+    }
+
+    /// The executor of a run that can be told something: a process once it runs, an agent at any time.
+    fn living(&mut self, task: TaskId, run: u32) -> Option<&mut Proc> {
+        self.procs.iter_mut().find(|proc| {
+            (proc.task, proc.run) == (task, run) && (proc.is_agent || proc.state != ProcState::Spawning)
+        })
+    }
+
+    /// The core, the model and the agent are of one mind about a task.
+    pub(super) fn compare(&self, id: TaskId) -> Checked {
+        let Some(known) = self.model.get(id) else { return Ok(()) };
+        let Ok(task) = self.core.get(&id.into()) else {
+            return Err(TestCaseError::fail(format!("{id} is gone")));
+        };
+        prop_assert!(known.agrees(&task), "{:?}\nis not\n{:?}", task, known);
+        let Some(agent) = &task.agent else { return Ok(()) };
+        let asked = agent.questions.iter().map(|question| question.key);
+        let proc = self.procs.iter().find(|proc| proc.task == id);
+        prop_assert!(asked.eq(proc.into_iter().flat_map(|proc| proc.waiting.iter().copied())));
+        if task.status().is_active() {
+            prop_assert!(!self.ended.contains_key(&id), "{id} is active again, and nobody heard of it");
+        } else {
+            prop_assert_eq!(self.ended.get(&id), Some(&end_of(&task)), "the end of {} has changed", id);
+            prop_assert!(!agent.stalled && agent.questions.is_empty(), "{id} has ended and still waits");
+        }
+        Ok(())
+    }
+
+    /// A task that an answer shows as ended was told of as ended before.
+    fn reply_follows_its_effect(&self, answer: &Answer) -> Checked {
+        let tasks = match answer {
+            Answer::Tasks(tasks) | Answer::Blocked { tasks, .. } => tasks.as_slice(),
+            Answer::Task(id, status) => &[(*id, *status)],
+            _ => &[],
+        };
+        for (id, status) in tasks {
+            let told = self.told.get(id);
+            let told_end = told.is_some_and(|kind| kind.is_terminal() || *kind == EventKind::Cleared);
+            prop_assert!(told_end != status.is_active(), "{id} is {status}, told: {told:?}");
+        }
+        Ok(())
+    }
+
+    /// `submitted` comes first, `started` once at most, one terminal event, `cleared` last. Only a resume
+    /// comes between a completion and another terminal event.
+    fn life_goes_on(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
+        use EventKind::{
+            Backgrounded, Cancelled, Cleared, Completed, Failed, NeedsInput, Output, Progress, Resumed,
+            Started, Submitted,
+        };
+        let (id, status) = (task.id, task.status());
+        let before = self.told.get(&id).copied();
+        let at_work = match before {
+            Some(Started) => Some(Status::Running),
+            Some(Resumed) => Some(Status::Resumed),
+            _ => None,
+        };
+        let (fits, shown) = match kind {
+            Submitted => (before.is_none(), status == Status::Pending),
+            Started => (before == Some(Submitted), status == Status::Running),
+            Resumed => (before == Some(Completed), status == Status::Resumed),
+            Output | Progress | NeedsInput => (at_work.is_some(), Some(status) == at_work),
+            Completed => (at_work.is_some(), status == Status::Completed),
+            Failed => (before == Some(Submitted) || at_work.is_some(), status == Status::Failed),
+            Cancelled => (before == Some(Submitted) || at_work.is_some(), status == Status::Cancelled),
+            Cleared => (before.is_some_and(EventKind::is_terminal), !status.is_active()),
+            Backgrounded => (false, false),
+        };
+        prop_assert!(fits && shown, "{:?} after {:?}, with a task that is {}", kind, before, status);
+        match (kind, before) {
+            (Failed, Some(Resumed)) if task.error().is_some_and(|error| error.starts_with("timed out")) => {
+                self.reach("timed out after a resume");
+            }
+            (Failed, Some(Resumed)) => self.reach("resume fails"),
+            (Cancelled, Some(Resumed)) => self.reach("resume is cancelled"),
+            _ => {}
+        }
+        if let Some(agent) = &task.agent {
+            prop_assert!(kind != NeedsInput || !agent.questions.is_empty());
+            prop_assert!(!agent.stalled || agent.questions.is_empty(), "who waits is not stalled");
+            if agent.stalled {
+                self.reach("stalled");
+            }
+            if kind.is_terminal() {
+                self.ended.insert(id, end_of(task));
+            } else {
+                self.ended.remove(&id);
+            }
+        }
+        if !matches!(kind, Output | Progress | NeedsInput) {
+            self.told.insert(id, kind);
+        }
+        Ok(())
+    }
+
+    fn rules_after_each_step(&mut self, done: &Expected) -> Checked {
+        let (model, limit) = (&self.model, self.model.limits.max_concurrent_tasks);
+        let (slots, pending) = (model.slots(), model.pending());
+        prop_assert!(done.starts.is_empty() || slots <= limit, "{slots} of {limit} slots are used");
+        prop_assert!(pending == 0 || slots >= limit || model.closing, "a slot is idle");
+        prop_assert_eq!(self.core.summary(), model.summary(None));
+        prop_assert_eq!(self.core.deadline().map(|at| at.0), model.next_deadline());
+        prop_assert_eq!(self.core.seq(), self.seq);
+        prop_assert_eq!(self.core.is_closing(), model.closing);
+        prop_assert!(!done.exit || (self.procs.is_empty() && model.unanswered() == 0));
+        for (id, _) in &done.events {
+            self.compare(*id)?;
+        }
+        if slots > limit {
+            self.reach("more than slots");
+        }
+        Ok(())
+    }
+}
+
+/// How a task has ended, with everything that belongs to that end.
+fn end_of(task: &Snapshot) -> String {
+    let (State::Finished(finished) | State::Resuming { finished, .. }) = &task.state else {
+        return "not at all".to_owned();
+    };
+    let agent = task.agent.as_ref().map(|agent| {
+        (&agent.prompt, &agent.session, agent.tool_calls, &agent.last_tools, agent.questions.len())
+    });
+    format!("{finished:?} {} {agent:?}", task.resume_count)
+}

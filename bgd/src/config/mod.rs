@@ -1,5 +1,8 @@
 //! The configuration: every key has a default, unknown keys are errors with the nearest known name.
 
+mod agents;
+
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +12,8 @@ use bgd_shared::request::Limits as WireLimits;
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
+use crate::agents::Agents;
 use crate::core::CoreLimits;
 
 /// The whole configuration.
@@ -17,6 +22,9 @@ use crate::core::CoreLimits;
 pub struct Config {
     /// Tasks that run at once.
     pub max_concurrent_tasks: usize,
+    /// The agent that gets prompts which name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_agent: Option<String>,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,
     /// How trees are kept together.
@@ -25,6 +33,8 @@ pub struct Config {
     pub limits: Limits,
     /// How long things have to end.
     pub grace: Grace,
+    /// The agents, by name.
+    pub agents: BTreeMap<String, AgentConfig>,
 }
 
 /// How process trees are kept together.
@@ -79,10 +89,12 @@ impl Default for Config {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             max_concurrent_tasks: cores.max(4),
+            default_agent: None,
             allow_root: false,
             tree: TreeMode::Auto,
             limits: Limits::default(),
             grace: Grace::default(),
+            agents: BTreeMap::new(),
         }
     }
 }
@@ -136,6 +148,16 @@ pub enum ConfigError {
         /// The nearest known one.
         near: Option<String>,
     },
+    /// A value can't be meant.
+    #[error("{}: `{key}` {what}", .path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What is wrong with its value.
+        what: String,
+    },
     /// A value is out of its range.
     #[error("{}: `{key}` is {value}; it must be {range}", .path.display())]
     Range {
@@ -180,10 +202,11 @@ impl Config {
         })
         .map_err(parse_error)?;
         if let Some(key) = unknown {
-            let near = nearest(&key, &Self::default().keys());
+            let near = nearest(&key, &known_keys(&key));
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, near });
         }
         config.check(path)?;
+        config.agents().map_err(|(key, what)| ConfigError::Value { path: path.to_path_buf(), key, what })?;
         Ok(config)
     }
 
@@ -237,13 +260,37 @@ impl Config {
     /// Takes over what can change while running. Returns the keys that changed, and those that changed
     /// but need a restart.
     pub fn take_over(&mut self, new: Self) -> (Vec<String>, Vec<String>) {
-        let (old, tree) = (self.flat(), self.tree);
-        let changed =
-            new.flat().into_iter().zip(old).filter(|(new, old)| new != old).map(|((key, _), _)| key);
-        let (restart, changed) = changed.partition(|key| NEEDS_RESTART.contains(&key.as_str()));
+        let tree = self.tree;
+        let mut old: BTreeMap<String, toml::Value> = self.flat().into_iter().collect();
+        let mut changed: Vec<String> = new
+            .flat()
+            .into_iter()
+            .filter(|(key, value)| old.remove(key).as_ref() != Some(value))
+            .map(|(key, _)| key)
+            .collect();
+        // What is left was taken out.
+        changed.extend(old.into_keys());
+        let (restart, changed) = changed.into_iter().partition(|key| NEEDS_RESTART.contains(&key.as_str()));
         *self = new;
         self.tree = tree;
         (changed, restart)
+    }
+
+    /// The agents that it describes, with those that are known without it.
+    ///
+    /// # Errors
+    /// A value can't be meant: which, and why.
+    pub fn agents(&self) -> Result<Agents, agents::Fault> {
+        let configured =
+            self.agents.iter().map(|(name, config)| config.agent(name)).collect::<Result<_, _>>()?;
+        let agents = Agents::new(configured, self.default_agent.as_deref());
+        match &self.default_agent {
+            Some(name) if !agents.knows(name) => {
+                let what = format!("is {name:?}, which is none of {}", agents.names());
+                Err(("default_agent".to_owned(), what))
+            }
+            Some(_) | None => Ok(agents),
+        }
     }
 
     /// What the core enforces.
@@ -273,12 +320,22 @@ impl Config {
 /// Keys that are read only when the daemon starts.
 const NEEDS_RESTART: &[&str] = &["tree"];
 
+/// The keys that this unknown one may have been meant to be.
+fn known_keys(unknown: &str) -> Vec<String> {
+    let mut keys = Config::default().keys();
+    keys.extend(["agents", "default_agent"].map(ToOwned::to_owned));
+    if let Some((name, _)) = unknown.strip_prefix("agents.").and_then(|rest| rest.rsplit_once('.')) {
+        keys = AGENT_KEYS.iter().map(|key| format!("agents.{name}.{key}")).collect();
+    }
+    keys
+}
+
 fn nearest(key: &str, known: &[String]) -> Option<String> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let near = |name: &&String| {
         strsim::damerau_levenshtein(name, key).min(strsim::damerau_levenshtein(&last(name), &last(key)))
     };
-    known.iter().min_by_key(near).filter(|name| near(name) <= key.len() / 3 + 1).cloned()
+    known.iter().min_by_key(near).filter(|name| near(name) <= last(key).len() / 3 + 1).cloned()
 }
 
 impl Serialize for Size {

@@ -1,0 +1,219 @@
+//! The part of the configuration that is about agents.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bgd_shared::agent::{AgentProtocol, Permissions};
+use serde::{Deserialize, Serialize};
+
+use super::Span;
+use crate::agents::{Agent, PROMPT, SESSION};
+
+/// One `[agents.NAME]`. What is left out has the default of [`Agent::new`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentConfig {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol: Option<AgentProtocol>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resume: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    env: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permissions: Option<Permissions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_sessions: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_warm: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stalled_after: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_timeout: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ask_timeout: Option<Span>,
+}
+
+/// The keys of an agent, for the nearest one to a mistyped one and for the documentation.
+pub const KEYS: [&str; 13] = [
+    "protocol",
+    "command",
+    "resume",
+    "session",
+    "result",
+    "url",
+    "env",
+    "permissions",
+    "max_sessions",
+    "keep_warm",
+    "stalled_after",
+    "start_timeout",
+    "ask_timeout",
+];
+
+/// The longest name of an agent, in bytes.
+const NAME_BYTES: usize = 64;
+
+/// A key and what is wrong with its value.
+pub type Fault = (String, String);
+
+impl AgentConfig {
+    /// The agent that it describes.
+    ///
+    /// # Errors
+    /// A value does not fit; which, and why.
+    pub fn agent(&self, name: &str) -> Result<Agent, Fault> {
+        let default = Agent::new(name);
+        let span = |span: Option<Span>, default: Duration| span.map_or(default, |span| span.0);
+        let protocol = self.protocol.unwrap_or(default.protocol);
+        let agent = Agent {
+            protocol,
+            command: self
+                .command
+                .clone()
+                .unwrap_or_else(|| default_command(&default, protocol, self.url.is_some())),
+            resume: self.resume.clone().unwrap_or_default(),
+            session: self.session.clone(),
+            result: self.result.clone(),
+            url: self.url.clone(),
+            env: self.env.clone().unwrap_or_default(),
+            permissions: self.permissions.unwrap_or(default.permissions),
+            max_sessions: self.max_sessions.unwrap_or(default.max_sessions),
+            keep_warm: span(self.keep_warm, default.keep_warm),
+            stalled_after: span(self.stalled_after, default.stalled_after),
+            start_timeout: span(self.start_timeout, default.start_timeout),
+            ask_timeout: span(self.ask_timeout, default.ask_timeout),
+            configured: true,
+            name: default.name,
+            install: default.install.filter(|_| self.command.is_none()),
+        };
+        self.check(&agent).map_err(|(key, what)| (format!("agents.{name}{key}"), what))?;
+        Ok(agent)
+    }
+
+    fn check(&self, agent: &Agent) -> Result<(), Fault> {
+        let fault = |key: &str, what: &str| Err((key.to_owned(), what.to_owned()));
+        let has = |words: &[String], part: &str| words.iter().any(|word| word.contains(part));
+        let name = &*agent.name;
+        if name.is_empty()
+            || name.len() > NAME_BYTES
+            || name.contains(|c: char| c.is_control() || c.is_whitespace())
+        {
+            return fault("", "is no name for an agent: 1 to 64 bytes without blanks");
+        }
+        check_words(agent)?;
+        if agent.url.is_some() && agent.protocol != AgentProtocol::Opencode {
+            return fault(".url", "goes with protocol = \"opencode\"");
+        }
+        if agent.url.as_ref().is_some_and(|url| url.strip_prefix("http://").is_none_or(str::is_empty)) {
+            return fault(
+                ".url",
+                "is no address of a server: it begins with http://, as in \"http://127.0.0.1:4096\"",
+            );
+        }
+        if agent.url.is_none() && agent.command.first().is_none_or(String::is_empty) {
+            return fault(".command", "is missing: the program with its arguments");
+        }
+        if !(1..=1000).contains(&agent.max_sessions) {
+            return fault(".max_sessions", "must be 1 to 1000");
+        }
+        for (key, span) in [
+            (".stalled_after", agent.stalled_after),
+            (".start_timeout", agent.start_timeout),
+            (".ask_timeout", agent.ask_timeout),
+        ] {
+            if span.is_zero() {
+                return fault(key, "is 0; it must be longer");
+            }
+        }
+        let template = agent.protocol == AgentProtocol::Template;
+        for (key, given) in [
+            (".resume", self.resume.is_some()),
+            (".session", agent.session.is_some()),
+            (".result", agent.result.is_some()),
+        ] {
+            if given && !template {
+                return fault(key, "goes with protocol = \"template\"");
+            }
+        }
+        for (key, pointer) in [(".session", &agent.session), (".result", &agent.result)] {
+            if pointer.as_ref().is_some_and(|pointer| !pointer.starts_with('/')) {
+                return fault(key, "is no JSON pointer: it begins with /, as in \"/session_id\"");
+            }
+        }
+        if has(&agent.command, SESSION) {
+            return fault(
+                ".command",
+                "names {session}, which a new conversation does not have; see `resume`",
+            );
+        }
+        if !agent.resume.is_empty() && agent.session.is_none() {
+            return fault(
+                ".resume",
+                "needs `session`: where is the id of the conversation in what it prints?",
+            );
+        }
+        if !agent.resume.is_empty() && !has(&agent.resume, SESSION) {
+            return fault(".resume", "names no {session}: which conversation would go on?");
+        }
+        if !agent.resume.is_empty() && has(&agent.command, PROMPT) != has(&agent.resume, PROMPT) {
+            return fault(".resume", "must name {prompt} if `command` does, and must not if it does not");
+        }
+        Ok(())
+    }
+}
+
+/// The command of an agent that names none. A program that is known speaks one protocol by it.
+fn default_command(known: &Agent, protocol: AgentProtocol, has_url: bool) -> Vec<String> {
+    match protocol {
+        AgentProtocol::Opencode if has_url => Vec::new(),
+        AgentProtocol::Opencode => SERVER.map(str::to_owned).to_vec(),
+        AgentProtocol::Acp => known.command.clone(),
+        AgentProtocol::Template => Vec::new(),
+    }
+}
+
+/// Starts opencode's server on a free port of this machine.
+const SERVER: [&str; 6] = ["opencode", "serve", "--hostname", "127.0.0.1", "--port", "0"];
+
+/// Whether the program can be found, and the system could pass on what it is to get.
+fn check_words(agent: &Agent) -> Result<(), Fault> {
+    let fault = |key: &str, what: String| Err((key.to_owned(), what));
+    for (key, words) in [(".command", &agent.command), (".resume", &agent.resume)] {
+        if words.iter().any(|word| word.contains('\0')) {
+            return fault(key, "holds a NUL byte, which the system can't pass on".to_owned());
+        }
+    }
+    for word in
+        agent.command.iter().chain(&agent.resume).filter(|_| agent.protocol == AgentProtocol::Template)
+    {
+        let place = word.strip_prefix('{').and_then(|word| word.strip_suffix('}'));
+        let is_place = place.is_some_and(|place| place.bytes().all(|byte| byte.is_ascii_lowercase()));
+        if is_place && ![PROMPT, SESSION].contains(&word.as_str()) {
+            return fault(".command", format!("names {word}, which is neither {PROMPT} nor {SESSION}"));
+        }
+    }
+    // Neither the daemon nor a list of agents has a folder of its own in which it could be looked for.
+    let program = agent.command.first().map(String::as_str).unwrap_or_default();
+    if program.contains('/') && !program.starts_with('/') {
+        let what = format!("begins with {program:?}: name a program in PATH, or an absolute path without ~");
+        return fault(".command", what);
+    }
+    for (variable, value) in &agent.env {
+        if variable.is_empty() || variable.contains(['=', '\0']) {
+            return fault(".env", format!("sets {variable:?}, which can't be the name of a variable"));
+        }
+        if value.contains('\0') {
+            let what = format!("sets {variable} to a text with a NUL byte, which the system can't pass on");
+            return fault(".env", what);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! What an agent says of itself when it is greeted: its version of the protocol, its name, what it can do, and
+//! how one logs in.
+
+use agent_client_protocol::schema::ProtocolVersion;
+use agent_client_protocol::v1::schema::{
+    ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
+};
+use bgd_shared::agent::{AgentCheck, Continuation};
+use bgd_shared::error::ErrorKind;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::trouble::{self, Asked, Meaning, Trouble, bounded};
+use super::wire::Wire;
+use crate::core::Refusal;
+
+/// How much of an agent's advice on logging in is passed on.
+const LOGIN_BYTES: usize = 1 << 10;
+
+/// How much of its name and version.
+const NAME_BYTES: usize = 200;
+
+/// What an agent said of itself.
+#[derive(Debug)]
+pub struct Hello {
+    /// Its name, its version, and how it continues a conversation.
+    pub about: AgentCheck,
+    /// Whether it can list the sessions that it has.
+    pub lists: bool,
+    /// Whether it can be told that a session is not needed any more.
+    pub closes: bool,
+    /// How one logs in.
+    pub login: Box<str>,
+}
+
+/// Greets the agent. It is offered neither files nor terminals: it runs where its files are.
+pub async fn greet(wire: &Wire) -> Result<Hello, Refusal> {
+    let request = InitializeRequest::new(ProtocolVersion::V1)
+        .client_capabilities(ClientCapabilities::new())
+        .client_info(Implementation::new("bgd", env!("CARGO_PKG_VERSION")));
+    let answer = match wire.call("initialize", request, ()).await {
+        Ok(answer) => answer,
+        Err(Trouble::Gone(why)) => return Err(no_acp(wire, &why)),
+        Err(Trouble::Refused(error)) => {
+            let words = trouble::words(&error);
+            return Err(match trouble::meaning(&error, Asked::Within) {
+                Meaning::LoggedOut => logged_out(&words, &login(&[])),
+                Meaning::NoSuchSession | Meaning::Other => {
+                    no_acp(wire, &format!("it refused to begin: {words}"))
+                }
+            });
+        }
+    };
+    let version = &answer["protocolVersion"];
+    if version.as_u64() != Some(1) {
+        return Err(no_acp(wire, &format!("its version of the protocol is {version}, and 1 is needed")));
+    }
+    read(&answer).ok_or_else(|| no_acp(wire, "its answer to the greeting can't be read"))
+}
+
+/// Reads the answer to the greeting.
+pub fn read(answer: &Value) -> Option<Hello> {
+    let answer = InitializeResponse::deserialize(answer).ok()?;
+    let can = answer.agent_capabilities;
+    let continuation = if can.session_capabilities.resume.is_some() {
+        Continuation::Resume
+    } else if can.load_session {
+        Continuation::Load
+    } else {
+        Continuation::None
+    };
+    let named = |text: String| bounded(text.trim(), NAME_BYTES);
+    let (name, version) = answer.agent_info.map(|info| (named(info.name), named(info.version))).unzip();
+    let methods: Vec<(&str, Option<&str>)> =
+        answer.auth_methods.iter().map(|method| (method.name(), method.description())).collect();
+    Some(Hello {
+        about: AgentCheck { name, version, continuation, started_in_ms: None },
+        lists: can.session_capabilities.list.is_some(),
+        closes: can.session_capabilities.close.is_some(),
+        login: login(&methods),
+    })
+}
+
+/// Advice on logging in, from the names and descriptions of the ways to do so.
+fn login(methods: &[(&str, Option<&str>)]) -> Box<str> {
+    let ways: Vec<String> = methods
+        .iter()
+        .map(|(name, description)| match description {
+            Some(description) => format!("{name} ({description})"),
+            None => (*name).to_owned(),
+        })
+        .collect();
+    if ways.is_empty() {
+        "log in with the agent's own program".into()
+    } else {
+        bounded(&format!("log in with the agent's own program: {}", ways.join("; or ")), LOGIN_BYTES).into()
+    }
+}
+
+/// The program is no agent of this protocol.
+fn no_acp(wire: &Wire, why: &str) -> Refusal {
+    let message = format!("the agent did not speak ACP: {why}{}", wire.noise.told());
+    Refusal::new(ErrorKind::AgentUnavailable, message)
+}
+
+/// The agent wants somebody to log in.
+pub fn logged_out(words: &str, login: &str) -> Refusal {
+    Refusal::new(ErrorKind::AuthenticationRequired, format!("the agent is not logged in: {words}"))
+        .hint(login)
+}

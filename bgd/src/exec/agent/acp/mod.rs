@@ -1,0 +1,285 @@
+//! The Agent Client Protocol, spoken with a program over its standard input and output. Everything that names
+//! the crate of the protocol stays in this folder, because that crate changes faster than the daemon.
+//!
+//! The process behind the pipes belongs to the caller, and so do all time limits: every future here may be
+//! dropped at any time, and leaves nothing behind that a later turn could stumble over. A session's channel
+//! has to be read while its prompt is waited for; `reader` says what happens at its bound.
+
+mod asks;
+mod hello;
+mod lines;
+mod reader;
+mod routes;
+#[cfg(test)]
+mod tests;
+mod trouble;
+mod updates;
+mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agent_client_protocol::v1::schema::{
+    CancelNotification, CloseSessionRequest, ContentBlock, ListSessionsRequest, LoadSessionRequest,
+    NewSessionRequest, PromptRequest, ResumeSessionRequest, SessionId, StopReason,
+};
+use bgd_shared::agent::{AgentCheck, Continuation};
+use bgd_shared::error::ErrorKind;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::unix::pipe;
+
+use self::hello::Hello;
+use self::routes::{NotBegun, Routes};
+use self::trouble::{Asked, Meaning, Trouble};
+use self::wire::Wire;
+use super::connection::{Opened, TurnEnd, Updates, Wanted};
+use crate::core::Refusal;
+
+pub use self::lines::LINE_BYTES;
+
+/// How many pages of an agent's list of sessions are looked through for one of them.
+const LIST_PAGES: usize = 32;
+
+/// How long an agent has to list its sessions after a prompt that it could not take.
+const LIST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection by the Agent Client Protocol. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Acp {
+    wire: Wire,
+    routes: Arc<Routes>,
+    hello: Hello,
+}
+
+impl Acp {
+    /// Connects with a program that has just been started, and greets it.
+    ///
+    /// # Errors
+    /// The program does not speak the protocol, or wants somebody to log in first.
+    pub async fn connect(stdin: pipe::Sender, stdout: pipe::Receiver) -> Result<Self, Refusal> {
+        let started = Instant::now();
+        let routes = Arc::new(Routes::default());
+        let wire = Wire::start(stdin, stdout, Arc::clone(&routes))
+            .await
+            .map_err(|trouble| Refusal::new(ErrorKind::AgentUnavailable, trouble.words()))?;
+        let mut hello = hello::greet(&wire).await?;
+        hello.about.started_in_ms = u64::try_from(started.elapsed().as_millis()).ok();
+        Ok(Self { wire, routes, hello })
+    }
+
+    /// Opens a new session, or takes up the wanted one again. Its updates go to this channel from now on, and
+    /// to no earlier one. What the agent plays back of an earlier conversation is not sent.
+    ///
+    /// # Errors
+    /// The session is gone, or the agent has another reason, which is told.
+    pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
+        // The protocol's texts are UTF-8, and a folder that is not the wanted one would be worse than none.
+        let Some(cwd) = wanted.cwd.as_os_str().to_str() else {
+            let message = "this agent can't work in a folder whose name is not UTF-8";
+            return Err(Refusal::new(ErrorKind::Unsupported, message));
+        };
+        let key = match &wanted.session {
+            None => {
+                let key = self.new_session(cwd).await?;
+                self.routes.open(&key, updates, false);
+                key
+            }
+            Some(session) if self.routes.reopen(session, updates.clone()) => Arc::clone(session),
+            Some(session) => {
+                self.take_up(session, cwd).await?;
+                // Until here nobody was told of the session's news, so the replay went nowhere.
+                self.routes.open(session, updates, true);
+                Arc::clone(session)
+            }
+        };
+        Ok(Opened { session: Some(Arc::clone(&key)), key })
+    }
+
+    async fn new_session(&self, cwd: &str) -> Result<Arc<str>, Refusal> {
+        let answer = self.wire.call("session/new", NewSessionRequest::new(cwd), ()).await;
+        let answer = answer.map_err(|trouble| self.refusal("could not begin a session", &trouble))?;
+        answer["sessionId"].as_str().map(Arc::from).ok_or_else(|| {
+            let message = "the agent began a session without saying its name";
+            Refusal::new(ErrorKind::AgentUnavailable, message)
+        })
+    }
+
+    /// Makes the agent hold an earlier session again.
+    async fn take_up(&self, session: &str, cwd: &str) -> Result<(), Refusal> {
+        let id = SessionId::new(session);
+        let answer = match self.hello.about.continuation {
+            Continuation::Resume => {
+                self.wire.call("session/resume", ResumeSessionRequest::new(id, cwd), ()).await
+            }
+            Continuation::Load => self.wire.call("session/load", LoadSessionRequest::new(id, cwd), ()).await,
+            Continuation::None => {
+                let message = "the agent can't take up an earlier conversation, and its process is gone";
+                return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
+            }
+        };
+        let Err(trouble) = answer else { return Ok(()) };
+        let is_gone = match &trouble {
+            Trouble::Gone(_) => false,
+            Trouble::Refused(error) => match trouble::meaning(error, Asked::Session) {
+                Meaning::NoSuchSession => true,
+                Meaning::LoggedOut => false,
+                Meaning::Other => !self.lists(session, Some(cwd)).await,
+            },
+        };
+        if is_gone {
+            let message = format!("its agent has no such session any more: {}", trouble.words());
+            return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
+        }
+        Err(self.refusal("could not take up the session again", &trouble))
+    }
+
+    /// Whether the agent may still have a session: it does not say that all it has are others.
+    async fn lists(&self, session: &str, cwd: Option<&str>) -> bool {
+        if !self.hello.lists {
+            return true;
+        }
+        let mut cursor: Option<String> = None;
+        for _ in 0..LIST_PAGES {
+            let request =
+                ListSessionsRequest::new().cwd(cwd.map(std::path::PathBuf::from)).cursor(cursor.take());
+            let Ok(page) = self.wire.call("session/list", request, ()).await else { return true };
+            let Some(sessions) = page["sessions"].as_array() else { return true };
+            if sessions.iter().any(|entry| entry["sessionId"].as_str() == Some(session)) {
+                return true;
+            }
+            cursor = page["nextCursor"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The same within a bound of time, as the turn that it is asked for is over already.
+    async fn still_lists(&self, session: &str) -> bool {
+        tokio::time::timeout(LIST_PATIENCE, self.lists(session, None)).await.unwrap_or(true)
+    }
+
+    /// Gives a prompt to a session that was opened, and waits until the turn has ended. The session's channel
+    /// has all that was said before the end. If this is dropped before, the agent is told to stop, and a later
+    /// prompt to the session waits until it has.
+    pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
+        let gate = match self.routes.begin(key).await {
+            Ok(gate) => gate,
+            Err(NotBegun::Cancelled) => return TurnEnd::Cancelled,
+            Err(NotBegun::NotOpen) => return TurnEnd::Failed("the session is not open".into()),
+        };
+        let mut turn = Turn { acp: self, key, is_over: false };
+        let request = PromptRequest::new(SessionId::new(&**key), vec![ContentBlock::from(prompt)]);
+        let answer = self.wire.call("session/prompt", request, gate).await;
+        turn.is_over = true;
+        match answer {
+            Ok(answer) => turn_end(&answer),
+            Err(Trouble::Gone(why)) => TurnEnd::Broken(why),
+            Err(Trouble::Refused(error)) => {
+                let words = trouble::words(&error);
+                match trouble::meaning(&error, Asked::Within) {
+                    Meaning::NoSuchSession => {
+                        // The next time it is taken up again, if that is possible.
+                        self.routes.close(key);
+                        TurnEnd::Forgotten(words.into())
+                    }
+                    Meaning::LoggedOut => TurnEnd::LoggedOut(format!("{words}; {}", self.hello.login).into()),
+                    // Some say no more than that something is wrong.
+                    Meaning::Other if !self.still_lists(key).await => {
+                        self.routes.close(key);
+                        TurnEnd::Forgotten(words.into())
+                    }
+                    Meaning::Other => TurnEnd::Failed(words.into()),
+                }
+            }
+        }
+    }
+
+    /// Tells the agent to end the turn of a session, and then calls off the questions of that turn, as the
+    /// protocol demands. [`Self::prompt`] returns when the agent has ended it.
+    #[expect(clippy::unused_async, reason = "every back end has this, and for some it takes time")]
+    pub async fn cancel(&self, key: &Arc<str>) {
+        self.stop(key);
+    }
+
+    fn stop(&self, key: &Arc<str>) {
+        self.routes.cancel(key);
+        self.wire.tell("session/cancel", CancelNotification::new(SessionId::new(&**key)));
+        // After the agent was told: a question that is called off first may end the turn as if nobody had
+        // cancelled it.
+        self.routes.call_off(key);
+    }
+
+    /// A session is not needed any more: its updates go nowhere, and the agent lets go of it if it can.
+    #[expect(clippy::unused_async, reason = "every back end has this, and for some it takes time")]
+    pub async fn forget(&self, key: &Arc<str>) {
+        // If it is wanted again, it is taken up again: elsewhere it may have gone on meanwhile.
+        self.routes.close(key);
+        if self.hello.closes {
+            self.wire.send("session/close", CloseSessionRequest::new(SessionId::new(&**key)));
+        }
+    }
+
+    /// What the agent says of itself.
+    pub fn about(&self) -> AgentCheck {
+        self.hello.about.clone()
+    }
+
+    /// Waits until nothing can be asked of the agent any more, and says why.
+    pub async fn closed(&self) -> Box<str> {
+        self.wire.ended().await
+    }
+
+    /// The answer to a caller whose session could not be opened.
+    fn refusal(&self, what: &str, trouble: &Trouble) -> Refusal {
+        let words = trouble.words();
+        if let Trouble::Refused(error) = trouble
+            && trouble::meaning(error, Asked::Within) == Meaning::LoggedOut
+        {
+            return hello::logged_out(&words, &self.hello.login);
+        }
+        Refusal::new(ErrorKind::AgentUnavailable, format!("{what}: {words}"))
+    }
+}
+
+/// A turn. Dropped before its end, it is stopped.
+struct Turn<'a> {
+    acp: &'a Acp,
+    key: &'a Arc<str>,
+    is_over: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.acp.stop(self.key);
+        }
+        self.acp.routes.end(self.key);
+    }
+}
+
+/// How a turn ended, by the agent's answer to the prompt.
+fn turn_end(answer: &Value) -> TurnEnd {
+    let named = &answer["stopReason"];
+    let failed = |why: &str| TurnEnd::Failed(why.into());
+    match StopReason::deserialize(named) {
+        Ok(StopReason::EndTurn) => TurnEnd::Completed,
+        Ok(StopReason::Cancelled) => TurnEnd::Cancelled,
+        Ok(StopReason::Refusal) => failed("the agent refused to go on (refusal)"),
+        Ok(StopReason::MaxTokens) => {
+            failed("the agent used all the tokens that a turn may have (max_tokens)")
+        }
+        Ok(StopReason::MaxTurnRequests) => {
+            failed("the agent made all the requests that a turn may have (max_turn_requests)")
+        }
+        // The crate says that there may be more.
+        Ok(_) | Err(_) => match named.as_str() {
+            Some(reason) => TurnEnd::Failed(
+                format!("the agent stopped for a reason that is not known here: {reason}").into(),
+            ),
+            None => failed("the agent ended its turn without a reason"),
+        },
+    }
+}

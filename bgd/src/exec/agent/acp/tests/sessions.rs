@@ -1,0 +1,233 @@
+//! The greeting, and sessions: begun, taken up again, gone.
+
+use super::*;
+
+async fn greeted(answer: Value) -> Result<Acp, Refusal> {
+    let (mut agent, stdin, stdout) = pipes();
+    let script = async {
+        let asked = agent.expect("initialize").await;
+        match answer.get("code") {
+            Some(_) => agent.refuse(&asked, answer.clone()).await,
+            None => agent.answer(&asked, answer.clone()).await,
+        }
+    };
+    tokio::join!(Acp::connect(stdin, stdout), script).0
+}
+
+#[tokio::test]
+async fn the_greeting_tells_who_it_is_and_how_it_continues() {
+    let (acp, _agent) = connected(able()).await;
+    let about = acp.about();
+    assert_eq!((about.name.as_deref(), about.version.as_deref()), (Some("Played"), Some("7")));
+    assert_eq!(about.continuation, Continuation::Resume);
+    let (acp, _agent) = connected(json!({"loadSession": true})).await;
+    assert_eq!(acp.about().continuation, Continuation::Load);
+    let acp = greeted(json!({"protocolVersion": 1, "authMethods": 7, "new": {}})).await.unwrap();
+    assert_eq!(acp.about().continuation, Continuation::None);
+    assert_eq!(acp.about().name, None);
+}
+
+#[tokio::test]
+async fn a_program_that_is_no_agent_is_unavailable_and_its_words_are_told() {
+    for (answer, word) in [
+        (json!({"protocolVersion": 2}), "version of the protocol is 2"),
+        (json!({"protocolVersion": "1"}), "\"1\""),
+        (json!("hello"), "null"),
+        (json!({"code": -32601, "message": "Method not found"}), "Method not found"),
+    ] {
+        let refusal = greeted(answer).await.unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::AgentUnavailable);
+        assert!(
+            refusal.message.contains("did not speak ACP") && refusal.message.contains(word),
+            "{refusal:?}"
+        );
+    }
+    let refusal = greeted(json!({"code": -32000, "message": "log in"})).await.unwrap_err();
+    assert_eq!(refusal.kind, ErrorKind::AuthenticationRequired);
+
+    let (mut agent, stdin, stdout) = pipes();
+    let script = async {
+        agent.expect("initialize").await;
+        agent.raw(b"usage: x [--help]\n\n[1]\n").await;
+        drop(agent);
+    };
+    let refusal = tokio::join!(Acp::connect(stdin, stdout), script).0.unwrap_err();
+    assert_eq!(refusal.kind, ErrorKind::AgentUnavailable);
+    assert!(refusal.message.contains("usage: x [--help] / [1]"), "{refusal:?}");
+    assert!(refusal.message.contains("ended"), "{refusal:?}");
+}
+
+/// Opens a session with a script for the agent.
+async fn open(
+    acp: &Acp,
+    session: Option<&str>,
+    script: impl Future<Output = ()>,
+) -> (Result<Opened, Refusal>, mpsc::Receiver<Update>) {
+    let (updates, received) = mpsc::channel(UPDATES);
+    let wanted = wanted(session);
+    (tokio::join!(acp.open(&wanted, updates), script).0, received)
+}
+
+#[tokio::test]
+async fn an_earlier_session_is_resumed_and_then_only_routed_again() {
+    let (acp, mut agent) = connected(able()).await;
+    let (opened, _first) = open(&acp, Some("old"), async {
+        let asked = agent.expect("session/resume").await;
+        assert_eq!(asked.params, json!({"sessionId": "old", "cwd": "/work"}));
+        agent.answer(&asked, json!({})).await;
+    })
+    .await;
+    let key = opened.unwrap().key;
+    let (opened, mut second) = open(&acp, Some("old"), async {}).await;
+    assert_eq!(opened.unwrap().key, key);
+    let script = async {
+        let asked = agent.expect("session/prompt").await;
+        agent.text("old", "hello").await;
+        agent.answer(&asked, json!({"stopReason": "end_turn"})).await;
+    };
+    assert_eq!(tokio::join!(acp.prompt(&key, "go"), script).0, TurnEnd::Completed);
+    assert_eq!(told(&mut second), ["hello"]);
+
+    acp.forget(&key).await;
+    let asked = agent.expect("session/close").await;
+    agent.answer(&asked, json!({})).await;
+    let (opened, _third) = open(&acp, Some("old"), async {
+        let asked = agent.expect("session/resume").await;
+        agent.answer(&asked, json!({})).await;
+    })
+    .await;
+    opened.unwrap();
+}
+
+#[tokio::test]
+async fn the_replay_of_a_load_is_not_shown() {
+    let (acp, mut agent) = connected(json!({"loadSession": true})).await;
+    let (opened, mut received) = open(&acp, Some("old"), async {
+        let asked = agent.expect("session/load").await;
+        assert_eq!(asked.params, json!({"sessionId": "old", "cwd": "/work", "mcpServers": []}));
+        agent.text("old", "long ago").await;
+        agent.answer(&asked, Value::Null).await;
+        agent.text("old", "still long ago").await;
+        // The answer shows that all before it was read.
+        agent.ask(json!(1), "old", &["allow_once"]).await;
+        agent.next().await;
+    })
+    .await;
+    let key = opened.unwrap().key;
+    let script = async {
+        let asked = agent.expect("session/prompt").await;
+        agent.text("old", "now").await;
+        agent.answer(&asked, json!({"stopReason": "end_turn"})).await;
+    };
+    assert_eq!(tokio::join!(acp.prompt(&key, "go"), script).0, TurnEnd::Completed);
+    assert_eq!(told(&mut received), ["now"]);
+
+    // It can't be told to let go. But the conversation may go on elsewhere, so it has to read it again.
+    acp.forget(&key).await;
+    assert!(received.recv().await.is_none());
+    let (opened, _received) = open(&acp, Some("old"), async {
+        let asked = agent.expect("session/load").await;
+        agent.answer(&asked, Value::Null).await;
+    })
+    .await;
+    opened.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_that_is_gone_is_known_by_code_or_words_or_absence() {
+    for (error, pages, expected) in [
+        (json!({"code": -32002, "message": "Resource not found"}), vec![], ErrorKind::SessionExpired),
+        (json!({"code": -32602, "message": "x", "data": "no rollout"}), vec![], ErrorKind::SessionExpired),
+        (
+            json!({"code": -32603, "message": "service failure"}),
+            vec![json!({"sessions": [{"sessionId": "a"}], "nextCursor": "2"}), json!({"sessions": []})],
+            ErrorKind::SessionExpired,
+        ),
+        (
+            json!({"code": -32603, "message": "service failure"}),
+            vec![json!({"sessions": [{"sessionId": "old"}], "nextCursor": "2"})],
+            ErrorKind::AgentUnavailable,
+        ),
+        (json!({"code": -32000, "message": "log in"}), vec![], ErrorKind::AuthenticationRequired),
+    ] {
+        let (acp, mut agent) = connected(able()).await;
+        let (opened, _received) = open(&acp, Some("old"), async {
+            let asked = agent.expect("session/resume").await;
+            agent.refuse(&asked, error.clone()).await;
+            for page in pages {
+                let asked = agent.expect("session/list").await;
+                assert_eq!(asked.params["cwd"], "/work");
+                agent.answer(&asked, page).await;
+            }
+        })
+        .await;
+        let refusal = opened.unwrap_err();
+        assert_eq!(refusal.kind, expected, "{error}: {refusal:?}");
+        assert!(refusal.message.contains(error["message"].as_str().unwrap()), "{refusal:?}");
+        if expected == ErrorKind::SessionExpired {
+            assert_eq!(refusal.hint.as_deref(), Some("submit a new task"));
+        }
+        if expected == ErrorKind::AuthenticationRequired {
+            assert!(refusal.hint.unwrap().contains("Log in by x (run `x login`)"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_continues_nothing_has_no_earlier_session() {
+    let (acp, _agent) = connected(json!({})).await;
+    let (opened, _received) = open(&acp, Some("old"), async {}).await;
+    assert_eq!(opened.unwrap_err().kind, ErrorKind::SessionExpired);
+}
+
+#[tokio::test]
+async fn an_open_that_is_dropped_leaves_no_route() {
+    let (acp, mut agent) = connected(able()).await;
+    let (updates, mut received) = mpsc::channel(UPDATES);
+    let wanted = wanted(Some("old"));
+    let asked = tokio::select! {
+        opened = acp.open(&wanted, updates) => panic!("{opened:?}"),
+        asked = agent.expect("session/resume") => asked,
+    };
+    agent.answer(&asked, json!({})).await;
+    agent.text("old", "nobody's").await;
+    assert!(received.recv().await.is_none());
+    let (opened, mut received) = open(&acp, Some("old"), async {
+        let asked = agent.expect("session/resume").await;
+        agent.answer(&asked, json!({})).await;
+    })
+    .await;
+    opened.unwrap();
+    assert!(told(&mut received).is_empty());
+}
+
+#[test]
+fn words_about_errors_mean_what_they_say() {
+    use agent_client_protocol::Error;
+
+    let error = |code, message: &str, data: Option<Value>| {
+        let error = Error::new(code, message);
+        match data {
+            Some(data) => error.data(data),
+            None => error,
+        }
+    };
+    for (code, message, asked, expected) in [
+        (-32602, "Invalid params: session not found: x", Asked::Within, Meaning::NoSuchSession),
+        (-32603, "no rollout found for this id", Asked::Within, Meaning::NoSuchSession),
+        (-32603, "Unknown session", Asked::Within, Meaning::NoSuchSession),
+        (-32603, "model `x` not found", Asked::Within, Meaning::Other),
+        (-32603, "x does not exist", Asked::Session, Meaning::NoSuchSession),
+        (-32603, "Internal error", Asked::Session, Meaning::Other),
+        (-32603, "Authentication required", Asked::Within, Meaning::LoggedOut),
+        (-32000, "", Asked::Within, Meaning::LoggedOut),
+        (-32002, "", Asked::Within, Meaning::NoSuchSession),
+    ] {
+        assert_eq!(trouble::meaning(&error(code, message, None), asked), expected, "{code} {message}");
+    }
+    assert_eq!(trouble::words(&error(-5, "", None)), "error -5");
+    assert_eq!(trouble::words(&error(-5, "a b", Some(json!("b")))), "a b");
+    assert_eq!(trouble::words(&error(-5, "a", Some(json!({"n": 1})))), "a: {\"n\":1}");
+    let long = trouble::words(&error(-5, &"ä".repeat(5000), None));
+    assert!(long.len() <= 2051 && long.ends_with("ä…"));
+}

@@ -1,0 +1,122 @@
+//! What an agent's errors mean. Agents don't agree on codes, so their words count as well.
+
+use agent_client_protocol::{Error, ErrorCode, is_connection_terminated, is_incoming_transport_closed};
+use serde_json::Value;
+
+/// How much of an agent's words is passed on.
+const WORDS_BYTES: usize = 2 << 10;
+
+/// Why a request has no result.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The connection is over. A sentence says why.
+    Gone(Box<str>),
+    /// The agent answered with an error.
+    Refused(Error),
+}
+
+impl Trouble {
+    /// What there is to say about it.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Gone(why) => why.to_string(),
+            Self::Refused(error) => words(error),
+        }
+    }
+}
+
+/// What an error is about, as far as the daemon treats it differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// The agent does not know the session.
+    NoSuchSession,
+    /// Somebody has to log in first.
+    LoggedOut,
+    /// Anything else; the words are for people.
+    Other,
+}
+
+/// What was asked for when the error came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To take up a session: whatever is missing is the session.
+    Session,
+    /// Something else within a session: a model or a file may be missing as well.
+    Within,
+}
+
+/// Words for something that is missing, in lower case.
+const MISSING: [&str; 8] = [
+    "not found",
+    "no rollout",
+    "no such",
+    "unknown session",
+    "unknown thread",
+    "does not exist",
+    "doesn't exist",
+    "no longer exists",
+];
+
+/// What agents call a conversation, in lower case.
+const CONVERSATIONS: [&str; 4] = ["session", "conversation", "thread", "rollout"];
+
+/// What an error of the agent means.
+pub fn meaning(error: &Error, asked: Asked) -> Meaning {
+    if error.code == ErrorCode::AUTH_REQUIRED {
+        return Meaning::LoggedOut;
+    }
+    if error.code == ErrorCode::RESOURCE_NOT_FOUND {
+        return Meaning::NoSuchSession;
+    }
+    let words = words(error).to_lowercase();
+    let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
+    if words.contains("authentication required") {
+        Meaning::LoggedOut
+    } else if has(&MISSING) && (asked == Asked::Session || has(&CONVERSATIONS)) {
+        Meaning::NoSuchSession
+    } else {
+        Meaning::Other
+    }
+}
+
+/// Whether the error is not the agent's, but says that the connection is over.
+pub fn is_gone(error: &Error) -> bool {
+    is_incoming_transport_closed(error) || is_connection_terminated(error)
+}
+
+/// What the agent says about its error: the message, and the details that many put beside it.
+pub fn words(error: &Error) -> String {
+    let message = error.message.trim();
+    let details = error.data.as_ref().map(details).unwrap_or_default();
+    let details = details.trim();
+    let text = if details.is_empty() || message.contains(details) {
+        message.to_owned()
+    } else if message.is_empty() {
+        details.to_owned()
+    } else {
+        format!("{message}: {details}")
+    };
+    if text.is_empty() { format!("error {}", error.code.value()) } else { bounded(&text, WORDS_BYTES) }
+}
+
+/// The part of an error's data that is for people; all of it if none can be told apart.
+fn details(data: &Value) -> String {
+    if let Value::String(text) = data {
+        return text.clone();
+    }
+    let named = ["details", "message", "reason", "error"].iter().find_map(|name| data.get(name)?.as_str());
+    match named {
+        Some(text) => text.to_owned(),
+        None if data.is_null() => String::new(),
+        None => data.to_string(),
+    }
+}
+
+/// The beginning of a text, with a mark where it was cut.
+pub fn bounded(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    format!("{}…", &text[..end])
+}

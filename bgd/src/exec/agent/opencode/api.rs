@@ -1,0 +1,252 @@
+//! What can be asked of opencode's server, each as a function. Nothing is decided here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::http::{Answer, Http, HttpError, Streamed, escaped};
+use super::wire::{Fault, Health, Message, Permission, Questions, SessionInfo, Status};
+
+/// The longest answer in bytes. A page of messages that is longer is asked for message by message, and a
+/// message that is longer can't be read.
+const ANSWER: usize = 32 << 20;
+
+/// How many messages are asked for at a time. Most looks at a turn need the newest one or two.
+const PAGE: usize = 8;
+
+/// How many pages are read at most; what is older than that is not looked at.
+const PAGES: usize = 1024;
+
+/// How long an answer may take, where the caller has no limit of its own.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why something was not answered as it should be.
+#[derive(Debug)]
+pub enum ApiError {
+    /// There was no answer.
+    Http(HttpError),
+    /// There is no such session, or whatever else was asked for.
+    NotFound(Box<str>),
+    /// It wants a password, or another one.
+    Unauthorized,
+    /// It refuses, and why.
+    Refused(Box<str>),
+    /// The answer is none that is understood.
+    Strange(Box<str>),
+    /// It takes too long.
+    Late,
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(error) => error.fmt(f),
+            Self::NotFound(why) | Self::Refused(why) | Self::Strange(why) => f.write_str(why),
+            Self::Unauthorized => f.write_str("the server wants another password"),
+            Self::Late => write!(f, "no answer within {PATIENCE:?}"),
+        }
+    }
+}
+
+impl From<HttpError> for ApiError {
+    fn from(error: HttpError) -> Self {
+        Self::Http(error)
+    }
+}
+
+/// A server.
+#[derive(Debug)]
+pub struct Api {
+    http: Http,
+}
+
+impl Api {
+    /// The server that these requests go to.
+    pub fn new(http: Http) -> Self {
+        Self { http }
+    }
+
+    /// Whether it is there, and which version it is.
+    pub async fn health(&self) -> Result<Health, ApiError> {
+        patiently(self.get("/global/health")).await
+    }
+
+    /// Its events, of every folder.
+    pub async fn events(&self) -> Result<Streamed, ApiError> {
+        let streamed = patiently(async { Ok(self.http.stream("/global/event").await?) }).await?;
+        match streamed.status {
+            StatusCode::OK => Ok(streamed),
+            StatusCode::UNAUTHORIZED => Err(ApiError::Unauthorized),
+            other => Err(ApiError::Refused(format!("no events: the server answers {other}").into())),
+        }
+    }
+
+    /// Makes a session. There is no time limit: the first one of a folder waits for what the server does
+    /// there.
+    pub async fn create(&self, title: &str, directory: &str) -> Result<SessionInfo, ApiError> {
+        let target = format!("/session?directory={}", escaped(directory));
+        self.post(&target, &json!({ "title": title })).await
+    }
+
+    /// A session that is there already.
+    pub async fn session(&self, id: &str, directory: &str) -> Result<SessionInfo, ApiError> {
+        patiently(self.get(&at("/session", id, "", directory))).await
+    }
+
+    /// Gives a prompt to a session. It comes back at once.
+    pub async fn prompt(&self, on: On<'_>, message: &str, prompt: &str) -> Result<(), ApiError> {
+        let content = json!({ "messageID": message, "parts": [{ "type": "text", "text": prompt }] });
+        patiently(self.tell(&on.target("/prompt_async"), &content)).await
+    }
+
+    /// Ends what a session does.
+    pub async fn abort(&self, on: On<'_>) -> Result<(), ApiError> {
+        patiently(self.tell(&on.target("/abort"), &json!({}))).await
+    }
+
+    /// Which sessions of a folder are at work.
+    pub async fn busy(&self, directory: &str) -> Result<Vec<String>, ApiError> {
+        let target = format!("/session/status?directory={}", escaped(directory));
+        let all: HashMap<String, Status> = patiently(self.get(&target)).await?;
+        Ok(all.into_iter().filter(|(_, status)| status.kind != "idle").map(|(id, _)| id).collect())
+    }
+
+    /// The newest messages of a session in order, back to one of which `knows` is true.
+    pub async fn messages(&self, on: On<'_>, knows: impl Fn(&str) -> bool) -> Result<Vec<Message>, ApiError> {
+        let mut newest_first = Vec::new();
+        let mut before = None;
+        for _ in 0..PAGES {
+            let (page, next) = match self.page(on, PAGE, before.as_deref()).await {
+                Err(ApiError::Http(HttpError::TooLarge(_))) => self.page(on, 1, before.as_deref()).await?,
+                page => page?,
+            };
+            let is_known = page.iter().any(|message| knows(&message.info.id));
+            newest_first.extend(page.into_iter().rev());
+            before = next;
+            if is_known || before.is_none() {
+                break;
+            }
+        }
+        newest_first.reverse();
+        Ok(newest_first)
+    }
+
+    async fn page(
+        &self,
+        on: On<'_>,
+        limit: usize,
+        before: Option<&str>,
+    ) -> Result<(Vec<Message>, Option<String>), ApiError> {
+        let before = before.map(|before| format!("&before={}", escaped(before))).unwrap_or_default();
+        let target = format!("{}&limit={limit}{before}", on.target("/message"));
+        patiently(async {
+            let answer = self.http.ask(Method::GET, &target, None, ANSWER).await?;
+            Ok((understood(&answer)?, answer.next.filter(|next| !next.is_empty())))
+        })
+        .await
+    }
+
+    /// The permissions that wait in a folder. Some of them wait for ever: an abort leaves them there.
+    pub async fn permissions(&self, directory: &str) -> Result<Vec<Permission>, ApiError> {
+        patiently(self.get(&format!("/permission?directory={}", escaped(directory)))).await
+    }
+
+    /// Answers one of them: `once`, `always` or `reject`, with a word to the model.
+    pub async fn permit(
+        &self,
+        id: &str,
+        directory: &str,
+        reply: &str,
+        message: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let mut content = json!({ "reply": reply });
+        if let Some(message) = message {
+            content["message"] = message.into();
+        }
+        patiently(self.tell(&at("/permission", id, "/reply", directory), &content)).await
+    }
+
+    /// The questions that wait in a folder.
+    pub async fn questions(&self, directory: &str) -> Result<Vec<Questions>, ApiError> {
+        patiently(self.get(&format!("/question?directory={}", escaped(directory)))).await
+    }
+
+    /// Answers questions, each with the labels of what was chosen; `None` tells that nobody will.
+    pub async fn answer(
+        &self,
+        id: &str,
+        directory: &str,
+        answers: Option<&[Vec<String>]>,
+    ) -> Result<(), ApiError> {
+        let (verb, content) = match answers {
+            Some(answers) => ("/reply", json!({ "answers": answers })),
+            None => ("/reject", json!({})),
+        };
+        patiently(self.tell(&at("/question", id, verb, directory), &content)).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ApiError> {
+        understood(&self.http.ask(Method::GET, target, None, ANSWER).await?)
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        target: &str,
+        content: &serde_json::Value,
+    ) -> Result<T, ApiError> {
+        understood(&self.http.ask(Method::POST, target, Some(content.to_string()), ANSWER).await?)
+    }
+
+    async fn tell(&self, target: &str, content: &serde_json::Value) -> Result<(), ApiError> {
+        refusal(&self.http.ask(Method::POST, target, Some(content.to_string()), ANSWER).await?)
+    }
+}
+
+/// A session, and the folder that the server keeps it under: without that it looks for it elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct On<'a> {
+    /// Its id.
+    pub session: &'a str,
+    /// Its folder.
+    pub directory: &'a str,
+}
+
+impl On<'_> {
+    fn target(&self, verb: &str) -> String {
+        at("/session", self.session, verb, self.directory)
+    }
+}
+
+fn at(what: &str, id: &str, verb: &str, directory: &str) -> String {
+    format!("{what}/{}{verb}?directory={}", escaped(id), escaped(directory))
+}
+
+async fn patiently<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or(Err(ApiError::Late))
+}
+
+fn understood<T: DeserializeOwned>(answer: &Answer) -> Result<T, ApiError> {
+    refusal(answer)?;
+    serde_json::from_slice(&answer.body)
+        .map_err(|error| ApiError::Strange(format!("the server's answer is not understood: {error}").into()))
+}
+
+fn refusal(answer: &Answer) -> Result<(), ApiError> {
+    if answer.status.is_success() {
+        return Ok(());
+    }
+    let fault: Fault = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let why = match &fault.data.message {
+        Some(_) => fault.words(),
+        None => format!("the server answers {}", answer.status).into(),
+    };
+    Err(match answer.status {
+        StatusCode::NOT_FOUND => ApiError::NotFound(why),
+        StatusCode::UNAUTHORIZED => ApiError::Unauthorized,
+        _ => ApiError::Refused(why),
+    })
+}

@@ -1,0 +1,232 @@
+//! The questions of a session: each is handed on, and its answer given back to the server. A question that
+//! the server does not wait for any more is taken back.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bgd_shared::agent::{InputOption, OptionKind};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::super::connection::{Ask, Update, Updates};
+use super::api::{Api, ApiError};
+use super::wire::{Permission, Questions, bounded};
+
+/// How many questions are remembered, so that they are not asked twice. Beyond, they are all forgotten.
+const SEEN: usize = 4096;
+
+/// How many questions may be open at a time. Those beyond are asked when they are found again.
+const OPEN: usize = 64;
+
+/// How often an answer is given to a server that does not take it.
+const TRIES: u32 = 4;
+
+/// How long is waited before an answer is given again.
+const WAIT: Duration = Duration::from_millis(200);
+
+/// What the model is told when nobody allows what it asks for. With a word it goes on, and can find another
+/// way or say what it lacks; without one the server ends the turn with no answer at all.
+const DENIED: &str = "Nobody is there who could allow this. Go on without it, or say what you could not do.";
+
+/// The option that turns a question of the model's down.
+const DISMISS: &str = "dismiss";
+
+/// How a question ended.
+#[derive(Debug)]
+struct Settled {
+    id: String,
+    /// The server has an answer. Otherwise the question may be found again.
+    answered: bool,
+}
+
+/// The questions of a session.
+#[derive(Debug)]
+pub struct Asks {
+    desk: Desk,
+    seen: HashSet<String>,
+    /// Those that nobody has answered yet. To drop one is to take it back.
+    open: HashMap<String, oneshot::Sender<()>>,
+    jobs: JoinSet<Settled>,
+}
+
+/// What a question needs on its way.
+#[derive(Clone, Debug)]
+struct Desk {
+    api: Arc<Api>,
+    directory: Arc<str>,
+    updates: Updates,
+    /// What the model asked last without getting an answer. It is noted before the server is told, because
+    /// the turn ends by that.
+    unanswered: Arc<Mutex<Option<String>>>,
+}
+
+impl Asks {
+    /// Nothing is asked yet.
+    pub fn new(api: Arc<Api>, directory: Arc<str>, updates: Updates) -> Self {
+        let desk = Desk { api, directory, updates, unanswered: Arc::default() };
+        Self { desk, seen: HashSet::new(), open: HashMap::new(), jobs: JoinSet::new() }
+    }
+
+    /// Asks for a permission, unless it was asked for already.
+    pub fn permission(&mut self, asked: Permission) {
+        if let Some(taken_back) = self.open(&asked.id) {
+            self.jobs.spawn(self.desk.clone().permission(asked, taken_back));
+        }
+    }
+
+    /// Asks what the model wants to know, unless it was asked already.
+    pub fn questions(&mut self, asked: Questions) {
+        if let Some(taken_back) = self.open(&asked.id) {
+            self.jobs.spawn(self.desk.clone().questions(asked, taken_back));
+        }
+    }
+
+    fn open(&mut self, id: &str) -> Option<oneshot::Receiver<()>> {
+        if self.open.len() >= OPEN || self.seen.contains(id) {
+            return None;
+        }
+        if self.seen.len() >= SEEN {
+            self.seen.clear();
+        }
+        self.seen.insert(id.to_owned());
+        let (open, taken_back) = oneshot::channel();
+        self.open.insert(id.to_owned(), open);
+        Some(taken_back)
+    }
+
+    /// The server does not wait for this one any more.
+    pub fn take_back(&mut self, id: &str) {
+        self.open.remove(id);
+    }
+
+    /// The server waits for these and no others.
+    pub fn keep(&mut self, waiting: &HashSet<String>) {
+        let gone = self.open.extract_if(|id, _| !waiting.contains(id));
+        for (id, _) in gone {
+            self.seen.remove(&id);
+        }
+    }
+
+    /// The server waits for none any more.
+    pub fn take_all_back(&mut self) {
+        self.open.clear();
+    }
+
+    /// What the model asked without getting an answer, once.
+    pub fn unanswered(&self) -> Option<String> {
+        self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Waits for the next one that ends. Never comes back while none is left.
+    pub async fn next(&mut self) {
+        match self.jobs.join_next().await {
+            Some(Ok(settled)) => {
+                self.open.remove(&settled.id);
+                if !settled.answered {
+                    self.seen.remove(&settled.id);
+                }
+            }
+            Some(Err(error)) => tracing::warn!(%error, "a question of an opencode server was dropped"),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What became of a question.
+enum Chosen {
+    /// Somebody chose this.
+    Option(String),
+    /// Nobody will answer.
+    Nothing,
+    /// The server does not wait for it any more.
+    TakenBack,
+}
+
+impl Desk {
+    async fn permission(self, asked: Permission, mut taken_back: oneshot::Receiver<()>) -> Settled {
+        let mut always = "Always allow".to_owned();
+        if !asked.always.is_empty() {
+            always.push(' ');
+            always.push_str(&bounded(&asked.always.join(", ")));
+        }
+        let options = vec![
+            option("once", "Allow once", OptionKind::AllowOnce),
+            option("always", &always, OptionKind::AllowAlways),
+            option("reject", "Reject", OptionKind::RejectOnce),
+        ];
+        let question = bounded(&format!("{}: {}", asked.action, asked.patterns.join(", ")));
+        let chosen = match self.ask(question.into(), options, &mut taken_back).await {
+            Chosen::Option(chosen) => Some(chosen),
+            Chosen::Nothing => None,
+            Chosen::TakenBack => return Settled { id: asked.id, answered: true },
+        };
+        let (reply, message) = match chosen.as_deref() {
+            Some(chosen @ ("once" | "always" | "reject")) => (chosen, None),
+            Some(_) | None => ("reject", Some(DENIED)),
+        };
+        let give = || self.api.permit(&asked.id, &self.directory, reply, message);
+        let answered = insistently(give).await;
+        Settled { id: asked.id, answered }
+    }
+
+    async fn questions(self, asked: Questions, mut taken_back: oneshot::Receiver<()>) -> Settled {
+        let mut answers = Vec::new();
+        for question in &asked.list {
+            let choices = question.options.iter().map(|choice| choice.label.as_str());
+            let mut options: Vec<InputOption> =
+                choices.map(|label| option(label, label, OptionKind::Other)).collect();
+            options.push(option(DISMISS, "Dismiss", OptionKind::RejectOnce));
+            match self.ask(bounded(&question.question).into(), options, &mut taken_back).await {
+                Chosen::Option(chosen) if question.options.iter().any(|choice| choice.label == chosen) => {
+                    answers.push(vec![chosen]);
+                }
+                Chosen::Option(_) => break,
+                Chosen::Nothing => {
+                    let words = bounded(&question.question).into();
+                    *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+                    break;
+                }
+                Chosen::TakenBack => return Settled { id: asked.id, answered: true },
+            }
+        }
+        let all = (answers.len() == asked.list.len()).then_some(answers.as_slice());
+        let answered = insistently(|| self.api.answer(&asked.id, &self.directory, all)).await;
+        Settled { id: asked.id, answered }
+    }
+
+    async fn ask(
+        &self,
+        question: String,
+        options: Vec<InputOption>,
+        taken_back: &mut oneshot::Receiver<()>,
+    ) -> Chosen {
+        let (answer, chosen) = oneshot::channel();
+        let asking = async {
+            // Where nobody listens, the answer's other end goes with the question.
+            let _ = self.updates.send(Update::Ask(Ask { question, options, answer })).await;
+            chosen.await.ok().flatten()
+        };
+        tokio::select! {
+            biased;
+            _ = taken_back => Chosen::TakenBack,
+            chosen = asking => chosen.map_or(Chosen::Nothing, Chosen::Option),
+        }
+    }
+}
+
+fn option(id: &str, name: &str, kind: OptionKind) -> InputOption {
+    InputOption { id: id.to_owned(), name: name.to_owned(), kind }
+}
+
+/// Gives an answer until the server has taken it, or does not wait for it any more.
+async fn insistently<W: Future<Output = Result<(), ApiError>>>(mut give: impl FnMut() -> W) -> bool {
+    for try_number in 1..=TRIES {
+        match give().await {
+            Ok(()) | Err(ApiError::NotFound(_)) => return true,
+            Err(error) => tracing::debug!(%error, try_number, "an opencode server does not take an answer"),
+        }
+        tokio::time::sleep(WAIT * try_number).await;
+    }
+    false
+}

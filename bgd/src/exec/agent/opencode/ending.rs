@@ -1,0 +1,125 @@
+//! How a turn ended, by the last message of it. No I/O.
+
+use super::super::connection::TurnEnd;
+use super::wire::{Fault, Message};
+
+/// The last message of a turn so far.
+#[derive(Debug)]
+pub struct Last {
+    id: String,
+    error: Option<Fault>,
+    completed: bool,
+    finish: Option<String>,
+    /// A tool of its has failed, which is how a denied permission ends a turn.
+    tool_failed: bool,
+}
+
+impl Last {
+    /// What matters of a message.
+    pub fn of(message: &Message) -> Self {
+        let mut states = message.parts.iter().filter_map(|part| part.state.as_ref());
+        Self {
+            id: message.info.id.clone(),
+            error: message.info.error.clone(),
+            completed: message.info.time.completed.is_some(),
+            finish: message.info.finish.clone(),
+            tool_failed: states.any(|state| state.status == "error"),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether nothing will be added to it.
+    pub fn is_done(&self) -> bool {
+        self.error.is_some() || self.completed
+    }
+
+    /// How the turn ended that ended with it: whether we told it to end, and what it asked that nobody
+    /// answered, are known from elsewhere.
+    pub fn end(&self, cancelled: bool, unanswered: Option<&str>) -> TurnEnd {
+        if let Some(fault) = &self.error {
+            return of_fault(fault);
+        }
+        let failed = |why: &str| TurnEnd::Failed(why.into());
+        match (self.finish.as_deref(), unanswered) {
+            (Some("length"), _) => failed("the answer reached the model's limit of length"),
+            (Some("content-filter"), _) => failed("the model refused to answer"),
+            (Some("error"), _) => failed("the model failed"),
+            (Some("tool-calls") | None, _) if cancelled => TurnEnd::Cancelled,
+            (Some("tool-calls"), Some(question)) => {
+                TurnEnd::Failed(format!("it asked a question that nobody answered: {question}").into())
+            }
+            // Somebody denied what it wanted to do, and has the word now, as at the end of every turn.
+            (Some("tool-calls"), None) if self.tool_failed => TurnEnd::Completed,
+            (Some("tool-calls"), None) => failed("it stopped in the middle of its work, after a tool"),
+            (None, _) => failed("it was stopped before it answered"),
+            (Some(_), _) => TurnEnd::Completed,
+        }
+    }
+}
+
+/// How a turn ended that ended with an error.
+pub fn of_fault(fault: &Fault) -> TurnEnd {
+    match fault.name.as_str() {
+        "MessageAbortedError" => TurnEnd::Cancelled,
+        "ProviderAuthError" => TurnEnd::LoggedOut(fault.words()),
+        // A key that the model's server does not take is as good as none.
+        _ if fault.data.status == Some(401) => TurnEnd::LoggedOut(fault.words()),
+        _ => TurnEnd::Failed(fault.words()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn last(more: &Value, parts: &Value) -> Last {
+        let mut info = json!({ "id": "a", "role": "assistant", "parentID": "u" });
+        info.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Last::of(&serde_json::from_value(json!({ "info": info, "parts": parts })).unwrap())
+    }
+
+    fn finished(finish: &str) -> Last {
+        last(&json!({ "time": { "completed": 12 }, "finish": finish }), &json!([]))
+    }
+
+    #[test]
+    fn an_error_ends_the_turn_by_its_name() {
+        let end = |name: &str, status: u16| {
+            let error = json!({ "name": name, "data": { "message": "why", "statusCode": status } });
+            let last = last(&json!({ "error": error }), &json!([]));
+            assert!(last.is_done());
+            last.end(false, None)
+        };
+        assert_eq!(end("MessageAbortedError", 0), TurnEnd::Cancelled);
+        assert_eq!(end("ProviderAuthError", 0), TurnEnd::LoggedOut("ProviderAuthError: why".into()));
+        assert_eq!(end("APIError", 401), TurnEnd::LoggedOut("APIError: why".into()));
+        assert_eq!(end("APIError", 400), TurnEnd::Failed("APIError: why".into()));
+    }
+
+    #[test]
+    fn what_stopped_without_a_word_is_no_success() {
+        for finish in ["length", "content-filter", "error", "tool-calls"] {
+            assert!(matches!(finished(finish).end(false, None), TurnEnd::Failed(_)), "{finish}");
+        }
+        assert_eq!(finished("stop").end(false, None), TurnEnd::Completed);
+        assert_eq!(finished("tool-calls").end(true, None), TurnEnd::Cancelled);
+        let stopped = last(&json!({ "time": { "completed": 12 } }), &json!([]));
+        assert!(matches!(stopped.end(false, None), TurnEnd::Failed(_)));
+        assert_eq!(stopped.end(true, None), TurnEnd::Cancelled);
+    }
+
+    #[test]
+    fn a_denied_tool_hands_the_word_back() {
+        let denied = json!({ "time": { "completed": 12 }, "finish": "tool-calls" });
+        let tool = json!([{ "id": "p", "type": "tool", "tool": "bash", "state": { "status": "error" } }]);
+        let denied = last(&denied, &tool);
+        assert_eq!(denied.end(false, None), TurnEnd::Completed);
+        assert!(matches!(denied.end(false, Some("Which?")), TurnEnd::Failed(why) if why.contains("Which?")));
+    }
+}

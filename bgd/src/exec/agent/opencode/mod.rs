@@ -1,0 +1,238 @@
+//! opencode's own server, over HTTP: any number of sessions, each with a task of its own, and one stream of
+//! events for all of them. Nothing is asked while no turn runs.
+//!
+//! `turn`, `ending` and `text` decide, without I/O; `session`, `follow` and `asks` act; `api`, `http` and `wire` know
+//! how the server is spoken to. The stream of events may break at any time without a word being lost.
+
+mod api;
+mod asks;
+mod ending;
+mod follow;
+mod http;
+#[cfg(test)]
+mod scripted;
+mod session;
+#[cfg(test)]
+mod suite;
+mod text;
+mod turn;
+mod wire;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bgd_shared::agent::{AgentCheck, Continuation};
+use bgd_shared::error::ErrorKind;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::api::{Api, ApiError, On};
+use self::follow::Routes;
+use self::http::{Http, Job};
+use self::session::{Order, Parts, Session, Stop, Timing};
+use super::connection::{Opened, TurnEnd, Updates, Wanted};
+use crate::core::Refusal;
+
+/// How many prompts of a session may wait. The daemon gives one at a time.
+const ORDERS: usize = 4;
+
+/// How long the first events may take to come. They are asked for again anyway.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// A connection to opencode's server.
+#[derive(Debug)]
+pub struct Opencode {
+    api: Arc<Api>,
+    routes: Arc<Routes>,
+    sessions: Mutex<HashMap<Arc<str>, Handle>>,
+    gone: watch::Receiver<Option<Box<str>>>,
+    version: Option<String>,
+    took: Duration,
+    timing: Timing,
+    _follower: Job,
+}
+
+/// A session from outside.
+#[derive(Debug)]
+struct Handle {
+    directory: Arc<str>,
+    orders: mpsc::Sender<Order>,
+    stop: Arc<Stop>,
+    _work: Job,
+}
+
+impl Opencode {
+    /// Connects to a server that listens at this address, with its password if it has one, and follows its
+    /// events from now on.
+    ///
+    /// # Errors
+    /// The address is none, or no opencode server answers there.
+    pub async fn connect(url: &str, password: Option<&str>) -> Result<Self, Refusal> {
+        Self::connect_timed(url, password, Timing::default()).await
+    }
+
+    async fn connect_timed(url: &str, password: Option<&str>, timing: Timing) -> Result<Self, Refusal> {
+        let began = Instant::now();
+        let http = Http::new(url, password).map_err(|why| unavailable(&why))?;
+        let api = Arc::new(Api::new(http));
+        let health = api.health().await.map_err(|error| unavailable(&error))?;
+        let routes = Arc::new(Routes::default());
+        let (leave, gone) = watch::channel(None);
+        let (greet, greeted) = oneshot::channel();
+        let following = follow::follow(Arc::clone(&api), Arc::clone(&routes), timing.waits, greet);
+        let follower = Job::start(async move {
+            let why = following.await;
+            leave.send_replace(Some(why));
+            // The word stays readable as long as anybody may ask for it.
+            leave.closed().await;
+        });
+        // Without events a turn is found to be over by the polls, so this is no reason to refuse.
+        let _ = tokio::time::timeout(GREETING, greeted).await;
+        Ok(Self {
+            api,
+            routes,
+            sessions: Mutex::default(),
+            gone,
+            version: health.version,
+            took: began.elapsed(),
+            timing,
+            _follower: follower,
+        })
+    }
+
+    /// Opens a new session, or takes up the wanted one again. Its updates go to this channel from now on.
+    ///
+    /// # Errors
+    /// The session is gone, or the server does not make one.
+    pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
+        let cwd = std::str::from_utf8(wanted.cwd.as_bytes()).map_err(|_| {
+            Refusal::new(ErrorKind::Unsupported, "an opencode server only works in folders named in UTF-8")
+        })?;
+        let opened = match &wanted.session {
+            Some(session) => self.api.session(session, cwd).await,
+            // A session without a title costs a request to the model for one.
+            None => match &wanted.title {
+                Some(title) => self.api.create(title, cwd).await,
+                None => self.api.create(&format!("bgd {}", wanted.task), cwd).await,
+            },
+        };
+        let info = opened.map_err(|error| match (&error, &wanted.session) {
+            // The server has another error for what does not even look like an id of its own.
+            (ApiError::NotFound(_), Some(_)) => expired(),
+            (ApiError::Refused(_), Some(session)) if !session.starts_with("ses") => expired(),
+            (error, _) => unavailable(error),
+        })?;
+        let directory = if info.directory.is_empty() { cwd } else { &info.directory };
+        let key: Arc<str> = info.id.into();
+        self.add(Arc::clone(&key), directory.into(), updates);
+        Ok(Opened { session: Some(Arc::clone(&key)), key })
+    }
+
+    fn add(&self, key: Arc<str>, directory: Arc<str>, updates: Updates) {
+        // An earlier task of this session ends first, so that none of its updates comes afterwards.
+        self.forget(&key);
+        let (orders, receiver) = mpsc::channel(ORDERS);
+        let stop = Arc::new(Stop::default());
+        let session = Session::new(Parts {
+            api: Arc::clone(&self.api),
+            routes: Arc::clone(&self.routes),
+            id: Arc::clone(&key),
+            directory: Arc::clone(&directory),
+            updates,
+            signals: self.routes.add(Arc::clone(&key)),
+            orders: receiver,
+            stop: Arc::clone(&stop),
+            gone: self.gone.clone(),
+            timing: self.timing,
+        });
+        let handle = Handle { directory, orders, stop, _work: Job::start(session.run()) };
+        self.sessions().insert(key, handle);
+    }
+
+    /// Gives a prompt to a session that was opened, and waits until the turn has ended. Everything that the
+    /// turn told is in the session's channel then.
+    pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
+        let found = self.sessions().get(key).map(|handle| (handle.orders.clone(), Arc::clone(&handle.stop)));
+        let lost = || TurnEnd::Failed("the session was closed".into());
+        let Some((orders, stop)) = found else { return lost() };
+        stop.told.store(false, Ordering::Relaxed);
+        let (reply, end) = oneshot::channel();
+        if orders.send(Order { prompt: prompt.to_owned(), reply }).await.is_err() {
+            return lost();
+        }
+        end.await.unwrap_or_else(|_| lost())
+    }
+
+    /// Tells the server to end the turn of a session. [`Self::prompt`] returns when it has.
+    pub async fn cancel(&self, key: &Arc<str>) {
+        let found =
+            self.sessions().get(key).map(|handle| (Arc::clone(&handle.directory), Arc::clone(&handle.stop)));
+        let Some((directory, stop)) = found else { return };
+        stop.told.store(true, Ordering::Relaxed);
+        // A look finds out what came of it, also when this is dropped before the server has answered.
+        stop.look.notify_one();
+        if let Err(error) = self.api.abort(On { session: key, directory: &directory }).await {
+            tracing::debug!(session = %key, %error, "cannot cancel");
+        }
+        stop.look.notify_one();
+    }
+
+    /// A session is not needed any more: its updates go nowhere.
+    pub fn forget(&self, key: &Arc<str>) {
+        self.routes.remove(key);
+        self.sessions().remove(key);
+    }
+
+    /// What the server says of itself.
+    pub fn about(&self) -> AgentCheck {
+        AgentCheck {
+            name: Some("opencode".to_owned()),
+            version: self.version.clone(),
+            continuation: Continuation::Resume,
+            started_in_ms: u64::try_from(self.took.as_millis()).ok(),
+        }
+    }
+
+    /// Waits until the server is gone for good, and says how that showed. Events that end and come again
+    /// are not that.
+    pub async fn closed(&self) -> Box<str> {
+        follow::told(self.gone.clone()).await
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, Handle>> {
+        // Nothing is done with it that could leave it half changed.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The address in a line that a started server prints, if it is one.
+pub fn address(line: &str) -> Option<String> {
+    let (_, behind) = line.split_once("listening on ")?;
+    let address = behind.split_whitespace().next()?;
+    Http::new(address, None).is_ok().then(|| address.to_owned())
+}
+
+fn expired() -> Refusal {
+    Refusal::new(ErrorKind::SessionExpired, "its agent has no such session any more")
+        .hint("submit a new task")
+}
+
+fn unavailable(why: &dyn fmt::Display) -> Refusal {
+    Refusal::new(ErrorKind::AgentUnavailable, format!("opencode's server: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn the_line_of_a_started_server_has_its_address() {
+        let line = "opencode server listening on http://127.0.0.1:4096\n";
+        assert_eq!(address(line).as_deref(), Some("http://127.0.0.1:4096"));
+        assert_eq!(address("Warning: OPENCODE_SERVER_PASSWORD is not set; server is unsecured."), None);
+        assert_eq!(address("listening on "), None);
+        assert_eq!(address("listening on nothing"), None);
+    }
+}

@@ -1,0 +1,466 @@
+//! A session: a task of its own that takes its events as they come and looks at the truth when it may have
+//! changed, until the turn that it was given is over. After that it still passes on what comes late.
+//!
+//! Events only say when to look. Whether a turn is over is decided by the messages that a look has read,
+//! and while a turn runs there is a look every few seconds, whatever the events say.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::super::connection::{TurnEnd, Update, Updates};
+use super::api::{Api, ApiError, On};
+use super::asks::Asks;
+use super::follow::{self, Routes, Signal};
+use super::http::HttpError;
+use super::turn::{News, Sight, Turn};
+use super::wire::{Event, Fault, FaultData, Message};
+
+/// How often in a row a look may fail before the turn is given up.
+const LOOKS: u32 = 12;
+
+/// The time between two looks that events ask for. The second idle event of a turn, which follows the first
+/// at once, then costs at most one look more.
+const BREATH: Duration = Duration::from_millis(30);
+
+/// How many generations of subagents are looked through for the session of a question.
+const GENERATIONS: usize = 4;
+
+/// How many sessions are remembered as none of ours.
+const STRANGERS: usize = 1024;
+
+/// How long things take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// The time between two looks while a turn runs.
+    pub poll: Duration,
+    /// How long a session may seem idle with an answer that is not complete.
+    pub grace: Duration,
+    /// How long a prompt may lie there with nothing being done.
+    pub stall: Duration,
+    /// The first and the longest wait before the events are asked for again.
+    pub waits: [Duration; 2],
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let [poll, grace, stall] = [5, 3, 60].map(Duration::from_secs);
+        Self { poll, grace, stall, waits: [Duration::from_millis(100), poll] }
+    }
+}
+
+/// A prompt, and where the end of its turn goes.
+#[derive(Debug)]
+pub struct Order {
+    /// What the agent is told.
+    pub prompt: String,
+    /// Dropping the other end gives the turn up.
+    pub reply: oneshot::Sender<TurnEnd>,
+}
+
+/// How a turn is told to end.
+#[derive(Debug, Default)]
+pub struct Stop {
+    /// It was told.
+    pub told: AtomicBool,
+    /// There is reason to look.
+    pub look: Notify,
+}
+
+/// What a session needs.
+#[derive(Debug)]
+pub struct Parts {
+    /// The server.
+    pub api: Arc<Api>,
+    /// Where its events come from.
+    pub routes: Arc<Routes>,
+    /// Its id.
+    pub id: Arc<str>,
+    /// The folder that the server keeps it under.
+    pub directory: Arc<str>,
+    /// Where what it tells goes.
+    pub updates: Updates,
+    /// Its events.
+    pub signals: mpsc::Receiver<Signal>,
+    /// Its prompts.
+    pub orders: mpsc::Receiver<Order>,
+    /// How it is told to end a turn.
+    pub stop: Arc<Stop>,
+    /// Whether the server is gone, and why.
+    pub gone: watch::Receiver<Option<Box<str>>>,
+    /// How long things take.
+    pub timing: Timing,
+}
+
+/// A session at work.
+#[derive(Debug)]
+pub struct Session {
+    parts: Parts,
+    asks: Asks,
+    /// The turn that runs, or ran last.
+    turn: Option<Turn>,
+    /// Where the end of the turn goes that runs.
+    reply: Option<oneshot::Sender<TurnEnd>>,
+    /// When there is the next look.
+    due: Instant,
+    looked: Instant,
+    /// Events are missing: none is taken before a look has found what they said.
+    stale: bool,
+    /// What waits for an answer is asked for as well.
+    thorough: bool,
+    failures: u32,
+    /// The turn was cancelled before it began, as far as could be seen. If it begins all the same, it is
+    /// cancelled again.
+    may_begin: bool,
+    strangers: HashSet<String>,
+}
+
+/// What a look has found.
+struct Truth {
+    busy: Vec<String>,
+    messages: Vec<Message>,
+}
+
+impl Session {
+    /// A session that is given no prompt yet.
+    pub fn new(parts: Parts) -> Self {
+        let asks = Asks::new(Arc::clone(&parts.api), parts.directory.clone(), parts.updates.clone());
+        let now = Instant::now();
+        Self {
+            parts,
+            asks,
+            turn: None,
+            reply: None,
+            due: now,
+            looked: now,
+            stale: false,
+            thorough: false,
+            failures: 0,
+            may_begin: false,
+            strangers: HashSet::new(),
+        }
+    }
+
+    /// Works until nobody can give it a prompt any more.
+    pub async fn run(mut self) {
+        let gone = follow::told(self.parts.gone.clone());
+        let mut gone = std::pin::pin!(gone);
+        loop {
+            let runs = self.reply.is_some();
+            tokio::select! {
+                biased;
+                order = self.parts.orders.recv() => match order {
+                    Some(order) => self.start(order).await,
+                    None => return,
+                },
+                () = given_up(&mut self.reply), if runs => self.over(),
+                why = &mut gone, if runs => self.finish(TurnEnd::Broken(why)),
+                () = self.parts.stop.look.notified() => self.hurry(),
+                () = tokio::time::sleep_until(self.due), if runs => self.look().await,
+                () = self.asks.next() => {}
+                signal = self.parts.signals.recv(), if !self.stale => match signal {
+                    Some(Signal::Event(event)) => self.event(*event).await,
+                    Some(Signal::Gap) => self.lose_track(),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn on(&self) -> On<'_> {
+        On { session: &self.parts.id, directory: &self.parts.directory }
+    }
+
+    /// Gives the session a prompt. A turn that still ran is left to itself.
+    async fn start(&mut self, order: Order) {
+        self.over();
+        let id = message_id();
+        let began = Instant::now();
+        let mut turn = Turn::new(id.clone(), began.into_std());
+        match self.give(&id, &order.prompt).await {
+            Ok(()) => {}
+            // It may have arrived. It is not sent again: the server would take the same message twice.
+            Err(error @ (ApiError::Late | ApiError::Http(HttpError::Broken(_)))) => {
+                turn.complain(began.into_std(), fault(format!("the prompt was not answered: {error}")));
+            }
+            Err(ApiError::NotFound(why)) => return drop(order.reply.send(TurnEnd::Forgotten(why))),
+            // Nothing was sent, so another server may be given the same prompt.
+            Err(error @ ApiError::Http(HttpError::Unreachable(_))) => {
+                return drop(order.reply.send(TurnEnd::Broken(error.to_string().into())));
+            }
+            Err(error) => {
+                let why = format!("the server does not take the prompt: {error}");
+                return drop(order.reply.send(TurnEnd::Failed(why.into())));
+            }
+        }
+        self.turn = Some(turn);
+        self.reply = Some(order.reply);
+        self.failures = 0;
+        self.may_begin = false;
+        self.thorough = false;
+        self.due = Instant::now() + self.parts.timing.poll;
+    }
+
+    async fn give(&self, id: &str, prompt: &str) -> Result<(), ApiError> {
+        let given = self.parts.api.prompt(self.on(), id, prompt).await;
+        match given {
+            // Nothing was sent, so this is the same as the first time.
+            Err(ApiError::Http(HttpError::Unreachable(_))) => {
+                tokio::time::sleep(BREATH).await;
+                self.parts.api.prompt(self.on(), id, prompt).await
+            }
+            given => given,
+        }
+    }
+
+    /// Events are missing.
+    fn lose_track(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            turn.lose_track();
+        }
+        // Nothing is asked for the sake of a turn that is over: what comes late is whole by itself.
+        if self.reply.is_some() {
+            self.stale = true;
+            self.thorough = true;
+            self.failures = 0;
+            self.due = Instant::now();
+        }
+    }
+
+    async fn event(&mut self, event: Event) {
+        let runs = self.reply.is_some();
+        let Some(turn) = &mut self.turn else { return };
+        let news = match event {
+            Event::Message(info) => {
+                let news = turn.on_message(&info);
+                if news.is_some() && std::mem::take(&mut self.may_begin) {
+                    self.abort().await;
+                }
+                news
+            }
+            Event::Busy => {
+                turn.on_busy();
+                None
+            }
+            Event::Part(part) => turn.on_part(&part),
+            Event::Delta(delta) => turn.on_delta(&delta),
+            Event::Idle | Event::Deleted => {
+                self.hurry();
+                None
+            }
+            Event::Fault(fault) => {
+                turn.complain(Instant::now().into_std(), fault);
+                self.hurry();
+                None
+            }
+            Event::Permission(asked) if runs => {
+                self.asks.permission(asked);
+                None
+            }
+            Event::Questions(asked) if runs => {
+                self.asks.questions(asked);
+                None
+            }
+            Event::Answered(id) => {
+                self.asks.take_back(&id);
+                None
+            }
+            Event::Permission(_) | Event::Questions(_) | Event::Child(_) => None,
+        };
+        self.tell(news).await;
+    }
+
+    async fn tell(&self, news: impl IntoIterator<Item = News>) {
+        for news in news {
+            // Where nobody listens any more, nothing needs to be told.
+            let _ = match news {
+                News::Text(text) => self.parts.updates.send(Update::Text(text)).await.is_ok(),
+                News::Tool(name) => self.parts.updates.send(Update::Tool(name)).await.is_ok(),
+                // Those who have much to read know that it moves.
+                News::Moved => self.parts.updates.try_send(Update::Moved).is_ok(),
+            };
+        }
+    }
+
+    /// There is reason to look.
+    fn hurry(&mut self) {
+        if self.reply.is_some() {
+            self.due = self.due.min(Instant::now().max(self.looked + BREATH));
+        }
+    }
+
+    /// Reads the truth, tells what is new in it, and ends the turn if it is over.
+    async fn look(&mut self) {
+        let Some(turn) = &self.turn else { return };
+        let had_begun = turn.has_begun();
+        let is_poll = self.thorough || self.looked.elapsed() >= self.parts.timing.poll;
+        let found = self.read(turn).await;
+        self.looked = Instant::now();
+        match found {
+            Ok(truth) => {
+                self.failures = 0;
+                self.stale = false;
+                self.thorough = false;
+                self.take(&truth, had_begun).await;
+                if is_poll && self.reply.is_some() {
+                    self.find_asks(&truth.busy).await;
+                }
+            }
+            Err(ApiError::NotFound(why)) => self.finish(TurnEnd::Forgotten(why)),
+            Err(error) => {
+                self.failures += 1;
+                self.due = self.looked + (BREATH * (1 << self.failures.min(8))).min(self.parts.timing.poll);
+                tracing::debug!(session = %self.parts.id, %error, "cannot read an opencode session");
+                if self.failures >= LOOKS {
+                    self.finish(TurnEnd::Failed(format!("the session can't be read: {error}").into()));
+                }
+            }
+        }
+    }
+
+    /// What is asked first must not be later than what is asked second: a session that was idle then has
+    /// written all of its messages now.
+    async fn read(&self, turn: &Turn) -> Result<Truth, ApiError> {
+        let busy = self.parts.api.busy(&self.parts.directory).await?;
+        let messages = self.parts.api.messages(self.on(), |message| turn.knows(message)).await?;
+        Ok(Truth { busy, messages })
+    }
+
+    async fn take(&mut self, truth: &Truth, had_begun: bool) {
+        let Some(turn) = &mut self.turn else { return };
+        let news = turn.read(&truth.messages);
+        if let Some(question) = self.asks.unanswered() {
+            turn.nobody_answered(question);
+        }
+        let timing = self.parts.timing;
+        let sight = Sight {
+            busy: truth.busy.iter().any(|busy| **busy == *self.parts.id),
+            had_begun,
+            now: self.looked.into_std(),
+            cancelled: self.parts.stop.told.load(Ordering::Relaxed),
+            grace: timing.grace,
+            stall: timing.stall,
+        };
+        let end = turn.judge(&sight);
+        let (last, turn_has_begun) = (turn.last().map(str::to_owned), turn.has_begun());
+        self.tell(news).await;
+        if let Some(end) = end {
+            self.may_begin = sight.cancelled && !turn_has_begun;
+            tracing::debug!(session = %self.parts.id, last, ?end, "the turn is over");
+            return self.finish(end);
+        }
+        let wait = match (sight.busy, turn_has_begun && !had_begun) {
+            (true, _) => timing.poll,
+            // It may well be over, but that it seemed idle was found too early to say so.
+            (false, true) => BREATH,
+            (false, false) => timing.poll.min(timing.grace / 4),
+        };
+        self.due = self.looked + wait;
+        if sight.busy && sight.cancelled && self.reply.is_some() {
+            // An abort that came before the server began with the prompt has ended nothing.
+            self.abort().await;
+        }
+    }
+
+    async fn abort(&self) {
+        if let Err(error) = self.parts.api.abort(self.on()).await {
+            tracing::debug!(session = %self.parts.id, %error, "cannot cancel");
+        }
+    }
+
+    /// Finds the questions whose events were lost.
+    async fn find_asks(&mut self, busy: &[String]) {
+        let api = Arc::clone(&self.parts.api);
+        let directory = self.parts.directory.clone();
+        let (permissions, questions) = (api.permissions(&directory).await, api.questions(&directory).await);
+        let (Ok(permissions), Ok(questions)) = (permissions, questions) else { return };
+        let waiting = permissions.iter().map(|asked| asked.id.clone());
+        self.asks.keep(&waiting.chain(questions.iter().map(|asked| asked.id.clone())).collect());
+        for asked in permissions {
+            let message = asked.tool.as_ref().map(|tool| tool.message.clone());
+            if self.is_ours(&asked.session, message.as_deref(), busy).await {
+                self.asks.permission(asked);
+            }
+        }
+        for asked in questions {
+            let message = asked.tool.as_ref().map(|tool| tool.message.clone());
+            if self.is_ours(&asked.session, message.as_deref(), busy).await {
+                self.asks.questions(asked);
+            }
+        }
+    }
+
+    /// Whether a question that was found is one of this turn. The server also keeps those of turns that
+    /// were aborted.
+    async fn is_ours(&mut self, session: &str, message: Option<&str>, busy: &[String]) -> bool {
+        if session == &*self.parts.id {
+            let is_of_turn = |turn: &Turn| message.is_none_or(|message| turn.has(message));
+            return self.turn.as_ref().is_some_and(is_of_turn);
+        }
+        if !busy.iter().any(|busy| busy == session) || self.strangers.contains(session) {
+            return false;
+        }
+        let mut generations = vec![session.to_owned()];
+        while let Some(youngest) = generations.last().filter(|_| generations.len() <= GENERATIONS) {
+            if let Some(root) = self.parts.routes.root(youngest) {
+                for child in &generations {
+                    self.parts.routes.adopt(child.clone(), &root);
+                }
+                return root == self.parts.id;
+            }
+            match self.parts.api.session(youngest, &self.parts.directory).await {
+                Ok(info) => match info.parent {
+                    Some(parent) => generations.push(parent),
+                    None => break,
+                },
+                Err(_) => return false,
+            }
+        }
+        if self.strangers.len() < STRANGERS {
+            self.strangers.insert(session.to_owned());
+        }
+        false
+    }
+
+    /// The turn is over. All that it told is in the channel.
+    fn finish(&mut self, end: TurnEnd) {
+        let reply = self.reply.take();
+        self.over();
+        if let Some(reply) = reply {
+            // Whoever gave it up does not want to know.
+            let _ = reply.send(end);
+        }
+    }
+
+    /// No turn runs any more.
+    fn over(&mut self) {
+        self.reply = None;
+        self.stale = false;
+        self.asks.take_all_back();
+    }
+}
+
+/// Waits until nobody waits for the end of the turn any more.
+async fn given_up(reply: &mut Option<oneshot::Sender<TurnEnd>>) {
+    match reply {
+        Some(reply) => reply.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn fault(message: String) -> Fault {
+    Fault { name: "the prompt got lost".to_owned(), data: FaultData { message: Some(message), status: None } }
+}
+
+/// A new id for a message. It has the form of the server's own, which begin with the time, because some
+/// versions compare them.
+fn message_id() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let time = now.wrapping_mul(0x1000) & 0xffff_ffff_ffff;
+    let chance = uuid::Uuid::new_v4().simple().to_string();
+    format!("msg_{time:012x}{}", chance.get(..14).unwrap_or_default())
+}

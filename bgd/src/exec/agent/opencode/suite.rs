@@ -1,0 +1,357 @@
+//! The whole back end against a server that says what a test tells it to.
+
+/// The tests.
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use bgd_shared::error::ErrorKind;
+    use bgd_shared::id::TaskId;
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc;
+    use tokio::task::JoinHandle;
+
+    use super::super::super::connection::{Ask, TurnEnd, UPDATES, Update, Wanted};
+    use super::super::Opencode;
+    use super::super::scripted::server::Server;
+    use super::super::session::Timing;
+
+    /// A session whose prompt the server has.
+    struct Run {
+        server: Arc<Server>,
+        opencode: Arc<Opencode>,
+        key: Arc<str>,
+        updates: mpsc::Receiver<Update>,
+        turn: JoinHandle<TurnEnd>,
+        prompt: String,
+    }
+
+    fn wanted(session: Option<&str>) -> Wanted {
+        Wanted { task: TaskId::random(), session: session.map(Arc::from), cwd: "/d".into(), title: None }
+    }
+
+    fn slow() -> Timing {
+        Timing { poll: Duration::from_secs(600), ..Timing::default() }
+    }
+
+    fn fast() -> Timing {
+        let [poll, grace, stall] = [20, 60, 60_000].map(Duration::from_millis);
+        Timing { poll, grace, stall, waits: [Duration::from_millis(1), poll] }
+    }
+
+    impl Run {
+        async fn start(timing: Timing) -> Self {
+            let server = Server::start().await;
+            let opencode = Arc::new(Opencode::connect_timed(&server.url, None, timing).await.unwrap());
+            let (sender, updates) = mpsc::channel(UPDATES);
+            let opened = opencode.open(&wanted(None), sender).await.unwrap();
+            server.state.lock().unwrap().busy = vec!["ses_1".to_owned()];
+            let (prompting, key) = (Arc::clone(&opencode), Arc::clone(&opened.key));
+            let turn = tokio::spawn(async move { prompting.prompt(&key, "do it").await });
+            let sent = server.asked("POST /session/ses_1/prompt_async", 1).await;
+            assert_eq!(sent["parts"], json!([{ "type": "text", "text": "do it" }]));
+            let prompt = sent["messageID"].as_str().unwrap().to_owned();
+            let run = Self { server, opencode, key: opened.key, updates, turn, prompt };
+            run.write(&[]);
+            run.tell("message.updated", &json!({ "info": run.user() }));
+            run
+        }
+
+        fn user(&self) -> Value {
+            json!({ "id": self.prompt, "role": "user", "time": { "created": 10 } })
+        }
+
+        /// The server has these messages behind the prompt.
+        fn write(&self, messages: &[Value]) {
+            let mut all = vec![json!({ "info": self.user(), "parts": [] })];
+            all.extend_from_slice(messages);
+            self.server.state.lock().unwrap().messages = all;
+        }
+
+        fn answer(&self, text: &str, more: &Value) -> Value {
+            let mut info = json!({ "id": "msg_a", "role": "assistant", "parentID": self.prompt,
+                "time": { "created": 11 } });
+            info.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({ "info": info, "parts": [{ "id": "prt_1", "type": "text", "text": text }] })
+        }
+
+        fn done(&self, text: &str) -> Value {
+            self.answer(text, &json!({ "time": { "created": 11, "completed": 12 }, "finish": "stop" }))
+        }
+
+        fn tell(&self, kind: &str, properties: &Value) {
+            let mut properties = properties.clone();
+            properties["sessionID"] = json!("ses_1");
+            self.server.tell(kind, &properties);
+        }
+
+        fn begin_text(&self) {
+            self.tell("message.updated", &json!({ "info": self.answer("", &json!({}))["info"] }));
+            let part = json!({ "id": "prt_1", "messageID": "msg_a", "type": "text", "text": "" });
+            self.tell("message.part.updated", &json!({ "part": part }));
+        }
+
+        fn grow(&self, piece: &str) {
+            let delta = json!({ "messageID": "msg_a", "partID": "prt_1", "field": "text", "delta": piece });
+            self.tell("message.part.delta", &delta);
+        }
+
+        fn idle(&self) {
+            self.server.state.lock().unwrap().busy.clear();
+            self.tell("session.idle", &json!({}));
+        }
+
+        async fn text(&mut self) -> String {
+            loop {
+                if let Update::Text(text) = self.updates.recv().await.unwrap() {
+                    return text;
+                }
+            }
+        }
+
+        async fn ask(&mut self) -> Ask {
+            loop {
+                if let Update::Ask(ask) = self.updates.recv().await.unwrap() {
+                    return ask;
+                }
+            }
+        }
+
+        /// How the turn ended, and the text that was in the channel by then.
+        async fn end(mut self) -> (TurnEnd, String) {
+            let end = self.turn.await.unwrap();
+            let mut text = String::new();
+            while let Ok(update) = self.updates.try_recv() {
+                if let Update::Text(more) = update {
+                    text.push_str(&more);
+                }
+            }
+            (end, text)
+        }
+    }
+
+    fn completed(text: &str) -> (TurnEnd, String) {
+        (TurnEnd::Completed, text.to_owned())
+    }
+
+    #[tokio::test]
+    async fn an_idle_event_ends_the_turn_and_the_text_streams_before() {
+        let mut run = Run::start(slow()).await;
+        run.begin_text();
+        run.grow("hello ");
+        assert_eq!(run.text().await, "hello");
+        run.grow("world");
+        run.write(&[run.done("hello world!")]);
+        run.idle();
+        assert_eq!(run.end().await, completed(" world!"));
+    }
+
+    #[tokio::test]
+    async fn a_lost_idle_event_is_found_by_the_poll() {
+        let run = Run::start(fast()).await;
+        run.server.asked("GET /session/status", 2).await;
+        run.write(&[run.done("answer")]);
+        run.server.state.lock().unwrap().busy.clear();
+        assert_eq!(run.end().await, completed("answer"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_asked_while_no_turn_runs() {
+        let run = Run::start(fast()).await;
+        run.write(&[run.done("answer")]);
+        run.server.state.lock().unwrap().busy.clear();
+        let (server, opencode) = (Arc::clone(&run.server), Arc::clone(&run.opencode));
+        assert_eq!(run.end().await, completed("answer"));
+        let before = server.state.lock().unwrap().requests.len();
+        server.cut();
+        server.heard().await;
+        tokio::time::sleep(fast().poll * 5).await;
+        assert_eq!(server.state.lock().unwrap().requests.len(), before);
+        drop(opencode);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_in_the_middle_loses_and_doubles_nothing() {
+        let mut run = Run::start(slow()).await;
+        run.begin_text();
+        run.grow("one");
+        assert_eq!(run.text().await, "one");
+        let looks = run.server.state.lock().unwrap().requests.len();
+        run.write(&[run.answer("one two", &json!({}))]);
+        run.server.cut();
+        run.server.heard().await;
+        assert_eq!(run.text().await, " two");
+        assert!(run.server.state.lock().unwrap().requests.len() > looks);
+        // Where this belongs can't be known: what came before it was lost with the stream.
+        run.grow(" four");
+        run.write(&[run.done("one two three four")]);
+        run.idle();
+        assert_eq!(run.end().await, completed(" three four"));
+    }
+
+    #[tokio::test]
+    async fn an_end_while_the_stream_is_down_is_found_when_it_is_back() {
+        let run = Run::start(slow()).await;
+        run.begin_text();
+        run.grow("one");
+        run.server.cut();
+        run.write(&[run.done("one two")]);
+        run.server.state.lock().unwrap().busy.clear();
+        let (end, text) = run.end().await;
+        assert_eq!((end, text.as_str()), (TurnEnd::Completed, "one two"));
+    }
+
+    #[tokio::test]
+    async fn an_idle_event_before_the_answer_is_complete_changes_nothing() {
+        let run = Run::start(slow()).await;
+        // That of an earlier run: the server is not at work on the prompt yet.
+        run.idle();
+        run.server.asked("GET /session/status", 1).await;
+        // An error, where the first idle event comes before the message has it.
+        run.begin_text();
+        run.write(&[run.answer("", &json!({}))]);
+        run.tell("session.error", &json!({ "error": { "name": "APIError", "data": { "message": "no" } } }));
+        run.idle();
+        run.server.asked("GET /session/ses_1/message", 2).await;
+        assert!(!run.turn.is_finished());
+        let error = json!({ "name": "APIError", "data": { "message": "model says 400", "statusCode": 400 } });
+        run.write(&[run.answer("", &json!({ "error": error }))]);
+        run.idle();
+        run.idle();
+        assert_eq!(run.end().await.0, TurnEnd::Failed("APIError: model says 400".into()));
+    }
+
+    #[tokio::test]
+    async fn idle_events_of_the_last_turn_do_not_end_the_next() {
+        let mut run = Run::start(slow()).await;
+        run.write(&[run.done("first")]);
+        run.idle();
+        assert_eq!((&mut run.turn).await.unwrap(), TurnEnd::Completed);
+        let (opencode, key) = (Arc::clone(&run.opencode), Arc::clone(&run.key));
+        run.turn = tokio::spawn(async move { opencode.prompt(&key, "do it").await });
+        let sent = run.server.asked("POST /session/ses_1/prompt_async", 2).await;
+        let old = std::mem::replace(&mut run.prompt, sent["messageID"].as_str().unwrap().to_owned());
+        assert_ne!(old, run.prompt);
+        let looks = run.server.state.lock().unwrap().requests.len();
+        run.idle();
+        run.server.until(|state| (state.requests.len() > looks + 1).then_some(())).await;
+        assert!(!run.turn.is_finished());
+        run.write(&[run.done("second")]);
+        run.begin_text();
+        run.idle();
+        assert_eq!(run.end().await, completed("firstsecond"));
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_gone_is_told_apart() {
+        let run = Run::start(fast()).await;
+        run.server.state.lock().unwrap().deleted = true;
+        let (server, opencode) = (Arc::clone(&run.server), Arc::clone(&run.opencode));
+        assert_eq!(run.end().await.0, TurnEnd::Forgotten("NotFoundError: gone".into()));
+        let (sender, _updates) = mpsc::channel(UPDATES);
+        let refusal = opencode.open(&wanted(Some("ses_1")), sender).await.unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::SessionExpired);
+        server.state.lock().unwrap().deleted = false;
+        let (sender, _updates) = mpsc::channel(UPDATES);
+        let opened = opencode.open(&wanted(Some("ses_1")), sender).await.unwrap();
+        assert_eq!(opened.session.as_deref(), Some("ses_1"));
+    }
+
+    fn permission(session: &str) -> Value {
+        json!({ "id": "per_1", "sessionID": session, "permission": "bash", "patterns": ["echo"],
+            "always": ["echo *"], "tool": { "messageID": "msg_a" } })
+    }
+
+    #[tokio::test]
+    async fn a_permission_is_asked_for_and_given() {
+        let mut run = Run::start(slow()).await;
+        run.tell("permission.asked", &permission("ses_1"));
+        run.tell("permission.asked", &permission("ses_1"));
+        let ask = run.ask().await;
+        assert_eq!(ask.question, "bash: echo");
+        let ids: Vec<&str> = ask.options.iter().map(|option| option.id.as_str()).collect();
+        assert_eq!(ids, ["once", "always", "reject"]);
+        ask.answer.send(Some("always".to_owned())).unwrap();
+        let reply = run.server.asked("POST /permission/per_1/reply?directory=%2Fd", 1).await;
+        assert_eq!(reply, json!({ "reply": "always" }));
+        run.write(&[run.done("")]);
+        run.idle();
+        run.begin_text();
+        assert_eq!(run.end().await.0, TurnEnd::Completed);
+    }
+
+    #[tokio::test]
+    async fn nobody_s_answer_denies_and_tells_the_model_so() {
+        let mut run = Run::start(slow()).await;
+        run.server.tell(
+            "session.created",
+            &json!({ "sessionID": "ses_child", "info": { "id": "ses_child", "parentID": "ses_1" } }),
+        );
+        run.server.tell("permission.asked", &permission("ses_child"));
+        drop(run.ask().await);
+        let reply = run.server.asked("POST /permission/per_1/reply", 1).await;
+        assert_eq!(reply["reply"], json!("reject"));
+        assert!(reply["message"].is_string());
+    }
+
+    #[tokio::test]
+    async fn a_permission_whose_event_was_lost_is_found_unless_it_is_a_relic() {
+        let mut run = Run::start(fast()).await;
+        let mut relic = permission("ses_1");
+        relic["id"] = json!("per_0");
+        relic["tool"]["messageID"] = json!("msg_old");
+        {
+            let mut state = run.server.state.lock().unwrap();
+            state.busy.push("ses_child".to_owned());
+            state.permissions = vec![relic, permission("ses_child")];
+        }
+        let ask = run.ask().await;
+        run.server.state.lock().unwrap().permissions.clear();
+        let mut answer = ask.answer;
+        answer.closed().await;
+        let asked = run.server.state.lock().unwrap();
+        assert!(!asked.requests.iter().any(|(line, _)| line.contains("/reply")));
+    }
+
+    #[tokio::test]
+    async fn an_abort_ends_the_turn_and_takes_the_question_back() {
+        let mut run = Run::start(slow()).await;
+        run.begin_text();
+        run.tell("permission.asked", &permission("ses_1"));
+        let mut ask = run.ask().await;
+        run.opencode.cancel(&run.key).await;
+        run.server.asked("POST /session/ses_1/abort", 1).await;
+        // The abort of a model's retry leaves neither an error nor a reason.
+        run.write(&[run.answer("", &json!({ "time": { "created": 11, "completed": 12 } }))]);
+        run.idle();
+        ask.answer.closed().await;
+        assert_eq!(run.end().await.0, TurnEnd::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn an_abort_that_came_too_early_is_repeated() {
+        let run = Run::start(fast()).await;
+        run.opencode.cancel(&run.key).await;
+        run.server.asked("POST /session/ses_1/abort", 3).await;
+        run.server.state.lock().unwrap().busy.clear();
+        assert_eq!(run.end().await.0, TurnEnd::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_gone_is_told() {
+        let run = Run::start(Timing { poll: slow().poll, ..fast() }).await;
+        run.server.die();
+        let why = run.opencode.closed().await;
+        assert!(why.contains("does not answer any more"), "{why}");
+        assert!(matches!(run.end().await.0, TurnEnd::Broken(_)));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_server_is_refused() {
+        for url in ["http://127.0.0.1:1", "https://127.0.0.1", "nothing"] {
+            let refusal = Opencode::connect(url, None).await.unwrap_err();
+            assert_eq!(refusal.kind, ErrorKind::AgentUnavailable, "{url}");
+        }
+    }
+}

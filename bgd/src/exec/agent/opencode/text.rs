@@ -1,0 +1,123 @@
+//! A text that comes in pieces, by two ways that may overlap: as events, and whole in a message that was
+//! read. What it gives out is, put together, the text, each byte once. No I/O.
+
+/// A text part of a message.
+#[derive(Debug, Default)]
+pub struct Text {
+    /// How many bytes were given out.
+    given: usize,
+    /// White space behind them that was seen, and is kept back until something follows it: some versions of
+    /// the server cut it off the end when the text is complete.
+    held: String,
+    /// How many bytes of it the events so far make up; `None` once events may be missing, until one has the
+    /// whole text again.
+    at: Option<usize>,
+    /// Whether nothing comes any more.
+    closed: bool,
+}
+
+impl Text {
+    /// Events may have been lost.
+    pub fn lose_track(&mut self) {
+        self.at = None;
+    }
+
+    /// An event: it has grown. Gives what is new.
+    pub fn grow(&mut self, piece: &str) -> String {
+        let Some(at) = self.at else { return String::new() };
+        let end = at.saturating_add(piece.len());
+        self.at = Some(end);
+        let known = self.known();
+        // A message that was read meanwhile may have told a part of it already.
+        match known.checked_sub(at).and_then(|skipped| piece.get(skipped..)) {
+            Some(new) => self.take(new),
+            None => String::new(),
+        }
+    }
+
+    /// An event with the whole text so far. Gives what is new.
+    pub fn told(&mut self, text: &str, closed: bool) -> String {
+        self.at = Some(text.len());
+        self.read(text, closed)
+    }
+
+    /// The text so far as it was read. It says nothing of where the events are. Gives what is new.
+    pub fn read(&mut self, text: &str, closed: bool) -> String {
+        if self.closed {
+            return String::new();
+        }
+        if !closed {
+            return text.get(self.known()..).map(|new| self.take(new)).unwrap_or_default();
+        }
+        self.closed = true;
+        self.held = String::new();
+        let new = text.get(self.given..).unwrap_or_default().to_owned();
+        self.given += new.len();
+        new
+    }
+
+    fn known(&self) -> usize {
+        self.given + self.held.len()
+    }
+
+    fn take(&mut self, new: &str) -> String {
+        if self.closed {
+            return String::new();
+        }
+        self.held.push_str(new);
+        let end = self.held.trim_end().len();
+        let rest = self.held.split_off(end);
+        self.given += end;
+        std::mem::replace(&mut self.held, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened() -> Text {
+        let mut text = Text::default();
+        assert_eq!(text.told("", false), "");
+        text
+    }
+
+    #[test]
+    fn pieces_make_up_the_text() {
+        let mut text = opened();
+        assert_eq!(text.grow("one "), "one");
+        assert_eq!(text.grow("two"), " two");
+        assert_eq!(text.grow("  \n"), "");
+        assert_eq!(text.told("one two", true), "");
+        assert_eq!(text.grow("late"), "");
+    }
+
+    #[test]
+    fn what_was_lost_is_filled_from_the_whole() {
+        let mut text = opened();
+        assert_eq!(text.grow("one"), "one");
+        text.lose_track();
+        assert_eq!(text.grow(" three"), "");
+        assert_eq!(text.told("one two three", true), " two three");
+        assert_eq!(text.read("one two three", true), "");
+    }
+
+    #[test]
+    fn what_was_read_is_not_given_again() {
+        let mut text = Text::default();
+        assert_eq!(text.grow("x"), "", "where this piece belongs is not known");
+        assert_eq!(text.read("one two", false), "one two");
+        assert_eq!(text.told("", false), "");
+        assert_eq!(text.grow("one "), "");
+        assert_eq!(text.grow("two th"), " th");
+        assert_eq!(text.read("one two three", true), "ree");
+    }
+
+    #[test]
+    fn a_text_that_was_changed_breaks_nothing() {
+        let mut text = opened();
+        assert_eq!(text.grow("aü"), "aü");
+        assert_eq!(text.told("üü", false), "");
+        assert_eq!(text.told("ü", true), "");
+    }
+}

@@ -1,0 +1,460 @@
+//! One turn of a session: what the events and the messages that were read say about it. It decides what is
+//! new and whether the turn is over, and does no I/O.
+//!
+//! Which messages belong to it is decided by the id that the prompt was given: an assistant's message names
+//! the user's message that it answers. Where the server goes on by itself in the user's name, after it has
+//! summed up a conversation that got too long, that message belongs to the turn as well.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::super::connection::TurnEnd;
+use super::ending::{self, Last};
+use super::text::Text;
+use super::wire::{Delta, Fault, Info, Message, Part};
+
+/// How many messages of a turn are followed. The text of those beyond is not passed on; the end is seen all
+/// the same.
+const MESSAGES: usize = 16_384;
+
+/// How many parts of a message are followed. What is beyond comes to nobody.
+const PARTS: usize = 4096;
+
+/// Something that the turn tells.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    /// More of the answer.
+    Text(String),
+    /// A tool is called.
+    Tool(String),
+    /// It moves.
+    Moved,
+}
+
+/// What is known besides the messages when a turn is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight {
+    /// The session was at work, when that was asked before the messages were read.
+    pub busy: bool,
+    /// Whether an answer had begun before that was asked. Until then a session that was given a prompt can
+    /// seem idle.
+    pub had_begun: bool,
+    /// When.
+    pub now: Instant,
+    /// We told it to end.
+    pub cancelled: bool,
+    /// How long it may seem idle with an answer that is not complete.
+    pub grace: Duration,
+    /// How long it may take to begin.
+    pub stall: Duration,
+}
+
+/// A message of the turn.
+#[derive(Debug, Default)]
+struct Mine {
+    summary: bool,
+    /// It was read complete: nothing of it is new any more.
+    settled: bool,
+    parts: HashMap<String, Piece>,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Text(Text),
+    Tool,
+    Other,
+}
+
+/// A turn.
+#[derive(Debug)]
+pub struct Turn {
+    /// The user's messages that it answers; the first is the prompt.
+    asked: HashSet<String>,
+    prompt: String,
+    prompt_created: f64,
+    /// The newest user's message that is not known to belong to it.
+    foreign: Option<String>,
+    /// The conversation was summed up, so that the user's next message is the server's own.
+    goes_on: bool,
+    messages: HashMap<String, Mine>,
+    last: Option<Last>,
+    /// Somebody else's answer is newer than the last one.
+    superseded: bool,
+    began: Instant,
+    idle_since: Option<Instant>,
+    /// The session was at work since the prompt was given.
+    was_busy: bool,
+    /// What the session complained about before an answer was begun.
+    trouble: Option<(Instant, Fault)>,
+    /// A question that nobody answered.
+    unanswered: Option<String>,
+}
+
+impl Turn {
+    /// A turn whose prompt is the user's message with this id.
+    pub fn new(prompt: String, now: Instant) -> Self {
+        Self {
+            asked: HashSet::from([prompt.clone()]),
+            prompt,
+            prompt_created: 0.0,
+            foreign: None,
+            goes_on: false,
+            messages: HashMap::new(),
+            last: None,
+            superseded: false,
+            began: now,
+            idle_since: None,
+            was_busy: false,
+            trouble: None,
+            unanswered: None,
+        }
+    }
+
+    /// Whether an answer has begun.
+    pub fn has_begun(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// Whether this is a message of its, or of the user that it answers, with everything before it known.
+    pub fn knows(&self, message: &str) -> bool {
+        self.prompt == message || self.messages.get(message).is_some_and(|mine| mine.settled)
+    }
+
+    /// Whether an answer of its has this id.
+    pub fn has(&self, message: &str) -> bool {
+        self.messages.contains_key(message)
+    }
+
+    /// Events may have been lost.
+    pub fn lose_track(&mut self) {
+        for piece in self.messages.values_mut().flat_map(|mine| mine.parts.values_mut()) {
+            if let Piece::Text(text) = piece {
+                text.lose_track();
+            }
+        }
+    }
+
+    /// An event: the session is at work.
+    pub fn on_busy(&mut self) {
+        self.was_busy = true;
+    }
+
+    /// The session complains. That counts only if no answer comes; an answer has its own error.
+    pub fn complain(&mut self, now: Instant, fault: Fault) {
+        if self.trouble.is_none() {
+            self.trouble = Some((now, fault));
+        }
+    }
+
+    /// Nobody answered a question of the model's.
+    pub fn nobody_answered(&mut self, question: String) {
+        self.unanswered = Some(question);
+    }
+
+    /// An event: a message was begun or changed.
+    pub fn on_message(&mut self, info: &Info) -> Option<News> {
+        if info.is_assistant() {
+            let is_mine = info.parent.as_ref().is_some_and(|parent| self.asked.contains(parent));
+            return (is_mine && self.follow(info)).then_some(News::Moved);
+        }
+        if info.id == self.prompt {
+            self.prompt_created = info.time.created;
+        } else if !self.asked.contains(&info.id) && self.is_later(info) {
+            if self.goes_on {
+                self.goes_on = false;
+                self.asked.insert(info.id.clone());
+            } else {
+                self.foreign = Some(info.id.clone());
+            }
+        }
+        None
+    }
+
+    /// An event: a part was begun or changed.
+    pub fn on_part(&mut self, part: &Part) -> Option<News> {
+        if self.foreign.as_ref() == Some(&part.message) {
+            if is_compaction(part) || part.synthetic {
+                self.goes_on = is_compaction(part);
+                self.asked.extend(self.foreign.take());
+            }
+            return None;
+        }
+        let closed = part.time.is_some_and(|time| time.end.is_some());
+        self.part(part, |text| text.told(&part.text, closed))
+    }
+
+    /// An event: a part has grown.
+    pub fn on_delta(&mut self, delta: &Delta) -> Option<News> {
+        let mine = self.messages.get_mut(&delta.message).filter(|mine| !mine.settled)?;
+        match mine.parts.get_mut(&delta.part) {
+            Some(Piece::Text(text)) if delta.field == "text" => news(text.grow(&delta.piece)),
+            _ => Some(News::Moved),
+        }
+    }
+
+    /// Messages that were read, in order, the newest last, beginning at or before the prompt, or at or
+    /// before a message that [`Self::knows`].
+    pub fn read(&mut self, messages: &[Message]) -> Vec<News> {
+        let mut all_news = Vec::new();
+        let first = messages.iter().rposition(|message| self.knows(&message.info.id)).unwrap_or(0);
+        let mut goes_on = false;
+        for message in messages.get(first..).unwrap_or_default() {
+            let info = &message.info;
+            if info.is_assistant() {
+                if info.parent.as_ref().is_some_and(|parent| self.asked.contains(parent)) {
+                    self.read_one(message, &mut all_news);
+                } else if self.last.is_some() {
+                    self.superseded = true;
+                }
+            } else if info.id == self.prompt {
+                self.prompt_created = info.time.created;
+            } else if self.is_later(info) {
+                let sums_up = message.parts.iter().any(is_compaction);
+                let is_servers = !message.parts.is_empty() && message.parts.iter().all(|part| part.synthetic);
+                if sums_up || goes_on || is_servers {
+                    self.asked.insert(info.id.clone());
+                }
+                goes_on = sums_up;
+            }
+        }
+        all_news
+    }
+
+    fn read_one(&mut self, message: &Message, all_news: &mut Vec<News>) {
+        let info = &message.info;
+        self.superseded = false;
+        self.last = Some(Last::of(message));
+        if !self.follow(info) {
+            return;
+        }
+        for part in &message.parts {
+            let closed = info.is_done() || part.time.is_some_and(|time| time.end.is_some());
+            let part = Part { message: info.id.clone(), ..part.clone() };
+            all_news.extend(self.part(&part, |text| text.read(&part.text, closed)));
+        }
+        if let Some(mine) = self.messages.get_mut(&info.id)
+            && info.is_done()
+        {
+            mine.settled = true;
+            mine.parts = HashMap::new();
+        }
+    }
+
+    /// Whether the turn is over, and how it ended.
+    pub fn judge(&mut self, sight: &Sight) -> Option<TurnEnd> {
+        if sight.busy && !self.superseded {
+            self.idle_since = None;
+            self.was_busy = true;
+            return None;
+        }
+        let idle_since = *self.idle_since.get_or_insert(sight.now);
+        let idle_for = sight.now.saturating_duration_since(idle_since);
+        let Some(last) = &self.last else { return self.judge_silence(sight, idle_for) };
+        if last.is_done() {
+            let end = || last.end(sight.cancelled, self.unanswered.as_deref());
+            return (sight.had_begun || self.superseded).then(end);
+        }
+        let broken = || TurnEnd::Failed("the server stopped in the middle of the answer".into());
+        (idle_for >= sight.grace).then(|| if sight.cancelled { TurnEnd::Cancelled } else { broken() })
+    }
+
+    /// Judges a turn that no answer belongs to.
+    fn judge_silence(&self, sight: &Sight, idle_for: Duration) -> Option<TurnEnd> {
+        if let Some((since, fault)) = &self.trouble
+            && idle_for.min(sight.now.saturating_duration_since(*since)) >= sight.grace
+        {
+            return Some(if sight.cancelled { TurnEnd::Cancelled } else { ending::of_fault(fault) });
+        }
+        // A cancel that came before the server has begun with the prompt has ended nothing.
+        let may_begin = match (self.was_busy, self.prompt_created > 0.0) {
+            (true, _) => Duration::ZERO,
+            (false, true) => sight.grace,
+            (false, false) => sight.grace * 3,
+        };
+        if sight.cancelled && idle_for >= may_begin {
+            return Some(TurnEnd::Cancelled);
+        }
+        let waited = sight.now.saturating_duration_since(self.began).min(idle_for);
+        let failed = || format!("the server took the prompt, and did nothing with it for {waited:.0?}");
+        (waited >= sight.stall).then(|| TurnEnd::Failed(failed().into()))
+    }
+
+    /// The id of the last message, for the log.
+    pub fn last(&self) -> Option<&str> {
+        self.last.as_ref().map(Last::id)
+    }
+
+    /// Follows an answer; says whether anything of it can be new.
+    fn follow(&mut self, info: &Info) -> bool {
+        if !self.messages.contains_key(&info.id) && self.messages.len() >= MESSAGES {
+            return false;
+        }
+        let mine = self.messages.entry(info.id.clone()).or_default();
+        mine.summary = info.is_summary();
+        !mine.settled
+    }
+
+    fn part(&mut self, part: &Part, write: impl FnOnce(&mut Text) -> String) -> Option<News> {
+        let mine = self.messages.get_mut(&part.message).filter(|mine| !mine.settled)?;
+        if !mine.parts.contains_key(&part.id) {
+            if mine.parts.len() >= PARTS {
+                return None;
+            }
+            let piece = match part.kind.as_str() {
+                "text" if !mine.summary => Piece::Text(Text::default()),
+                "tool" => Piece::Tool,
+                _ => Piece::Other,
+            };
+            let is_tool = matches!(piece, Piece::Tool);
+            mine.parts.insert(part.id.clone(), piece);
+            if is_tool {
+                return Some(News::Tool(part.tool.clone()));
+            }
+        }
+        match mine.parts.get_mut(&part.id) {
+            Some(Piece::Text(text)) => news(write(text)),
+            _ => Some(News::Moved),
+        }
+    }
+
+    /// Whether a user's message was written after the prompt. Earlier ones are changed now and then, too.
+    fn is_later(&self, info: &Info) -> bool {
+        self.prompt_created > 0.0 && info.time.created >= self.prompt_created
+    }
+}
+
+/// The server's own note that it sums up by itself. When a person asks it to, it is no part of the turn.
+fn is_compaction(part: &Part) -> bool {
+    part.kind == "compaction" && part.auto
+}
+
+fn news(text: String) -> Option<News> {
+    (!text.is_empty()).then_some(News::Text(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn turn() -> Turn {
+        let mut turn = Turn::new("msg_1".to_owned(), Instant::now());
+        assert_eq!(
+            turn.on_message(&serde_json::from_value(user("msg_1", 10)["info"].clone()).unwrap()),
+            None
+        );
+        turn
+    }
+
+    fn user(id: &str, created: u32) -> Value {
+        json!({ "info": { "id": id, "role": "user", "time": { "created": created } },
+                "parts": [{ "id": "p", "type": "text", "text": "do" }] })
+    }
+
+    fn assistant(id: &str, parent: &str, more: &Value, parts: &Value) -> Value {
+        let mut info =
+            json!({ "id": id, "role": "assistant", "parentID": parent, "time": { "created": 11 } });
+        info.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "info": info, "parts": parts })
+    }
+
+    fn answer(id: &str, parent: &str, finish: &str, text: &str) -> Value {
+        let more = json!({ "time": { "created": 11, "completed": 12 }, "finish": finish });
+        assistant(id, parent, &more, &json!([{ "id": format!("{id}p"), "type": "text", "text": text }]))
+    }
+
+    fn read(turn: &mut Turn, messages: &[Value]) -> String {
+        let messages: Vec<Message> =
+            messages.iter().map(|message| serde_json::from_value(message.clone()).unwrap()).collect();
+        let text = |news| if let News::Text(text) = news { text } else { String::new() };
+        turn.read(&messages).into_iter().map(text).collect()
+    }
+
+    fn sight(busy: bool) -> Sight {
+        let (grace, stall) = (Duration::from_secs(3), Duration::from_secs(60));
+        Sight { busy, had_begun: true, now: Instant::now(), cancelled: false, grace, stall }
+    }
+
+    fn later(sight: Sight, seconds: u64) -> Sight {
+        Sight { now: sight.now + Duration::from_secs(seconds), ..sight }
+    }
+
+    #[test]
+    fn only_an_answer_to_the_prompt_ends_the_turn() {
+        let mut turn = turn();
+        assert_eq!(read(&mut turn, &[answer("a0", "msg_0", "stop", "old"), user("msg_1", 10)]), "");
+        assert_eq!(turn.judge(&sight(false)), None);
+        let steps = [user("msg_1", 10), answer("a1", "msg_1", "tool-calls", "one ")];
+        assert_eq!(read(&mut turn, &steps), "one ");
+        assert_eq!(turn.judge(&sight(true)), None);
+        assert_eq!(read(&mut turn, &[steps[1].clone(), answer("a2", "msg_1", "stop", "two")]), "two");
+        assert_eq!(turn.judge(&sight(true)), None);
+        assert_eq!(turn.judge(&Sight { had_begun: false, ..sight(false) }), None);
+        assert_eq!(turn.judge(&sight(false)), Some(TurnEnd::Completed));
+    }
+
+    #[test]
+    fn the_answer_to_somebody_else_ends_the_turn_before_the_session_is_idle() {
+        let mut turn = turn();
+        let mine = [user("msg_1", 10), answer("a1", "msg_1", "stop", "mine")];
+        let theirs = [user("msg_2", 12), answer("a2", "msg_2", "stop", "theirs")];
+        assert_eq!(read(&mut turn, &[&mine[..], &theirs].concat()), "mine");
+        assert_eq!(turn.judge(&sight(true)), Some(TurnEnd::Completed));
+    }
+
+    #[test]
+    fn an_answer_that_is_left_lying_fails_after_a_while() {
+        let mut turn = turn();
+        read(&mut turn, &[user("msg_1", 10), assistant("a", "msg_1", &json!({}), &json!([]))]);
+        let now = sight(false);
+        assert_eq!(turn.judge(&now), None);
+        assert_eq!(turn.judge(&later(now, 2)), None);
+        assert!(matches!(turn.judge(&later(now, 3)), Some(TurnEnd::Failed(_))));
+    }
+
+    #[test]
+    fn a_cancelled_prompt_that_was_not_begun_may_begin_yet() {
+        let mut turn = turn();
+        let now = Sight { had_begun: false, cancelled: true, ..sight(false) };
+        assert_eq!(turn.judge(&now), None);
+        assert_eq!(turn.judge(&later(now, 3)), Some(TurnEnd::Cancelled));
+        turn.on_busy();
+        assert_eq!(turn.judge(&now), Some(TurnEnd::Cancelled));
+        let mut unknown = Turn::new("msg_1".to_owned(), now.now);
+        assert_eq!(unknown.judge(&now), None);
+        assert_eq!(unknown.judge(&later(now, 8)), None);
+        assert_eq!(unknown.judge(&later(now, 9)), Some(TurnEnd::Cancelled));
+    }
+
+    #[test]
+    fn a_prompt_that_nothing_comes_of_fails_with_the_reason() {
+        let mut turn = turn();
+        let now = Sight { had_begun: false, ..sight(false) };
+        assert_eq!(turn.judge(&now), None);
+        assert_eq!(turn.judge(&later(now, 59)), None);
+        turn.complain(now.now, serde_json::from_value(json!({ "name": "UnknownError" })).unwrap());
+        assert_eq!(turn.judge(&later(now, 5)), Some(TurnEnd::Failed("UnknownError".into())));
+    }
+
+    #[test]
+    fn summing_up_is_a_part_of_the_turn_and_of_no_answer() {
+        let mut turn = turn();
+        let mut sums = user("msg_2", 12);
+        sums["parts"] = json!([{ "id": "c", "type": "compaction", "auto": true }]);
+        let mut summary = answer("a2", "msg_2", "stop", "summary");
+        summary["info"]["summary"] = json!(true);
+        let all = [
+            user("msg_1", 10),
+            answer("a1", "msg_1", "tool-calls", "one "),
+            sums,
+            summary,
+            user("msg_3", 13),
+            answer("a3", "msg_3", "stop", "two"),
+            user("msg_4", 14),
+            answer("a4", "msg_4", "stop", "foreign"),
+        ];
+        assert_eq!(read(&mut turn, &all), "one two");
+        assert_eq!(turn.judge(&sight(true)), Some(TurnEnd::Completed));
+    }
+}

@@ -1,0 +1,441 @@
+//! What opencode's server sends, as far as it matters here. Fields that are not needed are skipped, and
+//! those that a version may leave out have a default: a new field of the server must not end a turn.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+/// The most characters of a text for people.
+const WORDS: usize = 2000;
+
+/// `GET /global/health`.
+#[derive(Debug, Deserialize)]
+pub struct Health {
+    /// Whether it is well. Another kind of server does not say so.
+    #[serde(rename = "healthy")]
+    pub _healthy: bool,
+    /// Its version.
+    #[serde(default)]
+    pub version: Option<String>,
+}
+
+/// A session.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SessionInfo {
+    /// Its id.
+    pub id: String,
+    /// The folder that the server keeps it under.
+    #[serde(default)]
+    pub directory: String,
+    /// The session that started it, if it is a subagent's.
+    #[serde(default, rename = "parentID")]
+    pub parent: Option<String>,
+}
+
+/// What a session is at, by `GET /session/status`. Idle ones are left out there.
+#[derive(Debug, Deserialize)]
+pub struct Status {
+    /// `busy`, `retry` or `idle`.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+/// A message with its parts.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Message {
+    /// All but its parts.
+    pub info: Info,
+    /// Its parts, in order.
+    #[serde(default)]
+    pub parts: Vec<Part>,
+}
+
+/// A message without its parts.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Info {
+    /// Its id.
+    pub id: String,
+    /// `user` or `assistant`.
+    pub role: String,
+    /// The user's message that an assistant's answers.
+    #[serde(default, rename = "parentID")]
+    pub parent: Option<String>,
+    /// When.
+    #[serde(default)]
+    pub time: Times,
+    /// Why an assistant gave up.
+    #[serde(default)]
+    pub error: Option<Fault>,
+    /// Why the model stopped: `stop`, `tool-calls`, `length`, …
+    #[serde(default)]
+    pub finish: Option<String>,
+    /// Whether it sums the conversation up for the model, and so is no answer.
+    #[serde(default)]
+    summary: Flag,
+}
+
+impl Info {
+    /// Whether it is an assistant's.
+    pub fn is_assistant(&self) -> bool {
+        self.role == "assistant"
+    }
+
+    /// Whether it sums up instead of answering.
+    pub fn is_summary(&self) -> bool {
+        matches!(self.summary, Flag::Is(true))
+    }
+
+    /// Whether nothing will be added to it.
+    pub fn is_done(&self) -> bool {
+        self.error.is_some() || self.time.completed.is_some()
+    }
+}
+
+/// A user's message has an object where an assistant's has a truth value.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Flag {
+    Is(bool),
+    Other(IgnoredAny),
+}
+
+impl Default for Flag {
+    fn default() -> Self {
+        Self::Is(false)
+    }
+}
+
+/// Times in milliseconds.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct Times {
+    /// When a message began.
+    #[serde(default)]
+    pub created: f64,
+    /// When it was done.
+    #[serde(default)]
+    pub completed: Option<f64>,
+    /// When a part was done.
+    #[serde(default)]
+    pub end: Option<f64>,
+}
+
+/// A part of a message.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Part {
+    /// Its id.
+    pub id: String,
+    /// The message that it belongs to.
+    #[serde(default, rename = "messageID")]
+    pub message: String,
+    /// `text`, `reasoning`, `tool`, `step-start`, `compaction`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What a text or a thought says so far.
+    #[serde(default)]
+    pub text: String,
+    /// Whether the server wrote it in somebody's name.
+    #[serde(default)]
+    pub synthetic: bool,
+    /// Whether the server sums up by itself, with `compaction`.
+    #[serde(default)]
+    pub auto: bool,
+    /// When.
+    #[serde(default)]
+    pub time: Option<Times>,
+    /// The tool's name.
+    #[serde(default)]
+    pub tool: String,
+    /// What the tool is at.
+    #[serde(default)]
+    pub state: Option<ToolState>,
+}
+
+/// What a tool is at.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ToolState {
+    /// `pending`, `running`, `completed` or `error`.
+    #[serde(default)]
+    pub status: String,
+}
+
+/// An error of a session or of a message.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Fault {
+    /// Its name, such as `APIError`.
+    #[serde(default)]
+    pub name: String,
+    /// Its details.
+    #[serde(default)]
+    pub data: FaultData,
+}
+
+/// The details of an error.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct FaultData {
+    /// What is wrong, for people.
+    #[serde(default)]
+    pub message: Option<String>,
+    /// The status that the model's server gave.
+    #[serde(default, rename = "statusCode")]
+    pub status: Option<u16>,
+}
+
+impl Fault {
+    /// Its name and its message.
+    pub fn words(&self) -> Box<str> {
+        let name = if self.name.is_empty() { "the agent failed" } else { &self.name };
+        match &self.data.message {
+            Some(message) if !message.is_empty() => bounded(&format!("{name}: {message}")),
+            _ => bounded(name),
+        }
+    }
+}
+
+/// A permission that is asked for.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Permission {
+    /// Its id.
+    pub id: String,
+    /// Who asks, maybe a subagent's session.
+    #[serde(rename = "sessionID")]
+    pub session: String,
+    /// What kind of permission, such as `bash`.
+    #[serde(default, rename = "permission")]
+    pub action: String,
+    /// What for.
+    #[serde(default)]
+    pub patterns: Vec<String>,
+    /// What else would be allowed by allowing it for ever.
+    #[serde(default)]
+    pub always: Vec<String>,
+    /// The call that waits for it.
+    #[serde(default)]
+    pub tool: Option<Call>,
+}
+
+/// Questions that the model asks the user.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Questions {
+    /// Their id.
+    pub id: String,
+    /// Who asks, maybe a subagent's session.
+    #[serde(rename = "sessionID")]
+    pub session: String,
+    /// One after the other.
+    #[serde(default, rename = "questions")]
+    pub list: Vec<Question>,
+    /// The call that waits for the answers.
+    #[serde(default)]
+    pub tool: Option<Call>,
+}
+
+/// One question.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Question {
+    /// What it asks.
+    #[serde(default)]
+    pub question: String,
+    /// The answers to choose from.
+    #[serde(default)]
+    pub options: Vec<Choice>,
+}
+
+/// An answer to choose.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Choice {
+    /// The answer.
+    #[serde(default)]
+    pub label: String,
+}
+
+/// Where a call of a tool stands.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Call {
+    /// The message that it belongs to.
+    #[serde(default, rename = "messageID")]
+    pub message: String,
+}
+
+/// What happened in a session.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A message was begun or changed.
+    Message(Info),
+    /// A part was begun or changed; this is the whole of it.
+    Part(Part),
+    /// A part has grown.
+    Delta(Delta),
+    /// It is at work.
+    Busy,
+    /// It has nothing to do, or so it seems.
+    Idle,
+    /// Something went wrong.
+    Fault(Fault),
+    /// It asks for a permission.
+    Permission(Permission),
+    /// It asks the user.
+    Questions(Questions),
+    /// The question with this id needs no answer any more.
+    Answered(String),
+    /// A session was started by another one.
+    Child(SessionInfo),
+    /// It was deleted.
+    Deleted,
+}
+
+/// How a part has grown.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Delta {
+    /// Its message.
+    #[serde(rename = "messageID")]
+    pub message: String,
+    /// The part.
+    #[serde(rename = "partID")]
+    pub part: String,
+    /// What of it.
+    #[serde(default)]
+    pub field: String,
+    /// By what.
+    #[serde(default, rename = "delta")]
+    pub piece: String,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    payload: Payload<'a>,
+}
+
+#[derive(Deserialize)]
+struct Payload<'a> {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(borrow, default)]
+    properties: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Owner {
+    #[serde(rename = "sessionID")]
+    session: String,
+}
+
+#[derive(Deserialize)]
+struct Carried<T> {
+    #[serde(rename = "sessionID")]
+    session: String,
+    #[serde(alias = "part", alias = "status", alias = "error")]
+    info: T,
+}
+
+#[derive(Deserialize)]
+struct Replied {
+    #[serde(rename = "sessionID")]
+    session: String,
+    #[serde(rename = "requestID")]
+    request: String,
+}
+
+#[derive(Deserialize)]
+struct Grown {
+    #[serde(rename = "sessionID")]
+    session: String,
+    #[serde(flatten)]
+    delta: Delta,
+}
+
+/// The session and what happened in it, from the data of one event; `None` if it is of no interest, or not
+/// understood: the polls find what is missed.
+pub fn event(data: &str) -> Option<(String, Event)> {
+    let envelope: Envelope<'_> = serde_json::from_str(data).ok()?;
+    let text = envelope.payload.properties?.get();
+    match envelope.payload.kind.as_str() {
+        "message.updated" => carried(text, Event::Message),
+        "message.part.updated" => carried(text, Event::Part),
+        "message.part.delta" => {
+            let grown: Grown = serde_json::from_str(text).ok()?;
+            Some((grown.session, Event::Delta(grown.delta)))
+        }
+        "session.idle" => owned(text, Event::Idle),
+        "session.status" => {
+            let status: Carried<Status> = serde_json::from_str(text).ok()?;
+            let event = if status.info.kind == "idle" { Event::Idle } else { Event::Busy };
+            Some((status.session, event))
+        }
+        "session.error" => carried(text, Event::Fault),
+        "session.deleted" => owned(text, Event::Deleted),
+        "session.created" => {
+            let created: Carried<SessionInfo> = serde_json::from_str(text).ok()?;
+            let parent = created.info.parent.clone()?;
+            Some((parent, Event::Child(created.info)))
+        }
+        "permission.asked" => {
+            let asked: Permission = serde_json::from_str(text).ok()?;
+            Some((asked.session.clone(), Event::Permission(asked)))
+        }
+        "question.asked" => {
+            let asked: Questions = serde_json::from_str(text).ok()?;
+            Some((asked.session.clone(), Event::Questions(asked)))
+        }
+        "permission.replied" | "question.replied" | "question.rejected" => {
+            let replied: Replied = serde_json::from_str(text).ok()?;
+            Some((replied.session, Event::Answered(replied.request)))
+        }
+        _ => None,
+    }
+}
+
+fn carried<'a, T: Deserialize<'a>>(text: &'a str, make: fn(T) -> Event) -> Option<(String, Event)> {
+    let carried: Carried<T> = serde_json::from_str(text).ok()?;
+    Some((carried.session, make(carried.info)))
+}
+
+fn owned(text: &str, event: Event) -> Option<(String, Event)> {
+    let owner: Owner = serde_json::from_str(text).ok()?;
+    Some((owner.session, event))
+}
+
+/// The beginning of a text for people, with a mark where it was cut.
+pub fn bounded(text: &str) -> Box<str> {
+    match text.char_indices().nth(WORDS) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_names_its_session() {
+        let idle =
+            r#"{"directory":"/d","payload":{"type":"session.idle","properties":{"sessionID":"ses_1"}}}"#;
+        assert!(matches!(event(idle), Some((session, Event::Idle)) if session == "ses_1"));
+        let delta = r#"{"payload":{"type":"message.part.delta","properties":{"sessionID":"s","messageID":"m",
+            "partID":"p","field":"text","delta":"abc"}}}"#;
+        assert!(matches!(event(delta), Some((_, Event::Delta(delta))) if delta.piece == "abc"));
+        let user = r#"{"payload":{"type":"message.updated","properties":{"sessionID":"s","info":{"id":"m",
+            "role":"user","time":{"created":5},"summary":{"diffs":[]}}}}}"#;
+        assert!(matches!(event(user), Some((_, Event::Message(info))) if !info.is_summary()));
+    }
+
+    #[test]
+    fn an_event_that_is_not_needed_or_not_known_is_nothing() {
+        for other in [
+            r#"{"payload":{"type":"server.connected","properties":{}}}"#,
+            r#"{"payload":{"type":"sync","syncEvent":{}}}"#,
+            r#"{"payload":{"type":"session.idle","properties":{}}}"#,
+            "[]",
+            "",
+        ] {
+            assert!(event(other).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn words_are_bounded() {
+        assert_eq!(bounded(&"ü".repeat(3000)).chars().count(), WORDS + 1);
+        assert_eq!(&*bounded("short"), "short");
+    }
+}

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use bgd_shared::agent::{AgentListParams, AnswerParams, ResumeParams};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits;
@@ -14,7 +15,7 @@ use bgd_shared::request::{
 use bgd_shared::task::{Kind, Origin};
 use bgd_shared::text::OsText;
 
-use crate::core::{Cancel, Command, ListQuery, Ordinal, Request, Selection, Spec, Work};
+use crate::core::{AgentWork, Cancel, Command, ListQuery, Ordinal, Request, Selection, Spec, Work};
 use crate::signals;
 
 /// A request of a client.
@@ -35,6 +36,10 @@ pub enum Body {
     Hello,
     /// `task.submit`, with the descriptor that came along.
     Submit(Box<Command>, Option<OwnedFd>),
+    /// `task.submit` of a prompt, with the agent that gets it, if one is named.
+    Prompt(Box<Command>, Option<String>),
+    /// `agent.list`
+    Agents(AgentListParams),
     /// A request that the core answers with what the method returns.
     Core(Request),
     /// `task.output`
@@ -58,16 +63,7 @@ pub enum Body {
 }
 
 /// Methods of the protocol that this version does not have.
-const LATER: &[&str] = &[
-    "task.resume",
-    "task.handoff",
-    "task.attach",
-    "task.detach",
-    "inbox.read",
-    "inbox.ack",
-    "agent.list",
-    "agent.answer",
-];
+const LATER: &[&str] = &["task.handoff", "task.attach", "task.detach", "inbox.read", "inbox.ack"];
 
 impl Body {
     /// Reads and checks a request. What is wrong with it becomes its answer.
@@ -79,10 +75,16 @@ impl Body {
         let method = &*request.method;
         let params = request.params;
         Ok(match method {
-            request::TaskSubmit::NAME => {
-                let (command, fd) = submit(parse_params(method, params)?, fds)?;
-                Self::Submit(Box::new(command), fd)
+            request::TaskSubmit::NAME => submitted(parse_params(method, params)?, fds)?,
+            request::TaskResume::NAME => {
+                let ResumeParams { id, prompt } = parse_params(method, params)?;
+                Self::Core(resume(id, prompt)?)
             }
+            request::AgentAnswer::NAME => {
+                let AnswerParams { id, request, option } = parse_params(method, params)?;
+                Self::Core(Request::Answer { id, request, option: option.into() })
+            }
+            request::AgentList::NAME => Self::Agents(parse_params(method, params)?),
             request::TaskBlock::NAME => {
                 let request::BlockParams { ids, timeout_ms, mode } = parse_params(method, params)?;
                 check_ms("timeout_ms", timeout_ms)?;
@@ -134,12 +136,14 @@ impl Body {
                 let bytes = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
                 usize::try_from(bytes).map_or(usize::MAX, |bytes| bytes / 3 * 4)
             }
-            #[allow(clippy::cast_possible_truncation, reason = "256 KiB")]
-            Self::Result(_) => limits::RESULT_BYTES as usize / 3 * 4,
+            #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
+            Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
             Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
             Self::Core(Request::Block { ids, .. }) => ids.len() * TASK_BYTES,
             Self::Hello
             | Self::Submit(..)
+            | Self::Prompt(..)
+            | Self::Agents(_)
             | Self::Core(_)
             | Self::Get(_)
             | Self::Write(..)
@@ -214,15 +218,64 @@ fn hello(params: &request::HelloParams) -> Result<Body, RpcError> {
     }
 }
 
-fn submit(params: SubmitParams, fds: Vec<OwnedFd>) -> Result<(Command, Option<OwnedFd>), RpcError> {
-    if params.prompt.is_some() || params.resume.is_some() || params.agent.is_some() {
-        return Err(RpcError::new(ErrorKind::Unsupported, "this version of bgd has no agent tasks yet")
-            .hint("submit a command: `argv` or `shell`"));
+fn prompt_required() -> RpcError {
+    RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank: what shall the agent be told?")
+}
+
+fn resume(id: TaskRef, prompt: String) -> Result<Request, RpcError> {
+    if prompt.trim().is_empty() {
+        return Err(prompt_required());
     }
+    Ok(Request::Resume { id, prompt: prompt.into() })
+}
+
+/// The two modes of a submit (R37): a new task, or a prompt for the conversation of an earlier one.
+fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
+    if let Some(id) = params.resume {
+        return resume(id, params.prompt.unwrap_or_default()).map(Body::Core);
+    }
+    if params.prompt.is_none() && params.agent.is_some() && params.argv.is_none() && params.shell.is_none() {
+        return Err(prompt_required());
+    }
+    let agent = params.agent.take();
+    if params.prompt.is_none() {
+        if agent.is_some() {
+            return Err(invalid("`agent` goes with `prompt`, not with a command"));
+        }
+        let (command, fd) = submit(params, fds)?;
+        return Ok(Body::Submit(Box::new(command), fd));
+    }
+    check_prompt(&params)?;
+    let (command, _) = submit(params, Vec::new())?;
+    Ok(Body::Prompt(Box::new(command), agent))
+}
+
+/// Whether a prompt comes with what it needs, and with nothing that only a command can have.
+fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
+    if params.prompt.as_deref().is_none_or(|prompt| prompt.trim().is_empty()) {
+        return Err(prompt_required());
+    }
+    if params.argv.is_some() || params.shell.is_some() {
+        return Err(invalid("`prompt` and a command exclude each other: give one of them"));
+    }
+    if params.description.as_deref().is_none_or(|text| text.trim().is_empty()) {
+        return Err(invalid(
+            "`description` is missing: what shall people read in lists? (with `prompt` it is required)",
+        ));
+    }
+    if params.stdin.is_some() || params.split {
+        return Err(invalid("`stdin` and `split` go with a command, not with `prompt`"));
+    }
+    Ok(())
+}
+
+fn submit(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<(Command, Option<OwnedFd>), RpcError> {
     check_rlimits(&params.rlimits)?;
     check_labels(&params)?;
     check_ms("time_limit_ms", params.time_limit_ms)?;
-    let work = work(params.argv, params.shell)?;
+    let prompt: Option<Arc<str>> = params.prompt.take().map(Into::into);
+    let work =
+        if prompt.is_some() { Work::Agent(AgentWork::default()) } else { work(params.argv, params.shell)? };
     let cwd = params.cwd.ok_or_else(|| invalid("`cwd` is missing: the folder to run in, absolute"))?;
     let env = params.env.ok_or_else(|| invalid("`env` is missing: the complete environment, an object"))?;
     check_no_nul("cwd", &cwd)?;
@@ -252,7 +305,7 @@ fn submit(params: SubmitParams, fds: Vec<OwnedFd>) -> Result<(Command, Option<Ow
     };
     let rlimits = (!params.rlimits.is_empty()).then(|| Arc::new(params.rlimits));
     let spec = Spec {
-        kind: Kind::Process,
+        kind: if prompt.is_some() { Kind::Agent } else { Kind::Process },
         origin: Origin::Submit,
         description: params.description.filter(|text| !text.is_empty()).map(Into::into),
         work,
@@ -266,7 +319,7 @@ fn submit(params: SubmitParams, fds: Vec<OwnedFd>) -> Result<(Command, Option<Ow
         split: params.split,
         time_limit_ms: params.time_limit_ms,
     };
-    Ok((Command { id: TaskId::random(), spec, env, key: params.key.map(Into::into) }, fd))
+    Ok((Command { id: TaskId::random(), spec, env, prompt, key: params.key.map(Into::into) }, fd))
 }
 
 fn work(argv: Option<Vec<OsText>>, shell: Option<OsText>) -> Result<Work, RpcError> {
@@ -282,7 +335,7 @@ fn work(argv: Option<Vec<OsText>>, shell: Option<OsText>) -> Result<Work, RpcErr
             check_no_nul("shell", &line)?;
             Ok(Work::Shell(line))
         }
-        (None, None) => Err(invalid("nothing to run: give `argv` or `shell`")),
+        (None, None) => Err(invalid("nothing to do: give `argv`, `shell`, or `prompt`")),
         (Some(_), Some(_)) => Err(invalid("`argv` and `shell` exclude each other: give one of them")),
     }
 }

@@ -4,6 +4,7 @@
 //! `dispatcher`. It alone owns the `core`, which decides; its effects go to the executors in `exec`,
 //! whose facts come back through the mailbox, and to clients and `subscribers`.
 
+pub mod agents;
 pub mod answer;
 pub mod calls;
 pub mod cgroups;

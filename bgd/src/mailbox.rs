@@ -6,14 +6,19 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bgd_shared::agent::AgentInfo;
+use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
+use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
+use crate::agents::Agent;
 use crate::answer::Answer;
 use crate::calls::Call;
 use crate::client::Client;
 use crate::config::{Config, ConfigError};
-use crate::core::Fact;
+use crate::core::{Command, Fact};
+use crate::exec::spawner::StartOrder;
 use crate::sys::pidfd::PidFd;
 
 /// How many calls may wait for the dispatcher.
@@ -48,8 +53,8 @@ pub struct Begun {
     pub input: Option<OwnedFd>,
     /// Its cgroup.
     pub cgroup: Option<PathBuf>,
-    /// Whether it writes to two files.
-    pub split: bool,
+    /// Its output files, if it writes to some of its own: whether they are two.
+    pub split: Option<bool>,
 }
 
 /// Something from an executor, or from the system.
@@ -72,6 +77,35 @@ pub enum Report {
         run: u32,
         /// What was seen.
         fact: Fact,
+    },
+    /// An agent's process shall be started; what becomes of it is reported to the agents' thread.
+    StartAgent(Box<StartOrder>),
+    /// An agent's process shall be ended with this signal.
+    EndAgent {
+        /// The process, by the id that it was started under.
+        process: TaskId,
+        /// The number of the signal.
+        signal: i32,
+    },
+    /// The agent of a prompt was looked for.
+    AgentFound {
+        /// Who gets the prompt's task.
+        answer: Answer,
+        /// What was submitted.
+        command: Box<Command>,
+        /// Whether its program is there.
+        result: Result<(), RpcError>,
+    },
+    /// The programs of agents were looked for.
+    AgentsFound {
+        /// Who wants to know.
+        answer: Answer,
+        /// In this environment.
+        env: Arc<Env>,
+        /// Whether they shall be started, too.
+        check: bool,
+        /// What is there.
+        found: Result<Vec<(Arc<Agent>, AgentInfo)>, RpcError>,
     },
     /// The configuration was read.
     ConfigRead {

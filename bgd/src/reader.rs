@@ -1,12 +1,13 @@
 //! Answers that need a look at an output file before they can be given: read on the workers.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::limits::RESULT_BYTES;
+use bgd_shared::limits::{AGENT_RESULT_BYTES, RESULT_BYTES};
 use bgd_shared::request::{Encoding, OutputParams, OutputResult, ResultResult, Stream, TaskResult};
-use bgd_shared::task::Task as WireTask;
+use bgd_shared::task::{Kind, Task as WireTask};
 
 use crate::answer::Answer;
 use crate::calls::OUTPUT_DEFAULT_BYTES;
@@ -31,7 +32,11 @@ impl Reader {
     /// `task.get`: a task with its progress.
     pub fn get(&self, snapshot: Snapshot, answer: Answer) {
         let folder = Arc::clone(&self.folder);
-        self.workers.later(move || answer.give(&TaskResult { task: with_progress(&snapshot, &folder) }));
+        self.workers.later(move || {
+            let mut task = with_progress(&snapshot, &folder);
+            task.prompt = snapshot.agent.as_deref().map(|agent| agent.prompt.to_string());
+            answer.give(&TaskResult { task });
+        });
     }
 
     /// `task.output`: a part of its output.
@@ -49,15 +54,16 @@ impl Reader {
     pub fn result(&self, snapshot: Snapshot, answer: Answer) {
         let folder = Arc::clone(&self.folder);
         self.workers.later(move || {
-            let path = folder.files(snapshot.id, snapshot.spec.split);
-            let limit = RESULT_BYTES.cast_signed();
-            match read_part(
-                path.path(Stream::Stdout),
-                snapshot.has_begun(),
-                -limit,
-                RESULT_BYTES,
-                snapshot.dropped[0],
-            ) {
+            // An agent's answer is in a file of its own; a command's result is what it wrote.
+            let part = match snapshot.spec.kind {
+                Kind::Agent => last_part(&folder.result(snapshot.id), true, AGENT_RESULT_BYTES, 0),
+                Kind::Process => {
+                    let files = folder.files(snapshot.id, snapshot.spec.split);
+                    let (path, dropped) = (files.path(Stream::Stdout), snapshot.dropped[0]);
+                    last_part(path, snapshot.has_begun(), RESULT_BYTES, dropped)
+                }
+            };
+            match part {
                 Ok(part) => {
                     let task = with_progress(&snapshot, &folder);
                     let truncated_bytes = part.offset;
@@ -68,6 +74,11 @@ impl Reader {
             }
         });
     }
+}
+
+/// The last bytes of a file.
+fn last_part(path: &Path, begun: bool, bytes: u64, dropped: u64) -> io::Result<Part> {
+    read_part(path, begun, -bytes.cast_signed(), bytes, dropped)
 }
 
 fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error: &io::Error) -> RpcError {

@@ -1,9 +1,11 @@
 //! Tasks as the wire shows them.
 
+use bgd_shared::agent::NeedsInput;
+use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::task::{Exit, Output, Progress, Task as WireTask};
 use bgd_shared::text::OsText;
 
-use crate::core::{Finished, Lingering, Snapshot, Spec, State, Work};
+use crate::core::{AgentPart, Finished, Lingering, Snapshot, Spec, State, Work};
 use crate::exec::output::OutputFolder;
 use bgd_shared::request::Stream;
 
@@ -16,10 +18,12 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let life = Life::of(&snapshot.state);
     let files = folder.files(snapshot.id, spec.split);
     let path = |stream| files.path(stream).to_string_lossy().into_owned();
-    let (argv, shell) = match &spec.work {
-        Work::Argv(argv) => (Some(argv.to_vec()), None),
-        Work::Shell(command) => (None, Some(command.clone())),
+    let (argv, shell, agent) = match &spec.work {
+        Work::Argv(argv) => (Some(argv.to_vec()), None, None),
+        Work::Shell(command) => (None, Some(command.clone()), None),
+        Work::Agent(agent) => (None, None, Some(agent.name.to_string())),
     };
+    let part = snapshot.agent.as_deref();
     WireTask {
         id: snapshot.id,
         kind: spec.kind,
@@ -29,15 +33,15 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         description: description(spec),
         argv,
         shell,
-        prompt: None,
-        agent: None,
-        agent_session: None,
+        prompt: part.map(|part| beginning(&part.prompt)),
+        agent,
+        agent_session: part.and_then(|part| part.session.as_deref()).map(Into::into),
         session: spec.session.as_deref().map(Into::into),
         channel: spec.channel.as_deref().map(Into::into),
         tags: spec.tags.iter().map(std::string::ToString::to_string).collect(),
         cwd: OsText::clone(&spec.cwd),
         pid: life.pid,
-        run: snapshot.run,
+        run: snapshot.resume_count + 1,
         resume_count: snapshot.resume_count,
         created_at: snapshot.created_at,
         started_at: life.started_at,
@@ -49,7 +53,13 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         progress: Progress {
             output_bytes: snapshot.output_bytes,
             updated_at: snapshot.updated_at,
-            ..Progress::default()
+            last_line: None,
+            tool_calls: part.map_or(0, |part| part.tool_calls),
+            last_tools: part.map(last_tools).unwrap_or_default(),
+            denied: part.map_or(0, |part| part.denied),
+            last_denied: part.and_then(|part| part.last_denied.as_deref()).map(Into::into),
+            stalled: part.is_some_and(|part| part.stalled),
+            needs_input: part.and_then(needs_input),
         },
         output: Output {
             path: path(Stream::Stdout),
@@ -59,6 +69,31 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
             stderr_dropped_bytes: snapshot.dropped[1],
         },
     }
+}
+
+/// The part of a prompt that is shown with every task.
+fn beginning(prompt: &str) -> String {
+    if prompt.len() <= PROMPT_BYTES {
+        return prompt.to_owned();
+    }
+    let end = (0..=PROMPT_BYTES).rev().find(|end| prompt.is_char_boundary(*end)).unwrap_or_default();
+    format!("{}…", &prompt[..end])
+}
+
+fn last_tools(agent: &AgentPart) -> Vec<String> {
+    agent.last_tools.iter().map(ToString::to_string).collect()
+}
+
+/// The question that an agent waits with; others behind it are only counted.
+fn needs_input(agent: &AgentPart) -> Option<NeedsInput> {
+    let question = agent.questions.front()?;
+    Some(NeedsInput {
+        request: question.request,
+        question: question.text.to_string(),
+        options: question.options.to_vec(),
+        expires_at: Some(question.expires_at),
+        waiting: agent.questions.len() as u64 - 1,
+    })
 }
 
 /// What the state says about the process.
@@ -76,22 +111,27 @@ impl Life {
         match state {
             State::Queued { .. } | State::Starting { .. } => Self::default(),
             State::Running { pid, started_at, .. } => {
-                Self { pid: Some(*pid), started_at: Some(*started_at), ..Self::default() }
+                Self { pid: *pid, started_at: Some(*started_at), ..Self::default() }
             }
             State::Stopping { pid, started_at, exit, .. } => Self {
-                pid: Some(*pid),
+                pid: *pid,
                 started_at: Some(*started_at),
                 exit: exit.clone(),
                 lingering: exit.is_some(),
                 ..Self::default()
             },
-            State::Finished(Finished { pid, started_at, completed_at, exit, lingering, .. }) => Self {
-                pid: *pid,
-                started_at: *started_at,
-                completed_at: Some(*completed_at),
-                exit: exit.clone(),
-                lingering: *lingering != Lingering::No,
-            },
+            State::Finished(finished) | State::Resuming { finished, .. } => Self::after(finished),
+        }
+    }
+
+    fn after(finished: &Finished) -> Self {
+        let Finished { pid, started_at, completed_at, exit, lingering, .. } = finished;
+        Self {
+            pid: *pid,
+            started_at: *started_at,
+            completed_at: Some(*completed_at),
+            exit: exit.clone(),
+            lingering: *lingering != Lingering::No,
         }
     }
 }
@@ -106,6 +146,8 @@ fn description(spec: &Spec) -> String {
             words.join(" ")
         }
         Work::Shell(line) => line.to_string_lossy().into_owned(),
+        // An agent task always has a description.
+        Work::Agent(agent) => agent.name.to_string(),
     };
     if command.chars().nth(DESCRIPTION_CHARS).is_none() {
         return command;

@@ -1,5 +1,6 @@
 //! Executors: they act and report facts. They decide nothing, and they may not touch the core.
 
+pub mod agent;
 pub mod input;
 pub mod output;
 pub mod process;

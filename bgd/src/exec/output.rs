@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -99,6 +99,41 @@ impl OutputFolder {
         Ok(openat(&self.handle, name(task, stream).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)
     }
 
+    /// Opens a task's file for a stream, new or not, to go on writing at its end.
+    ///
+    /// # Errors
+    /// What the system says: the disk may be full.
+    pub fn append(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        Ok(openat(&self.handle, name(task, stream).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)
+    }
+
+    /// Where the result of an agent task is.
+    pub fn result(&self, task: TaskId) -> PathBuf {
+        self.path.join(format!("{task}.result"))
+    }
+
+    /// Keeps the result of an agent task, in place of that of an earlier run. What was cut off before it
+    /// becomes a hole, so that the file tells how much that was.
+    ///
+    /// # Errors
+    /// What the system says: the disk may be full. The earlier result stays then.
+    pub fn keep_result(&self, task: TaskId, cut: u64, result: &[u8]) -> io::Result<()> {
+        let path = self.result(task);
+        let new = path.with_extension("new");
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let kept = file
+            .seek(SeekFrom::Start(cut))
+            .and_then(|_| file.write_all(result))
+            .and_then(|()| fs::rename(&new, path));
+        if kept.is_err() {
+            // A part of it is of no use, and may have taken the last of the disk.
+            let _ = fs::remove_file(new);
+        }
+        kept
+    }
+
     fn stat(&self, task: TaskId, stream: Stream) -> Option<FileStat> {
         fstatat(&self.handle, name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
     }
@@ -111,8 +146,8 @@ impl OutputFolder {
 
     /// Removes a task's files. Missing ones are fine.
     pub fn remove(&self, task: TaskId) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let path = self.path.join(name(task, stream));
+        let [out, err] = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
+        for path in [out, err, self.result(task)] {
             match fs::remove_file(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

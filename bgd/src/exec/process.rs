@@ -89,8 +89,10 @@ impl Processes {
             InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
         });
         let (control, orders) = async_mpsc::unbounded_channel();
-        self.around.outputs.track(task, run, split);
-        let files = self.around.folder.files(task, split);
+        if let Some(split) = split {
+            self.around.outputs.track(task, run, split);
+        }
+        let files = self.around.folder.files(task, split.unwrap_or(false));
         let tree = Tree { task, leader: pid, leader_is_ours: true, files, cgroup };
         let supervisor =
             Supervisor { tree, run, around: self.around.clone(), orders, ending: None, missed: false };

@@ -20,7 +20,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use super::output::OutputFolder;
-use super::tree::{INSTANCE_MARK, TASK_MARK};
+use super::tree::{AGENT_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::core::{Spec, Work};
 use crate::descriptors;
 use crate::mailbox::{Begun, Facts, Report};
@@ -37,8 +37,21 @@ pub struct StartOrder {
     pub spec: Arc<Spec>,
     /// Its complete environment.
     pub env: Arc<Env>,
-    /// The descriptor that its submitter sent along for its standard input.
-    pub stdin: Option<OwnedFd>,
+    /// Its standard streams.
+    pub streams: Streams,
+}
+
+/// What a process has as standard streams.
+#[derive(Debug)]
+pub enum Streams {
+    /// Output files of its own, and what the task asks for as standard input: nothing, a pipe, or the
+    /// descriptor that its submitter sent along.
+    Own {
+        /// That descriptor.
+        stdin: Option<OwnedFd>,
+    },
+    /// These: standard input, output and error.
+    Given([OwnedFd; 3]),
 }
 
 /// What every start needs.
@@ -117,6 +130,28 @@ fn ignored_signals() -> Vec<i32> {
     signals
 }
 
+/// Opened standard streams.
+struct Open {
+    /// None stands for nothing to read.
+    stdin: Option<OwnedFd>,
+    out: OwnedFd,
+    err: Option<OwnedFd>,
+    /// The daemon's end of standard input.
+    input: Option<OwnedFd>,
+    /// Whether output files of its own are two.
+    split: Option<bool>,
+}
+
+impl Open {
+    fn stdio<'a>(&'a self, null: &'a OwnedFd) -> [BorrowedFd<'a>; 3] {
+        [
+            self.stdin.as_ref().unwrap_or(null).as_fd(),
+            self.out.as_fd(),
+            self.err.as_ref().unwrap_or(&self.out).as_fd(),
+        ]
+    }
+}
+
 struct Common {
     settings: SpawnSettings,
     null: OwnedFd,
@@ -128,7 +163,39 @@ struct Common {
 impl Common {
     /// Starts a process; the error is a sentence for people.
     fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, Box<str>> {
-        let StartOrder { task, spec, env, stdin, .. } = order;
+        let StartOrder { task, spec, env, streams, .. } = order;
+        let mark = match &streams {
+            Streams::Own { .. } => TASK_MARK,
+            Streams::Given(_) => AGENT_MARK,
+        };
+        let path = env.get("PATH");
+        let variables = self.environment(mark, task, &env);
+        let streams = self.streams(task, &spec, streams)?;
+        let cgroup = self.make_cgroup(task)?;
+        let cgroup_fd = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
+        let spawned = self.spawn(&spec, path, &variables, streams.stdio(&self.null), cgroup_fd, stack);
+        let cgroup = cgroup.map(|(path, _)| path);
+        match spawned {
+            Ok(Spawned { pid, pidfd }) => {
+                Ok(Begun { pid, pidfd, input: streams.input, cgroup, split: streams.split })
+            }
+            Err(error) => {
+                if let Some(cgroup) = cgroup {
+                    super::tree::remove_cgroup(&cgroup);
+                }
+                Err(explain(&spec, error).into())
+            }
+        }
+    }
+
+    /// Opens what a process has as standard streams.
+    fn streams(&self, task: TaskId, spec: &Spec, streams: Streams) -> Result<Open, Box<str>> {
+        let stdin = match streams {
+            Streams::Given([stdin, out, err]) => {
+                return Ok(Open { stdin: Some(stdin), out, err: Some(err), input: None, split: None });
+            }
+            Streams::Own { stdin } => stdin,
+        };
         let folder = &self.settings.folder;
         let create = |stream| -> Result<OwnedFd, Box<str>> {
             let file = folder.create(task, stream).map_err(|error| {
@@ -149,21 +216,7 @@ impl Common {
                 (Some(theirs), Some(ours))
             }
         };
-        let cgroup = self.make_cgroup(task)?;
-        let streams =
-            [stdin.as_ref().unwrap_or(&self.null).as_fd(), out.as_fd(), err.as_ref().unwrap_or(&out).as_fd()];
-        let cgroup_fd = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
-        let spawned = self.spawn(task, &spec, &env, streams, cgroup_fd, stack);
-        let cgroup = cgroup.map(|(path, _)| path);
-        match spawned {
-            Ok(Spawned { pid, pidfd }) => Ok(Begun { pid, pidfd, input, cgroup, split: spec.split }),
-            Err(error) => {
-                if let Some(cgroup) = cgroup {
-                    super::tree::remove_cgroup(&cgroup);
-                }
-                Err(explain(&spec, error).into())
-            }
-        }
+        Ok(Open { stdin, out, err, input, split: Some(spec.split) })
     }
 
     fn make_cgroup(&self, task: TaskId) -> Result<Option<(PathBuf, OwnedFd)>, Box<str>> {
@@ -179,9 +232,9 @@ impl Common {
 
     fn spawn(
         &self,
-        task: TaskId,
         spec: &Spec,
-        env: &Env,
+        path: Option<&OsText>,
+        env: &[CString],
         stdio: [BorrowedFd<'_>; 3],
         cgroup: Option<BorrowedFd<'_>>,
         stack: &mut ChildStack,
@@ -191,14 +244,16 @@ impl Common {
             Work::Shell(line) => {
                 [b"/bin/sh".as_slice(), b"-c", b"--", line.as_bytes()].map(c_string).to_vec()
             }
+            // The agents' thread starts its programs as commands of their own.
+            Work::Agent(agent) => vec![c_string(agent.name.as_bytes())],
         };
         let name = argv.first().map(std::ffi::CString::as_bytes).unwrap_or_default();
-        let programs = candidates(name, env.get("PATH"));
+        let programs = candidates(name, path);
         let rlimits = self.rlimits(spec.rlimits.as_deref());
         let plan = Plan {
             programs: &programs,
             argv: &argv,
-            env: &self.environment(task, env),
+            env,
             folder: &c_string(spec.cwd.as_bytes()),
             umask: spec.umask,
             rlimits: &rlimits,
@@ -220,14 +275,14 @@ impl Common {
     }
 
     /// The submitter's environment with the marks by which a process of ours is known.
-    fn environment(&self, task: TaskId, env: &Env) -> Vec<CString> {
+    fn environment(&self, mark: &str, id: TaskId, env: &Env) -> Vec<CString> {
         let mut list = Vec::with_capacity(env.0.len() + 2);
         for (name, value) in &env.0 {
-            if &**name != TASK_MARK && &**name != INSTANCE_MARK {
+            if &**name != mark && &**name != INSTANCE_MARK {
                 list.push(c_string(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
             }
         }
-        list.push(c_string(format!("{TASK_MARK}={task}").as_bytes()));
+        list.push(c_string(format!("{mark}={id}").as_bytes()));
         list.push(c_string(format!("{INSTANCE_MARK}={}", self.settings.instance).as_bytes()));
         list
     }
@@ -316,6 +371,7 @@ fn explain(spec: &Spec, error: SpawnError) -> String {
             let program = match &spec.work {
                 Work::Argv(argv) => argv.first().map(OsText::to_string_lossy).unwrap_or_default(),
                 Work::Shell(_) => "/bin/sh".into(),
+                Work::Agent(agent) => (&*agent.name).into(),
             };
             exec_error(&program, Path::new(spec.cwd.as_os_str()), errno)
         }

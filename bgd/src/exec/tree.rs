@@ -24,6 +24,9 @@ use crate::sys::pidfd::PidFd;
 /// The environment variable that marks every process of a task.
 pub const TASK_MARK: &str = "BGD_TASK_ID";
 
+/// The environment variable that marks every process of an agent, which may work for several tasks.
+pub const AGENT_MARK: &str = "BGD_AGENT_ID";
+
 /// The environment variable that marks every process of this life of the daemon.
 pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
 
@@ -168,8 +171,8 @@ impl Tree {
         if Stat::of(pid).is_some_and(|stat| stat.session == self.leader) {
             return true;
         }
-        let mark = format!("{TASK_MARK}={}", self.task);
-        has_mark(pid, mark.as_bytes()) || self.files.paths().any(|path| appends_to(pid, path))
+        let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
+        [TASK_MARK, AGENT_MARK].iter().any(is_marked) || self.files.paths().any(|path| appends_to(pid, path))
     }
 }
 

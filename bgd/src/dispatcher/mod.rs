@@ -1,6 +1,8 @@
 //! The dispatcher: the only owner of the core. One loop takes mail and reports, asks the core, and hands
 //! its effects to executors, clients and subscribers. It never waits for I/O.
 
+mod agents;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,8 +15,11 @@ use bgd_shared::request::{
     BlockResult, ClearResult, HelloResult, ListResult, OutputParams, ReloadResult, SessionEndResult,
     ShutdownResult, SubscribeParams, SubscribeResult, TaskResult, TasksResult, WriteResult,
 };
+use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
+use self::agents::{AGENT_RUN, AGENTS_GRACE};
+use crate::agents::Agents;
 use crate::answer::{Answer, write_error};
 use crate::calls::{Body, Call};
 use crate::client::Client;
@@ -23,8 +28,11 @@ use crate::core::{
     Command, Core, CoreError, Effect, Fact, Input, ListQuery, Mono, Now, Reply, ReplyTo, Request, Snapshot,
     State,
 };
+use crate::exec::agent::host::{SIGKILL, SIGTERM};
+use crate::exec::agent::turn::Control;
+use crate::exec::agent::{AgentThread, Order};
 use crate::exec::process::{Processes, Surroundings};
-use crate::exec::spawner::StartOrder;
+use crate::exec::spawner::{StartOrder, Streams};
 use crate::mailbox::{Mail, Mailbox, Report};
 use crate::reader::Reader;
 use crate::server::ServerLimits;
@@ -57,6 +65,9 @@ enum Shape {
 pub struct Dispatcher {
     core: Core,
     processes: Processes,
+    agents: AgentThread,
+    /// Those of the configuration, and the known ones.
+    known_agents: Arc<Agents>,
     subscribers: Subscribers,
     around: Surroundings,
     reader: Reader,
@@ -76,6 +87,8 @@ pub struct Dispatcher {
     stdin: HashMap<TaskId, OwnedFd>,
     epoch: Instant,
     ended: bool,
+    /// When the processes of agents are made to end, once the core has ended.
+    agents_killed_at: Option<Instant>,
 }
 
 impl Dispatcher {
@@ -90,6 +103,8 @@ impl Dispatcher {
         Self {
             core: Core::new(config.core_limits()),
             processes: Processes::new(orders, around.clone()),
+            agents: AgentThread::new(around.clone()),
+            known_agents: Arc::new(config.agents().unwrap_or_default()),
             subscribers: Subscribers::new(config.limits.event_history_bytes),
             reader: Reader::new(around.folder.clone(), around.workers.clone()),
             around,
@@ -104,6 +119,7 @@ impl Dispatcher {
             stdin: HashMap::new(),
             epoch: Instant::now(),
             ended: false,
+            agents_killed_at: None,
         }
     }
 
@@ -111,7 +127,7 @@ impl Dispatcher {
     pub async fn run(mut self, mut mailbox: Mailbox) {
         let mut mail = Vec::with_capacity(BATCH);
         let mut reports = Vec::with_capacity(BATCH);
-        while !self.ended {
+        while !self.ended || self.agents.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
             tokio::select! {
                 biased;
@@ -119,6 +135,10 @@ impl Dispatcher {
                     for report in reports.drain(..) {
                         self.report(report);
                     }
+                }
+                () = sleep_until(self.agents_killed_at), if self.ended => {
+                    self.agents_killed_at = None;
+                    self.end_agents(SIGKILL);
                 }
                 () = sleep_until(deadline) => {
                     let effects = self.core.on_deadline(self.now());
@@ -158,9 +178,12 @@ impl Dispatcher {
 
     fn report(&mut self, report: Report) {
         match report {
+            Report::Begun { task, run, result } if self.agents.owns(task) => {
+                self.agent_begun(task, run, result);
+            }
             Report::Begun { task, run, result } => {
                 let fact = match result {
-                    Ok(begun) => Fact::Started { pid: self.processes.adopt(task, run, *begun) },
+                    Ok(begun) => Fact::Started { pid: Some(self.processes.adopt(task, run, *begun)) },
                     Err(error) => {
                         tracing::info!(%task, %error, "task not started");
                         Fact::StartFailed { error }
@@ -175,10 +198,38 @@ impl Dispatcher {
                 match fact {
                     Fact::Exited { others: false, .. } | Fact::TreeEmpty => self.processes.gone(task, run),
                     Fact::Exited { others: true, .. } => self.processes.close_input(task),
-                    Fact::Started { .. } | Fact::StartFailed { .. } | Fact::Output { .. } => {}
+                    Fact::Started { .. }
+                    | Fact::StartFailed { .. }
+                    | Fact::Output { .. }
+                    | Fact::Refused(_)
+                    | Fact::Session { .. }
+                    | Fact::Tool { .. }
+                    | Fact::Denied { .. }
+                    | Fact::Moved
+                    | Fact::Asked { .. }
+                    | Fact::Withdrawn { .. }
+                    | Fact::TurnEnded { .. } => {}
                 }
-                self.handle(Input::Fact { task, run, fact });
+                if self.agents.owns(task) {
+                    self.agent_ended(task, fact);
+                } else {
+                    self.handle(Input::Fact { task, run, fact });
+                }
             }
+            Report::StartAgent(order) if self.ended => self.refuse_agent(order.task),
+            Report::StartAgent(order) => {
+                self.agents.starting(order.task);
+                self.processes.start(*order);
+            }
+            Report::EndAgent { process, signal } => {
+                self.agents.end_later(process, signal);
+                self.processes.end(process, AGENT_RUN, signal);
+            }
+            Report::AgentFound { answer, command, result } => match result {
+                Ok(()) => self.submit(answer, command, None),
+                Err(error) => answer.refuse(&error),
+            },
+            Report::AgentsFound { answer, env, check, found } => self.agents_found(answer, env, check, found),
             Report::ConfigRead { config, asked } => self.configured(config, asked),
             Report::Reload => self.read_config(None),
             Report::Terminate { signal } => {
@@ -227,7 +278,7 @@ impl Dispatcher {
             return Some((answer, body));
         };
         match self.core.get(id) {
-            Ok(task) if matches!(task.state, State::Starting { .. }) => {
+            Ok(task) if matches!(task.state, State::Starting { .. }) && task.agent.is_none() => {
                 self.early.entry(task.id).or_default().push((answer, body));
                 None
             }
@@ -240,6 +291,8 @@ impl Dispatcher {
         match body {
             Body::Submit(command, fd) => self.submit(answer, command, fd),
             Body::Core(request) => self.ask(answer, Shape::Plain, request),
+            Body::Prompt(command, agent) => self.submit_prompt(answer, command, agent.as_deref()),
+            Body::Agents(params) => self.list_agents(answer, params),
             Body::Output(params) => {
                 let request = Request::Retrieve { id: params.id.clone(), complete: false };
                 self.ask(answer, Shape::Output(params), request);
@@ -294,12 +347,23 @@ impl Dispatcher {
             match effect {
                 Effect::Start { task, run, spec, env } => {
                     let stdin = self.stdin.remove(&task);
-                    self.starts.push(StartOrder { task, run, spec, env, stdin });
+                    self.starts.push(StartOrder { task, run, spec, env, streams: Streams::Own { stdin } });
+                }
+                Effect::Prompt { task, run, spec, env, prompt, session } => {
+                    self.give_prompt(task, run, spec, env, prompt, session);
+                }
+                Effect::Answer { task, run, key, option } => {
+                    let control = Control::Answer { key, option };
+                    self.agents.order_if_started(Order::Control { task, run, control });
                 }
                 Effect::Signal { task, run, signal, tree } => self.processes.signal(task, run, signal, tree),
-                Effect::End { task, run, signal } => self.processes.end(task, run, signal),
+                Effect::End { task, run, signal } => {
+                    self.processes.end(task, run, signal);
+                    self.stop_turn(task, run, signal);
+                }
                 Effect::Forget { task } => {
                     self.stdin.remove(&task);
+                    self.agents.order_if_started(Order::Forget { task });
                     forgotten.push(task);
                 }
                 Effect::Event { seq, at, kind, task } => {
@@ -322,7 +386,11 @@ impl Dispatcher {
                         reply => self.reply(answer, shape, reply),
                     }
                 }
-                Effect::Exit => self.ended = true,
+                Effect::Exit => {
+                    self.ended = true;
+                    self.agents_killed_at = Instant::now().checked_add(AGENTS_GRACE);
+                    self.end_agents(SIGTERM);
+                }
             }
         }
         self.remove_outputs(forgotten, clears);
@@ -427,10 +495,12 @@ impl Dispatcher {
             return answer.refuse(&CoreError::NotRunning(id, snapshot.status()).into());
         }
         let Some(input) = self.processes.input(id) else {
-            let error =
-                RpcError::new(ErrorKind::Unsupported, format!("task {id} has no standard input to write to"))
-                    .hint("submit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)");
-            return answer.refuse(&error);
+            let hint = match snapshot.spec.kind {
+                Kind::Process => "submit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)",
+                Kind::Agent => "an agent is told something else when it has answered: `bgctl resume`",
+            };
+            let message = format!("task {id} has no standard input to write to");
+            return answer.refuse(&RpcError::new(ErrorKind::Unsupported, message).hint(hint));
         };
         tokio::spawn(async move {
             match input.write(data, eof).await {
@@ -465,6 +535,7 @@ impl Dispatcher {
         };
         let (changed, needs_restart) = self.config.take_over(config);
         tracing::info!(?changed, ?needs_restart, "configuration read");
+        self.known_agents = Arc::new(self.config.agents().unwrap_or_default());
         self.handle(Input::Configure(self.config.core_limits()));
         self.around.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);

@@ -1,0 +1,172 @@
+//! The dispatcher's part in agent tasks: who gets a prompt, and what becomes of the agents' processes.
+//! The agents themselves live on their own thread.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::agent::{AgentInfo, AgentListParams, AgentListResult, AgentProtocol};
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::text::Env;
+
+use super::Dispatcher;
+use crate::agents::Agent;
+use crate::answer::Answer;
+use crate::core::{AgentWork, Command, Fact, Refusal, Spec, Work};
+use crate::exec::agent::host::{Alive, ProcessNews, SIGKILL};
+use crate::exec::agent::turn::{Control, TurnOrder};
+use crate::exec::agent::{Order, Tell};
+use crate::mailbox::{Begun, Report};
+use crate::sys::pidfd::PidFd;
+
+/// The run that an agent's process has: it is started once.
+pub(super) const AGENT_RUN: u32 = 1;
+
+/// How long the processes of agents have to end with the daemon, before they are made to.
+pub(super) const AGENTS_GRACE: Duration = Duration::from_secs(2);
+
+impl Dispatcher {
+    /// An agent's process runs, or could not be started.
+    pub(super) fn agent_begun(&mut self, process: TaskId, run: u32, result: Result<Box<Begun>, Box<str>>) {
+        let begun = match result {
+            Ok(begun) => {
+                let handle = begun.pidfd.as_fd().try_clone_to_owned().ok().map(PidFd::from);
+                let pid = self.processes.adopt(process, run, *begun);
+                if let Some(signal) = self.agents.begun(process) {
+                    self.processes.end(process, run, signal);
+                }
+                Ok(Alive { pid, handle })
+            }
+            Err(error) => {
+                self.agents.gone(process);
+                Err(error)
+            }
+        };
+        self.agents.order_if_started(Order::Process { id: process, news: ProcessNews::Begun(begun) });
+    }
+
+    /// Nothing is started any more when the daemon ends.
+    pub(super) fn refuse_agent(&self, process: TaskId) {
+        let news = ProcessNews::Begun(Err("the daemon is ending".into()));
+        self.agents.order_if_started(Order::Process { id: process, news });
+    }
+
+    /// Something about the end of an agent's process.
+    pub(super) fn agent_ended(&mut self, process: TaskId, fact: Fact) {
+        if matches!(fact, Fact::Exited { others: false, .. } | Fact::TreeEmpty) {
+            self.agents.gone(process);
+        }
+        self.agents.order_if_started(Order::Process { id: process, news: ProcessNews::Fact(fact) });
+    }
+
+    /// Ends the processes of agents that are kept warm, when no task is left.
+    pub(super) fn end_agents(&mut self, signal: i32) {
+        for process in self.agents.processes() {
+            self.agents.end_later(process, signal);
+            self.processes.end(process, AGENT_RUN, signal);
+        }
+    }
+
+    /// Has a turn begun.
+    pub(super) fn prompt(&mut self, order: TurnOrder) {
+        let (task, run) = (order.task, order.run);
+        if let Err(error) = self.agents.start() {
+            let refusal =
+                Refusal::new(ErrorKind::Internal, format!("cannot start a thread for agents: {error}"));
+            let fact = Fact::Refused(Box::new(refusal));
+            return self.around.facts.send(Report::Fact { task, run, fact });
+        }
+        self.agents.order_if_started(Order::Turn(Box::new(order)));
+    }
+
+    /// Submits a prompt when a worker has seen that its agent's program is there.
+    pub(super) fn submit_prompt(&self, answer: Answer, mut command: Box<Command>, agent: Option<&str>) {
+        let agent = match self.known_agents.find(agent) {
+            Ok(agent) => Arc::clone(agent),
+            Err(error) => return answer.refuse(&error),
+        };
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        command.spec.split = agent.protocol == AgentProtocol::Template;
+        command.spec.work = Work::Agent(AgentWork {
+            name: Arc::clone(&agent.name),
+            stalled_after_ms: ms(agent.stalled_after),
+            ask_timeout_ms: ms(agent.ask_timeout),
+        });
+        let facts = self.around.facts.clone();
+        self.around.workers.later(move || {
+            let result = agent.check(&command.env);
+            facts.send(Report::AgentFound { answer, command, result });
+        });
+    }
+
+    /// Lists the agents when a worker has seen which programs are there; with `check`, starts these.
+    pub(super) fn list_agents(&mut self, answer: Answer, params: AgentListParams) {
+        let AgentListParams { env, check, names } = params;
+        let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
+        let agents = Arc::clone(&self.known_agents);
+        let (found_env, facts) = (Arc::clone(&env), self.around.facts.clone());
+        self.around.workers.later(move || {
+            let found = agents.list(&names, &found_env);
+            facts.send(Report::AgentsFound { answer, env, check, found });
+        });
+    }
+
+    pub(super) fn agents_found(
+        &mut self,
+        answer: Answer,
+        env: Arc<Env>,
+        check: bool,
+        found: Result<Vec<(Arc<Agent>, AgentInfo)>, RpcError>,
+    ) {
+        let agents = match found {
+            Ok(agents) => agents,
+            Err(error) => return answer.refuse(&error),
+        };
+        if !check {
+            let agents = agents.into_iter().map(|(_, info)| info).collect();
+            return answer.give(&AgentListResult { agents });
+        }
+        if let Err(error) = self.agents.start() {
+            let message = format!("cannot start a thread for agents: {error}");
+            return answer.refuse(&RpcError::new(ErrorKind::Internal, message));
+        }
+        let tell = Tell(Box::new(move |agents| answer.give(&AgentListResult { agents })));
+        self.agents.order_if_started(Order::Check { agents, env, tell });
+    }
+
+    /// The turn of a task that was told to end; nothing if it is a process.
+    pub(super) fn stop_turn(&self, task: TaskId, run: u32, signal: i32) {
+        let control = Control::Stop { force: signal == SIGKILL };
+        self.agents.order_if_started(Order::Control { task, run, control });
+    }
+
+    /// Gives a prompt to the agent that its task names.
+    pub(super) fn give_prompt(
+        &mut self,
+        task: TaskId,
+        run: u32,
+        spec: Arc<Spec>,
+        env: Arc<Env>,
+        prompt: Arc<str>,
+        session: Option<Arc<str>>,
+    ) {
+        let name = match &spec.work {
+            Work::Agent(agent) => Some(&*agent.name),
+            Work::Argv(_) | Work::Shell(_) => None,
+        };
+        match self.known_agents.find(name) {
+            Ok(agent) => {
+                let agent = Arc::clone(agent);
+                self.prompt(TurnOrder { task, run, agent, spec, env, prompt, session });
+            }
+            // The configuration was read again meanwhile, and has it no more.
+            Err(error) => {
+                let hint = error.data.hint.map(Into::into);
+                let refusal = Refusal { kind: error.data.kind, message: error.message.into(), hint };
+                let fact = Fact::Refused(Box::new(refusal));
+                self.around.facts.send(Report::Fact { task, run, fact });
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! The owner of all agents: it takes the dispatcher's orders, finds a process for each turn, and ends
+//! processes that nobody needs any more. Everything here is on one thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::agent::{AgentCheck, AgentInfo, AgentProtocol};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::rlimit::Rlimits;
+use bgd_shared::text::Env;
+use tokio::sync::{mpsc, watch};
+
+use super::Order;
+use super::connection::Connection;
+use super::host::Host;
+use super::live::{Live, Start};
+use super::pool::{Choice, Pool, Rest, Seat};
+use super::sameness::what_matters;
+use super::template::{self, Template};
+use super::turn::{self, Control, TurnOrder};
+use crate::agents::Agent;
+use crate::core::{Fact, Refusal, Spec};
+use crate::exec::process::Surroundings;
+use crate::mailbox::Report;
+
+/// What turns must agree in to share a process.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    name: Arc<str>,
+    protocol: AgentProtocol,
+    command: Vec<String>,
+    url: Option<String>,
+    /// With what the configuration adds.
+    env: Env,
+    umask: u32,
+    rlimits: Option<Arc<Rlimits>>,
+}
+
+/// What a start has come to; `None` while it goes on.
+type Outcome = Option<Result<Rc<Live>, Refusal>>;
+
+/// A turn that goes on.
+#[derive(Debug)]
+struct Running {
+    run: u32,
+    control: mpsc::UnboundedSender<Control>,
+}
+
+/// The owner of all agents.
+#[derive(Debug)]
+pub struct Manager {
+    host: Host,
+    around: Surroundings,
+    pool: RefCell<Pool<Key>>,
+    seats: RefCell<HashMap<Seat, watch::Receiver<Outcome>>>,
+    turns: RefCell<HashMap<TaskId, Running>>,
+    /// Where the session of a task is in memory.
+    sessions: RefCell<HashMap<TaskId, (Seat, Arc<str>)>>,
+}
+
+/// A turn's place in an agent's process. It is free again when this is dropped.
+#[derive(Debug)]
+struct Place {
+    manager: Rc<Manager>,
+    seat: Seat,
+    keep_warm: Duration,
+    /// Its turn was told to end.
+    ending: Cell<bool>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        Manager::give_back(&self.manager, self.seat, self.ending.get(), self.keep_warm);
+    }
+}
+
+/// An agent for the time of a turn.
+#[derive(Debug)]
+pub struct Lease {
+    /// None: the turn has its agent to itself.
+    place: Option<Place>,
+    live: Rc<Live>,
+    /// It was there before, so it may have ended without that being known yet.
+    pub was_warm: bool,
+}
+
+impl Lease {
+    /// The agent.
+    pub fn live(&self) -> &Rc<Live> {
+        &self.live
+    }
+
+    fn seat(&self) -> Option<Seat> {
+        self.place.as_ref().map(|place| place.seat)
+    }
+}
+
+impl Manager {
+    /// Without agents.
+    pub fn new(around: Surroundings) -> Rc<Self> {
+        Rc::new(Self {
+            host: Host::new(around.facts.clone()),
+            around,
+            pool: RefCell::default(),
+            seats: RefCell::default(),
+            turns: RefCell::default(),
+            sessions: RefCell::default(),
+        })
+    }
+
+    /// Obeys until there are no more orders.
+    pub async fn run(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Turn(order) => self.begin(*order),
+                Order::Control { task, run, control } => self.control(task, run, control),
+                Order::Forget { task } => self.forget(task),
+                Order::Process { id, news } => self.host.news(id, news),
+                Order::Check { agents, env, tell } => {
+                    let manager = Rc::clone(&self);
+                    tokio::task::spawn_local(async move { (tell.0)(manager.check(agents, env).await) });
+                }
+            }
+        }
+    }
+
+    fn begin(self: &Rc<Self>, order: TurnOrder) {
+        let (task, run) = (order.task, order.run);
+        let (control, orders) = mpsc::unbounded_channel();
+        self.turns.borrow_mut().insert(task, Running { run, control });
+        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, orders, self.around.clone()));
+        let manager = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            // A turn always tells its end. If it breaks before, the task must not be left running: of these
+            // two facts the one that fits is taken.
+            if let Err(error) = turn.await {
+                tracing::error!(%task, %error, "a turn broke");
+                let facts = &manager.around.facts;
+                manager.turn_ended(task, run);
+                manager.around.outputs.settle(task, false).await;
+                let why = "something broke in the daemon; its log tells more";
+                let refusal = Refusal::new(ErrorKind::Internal, why);
+                facts.send(Report::Fact { task, run, fact: Fact::Refused(Box::new(refusal)) });
+                let fact = Fact::TurnEnded { result: Err(why.into()), exit: None };
+                facts.send(Report::Fact { task, run, fact });
+            }
+        });
+    }
+
+    fn control(&self, task: TaskId, run: u32, control: Control) {
+        if let Some(running) = self.turns.borrow().get(&task).filter(|running| running.run == run) {
+            // A turn that has just ended has told so.
+            let _ = running.control.send(control);
+        }
+    }
+
+    /// A turn takes no more orders.
+    pub fn turn_ended(&self, task: TaskId, run: u32) {
+        let mut turns = self.turns.borrow_mut();
+        if turns.get(&task).is_some_and(|running| running.run == run) {
+            turns.remove(&task);
+        }
+    }
+
+    /// A task was cleared: its agent may let go of the session.
+    fn forget(&self, task: TaskId) {
+        let Some((seat, key)) = self.sessions.borrow_mut().remove(&task) else { return };
+        self.let_go(seat, key);
+    }
+
+    /// A process needs a session no more.
+    fn let_go(&self, seat: Seat, key: Arc<str>) {
+        self.pool.borrow_mut().forget(seat, &key);
+        let live = self.seats.borrow().get(&seat).and_then(|start| start.borrow().clone());
+        if let Some(Ok(live)) = live {
+            tokio::task::spawn_local(async move { live.connection.forget(&key).await });
+        }
+    }
+
+    /// A session is in memory of the process of this lease now.
+    pub fn opened(&self, lease: &Lease, task: TaskId, key: &Arc<str>) {
+        if let Some(seat) = lease.seat() {
+            self.pool.borrow_mut().holds(seat, key);
+            let before = self.sessions.borrow_mut().insert(task, (seat, Arc::clone(key)));
+            // What an earlier process has of it is out of date from now on.
+            if let Some((old, key)) = before.filter(|(old, _)| *old != seat) {
+                self.let_go(old, key);
+            }
+        }
+    }
+
+    /// A place for a turn, in a process that is there or in a new one.
+    ///
+    /// # Errors
+    /// The agent does not start.
+    pub async fn lease(self: &Rc<Self>, order: &TurnOrder) -> Result<Lease, Refusal> {
+        let agent = &order.agent;
+        let start = Start { agent: agent.clone(), env: order.env.clone(), like: order.spec.clone() };
+        if agent.protocol == AgentProtocol::Template {
+            let template = Template::new(self.host.clone(), start, self.around.clone());
+            let live = Rc::new(Live::of(Connection::Template(template)));
+            return Ok(Lease { place: None, live, was_warm: false });
+        }
+        let key = key_of(agent, &order.env, &order.spec);
+        let choice = self.pool.borrow_mut().take(key, agent.max_sessions, order.session.as_ref());
+        let seat = choice.seat();
+        let keep_warm = agent.keep_warm;
+        let place = Place { manager: Rc::clone(self), seat, keep_warm, ending: Cell::new(false) };
+        if let Choice::New(seat) = choice {
+            self.start(seat, start);
+        }
+        let outcome = self.seats.borrow().get(&seat).cloned();
+        let Some(mut outcome) = outcome else { return Err(gone()) };
+        let outcome = outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        let Some(started) = outcome else {
+            // The start broke; nobody else shall wait for it.
+            self.remove(seat);
+            return Err(gone());
+        };
+        let live = started?;
+        Ok(Lease { place: Some(place), live, was_warm: matches!(choice, Choice::Known(_)) })
+    }
+
+    /// Starts a process. All turns that want it wait for the same start.
+    fn start(self: &Rc<Self>, seat: Seat, start: Start) {
+        let (tell, outcome) = watch::channel(None);
+        self.seats.borrow_mut().insert(seat, outcome);
+        let manager = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let limit = start.agent.start_timeout;
+            let started = tokio::time::timeout(limit, Live::start(&manager.host, &start)).await;
+            let started = started.unwrap_or_else(|_| Err(too_slow(&start.agent)));
+            match started {
+                Ok(live) => {
+                    let live = Rc::new(live);
+                    tell.send_replace(Some(Ok(Rc::clone(&live))));
+                    let why = live.lost().await;
+                    tracing::info!(agent = &*start.agent.name, why, "an agent's process is gone");
+                    manager.remove(seat);
+                    live.end_lost().await;
+                }
+                Err(refusal) => {
+                    manager.remove(seat);
+                    tell.send_replace(Some(Err(refusal)));
+                }
+            }
+        });
+    }
+
+    fn remove(&self, seat: Seat) {
+        self.pool.borrow_mut().remove(seat);
+        self.seats.borrow_mut().remove(&seat);
+        self.sessions.borrow_mut().retain(|_, (holder, _)| *holder != seat);
+    }
+
+    /// The process of this lease gets no new turns.
+    pub fn retire(&self, lease: &Lease) {
+        if let Some(seat) = lease.seat() {
+            self.pool.borrow_mut().retire(seat);
+        }
+    }
+
+    /// A turn was cancelled. What the agent started for it may live on, and nobody can tell it from what
+    /// belongs to others; so the process gets no new turns, and ends with its last one: with this, if it
+    /// has no other.
+    pub async fn turn_cancelled(&self, lease: &Lease) {
+        self.retire(lease);
+        let Some(place) = &lease.place else { return };
+        place.ending.set(true);
+        if self.pool.borrow_mut().turn_ends(place.seat) {
+            Rc::clone(&lease.live).end(true).await;
+        }
+    }
+
+    /// A turn has left a process. If that has nothing to do for a while, it is closed.
+    fn give_back(self: &Rc<Self>, seat: Seat, was_ending: bool, keep_warm: Duration) {
+        let rest = self.pool.borrow_mut().give_back(seat, was_ending);
+        let manager = Rc::clone(self);
+        match rest {
+            Rest::Busy => {}
+            Rest::Idle(rest) => drop(tokio::task::spawn_local(async move {
+                tokio::time::sleep(keep_warm).await;
+                if manager.pool.borrow().is_unused_since(seat, rest) {
+                    manager.close(seat).await;
+                }
+            })),
+            Rest::Over => drop(tokio::task::spawn_local(async move { manager.close(seat).await })),
+        }
+    }
+
+    async fn close(&self, seat: Seat) {
+        self.pool.borrow_mut().retire(seat);
+        let start = self.seats.borrow().get(&seat).cloned();
+        let Some(mut start) = start else { return };
+        // Those who wanted it may have gone before it came up; it is waited for, as nobody else will.
+        let started = start.wait_for(Option::is_some).await.map(|started| started.clone());
+        if let Ok(Some(Ok(live))) = started {
+            // Its own watcher removes it when it is gone.
+            live.end(true).await;
+        }
+    }
+
+    /// Starts each of these that is there, and asks it what it is; one after the other, as each may take
+    /// hundreds of megabytes.
+    async fn check(&self, agents: Vec<(Arc<Agent>, AgentInfo)>, env: Arc<Env>) -> Vec<AgentInfo> {
+        let mut checked = Vec::new();
+        for (agent, mut info) in agents {
+            if info.available {
+                match self.check_one(&agent, &env).await {
+                    Ok(check) => info.check = Some(check),
+                    Err(refusal) => info.error = Some(refusal.message.into()),
+                }
+            }
+            checked.push(info);
+        }
+        checked
+    }
+
+    async fn check_one(&self, agent: &Arc<Agent>, env: &Arc<Env>) -> Result<AgentCheck, Refusal> {
+        // A command line is started for a prompt only.
+        if agent.protocol == AgentProtocol::Template {
+            return Ok(template::about(agent));
+        }
+        let begin = Instant::now();
+        let start = Start { agent: agent.clone(), env: env.clone(), like: Arc::new(Spec::of_daemon()) };
+        let started = tokio::time::timeout(agent.start_timeout, Live::start(&self.host, &start)).await;
+        let live = Rc::new(started.unwrap_or_else(|_| Err(too_slow(agent)))?);
+        // With the start of its process, which the connection does not see.
+        let started_in_ms = u64::try_from(begin.elapsed().as_millis()).ok();
+        let check = AgentCheck { started_in_ms, ..live.connection.about() };
+        live.end(true).await;
+        Ok(check)
+    }
+}
+
+fn key_of(agent: &Agent, env: &Env, spec: &Spec) -> Key {
+    Key {
+        name: Arc::clone(&agent.name),
+        protocol: agent.protocol,
+        command: agent.command.clone(),
+        url: agent.url.clone(),
+        env: what_matters(&agent.environment(env)),
+        umask: spec.umask,
+        rlimits: spec.rlimits.clone(),
+    }
+}
+
+fn gone() -> Refusal {
+    Refusal::new(ErrorKind::AgentUnavailable, "the agent's process ended in this very moment")
+        .hint("try it again")
+}
+
+fn too_slow(agent: &Agent) -> Refusal {
+    let message = format!(
+        "the agent {:?} did not start within {}",
+        &*agent.name,
+        humantime::format_duration(agent.start_timeout)
+    );
+    Refusal::new(ErrorKind::AgentUnavailable, message)
+        .hint(format!("start_timeout in [agents.{}] gives it more time", agent.name))
+}

@@ -1,0 +1,162 @@
+//! Agents: programs that are given prompts. They live on a thread of their own, so that whatever they
+//! say, and however much of it, delays nobody else. It is started with the first agent task.
+
+pub mod acp;
+pub mod connection;
+pub mod host;
+pub mod last_words;
+pub mod live;
+pub mod manager;
+pub mod opencode;
+pub mod pool;
+pub mod recorder;
+pub mod sameness;
+pub mod template;
+pub mod turn;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use bgd_shared::agent::AgentInfo;
+use bgd_shared::id::TaskId;
+use bgd_shared::text::Env;
+use tokio::sync::mpsc;
+
+use self::host::ProcessNews;
+use self::manager::Manager;
+use self::turn::{Control, TurnOrder};
+use super::process::Surroundings;
+use crate::agents::Agent;
+
+/// What the agents' thread is told.
+#[derive(Debug)]
+pub enum Order {
+    /// A prompt.
+    Turn(Box<TurnOrder>),
+    /// Something about a turn that goes on.
+    Control {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+        /// What.
+        control: Control,
+    },
+    /// A task was cleared.
+    Forget {
+        /// The task.
+        task: TaskId,
+    },
+    /// News of an agent's process.
+    Process {
+        /// The process, by the id that it was started under.
+        id: TaskId,
+        /// What happened.
+        news: ProcessNews,
+    },
+    /// Agents shall be started to see what they are.
+    Check {
+        /// Which, with what is known of them.
+        agents: Vec<(Arc<Agent>, AgentInfo)>,
+        /// In this environment.
+        env: Arc<Env>,
+        /// Takes what they are.
+        tell: Tell,
+    },
+}
+
+/// Takes the answer to a question about agents.
+pub struct Tell(pub Box<dyn FnOnce(Vec<AgentInfo>) + Send>);
+
+impl std::fmt::Debug for Tell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tell")
+    }
+}
+
+/// The dispatcher's handle to the agents.
+#[derive(Debug)]
+pub struct AgentThread {
+    around: Surroundings,
+    orders: Option<mpsc::UnboundedSender<Order>>,
+    /// The processes that were started for agents, and the signal for one that does not run yet.
+    processes: HashMap<TaskId, Option<i32>>,
+}
+
+impl AgentThread {
+    /// Without the thread, until there is something to do.
+    pub fn new(around: Surroundings) -> Self {
+        Self { around, orders: None, processes: HashMap::new() }
+    }
+
+    /// Starts the thread, if it does not run. It does not end before this handle, unless something broke in
+    /// it; then whoever waits for it is lost, and the next ones get another.
+    ///
+    /// # Errors
+    /// The system allows no more threads.
+    pub fn start(&mut self) -> io::Result<()> {
+        if self.orders.as_ref().is_none_or(mpsc::UnboundedSender::is_closed) {
+            self.orders = Some(start(self.around.clone())?);
+        }
+        Ok(())
+    }
+
+    /// Gives an order that means nothing if there is no thread.
+    pub fn order_if_started(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(order);
+        }
+    }
+
+    /// A process is being started for an agent.
+    pub fn starting(&mut self, id: TaskId) {
+        self.processes.insert(id, None);
+    }
+
+    /// Whether this is an agent's process, and no task.
+    pub fn owns(&self, id: TaskId) -> bool {
+        self.processes.contains_key(&id)
+    }
+
+    /// It shall get this signal when it runs.
+    pub fn end_later(&mut self, id: TaskId, signal: i32) {
+        if let Some(waiting) = self.processes.get_mut(&id) {
+            // Nothing is stronger than SIGKILL.
+            if *waiting != Some(host::SIGKILL) {
+                *waiting = Some(signal);
+            }
+        }
+    }
+
+    /// The signal that waited for it to run.
+    pub fn begun(&mut self, id: TaskId) -> Option<i32> {
+        self.processes.get_mut(&id).and_then(Option::take)
+    }
+
+    /// Nothing of it is left.
+    pub fn gone(&mut self, id: TaskId) {
+        self.processes.remove(&id);
+    }
+
+    /// All processes of agents.
+    pub fn processes(&self) -> Vec<TaskId> {
+        self.processes.keys().copied().collect()
+    }
+
+    /// Whether a process of an agent is left.
+    pub fn is_busy(&self) -> bool {
+        !self.processes.is_empty()
+    }
+}
+
+fn start(around: Surroundings) -> io::Result<mpsc::UnboundedSender<Order>> {
+    let (orders, queue) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("agents".to_owned()).spawn(move || {
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, Manager::new(around).run(queue));
+    })?;
+    Ok(orders)
+}

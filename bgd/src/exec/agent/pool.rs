@@ -1,0 +1,248 @@
+//! Which process a turn runs in. Pure: it is told what happens and says what to do.
+//!
+//! A process holds as many turns side by side as the agent allows, for the sake of memory; turns are packed
+//! into as few processes as possible. What a process is shared for is its `Key`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The number of a process in the pool.
+pub type Seat = u64;
+
+#[derive(Debug)]
+struct Entry<Key> {
+    key: Key,
+    /// Turns that run in it.
+    running: usize,
+    /// Those of them that were told to end.
+    ending: usize,
+    at_most: usize,
+    /// It gets no new turns.
+    retired: bool,
+    /// Sessions that it has in memory.
+    sessions: BTreeSet<Arc<str>>,
+    /// Grows with every turn that begins, so that a timer set before knows that it is out of date.
+    turns: u64,
+}
+
+/// All processes of all agents.
+#[derive(Debug)]
+pub struct Pool<Key> {
+    entries: BTreeMap<Seat, Entry<Key>>,
+    last: Seat,
+}
+
+impl<Key> Default for Pool<Key> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), last: 0 }
+    }
+}
+
+/// Where a turn goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Into this process.
+    Known(Seat),
+    /// Into a new one.
+    New(Seat),
+}
+
+impl Choice {
+    /// The process.
+    pub fn seat(self) -> Seat {
+        match self {
+            Self::Known(seat) | Self::New(seat) => seat,
+        }
+    }
+}
+
+/// What a process has to do when a turn has left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Other turns.
+    Busy,
+    /// Nothing for now; the number is what [`Pool::is_unused_since`] takes.
+    Idle(u64),
+    /// Nothing any more.
+    Over,
+}
+
+impl<Key: PartialEq> Pool<Key> {
+    /// Finds the process for a turn and counts it there: the one that has its session in memory, also if
+    /// that is full, as the session costs nothing more there and may not be had elsewhere; else the fullest
+    /// that has room, else a new one.
+    pub fn take(&mut self, key: Key, at_most: usize, session: Option<&Arc<str>>) -> Choice {
+        let holds = |entry: &Entry<Key>| session.is_some_and(|session| entry.sessions.contains(session));
+        let best = self
+            .entries
+            .iter_mut()
+            .filter(|(_, entry)| entry.key == key && !entry.retired)
+            .filter(|(_, entry)| entry.running < entry.at_most || holds(entry))
+            .max_by_key(|(seat, entry)| (holds(entry), entry.running, std::cmp::Reverse(**seat)));
+        if let Some((seat, entry)) = best {
+            entry.running += 1;
+            entry.turns += 1;
+            return Choice::Known(*seat);
+        }
+        self.last += 1;
+        let entry = Entry {
+            key,
+            running: 1,
+            ending: 0,
+            at_most: at_most.max(1),
+            retired: false,
+            sessions: BTreeSet::new(),
+            turns: 1,
+        };
+        self.entries.insert(self.last, entry);
+        Choice::New(self.last)
+    }
+
+    /// A turn has ended, which [`Self::turn_ends`] may have been told of.
+    pub fn give_back(&mut self, seat: Seat, was_ending: bool) -> Rest {
+        let Some(entry) = self.entries.get_mut(&seat) else { return Rest::Busy };
+        entry.running = entry.running.saturating_sub(1);
+        entry.ending = entry.ending.saturating_sub(usize::from(was_ending));
+        match (entry.running, entry.retired) {
+            (0, true) => Rest::Over,
+            (0, false) => Rest::Idle(entry.turns),
+            _ => Rest::Busy,
+        }
+    }
+
+    /// A turn of a process was told to end. Whether all of its turns were.
+    pub fn turn_ends(&mut self, seat: Seat) -> bool {
+        let Some(entry) = self.entries.get_mut(&seat) else { return true };
+        entry.ending += 1;
+        entry.ending >= entry.running
+    }
+
+    /// Whether no turn has begun since then.
+    pub fn is_unused_since(&self, seat: Seat, turns: u64) -> bool {
+        self.entries.get(&seat).is_some_and(|entry| entry.running == 0 && entry.turns == turns)
+    }
+
+    /// A process has a session in memory now.
+    pub fn holds(&mut self, seat: Seat, session: &Arc<str>) {
+        if let Some(entry) = self.entries.get_mut(&seat) {
+            entry.sessions.insert(Arc::clone(session));
+        }
+    }
+
+    /// A session was let go of.
+    pub fn forget(&mut self, seat: Seat, session: &Arc<str>) {
+        if let Some(entry) = self.entries.get_mut(&seat) {
+            entry.sessions.remove(session);
+        }
+    }
+
+    /// A process gets no new turns any more.
+    pub fn retire(&mut self, seat: Seat) {
+        if let Some(entry) = self.entries.get_mut(&seat) {
+            entry.retired = true;
+        }
+    }
+
+    /// A process is gone.
+    pub fn remove(&mut self, seat: Seat) {
+        self.entries.remove(&seat);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn turns_are_packed_into_few_processes() {
+        let mut pool = Pool::default();
+        let first = pool.take("a", 2, None);
+        assert_eq!(first, Choice::New(1));
+        assert_eq!(pool.take("a", 2, None), Choice::Known(1));
+        assert_eq!(pool.take("a", 2, None), Choice::New(2), "the first one is full");
+        assert_eq!(pool.take("b", 2, None), Choice::New(3), "another agent");
+        assert!(pool.turn_ends(2) && !pool.turn_ends(1) && pool.turn_ends(1));
+        assert_eq!(pool.give_back(2, false), Rest::Idle(1));
+        assert_eq!(pool.give_back(1, false), Rest::Busy);
+        assert_eq!(pool.take("a", 2, None), Choice::Known(1), "the fuller one");
+        assert_eq!(pool.take("a", 2, None), Choice::Known(2));
+    }
+
+    #[test]
+    fn a_session_goes_where_it_is_in_memory() {
+        let mut pool = Pool::default();
+        let session: Arc<str> = "s".into();
+        for seat in [1, 2] {
+            assert_eq!(pool.take("a", 1, None), Choice::New(seat));
+        }
+        pool.holds(2, &session);
+        pool.give_back(1, false);
+        pool.give_back(2, false);
+        assert_eq!(pool.take("a", 1, Some(&session)), Choice::Known(2));
+        pool.take("a", 1, Some(&session));
+        assert_eq!(pool.take("a", 1, Some(&session)), Choice::Known(2), "although it is full");
+        pool.give_back(2, false);
+        pool.give_back(2, false);
+        pool.forget(2, &session);
+        assert_eq!(pool.take("a", 1, Some(&session)), Choice::Known(1));
+    }
+
+    #[test]
+    fn a_timer_of_an_earlier_rest_closes_nothing() {
+        let mut pool = Pool::default();
+        pool.take("a", 1, None);
+        let Rest::Idle(rest) = pool.give_back(1, false) else { panic!("it had one turn") };
+        assert!(pool.is_unused_since(1, rest));
+        pool.take("a", 1, None);
+        assert!(!pool.is_unused_since(1, rest));
+        pool.give_back(1, false);
+        assert!(!pool.is_unused_since(1, rest), "another rest, another timer");
+    }
+
+    proptest! {
+        /// Whatever happens: no process has more turns than it may, none that is retired or gone gets one,
+        /// and a new one is only made when no other has room.
+        #[test]
+        fn no_process_is_overfull(at_most in 1_usize..4, steps in proptest::collection::vec((0_u8..5, 0_u64..6), 0..200)) {
+            let mut pool = Pool::default();
+            let mut running: BTreeMap<Seat, usize> = BTreeMap::new();
+            let mut retired: BTreeSet<Seat> = BTreeSet::new();
+            for (step, seat) in steps {
+                match step {
+                    0 | 1 => {
+                        let has_room = running
+                            .iter()
+                            .any(|(seat, turns)| *turns < at_most && !retired.contains(seat));
+                        let choice = pool.take((), at_most, None);
+                        prop_assert_eq!(matches!(choice, Choice::Known(_)), has_room);
+                        prop_assert!(!retired.contains(&choice.seat()));
+                        let turns = running.entry(choice.seat()).or_default();
+                        *turns += 1;
+                        prop_assert!(*turns <= at_most);
+                    }
+                    2 => if let Some(turns) = running.get_mut(&seat).filter(|turns| **turns > 0) {
+                        *turns -= 1;
+                        let rest = match (*turns, retired.contains(&seat)) {
+                            (0, true) => pool.give_back(seat, false) == Rest::Over,
+                            (0, false) => matches!(pool.give_back(seat, false), Rest::Idle(_)),
+                            _ => pool.give_back(seat, false) == Rest::Busy,
+                        };
+                        prop_assert!(rest);
+                    },
+                    3 => {
+                        pool.retire(seat);
+                        if running.contains_key(&seat) {
+                            retired.insert(seat);
+                        }
+                    }
+                    _ => {
+                        pool.remove(seat);
+                        running.remove(&seat);
+                    }
+                }
+            }
+        }
+    }
+}

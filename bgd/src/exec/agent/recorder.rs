@@ -1,0 +1,354 @@
+//! What a turn leaves behind: its text in the task's output as it comes, the final answer as the task's
+//! result, and the facts that the core is told. It decides nothing.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::agent::InputOption;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::AGENT_RESULT_BYTES;
+use bgd_shared::request::Stream;
+
+use crate::core::Fact;
+use crate::exec::output::{OutputFolder, read_part};
+use crate::exec::process::Surroundings;
+use crate::mailbox::Report;
+
+/// The bytes of an answer that are kept: its last ones.
+#[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
+const ANSWER_BYTES: usize = AGENT_RESULT_BYTES as usize;
+
+/// Of an agent that shows that it moves without a word, the core hears once in this time.
+const MOVED_EVERY: Duration = Duration::from_millis(500);
+
+/// What stands before text that comes when the turn is over.
+const LATE: &str = "[late] ";
+
+/// The bytes of late text that are kept of one turn; what comes behind them is dropped.
+pub const LATE_BYTES: usize = 64 * 1024;
+
+/// Writes down one turn.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
+pub struct Recorder {
+    task: TaskId,
+    run: u32,
+    split: bool,
+    around: Surroundings,
+    /// Closed while nothing is expected.
+    file: Option<File>,
+    /// Whether what was written last ended its line.
+    line_ended: bool,
+    answer: Answer,
+    /// The first write that failed.
+    error: Option<String>,
+    last_moved: Option<Instant>,
+    is_late: bool,
+    /// How much came late.
+    late_bytes: usize,
+    /// What an earlier run left comes before the first text of this one.
+    separate: Ending,
+}
+
+impl Recorder {
+    /// For a turn that begins: makes the output, or goes on with that of earlier runs.
+    ///
+    /// # Errors
+    /// What the system says, as a sentence.
+    pub fn begin(task: TaskId, run: u32, split: bool, around: Surroundings) -> Result<Self, String> {
+        let file = open(&around.folder, task)?;
+        let before = ends(&around.folder, task, split);
+        around.outputs.track(task, run, split);
+        Ok(Self {
+            task,
+            run,
+            split,
+            around,
+            file: Some(file),
+            line_ended: true,
+            answer: Answer::default(),
+            error: None,
+            last_moved: None,
+            is_late: false,
+            late_bytes: 0,
+            separate: before,
+        })
+    }
+
+    /// The turn did not begin: the output stays as it was.
+    pub async fn abandon(self) {
+        self.around.outputs.settle(self.task, false).await;
+    }
+
+    /// Tells the core.
+    pub fn tell(&self, fact: Fact) {
+        self.around.facts.send(Report::Fact { task: self.task, run: self.run, fact });
+    }
+
+    /// A piece of the agent's answer.
+    pub fn text(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if self.is_late {
+            return self.late(text);
+        }
+        match std::mem::take(&mut self.separate) {
+            Ending::Nothing if self.answer.begins_anew() && !self.line_ended => self.write("\n"),
+            Ending::Nothing => {}
+            Ending::Line => self.write("\n"),
+            Ending::Word => self.write("\n\n"),
+        }
+        self.answer.push(text);
+        self.write(text);
+    }
+
+    /// The whole answer, where it is not the text.
+    pub fn answer(&mut self, answer: String) {
+        self.answer = Answer { said: answer, ..Answer::default() };
+        self.answer.bound();
+    }
+
+    /// The agent calls a tool.
+    pub fn tool(&mut self, name: &str) {
+        self.answer.tool_called();
+        self.tell(Fact::Tool { name: shortened(name).into() });
+    }
+
+    /// The answer, if it is nothing but an error of the model: one adapter tells it as if the agent had
+    /// said it.
+    pub fn error_as_answer(&self) -> Option<&str> {
+        self.answer.error()
+    }
+
+    /// The agent moves.
+    pub fn moved(&mut self) {
+        let now = Instant::now();
+        if self.last_moved.is_none_or(|last| now.duration_since(last) >= MOVED_EVERY) {
+            self.last_moved = Some(now);
+            self.tell(Fact::Moved);
+        }
+    }
+
+    /// The agent was denied something.
+    pub fn denied(&self, what: &str) {
+        self.tell(Fact::Denied { what: shortened(what).into() });
+    }
+
+    /// The agent asks.
+    pub fn asked(&self, key: u64, question: &str, options: Vec<InputOption>) {
+        self.tell(Fact::Asked { key, question: question.into(), options: options.into() });
+    }
+
+    /// The turn is over: what it said can be read before anybody hears of its end.
+    pub async fn end(&mut self, result: Result<(), Box<str>>, exit: Option<bgd_shared::task::Exit>) {
+        if !self.line_ended {
+            self.write("\n");
+        }
+        self.file = None;
+        self.is_late = true;
+        let (cut, answer) = std::mem::take(&mut self.answer).last();
+        let folder = Arc::clone(&self.around.folder);
+        let task = self.task;
+        let kept = match &result {
+            Ok(()) => {
+                let kept =
+                    self.around.workers.run(move || folder.keep_result(task, cut, answer.as_bytes())).await;
+                kept.unwrap_or_else(|| Err(io::Error::other("something broke in the daemon")))
+            }
+            Err(_) => Ok(()),
+        };
+        if let Err(error) = kept {
+            self.failed(&error);
+        }
+        if let Some(fact) = self.around.outputs.settle(self.task, false).await {
+            self.tell(fact);
+        }
+        let result = match self.error.take() {
+            Some(error) => result.and(Err(error.into())),
+            None => result,
+        };
+        self.tell(Fact::TurnEnded { result, exit });
+    }
+
+    /// Text after the end of the turn is kept, marked, and changes nothing.
+    fn late(&mut self, text: &str) {
+        // The output is not bounded any more, as that is done while it is followed.
+        self.late_bytes = self.late_bytes.saturating_add(text.len());
+        if self.late_bytes > LATE_BYTES {
+            return;
+        }
+        if self.line_ended {
+            self.write(LATE);
+        }
+        self.write(text);
+        // The size is told at once: nobody follows the output of a task that is over.
+        self.file = None;
+        let bytes = self.around.folder.size(self.task, self.split);
+        self.tell(Fact::Output { bytes, dropped: [0; 2], tell: false });
+    }
+
+    fn write(&mut self, text: &str) {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => match open(&self.around.folder, self.task) {
+                Ok(file) => self.file.insert(file),
+                Err(error) => {
+                    self.error.get_or_insert(error);
+                    return;
+                }
+            },
+        };
+        match file.write_all(text.as_bytes()) {
+            Ok(()) => self.line_ended = text.ends_with('\n'),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &io::Error) {
+        tracing::warn!(task = %self.task, %error, "an agent's text can't be written");
+        self.error.get_or_insert_with(|| format!("its output can't be written: {error}"));
+    }
+}
+
+/// How the output of earlier runs ends.
+#[derive(Clone, Copy, Debug, Default)]
+enum Ending {
+    /// There is none.
+    #[default]
+    Nothing,
+    /// With a line.
+    Line,
+    /// Within one.
+    Word,
+}
+
+fn ends(folder: &OutputFolder, task: TaskId, split: bool) -> Ending {
+    let files = folder.files(task, split);
+    match read_part(files.path(Stream::Stdout), false, -1, 1, 0) {
+        Ok(part) if part.bytes.is_empty() => Ending::Nothing,
+        Ok(part) if part.bytes == b"\n" => Ending::Line,
+        Ok(_) | Err(_) => Ending::Word,
+    }
+}
+
+fn open(folder: &OutputFolder, task: TaskId) -> Result<File, String> {
+    folder
+        .append(task, Stream::Stdout)
+        .map(File::from)
+        .map_err(|error| format!("cannot create its output in {}: {error}", folder.path().display()))
+}
+
+/// The longest name of a tool that is told, in characters.
+const TOOL_CHARS: usize = 100;
+
+/// A tool's name on one line.
+fn shortened(name: &str) -> String {
+    let line = name.lines().next().unwrap_or_default().trim();
+    line.chars().filter(|character| !character.is_control()).take(TOOL_CHARS).collect()
+}
+
+/// The text since the last tool; if there is none yet, that before it.
+#[derive(Debug, Default)]
+struct Answer {
+    said: String,
+    /// How many bytes of it are not kept any more.
+    cut: u64,
+    tool_called: bool,
+    any_tool: bool,
+}
+
+/// The longest answer that is taken for an error, in bytes. An agent that has done work and talks about an
+/// error says more.
+const ERROR_BYTES: usize = 2048;
+
+impl Answer {
+    fn begins_anew(&self) -> bool {
+        self.tool_called
+    }
+
+    fn push(&mut self, text: &str) {
+        if std::mem::take(&mut self.tool_called) {
+            self.said.clear();
+            self.cut = 0;
+        }
+        self.said.push_str(text);
+        if self.said.len() > 2 * ANSWER_BYTES {
+            self.bound();
+        }
+    }
+
+    fn tool_called(&mut self) {
+        self.tool_called = true;
+        self.any_tool = true;
+    }
+
+    fn error(&self) -> Option<&str> {
+        let said = self.said.trim();
+        let is_error = said.starts_with("API Error") && said.len() <= ERROR_BYTES && !self.any_tool;
+        is_error.then_some(said)
+    }
+
+    /// Cuts off what is too old.
+    fn bound(&mut self) {
+        let surplus = self.said.len().saturating_sub(ANSWER_BYTES);
+        let cut = (surplus..self.said.len()).find(|at| self.said.is_char_boundary(*at)).unwrap_or(surplus);
+        if surplus > 0 {
+            self.said.drain(..cut);
+            self.cut += cut as u64;
+        }
+    }
+
+    /// What is kept, and how many bytes came before it.
+    fn last(mut self) -> (u64, String) {
+        self.bound();
+        (self.cut, self.said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_is_what_was_said_after_the_last_tool() {
+        let mut answer = Answer::default();
+        answer.push("Let me ");
+        answer.push("look.");
+        answer.tool_called();
+        answer.push("It is ");
+        answer.push("here.");
+        answer.tool_called();
+        assert_eq!(answer.last(), (0, "It is here.".to_owned()));
+    }
+
+    #[test]
+    fn an_error_of_the_model_is_no_answer() {
+        let answer = |text: &str| Answer { said: text.to_owned(), ..Answer::default() };
+        assert_eq!(answer(" API Error: 400 bad\n").error(), Some("API Error: 400 bad"));
+        assert_eq!(answer("The API Error is in line 3").error(), None);
+        let after_work = Answer { any_tool: true, ..answer("API Error: 400") };
+        assert_eq!(after_work.error(), None);
+    }
+
+    #[test]
+    fn a_long_answer_keeps_its_end_in_whole_characters() {
+        let mut answer = Answer::default();
+        for _ in 0..3 * ANSWER_BYTES / 3 {
+            answer.push("€");
+        }
+        answer.push("end");
+        let (cut, last) = answer.last();
+        assert_eq!(cut + last.len() as u64, 3 * ANSWER_BYTES as u64 / 3 * 3 + 3);
+        assert!(last.len() <= ANSWER_BYTES && last.len() > ANSWER_BYTES - 4, "{}", last.len());
+        assert!(last.starts_with('€') && last.ends_with("end"));
+    }
+
+    #[test]
+    fn names_of_tools_are_short_and_clean() {
+        assert_eq!(shortened("read \u{1b}[1mfile\n and more"), "read [1mfile");
+        assert_eq!(shortened(&"x".repeat(1000)).len(), TOOL_CHARS);
+    }
+}

@@ -1,0 +1,55 @@
+//! When two tasks may share an agent's process: if their environments are equal in what matters.
+
+use bgd_shared::text::Env;
+
+/// What shells, terminals and this daemon keep for themselves. Nothing that an agent does depends on it.
+pub const LEFT_ASIDE: &[&str] = &[
+    "BGD_AGENT_ID",
+    "BGD_INSTANCE",
+    "BGD_TASK_ID",
+    "_",
+    "COLUMNS",
+    "GPG_TTY",
+    "ITERM_SESSION_ID",
+    "KITTY_WINDOW_ID",
+    "LINES",
+    "OLDPWD",
+    "PWD",
+    "SHLVL",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+    "STY",
+    "TERM_SESSION_ID",
+    "TMUX",
+    "TMUX_PANE",
+    "TTY",
+    "WEZTERM_PANE",
+    "WINDOW",
+    "WINDOWID",
+    "XDG_SESSION_ID",
+];
+
+/// An environment without that, in an order of its own.
+pub fn what_matters(env: &Env) -> Env {
+    let mut kept: Vec<_> = env.0.iter().filter(|(name, _)| !LEFT_ASIDE.contains(&&**name)).cloned().collect();
+    kept.sort_by(|(one, _), (other, _)| one.cmp(other));
+    kept.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shells_that_differ_in_their_own_affairs_share_an_agent() {
+        let env = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Env>()
+        };
+        let one = env(&[("HOME", "/h"), ("PWD", "/a"), ("SHLVL", "1"), ("TMUX_PANE", "%1"), ("_", "/bin/x")]);
+        let other = env(&[("HOME", "/h"), ("PWD", "/b"), ("SHLVL", "3")]);
+        assert_eq!(what_matters(&one), what_matters(&other));
+        let third = env(&[("HOME", "/h"), ("API_KEY", "k")]);
+        assert_ne!(what_matters(&one), what_matters(&third));
+    }
+}

@@ -1,0 +1,386 @@
+//! A command line for each prompt. The program writes straight into the task's output, as every process
+//! does; what the answer is, and what the session is called, is read from there when it has ended.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use bgd_shared::agent::{AgentCheck, Continuation};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::Stream;
+use bgd_shared::task::Exit;
+use bgd_shared::text::OsText;
+use nix::unistd::{Whence, lseek};
+use serde_json::Value;
+
+use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
+use super::host::{Host, Launch, Process, SIGKILL, SIGTERM};
+use super::live::{Start, Theirs, pipe};
+use crate::agents::{Agent, PROMPT, SESSION};
+use crate::core::Refusal;
+use crate::exec::process::Surroundings;
+
+/// The bytes of what the program printed that are searched for answer and session: the last ones.
+const SEARCHED_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The bytes of its standard error that are told when it fails: the last ones.
+const TOLD_BYTES: u64 = 2000;
+
+/// The bytes that the system takes as one argument, its end included, where pages have 4 KiB.
+const ARGUMENT_BYTES: usize = 128 * 1024;
+
+/// One turn by a command line.
+#[derive(Debug)]
+pub struct Template {
+    host: Host,
+    start: Start,
+    around: Surroundings,
+    turn: RefCell<Option<Turn>>,
+    process: RefCell<Option<Process>>,
+    /// It was told to end, perhaps before its process was there.
+    cancelled: Cell<bool>,
+}
+
+#[derive(Clone, Debug)]
+struct Turn {
+    task: TaskId,
+    session: Option<Arc<str>>,
+    cwd: OsText,
+    updates: Updates,
+}
+
+impl Template {
+    /// For one turn.
+    pub fn new(host: Host, start: Start, around: Surroundings) -> Self {
+        let (turn, process) = (RefCell::default(), RefCell::default());
+        Self { host, start, around, turn, process, cancelled: Cell::default() }
+    }
+
+    /// Notes what the turn is for; its session is known when the program has told it.
+    ///
+    /// # Errors
+    /// A conversation shall go on, and the configuration does not say how.
+    pub fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
+        let Wanted { task, session, cwd, .. } = wanted.clone();
+        if session.is_some() && self.start.agent.resume.is_empty() {
+            let name = &self.start.agent.name;
+            let message = format!("the agent {:?} has no command line that goes on with a session", &**name);
+            let hint = format!("submit a new task; `resume` in [agents.{name}] sets such a command line");
+            return Err(Refusal::new(ErrorKind::SessionExpired, message).hint(hint));
+        }
+        self.turn.replace(Some(Turn { task, session: session.clone(), cwd, updates }));
+        Ok(Opened { key: task.to_string().into(), session })
+    }
+
+    /// Runs the command line to its end.
+    pub async fn prompt(&self, prompt: &str) -> TurnEnd {
+        let Some(turn) = self.turn.borrow().clone() else {
+            return TurnEnd::Failed("no turn was opened".into());
+        };
+        match self.run(&turn, prompt).await {
+            Ok(end) => end,
+            Err(error) => TurnEnd::Failed(error),
+        }
+    }
+
+    /// The command line as a process gets it.
+    fn words(&self, turn: &Turn, prompt: &str) -> Result<Vec<OsText>, Box<str>> {
+        let words = command(&self.start.agent, turn.session.as_deref(), prompt);
+        if words.iter().any(OsText::has_nul) {
+            return Err(
+                "an argument of its program would hold a NUL byte, which the system can't pass on".into()
+            );
+        }
+        Ok(words)
+    }
+
+    async fn start(
+        &self,
+        turn: &Turn,
+        argv: Vec<OsText>,
+        streams: [OwnedFd; 3],
+    ) -> Result<Process, Box<str>> {
+        let longest = argv.iter().map(|word| word.as_bytes().len()).max().unwrap_or_default();
+        let launch = Launch {
+            argv,
+            cwd: turn.cwd.clone(),
+            env: self.start.agent.environment(&self.start.env),
+            task: Some(turn.task),
+            like: self.start.like.clone(),
+            streams,
+        };
+        let process = self.host.start(launch).await.map_err(|error| {
+            if longest < ARGUMENT_BYTES {
+                return error;
+            }
+            let name = &self.start.agent.name;
+            let what = format!("{error}: one argument has {longest} bytes");
+            format!("{what} (it comes on standard input if [agents.{name}] names no {{prompt}})").into()
+        })?;
+        self.process.replace(Some(process.clone()));
+        if self.cancelled.get() {
+            process.end(SIGTERM);
+        }
+        Ok(process)
+    }
+
+    async fn run(&self, turn: &Turn, prompt: &str) -> Result<TurnEnd, Box<str>> {
+        let folder = &self.around.folder;
+        let unusable = |error: io::Error| format!("its output can't be used: {error}");
+        let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
+        let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
+        // What earlier turns wrote is none of this one's.
+        let sizes = [false, true].map(|split| folder.size(turn.task, split));
+        let from = [sizes[0], sizes[1] - sizes[0]];
+        let argv = match self.words(turn, prompt) {
+            Ok(argv) => argv,
+            Err(error) => return Ok(TurnEnd::NotBegun(error)),
+        };
+        let stdin = if names(&self.start.agent, PROMPT) { null() } else { Self::prompt_pipe(prompt) };
+        let stdin = stdin.map_err(|error| format!("cannot make its standard input: {error}"))?;
+        let process = match self.start(turn, argv, [stdin, out, err]).await {
+            Ok(process) => process,
+            Err(error) => return Ok(TurnEnd::NotBegun(error)),
+        };
+        let exit = process.exited().await;
+        // What it left behind belongs to a turn that is over.
+        process.end(SIGKILL);
+        process.gone().await;
+        let files = folder.files(turn.task, true);
+        let (out, err) = (files.path(Stream::Stdout).to_owned(), files.path(Stream::Stderr).to_owned());
+        let agent = Arc::clone(&self.start.agent);
+        let read = self.around.workers.run(move || Printed::read(&agent, &out, &err, from, &exit)).await;
+        let printed = read.ok_or("what it printed can't be read")?.map_err(unusable)?;
+        if let Some(session) = printed.session {
+            let _ = turn.updates.send(Update::Session(session)).await;
+        }
+        match printed.answer {
+            Ok(answer) => {
+                let _ = turn.updates.send(Update::Answer(answer)).await;
+                Ok(TurnEnd::Completed)
+            }
+            Err(error) => Ok(TurnEnd::Failed(error)),
+        }
+    }
+
+    /// A standard input from which the prompt can be read, however long it is.
+    fn prompt_pipe(prompt: &str) -> io::Result<OwnedFd> {
+        let (theirs, ours) = pipe(Theirs::Reading)?;
+        let mut sender = tokio::net::unix::pipe::Sender::from_owned_fd(ours)?;
+        let prompt = prompt.to_owned();
+        tokio::task::spawn_local(async move {
+            // A program that does not read all of it has its reasons.
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut sender, prompt.as_bytes()).await;
+        });
+        Ok(theirs)
+    }
+
+    /// Asks the program to end, as soon as it is there.
+    pub fn cancel(&self) {
+        self.cancelled.set(true);
+        if let Some(process) = &*self.process.borrow() {
+            process.end(SIGTERM);
+        }
+    }
+
+    /// Makes it end.
+    pub async fn force(&self) {
+        let process = self.process.borrow().clone();
+        if let Some(process) = process {
+            process.end(SIGKILL);
+            process.gone().await;
+        }
+    }
+
+    /// What the configuration says of it: such a program is started for a prompt only.
+    pub fn about(&self) -> AgentCheck {
+        about(&self.start.agent)
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        if let Some(process) = &*self.process.borrow() {
+            process.end(SIGKILL);
+        }
+    }
+}
+
+/// What is known of a template without starting it.
+pub fn about(agent: &Agent) -> AgentCheck {
+    let continuation = if agent.resume.is_empty() { Continuation::None } else { Continuation::Resume };
+    AgentCheck { name: None, version: None, continuation, started_in_ms: None }
+}
+
+fn null() -> io::Result<OwnedFd> {
+    Ok(File::open("/dev/null")?.into())
+}
+
+fn names(agent: &Agent, part: &str) -> bool {
+    agent.command.iter().any(|word| word.contains(part))
+}
+
+/// The command line for a prompt. Its words stay words, whatever the prompt holds.
+fn command(agent: &Agent, session: Option<&str>, prompt: &str) -> Vec<OsText> {
+    let (words, session) = match session {
+        Some(session) => (&agent.resume, session),
+        None => (&agent.command, ""),
+    };
+    words.iter().map(|word| OsText::from(filled(word, session, prompt).as_str())).collect()
+}
+
+/// A word with what its places stand for. What is filled in is not looked at again.
+fn filled(word: &str, session: &str, prompt: &str) -> String {
+    let mut text = String::new();
+    let mut rest = word;
+    while let Some(at) = rest.find('{') {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix(PROMPT) {
+            text.push_str(prompt);
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix(SESSION) {
+            text.push_str(session);
+            rest = after;
+        } else {
+            text.push('{');
+            rest = &rest[1..];
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+/// What a program left when it ended.
+#[derive(Debug)]
+struct Printed {
+    session: Option<Arc<str>>,
+    answer: Result<String, Box<str>>,
+}
+
+impl Printed {
+    fn read(agent: &Agent, out: &Path, err: &Path, from: [u64; 2], exit: &Exit) -> io::Result<Self> {
+        let text = tail(out, from[0], SEARCHED_BYTES)?;
+        let document = Json::of(&text);
+        let session = agent.session.as_deref().and_then(|pointer| document.text_at(pointer)).map(Into::into);
+        let answer = match exit {
+            Exit::Code(0) => answer(agent, &text, &document),
+            exit => Err(failure(exit, &tail(err, from[1], TOLD_BYTES)?, &text)),
+        };
+        Ok(Self { session, answer })
+    }
+}
+
+fn answer(agent: &Agent, text: &str, document: &Json) -> Result<String, Box<str>> {
+    let Some(pointer) = &agent.result else { return Ok(text.trim_end().to_owned()) };
+    document.text_at(pointer).ok_or_else(|| {
+        let what = if document.0.is_empty() { "is no JSON" } else { "has nothing there" };
+        format!("what it printed {what}: the answer was expected at {pointer}").into()
+    })
+}
+
+fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
+    let how = match exit {
+        Exit::Code(code) => format!("exited with code {code}"),
+        Exit::Signal(signal) => format!("ended by signal {signal}"),
+        Exit::Unknown(why) => format!("its exit is not known: {why}"),
+    };
+    let said = if said.trim().is_empty() { text } else { said };
+    let last: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    let words: String =
+        last.join(" / ").chars().filter(|character| !character.is_control()).take(1000).collect();
+    if words.is_empty() { how.into() } else { format!("{how}; its last words: {words}").into() }
+}
+
+/// The end of a file, from this offset on at the earliest.
+fn tail(path: &Path, from: u64, bytes: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let mut from = from.max(size.saturating_sub(bytes));
+    // What was dropped of a long output is a hole, which would be read as NULs.
+    while let Ok(hole) = lseek(&file, from.cast_signed(), Whence::SeekHole)
+        && let Ok(data) = lseek(&file, hole, Whence::SeekData)
+    {
+        from = data.cast_unsigned();
+    }
+    file.seek(SeekFrom::Start(from))?;
+    let mut text = Vec::new();
+    file.take(bytes).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// What was printed as JSON: one document, or one on each of several lines.
+struct Json(Vec<Value>);
+
+impl Json {
+    fn of(text: &str) -> Self {
+        match serde_json::from_str(text) {
+            Ok(value) => Self(vec![value]),
+            Err(_) => Self(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
+        }
+    }
+
+    /// What the last document that has something there has there.
+    fn text_at(&self, pointer: &str) -> Option<String> {
+        self.0.iter().rev().find_map(|value| match value.pointer(pointer)? {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(command: &[&str], resume: &[&str]) -> Agent {
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+        Agent { command: words(command), resume: words(resume), ..Agent::new("x") }
+    }
+
+    #[test]
+    fn places_are_filled_once_and_words_stay_words() {
+        let agent =
+            agent(&["x", "-p", "{prompt}"], &["x", "-p={prompt}", "--resume", "{session}", "{other}"]);
+        let words = |session, prompt| -> Vec<String> {
+            command(&agent, session, prompt).iter().map(|word| word.to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(words(None, "a 'b' {session}"), ["x", "-p", "a 'b' {session}"]);
+        assert_eq!(words(Some("s1"), "{prompt}"), ["x", "-p={prompt}", "--resume", "s1", "{other}"]);
+    }
+
+    #[test]
+    fn answers_are_found_in_one_document_or_in_the_last_of_many() {
+        let one = Json::of("{\"session_id\": \"s\", \"result\": \"it\\nworks\", \"n\": 3}\n");
+        assert_eq!(one.text_at("/result").as_deref(), Some("it\nworks"));
+        assert_eq!(one.text_at("/n").as_deref(), Some("3"));
+        assert_eq!(one.text_at("/nothing"), None);
+        let many = Json::of("starting\n{\"session\":\"a\"}\n{\"result\":\"early\"}\n{\"result\":\"late\"}\n");
+        assert_eq!(many.text_at("/result").as_deref(), Some("late"));
+        assert_eq!(many.text_at("/session").as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_there_is_a_failure_that_says_where() {
+        let agent = Agent { result: Some("/result".into()), ..agent(&["x"], &[]) };
+        let failed = answer(&agent, "oops", &Json::of("oops")).unwrap_err();
+        assert_eq!(&*failed, "what it printed is no JSON: the answer was expected at /result");
+        let failed = answer(&agent, "{}", &Json::of("{}")).unwrap_err();
+        assert_eq!(&*failed, "what it printed has nothing there: the answer was expected at /result");
+    }
+
+    #[test]
+    fn a_failure_tells_the_last_words() {
+        let told = failure(&Exit::Code(3), "warming up\n\nno such model\n", "on stdout");
+        assert_eq!(&*told, "exited with code 3; its last words: warming up / no such model");
+        let told = failure(&Exit::Signal(9), " \n", "on stdout");
+        assert_eq!(&*told, "ended by signal 9; its last words: on stdout");
+        assert_eq!(&*failure(&Exit::Code(3), "", ""), "exited with code 3");
+    }
+}

@@ -1,0 +1,519 @@
+//! One turn of an agent: an agent is found, the session opened, the prompt given, what it says written
+//! down, its questions passed on, and its end told. It decides nothing about the task: the core does.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::agent::{InputOption, OptionKind, Permissions};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::{AGENT_SESSION_BYTES, INPUT_OPTION_BYTES, INPUT_OPTIONS};
+use bgd_shared::text::Env;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update, Wanted};
+use super::live::Live;
+use super::manager::{Lease, Manager};
+use super::recorder::Recorder;
+use crate::agents::Agent;
+use crate::core::{Fact, Refusal, Spec};
+use crate::exec::process::Surroundings;
+use crate::mailbox::Report;
+
+/// A prompt for an agent.
+#[derive(Clone, Debug)]
+pub struct TurnOrder {
+    /// The task.
+    pub task: TaskId,
+    /// The number that its facts carry.
+    pub run: u32,
+    /// Who gets it.
+    pub agent: Arc<Agent>,
+    /// Where, and with what limits.
+    pub spec: Arc<Spec>,
+    /// The submitter's environment.
+    pub env: Arc<Env>,
+    /// What the agent is told.
+    pub prompt: Arc<str>,
+    /// The session that goes on; a new one if there is none.
+    pub session: Option<Arc<str>>,
+}
+
+/// What a turn is told while it goes on.
+#[derive(Debug)]
+pub enum Control {
+    /// End. The first time the agent is asked to.
+    Stop {
+        /// It is made to.
+        force: bool,
+    },
+    /// The answer to a question.
+    Answer {
+        /// The question.
+        key: u64,
+        /// The chosen option; none denies.
+        option: Option<Box<str>>,
+    },
+}
+
+/// How long a prompt to an earlier session may be with the agent without a sign of it, before it counts as
+/// accepted. An agent that has forgotten the session says so within that time, and the task is not touched.
+const ACCEPTED_AFTER: Duration = Duration::from_millis(250);
+
+/// Where the task stands.
+enum Phase {
+    /// The prompt is not known to be with the agent.
+    Starting,
+    /// It is.
+    Running,
+}
+
+/// A question that waits for its answer.
+struct Asked {
+    decide: oneshot::Sender<Option<String>>,
+    /// The answers that deny what it asks for.
+    denials: Vec<String>,
+}
+
+/// A turn that goes on.
+struct Turn {
+    order: TurnOrder,
+    around: Surroundings,
+    control: mpsc::UnboundedReceiver<Control>,
+    /// Questions that wait, by their number.
+    asked: HashMap<u64, Asked>,
+    last_question: u64,
+    /// Questions that the agent does not wait for any more.
+    withdrawn: (mpsc::UnboundedSender<u64>, mpsc::UnboundedReceiver<u64>),
+    /// It was told to end.
+    stopping: bool,
+    /// It was denied something.
+    denied: bool,
+}
+
+/// Runs a turn to its end, and goes on to keep what comes late.
+pub async fn run(
+    manager: Rc<Manager>,
+    order: TurnOrder,
+    control: mpsc::UnboundedReceiver<Control>,
+    around: Surroundings,
+) {
+    let withdrawn = mpsc::unbounded_channel();
+    let mut turn = Turn {
+        order,
+        around,
+        control,
+        asked: HashMap::new(),
+        last_question: 0,
+        withdrawn,
+        stopping: false,
+        denied: false,
+    };
+    let late = turn.take(&manager).await;
+    manager.turn_ended(turn.order.task, turn.order.run);
+    drop(turn);
+    if let Some((recorder, updates)) = late {
+        keep_late(recorder, updates).await;
+    }
+}
+
+/// What is left of a turn: what keeps the late words.
+type Late = Option<(Recorder, mpsc::Receiver<Update>)>;
+
+/// Why there is no session for a prompt.
+enum Unopened {
+    /// There is a reason.
+    Refused(Refusal),
+    /// The agent had ended before; a new one is worth a try.
+    TooLate,
+}
+
+impl From<Refusal> for Unopened {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// A prompt that is on its way, or with the agent.
+struct Talk {
+    live: Rc<Live>,
+    opened: Opened,
+    recorder: Recorder,
+    phase: Phase,
+}
+
+/// A session that is ready for its prompt.
+struct Ready {
+    lease: Lease,
+    opened: Opened,
+    updates: mpsc::Receiver<Update>,
+}
+
+impl Turn {
+    /// Takes the turn. An agent that was kept warm may have ended in this very moment; then there is a
+    /// second try, in a new process.
+    async fn take(&mut self, manager: &Rc<Manager>) -> Late {
+        let deadline = Instant::now() + self.order.agent.start_timeout;
+        loop {
+            let Ready { lease, opened, updates } = match self.open(manager, deadline).await {
+                Ok(ready) => ready,
+                Err(Unopened::TooLate) => continue,
+                Err(Unopened::Refused(refusal)) => {
+                    self.refuse(refusal);
+                    return None;
+                }
+            };
+            // One that was told something may have acted on it, so only one that was not is worth a try.
+            if !(lease.was_warm && lease.live().is_dead()) {
+                return self.talk(manager, &lease, opened, updates).await;
+            }
+            manager.retire(&lease);
+        }
+    }
+
+    fn tell(&self, fact: Fact) {
+        let report = Report::Fact { task: self.order.task, run: self.order.run, fact };
+        self.around.facts.send(report);
+    }
+
+    fn refuse(&self, refusal: Refusal) {
+        tracing::info!(task = %self.order.task, reason = %refusal.message, "prompt not given");
+        self.tell(Fact::Refused(Box::new(refusal)));
+    }
+
+    /// Finds the agent and opens the session, unless it takes too long or is not wanted any more.
+    async fn open(&mut self, manager: &Rc<Manager>, deadline: Instant) -> Result<Ready, Unopened> {
+        let (sender, updates) = mpsc::channel(UPDATES);
+        let order = &self.order;
+        let wanted = Wanted {
+            task: order.task,
+            session: order.session.clone(),
+            cwd: order.spec.cwd.as_ref().clone(),
+            title: order.spec.description.as_deref().map(Into::into),
+        };
+        let folder = order.spec.cwd.clone();
+        let opening = async {
+            let is_folder = move || std::path::Path::new(folder.as_os_str()).is_dir();
+            if self.around.workers.run(is_folder).await != Some(true) {
+                return Err(no_folder(&order.spec).into());
+            }
+            let lease = manager.lease(order).await?;
+            let opened = tokio::select! {
+                biased;
+                opened = lease.live().connection.open(&wanted, sender) => opened,
+                why = lease.live().lost() => Err(broken(&lease, &why).await),
+            };
+            let opened = match opened {
+                Err(_) if lease.was_warm && lease.live().is_dead() => {
+                    manager.retire(&lease);
+                    return Err(Unopened::TooLate);
+                }
+                // It may not see that somebody logs in.
+                Err(refusal) if refusal.kind == ErrorKind::AuthenticationRequired => {
+                    manager.retire(&lease);
+                    return Err(refusal.into());
+                }
+                opened => opened?,
+            };
+            if opened.session.as_ref().is_some_and(|session| session.len() > AGENT_SESSION_BYTES) {
+                return Err(too_long(&order.agent).into());
+            }
+            manager.opened(&lease, order.task, &opened.key);
+            Ok(Ready { lease, opened, updates })
+        };
+        let stopped = async {
+            while let Some(control) = self.control.recv().await {
+                if matches!(control, Control::Stop { .. }) {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stopped => Err(Refusal::new(ErrorKind::NotRunning, "it was told to end before it began").into()),
+            ready = tokio::time::timeout_at(deadline, opening) => ready.unwrap_or_else(|_| {
+                let message = format!(
+                    "the agent {:?} opened no session within {}",
+                    &*order.agent.name,
+                    humantime::format_duration(order.agent.start_timeout),
+                );
+                let hint = format!("start_timeout in [agents.{}] gives it more time", order.agent.name);
+                Err(Refusal::new(ErrorKind::AgentUnavailable, message).hint(hint).into())
+            }),
+        }
+    }
+
+    /// Gives the prompt, follows the turn to its end, and tells it.
+    async fn talk(
+        &mut self,
+        manager: &Rc<Manager>,
+        lease: &Lease,
+        opened: Opened,
+        mut updates: mpsc::Receiver<Update>,
+    ) -> Late {
+        let TurnOrder { task, run, spec, .. } = &self.order;
+        let recorder = match Recorder::begin(*task, *run, spec.split, self.around.clone()) {
+            Ok(recorder) => recorder,
+            Err(error) => {
+                self.refuse(Refusal::new(ErrorKind::Internal, error));
+                return None;
+            }
+        };
+        let live = Rc::clone(lease.live());
+        let mut talk = Talk { live, opened, recorder, phase: Phase::Starting };
+        let end = match self.follow(&mut talk, &mut updates).await {
+            Some(end) => end,
+            None => force(manager, lease).await,
+        };
+        // What was said before the end is written down before it.
+        for _ in 0..updates.len() {
+            let Ok(update) = updates.try_recv() else { break };
+            self.accepted(&mut talk);
+            self.update(update, &mut talk.recorder);
+        }
+        if matches!(end, TurnEnd::LoggedOut(_)) {
+            manager.retire(lease);
+        }
+        if let Phase::Starting = talk.phase
+            && let Some(refusal) = refusal_of(&end, &talk.live).await
+        {
+            talk.recorder.abandon().await;
+            self.refuse(refusal);
+            return None;
+        }
+        self.accepted(&mut talk);
+        self.asked.clear();
+        if self.stopping {
+            manager.turn_cancelled(lease).await;
+        }
+        let end = match talk.recorder.error_as_answer() {
+            Some(error) if end == TurnEnd::Completed => TurnEnd::Failed(error.into()),
+            Some(_) | None => end,
+        };
+        let result = self.result(end, &talk.live).await;
+        talk.recorder.end(result, None).await;
+        Some((talk.recorder, updates))
+    }
+
+    /// Gives the prompt and follows the turn to its end; `None` if it must be ended by force.
+    async fn follow(&mut self, talk: &mut Talk, updates: &mut mpsc::Receiver<Update>) -> Option<TurnEnd> {
+        let patience = if self.order.session.is_some() { ACCEPTED_AFTER } else { Duration::ZERO };
+        let accepted = tokio::time::sleep(patience);
+        tokio::pin!(accepted);
+        let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
+        let prompt = Arc::clone(&self.order.prompt);
+        let prompting = live.connection.prompt(&key, &prompt);
+        tokio::pin!(prompting);
+        let died = live.died_unheard();
+        tokio::pin!(died);
+        loop {
+            tokio::select! {
+                biased;
+                Some(control) = self.control.recv() => {
+                    if self.obey(control, talk) {
+                        return None;
+                    }
+                }
+                Some(key) = self.withdrawn.1.recv() => self.withdraw(key),
+                // Before what is said, so that an agent that never stops talking has an end, too.
+                end = &mut prompting => return Some(end),
+                Some(update) = updates.recv() => {
+                    self.accepted(talk);
+                    self.update(update, &mut talk.recorder);
+                }
+                why = &mut died => return Some(TurnEnd::Broken(why)),
+                () = &mut accepted, if matches!(talk.phase, Phase::Starting) => self.accepted(talk),
+            }
+        }
+    }
+
+    /// The prompt is with the agent.
+    fn accepted(&self, talk: &mut Talk) {
+        if let Phase::Starting = talk.phase {
+            talk.phase = Phase::Running;
+            if self.order.session.is_none()
+                && let Some(session) = &talk.opened.session
+            {
+                self.tell(Fact::Session { id: Arc::clone(session) });
+            }
+            self.tell(Fact::Started { pid: talk.live.pid() });
+        }
+    }
+
+    /// Obeys an order. True: the turn is ended by force.
+    fn obey(&mut self, control: Control, talk: &mut Talk) -> bool {
+        match control {
+            Control::Stop { force: true } => return true,
+            Control::Stop { force: false } if self.stopping => {}
+            Control::Stop { force: false } => {
+                self.stopping = true;
+                let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
+                let asked = std::mem::take(&mut self.asked);
+                // The turn must be followed meanwhile, and the agent may be slow to take it. Its questions
+                // are let go of afterwards, as that denies them, and a denial may end the turn, too.
+                tokio::task::spawn_local(async move {
+                    live.connection.cancel(&key).await;
+                    drop(asked);
+                });
+            }
+            Control::Answer { key, option } => {
+                if let Some(Asked { decide, denials }) = self.asked.remove(&key) {
+                    self.denied |=
+                        option.as_deref().is_none_or(|option| denials.iter().any(|id| id == option));
+                    // The agent may have gone on without it.
+                    let _ = decide.send(option.map(Into::into));
+                    talk.recorder.moved();
+                }
+            }
+        }
+        false
+    }
+
+    fn withdraw(&mut self, key: u64) {
+        if self.asked.remove(&key).is_some() {
+            self.tell(Fact::Withdrawn { key });
+        }
+    }
+
+    fn update(&mut self, update: Update, recorder: &mut Recorder) {
+        match update {
+            Update::Text(text) => recorder.text(&text),
+            Update::Tool(name) => recorder.tool(&name),
+            Update::Moved => recorder.moved(),
+            Update::Session(id) if id.len() > AGENT_SESSION_BYTES => {
+                tracing::warn!(task = %self.order.task, bytes = id.len(), "an agent's session has too long an id");
+            }
+            Update::Session(id) => self.tell(Fact::Session { id }),
+            Update::Answer(answer) => recorder.answer(answer),
+            Update::Ask(ask) => self.asked(ask, recorder),
+        }
+    }
+
+    fn asked(&mut self, ask: Ask, recorder: &mut Recorder) {
+        let Ask { question, options, mut answer } = ask;
+        let options = bounded(options);
+        let allowed = match self.order.agent.permissions {
+            Permissions::Allow => [OptionKind::AllowOnce, OptionKind::AllowAlways]
+                .iter()
+                .find_map(|kind| options.iter().find(|option| option.kind == *kind))
+                .map(|option| option.id.clone()),
+            Permissions::Ask if !self.stopping => {
+                self.last_question += 1;
+                let key = self.last_question;
+                let (decide, mut decided) = oneshot::channel();
+                let denies = |option: &&InputOption| {
+                    matches!(option.kind, OptionKind::RejectOnce | OptionKind::RejectAlways)
+                };
+                let denials = options.iter().filter(denies).map(|option| option.id.clone()).collect();
+                self.asked.insert(key, Asked { decide, denials });
+                let withdrawn = self.withdrawn.0.clone();
+                tokio::task::spawn_local(async move {
+                    tokio::select! {
+                        biased;
+                        option = &mut decided => { let _ = answer.send(option.unwrap_or(None)); }
+                        () = answer.closed() => { let _ = withdrawn.send(key); }
+                    }
+                });
+                return recorder.asked(key, &question, options);
+            }
+            Permissions::Deny | Permissions::Ask => None,
+        };
+        self.denied |= allowed.is_none();
+        let is_denied = allowed.is_none();
+        // An agent that has gone on needs no answer.
+        let _ = answer.send(allowed);
+        if is_denied && !self.stopping {
+            recorder.denied(&question);
+        } else {
+            recorder.moved();
+        }
+    }
+
+    /// What the end of a turn means, for a task that nobody has ended.
+    async fn result(&self, end: TurnEnd, live: &Live) -> Result<(), Box<str>> {
+        match end {
+            TurnEnd::Completed => Ok(()),
+            TurnEnd::Cancelled if self.stopping => Err("it was cancelled".into()),
+            TurnEnd::Cancelled if self.denied => Err(format!(
+                "the agent gave up when a permission was denied (permissions in [agents.{}])",
+                self.order.agent.name
+            )
+            .into()),
+            TurnEnd::Cancelled => Err("the agent ended the turn as cancelled, though nobody here did".into()),
+            TurnEnd::Broken(why) => Err(live.obituary(&why).await.into()),
+            TurnEnd::Failed(why)
+            | TurnEnd::Forgotten(why)
+            | TurnEnd::LoggedOut(why)
+            | TurnEnd::NotBegun(why) => Err(why),
+        }
+    }
+}
+
+/// The agent ignores that it was told to end. Its process is ended with all that runs in it: what a
+/// cancelled turn still does is worse than a failed neighbour.
+async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
+    manager.retire(lease);
+    lease.live().connection.force().await;
+    let why = "another turn in it did not end when it was told to";
+    Rc::clone(lease.live()).sacrifice(why).await;
+    TurnEnd::Cancelled
+}
+
+/// The answers that can be shown. What an agent offers beyond that nobody could choose from.
+fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
+    options.retain(|option| option.id.len() <= INPUT_OPTION_BYTES);
+    options.truncate(INPUT_OPTIONS);
+    for option in &mut options {
+        let cut = (0..=INPUT_OPTION_BYTES.min(option.name.len())).rev();
+        let end = cut.into_iter().find(|end| option.name.is_char_boundary(*end)).unwrap_or_default();
+        option.name.truncate(end);
+    }
+    options
+}
+
+/// What the end of a prompt means if it never was with the session.
+async fn refusal_of(end: &TurnEnd, live: &Live) -> Option<Refusal> {
+    match end {
+        TurnEnd::Forgotten(why) => Some(
+            Refusal::new(ErrorKind::SessionExpired, why.clone())
+                .hint("submit a new task; the old result stays"),
+        ),
+        TurnEnd::LoggedOut(why) => Some(Refusal::new(ErrorKind::AuthenticationRequired, why.clone())),
+        TurnEnd::NotBegun(why) => Some(Refusal::new(ErrorKind::AgentUnavailable, why.clone())),
+        TurnEnd::Broken(why) => {
+            Some(Refusal::new(ErrorKind::AgentUnavailable, live.obituary(why).await).hint("try it again"))
+        }
+        TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed(_) => None,
+    }
+}
+
+fn too_long(agent: &Agent) -> Refusal {
+    let message = format!(
+        "the agent {:?} gave its session an id of more than {AGENT_SESSION_BYTES} bytes",
+        &*agent.name
+    );
+    Refusal::new(ErrorKind::AgentUnavailable, message)
+}
+
+fn no_folder(spec: &Spec) -> Refusal {
+    let folder = spec.cwd.to_string_lossy();
+    Refusal::new(ErrorKind::NotResumable, format!("cannot work in the folder {folder}: there is none"))
+}
+
+async fn broken(lease: &Lease, why: &str) -> Refusal {
+    Refusal::new(ErrorKind::AgentUnavailable, lease.live().obituary(why).await)
+}
+
+/// Keeps what an agent says when its turn is over, for as long as its process has the session.
+async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) {
+    while let Some(update) = updates.recv().await {
+        match update {
+            Update::Text(text) => recorder.text(&text),
+            // Dropping a question denies it.
+            Update::Ask(_) | Update::Tool(_) | Update::Moved | Update::Session(_) | Update::Answer(_) => {}
+        }
+    }
+}

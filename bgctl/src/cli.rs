@@ -3,14 +3,18 @@
 //! A verb's arguments are defined only when that verb is used (`Command::defer`): defining all of them
 //! would cost each call more than its parsing.
 
+mod agent;
 mod args;
+mod submit;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
+pub use self::agent::*;
 pub use self::args::*;
+pub use self::submit::SubmitArgs;
 
 /// Declares the verbs once: name, arguments, and the line that `bgctl --help` shows.
 macro_rules! verbs {
@@ -45,8 +49,10 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// Hands over a command.
-    Submit(SubmitArgs) = "submit", "Run a command in the background and print its id";
+    /// Hands over a command or a prompt. It has the most arguments by far, so they are kept elsewhere.
+    Submit(Box<SubmitArgs>) = "submit", "Run a command or an agent in the background and print the task's id";
+    /// Gives a follow-up prompt.
+    Resume(ResumeArgs) = "resume", "Give the agent of a completed task a follow-up prompt";
     /// Shows tasks.
     List(ListArgs) = "list" | "ls", "List tasks, the newest first";
     /// Shows one task.
@@ -63,6 +69,10 @@ verbs! {
     Signal(SignalArgs) = "signal", "Send a signal to a running task";
     /// Writes to a task's standard input.
     Write(WriteArgs) = "write", "Write to the standard input of a task";
+    /// Shows agents.
+    Agents(AgentsArgs) = "agents", "List the agents that can be given prompts";
+    /// Answers an agent.
+    Answer(AnswerArgs) = "answer", "Show or answer what the agent of a task asks";
     /// Prints events.
     Events(EventsArgs) = "events", "Print what happens, one JSON object a line";
     /// Parent sessions.
@@ -95,6 +105,8 @@ EXAMPLES:
   bgctl output -f 3f2a                follow its output; an id may be cut to 4 characters
   bgctl block 3f2a && echo built      wait for it (60 s at most), decide by how it went
   bgctl cancel 3f2a                   end it and all its processes
+  bgctl submit --agent opencode -d 'find the leak' 'why does it grow?'
+  bgctl resume 3f2a 'now fix it'      go on with an agent that has answered
 
 If no daemon runs, bgctl starts one.";
 
@@ -121,11 +133,22 @@ fn long_help() -> String {
 /// # Errors
 /// Wrong usage; help and version come this way too.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb), clap::Error> {
-    let matches = command().try_get_matches_from(args)?;
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(args)?;
     let globals = Globals::from_arg_matches(&matches)?;
     let (name, matches) =
         matches.subcommand().ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))?;
-    Ok((globals, Verb::read(name, matches)?))
+    let verb = Verb::read(name, matches)?;
+    let checked = match &verb {
+        Verb::Submit(args) => args.check(),
+        Verb::Resume(args) => args.check(),
+        _ => Ok(()),
+    };
+    match (checked, command.find_subcommand_mut(name)) {
+        (Ok(()), _) => Ok((globals, verb)),
+        (Err((kind, what)), Some(of_verb)) => Err(of_verb.error(kind, what)),
+        (Err((kind, what)), None) => Err(command.error(kind, what)),
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +207,12 @@ mod tests {
             &["output", "abcd", "--tail", "1", "--since", "2"],
             &["block"],
             &["resume", "abcd"],
+            &["resume", "abcd", "two", "words"],
+            &["resume", "nope!", "prompt"],
+            &["agents", "--bogus"],
+            &["answer"],
+            &["answer", "abcd", "allow", "deny"],
+            &["answer", "abcd", "--request", "first"],
         ] {
             assert_eq!(read(words).unwrap_err().exit_code(), 2, "{words:?}");
         }
@@ -205,5 +234,86 @@ mod tests {
             panic!("not an output")
         };
         assert_eq!(args.since, Some(-10));
+    }
+
+    fn wrong(words: &[&str]) -> String {
+        let error = read(words).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{words:?}");
+        error.to_string()
+    }
+
+    #[test]
+    fn a_prompt_is_one_argument_behind_the_options() {
+        for words in [
+            &["submit", "--agent", "codex", "-d", "why", "explain this"][..],
+            &["submit", "-d", "why", "--agent", "codex", "--time-limit", "5m", "--", "explain this"],
+        ] {
+            let Verb::Submit(args) = read(words).unwrap().1 else { panic!("{words:?}") };
+            assert_eq!(args.agent.as_deref(), Some("codex"));
+            assert_eq!(args.command, ["explain this"]);
+        }
+        let Verb::Submit(args) = read(&["submit", "--prompt", "- one", "-d", "why"]).unwrap().1 else {
+            panic!("not a submit")
+        };
+        assert_eq!(args.prompt, Some("- one".into()));
+        let Verb::Submit(args) = read(&["submit", "--resume", "abcd", "-"]).unwrap().1 else {
+            panic!("not a submit")
+        };
+        assert_eq!(args.command, ["-"]);
+        // R37: what the task has already may be said again, and is not looked at.
+        read(&["submit", "--resume", "abcd", "--agent", "codex", "-d", "why", "go on"]).unwrap();
+        let Verb::Resume(args) = read(&["resume", "abcd", "--", "-O3 is slower"]).unwrap().1 else {
+            panic!("not a resume")
+        };
+        assert_eq!(args.prompt, "-O3 is slower");
+    }
+
+    #[test]
+    fn a_wrong_prompt_is_told_with_what_to_do() {
+        for (words, advice) in [
+            (&["submit", "--agent", "x", "-d", "y", "two", "words"][..], "here are 2: quote it"),
+            (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options in front of it"),
+            (&["submit", "--agent", "x", "prompt"], "--agent needs a description"),
+            (&["submit", "--prompt", "p"], "--prompt needs a description"),
+            (&["submit", "--prompt", "two", "words", "-d", "y"], "`words` stands there too"),
+            (&["submit", "--agent", "x", "-d", "y"], "--agent needs a PROMPT"),
+            (&["submit", "--resume", "abcd"], "--resume needs a PROMPT"),
+            (&["submit", "--resume", "abcd", "two", "words"], "here are 2"),
+            (&["resume", "abcd", "two", "words"], "here are 2"),
+        ] {
+            let text = wrong(words);
+            assert!(text.starts_with("error: ") && text.contains("Usage: bgctl "), "{text}");
+            assert!(text.contains(advice), "{advice} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn options_that_make_no_sense_for_an_agent_are_refused() {
+        for option in ["--stdin", "--stdin-pipe", "--split", "--shell=x"] {
+            for mode in
+                [&["--agent", "x", "-d", "y"][..], &["--prompt", "p", "-d", "y"], &["--resume", "abcd"]]
+            {
+                let text = wrong(&[&["submit", option][..], mode].concat());
+                assert!(text.contains("cannot be used with"), "{text}");
+            }
+        }
+        for option in
+            ["--session=s", "--channel=c", "--cwd=/", "--tag=t", "--key=k", "--time-limit=1s", "--env=A=b"]
+        {
+            assert!(wrong(&["submit", option, "--resume", "abcd", "p"]).contains("cannot be used with"));
+            read(&["submit", option, "--agent", "x", "-d", "y", "p"]).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_agents_verbs_take_what_they_say() {
+        let Verb::Agents(args) = read(&["agents", "codex", "--check", "opencode"]).unwrap().1 else {
+            panic!("not agents")
+        };
+        assert_eq!((args.names.len(), args.check), (2, true));
+        let Verb::Answer(args) = read(&["answer", "abcd", "allow", "--request", "7"]).unwrap().1 else {
+            panic!("not an answer")
+        };
+        assert_eq!((args.option.as_deref(), args.request), (Some("allow"), Some(7)));
     }
 }

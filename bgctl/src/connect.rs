@@ -29,7 +29,7 @@ const KEPT: &[&str] =
 const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
 
 /// The marks of another daemon's task: a daemon that is started from within one is no part of it.
-const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_INSTANCE"];
+const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_AGENT_ID", "BGD_INSTANCE"];
 
 /// How often to look again for a daemon that holds the lock and does not listen yet.
 const RETRIES: u32 = 8;
@@ -230,7 +230,7 @@ mod tests {
     fn secrets_of_the_first_caller_stay_with_them() {
         assert!(["HOME", "LC_ALL", "XDG_STATE_HOME", "BGD_SOCKET"].iter().all(|name| is_kept(name.as_ref())));
         assert!(
-            ["AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "PWD", "BGD_TASK_ID", "BGD_INSTANCE"]
+            ["AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "PWD", "BGD_TASK_ID", "BGD_AGENT_ID", "BGD_INSTANCE"]
                 .iter()
                 .all(|name| !is_kept(name.as_ref()))
         );

@@ -16,17 +16,17 @@ impl Code {
     pub const TASK_FAILED: Self = Self(1);
     /// Wrong usage.
     pub const USAGE: Self = Self(2);
-    /// The task is in the wrong state for this.
+    /// The task is in the wrong state for this, or does not ask this question.
     pub const WRONG_STATE: Self = Self(65);
     /// No such task, or an ambiguous id.
     pub const NO_TASK: Self = Self(66);
-    /// No daemon.
+    /// No daemon, or an agent that can't be started.
     pub const NO_DAEMON: Self = Self(69);
     /// An error inside bgd or bgctl.
     pub const INTERNAL: Self = Self(70);
     /// `block`: the timeout came first.
     pub const TIMED_OUT: Self = Self(75);
-    /// Not allowed.
+    /// Not allowed, or an agent that is not logged in.
     pub const NOT_ALLOWED: Self = Self(77);
     /// The configuration is wrong.
     pub const CONFIG: Self = Self(78);
@@ -45,12 +45,15 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::OK, "done; for `block`: all named tasks completed"),
     (Code::TASK_FAILED, "`block`: at least one task failed or was cancelled"),
     (Code::USAGE, "wrong usage"),
-    (Code::WRONG_STATE, "the task is in the wrong state for this"),
+    (Code::WRONG_STATE, "the task is in the wrong state for this, or asks no such question (any more)"),
     (Code::NO_TASK, "no such task, or an ambiguous id"),
-    (Code::NO_DAEMON, "no daemon, and none could be started"),
+    (Code::NO_DAEMON, "no daemon, and none could be started; or the agent can't be started"),
     (Code::INTERNAL, "an error inside bgd or bgctl"),
     (Code::TIMED_OUT, "`block`: the timeout came first; some tasks still run"),
-    (Code::NOT_ALLOWED, "not allowed (owner or permissions of the socket, foreign process)"),
+    (
+        Code::NOT_ALLOWED,
+        "not allowed (owner or permissions of the socket, foreign process), or the agent is not logged in",
+    ),
     (Code::CONFIG, "the configuration is wrong"),
 ];
 
@@ -65,17 +68,19 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
         | ErrorKind::AlreadyFinished
         | ErrorKind::NotBackgroundable
         | ErrorKind::SessionExpired => Code::WRONG_STATE,
-        ErrorKind::PermissionDenied | ErrorKind::ForeignProcess => Code::NOT_ALLOWED,
+        ErrorKind::PermissionDenied | ErrorKind::ForeignProcess | ErrorKind::AuthenticationRequired => {
+            Code::NOT_ALLOWED
+        }
         ErrorKind::ConfigInvalid => Code::CONFIG,
         ErrorKind::InvalidParams | ErrorKind::PromptRequired | ErrorKind::UnknownAgent => Code::USAGE,
-        ErrorKind::ShuttingDown | ErrorKind::TooManyConnections => Code::NO_DAEMON,
+        ErrorKind::ShuttingDown | ErrorKind::TooManyConnections | ErrorKind::AgentUnavailable => {
+            Code::NO_DAEMON
+        }
         ErrorKind::Internal
         | ErrorKind::Unsupported
         | ErrorKind::ParseError
         | ErrorKind::InvalidRequest
         | ErrorKind::MethodNotFound
-        | ErrorKind::AgentUnavailable
-        | ErrorKind::AuthenticationRequired
         | ErrorKind::RegistryFull
         | ErrorKind::FrameTooLarge
         | ErrorKind::TooManyRequests
@@ -146,8 +151,10 @@ mod tests {
         assert_eq!(of_kind(ErrorKind::NotComplete).0, 65);
         assert_eq!(of_kind(ErrorKind::AmbiguousId).0, 66);
         assert_eq!(of_kind(ErrorKind::ShuttingDown).0, 69);
+        assert_eq!(of_kind(ErrorKind::AgentUnavailable).0, 69);
         assert_eq!(of_kind(ErrorKind::Internal).0, 70);
         assert_eq!(of_kind(ErrorKind::ForeignProcess).0, 77);
+        assert_eq!(of_kind(ErrorKind::AuthenticationRequired).0, 77);
         assert_eq!(of_kind(ErrorKind::ConfigInvalid).0, 78);
     }
 }

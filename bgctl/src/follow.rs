@@ -11,7 +11,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     BlockMode, BlockParams, EventsSubscribe, IdParams, SubscribeParams, TaskBlock, TaskGet,
 };
-use bgd_shared::task::Status;
+use bgd_shared::task::Task;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
@@ -19,19 +19,19 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use crate::copy::Copier;
 use crate::failure::Failure;
 
-/// Waits until a pending task is pending no more, on a connection of its own.
+/// Waits until a task is so, on a connection of its own, and returns it.
 ///
 /// # Errors
 /// The task or the daemon is gone.
-pub fn wait_for_start(mut client: Client, id: TaskId) -> Result<(), Failure> {
+pub fn wait_until(mut client: Client, id: TaskId, is_so: impl Fn(&Task) -> bool) -> Result<Task, Failure> {
     let subscribe = SubscribeParams { ids: vec![id.into()], ..SubscribeParams::default() };
     loop {
         client.call::<EventsSubscribe>(&subscribe)?;
-        // It may have started before the subscription was there.
+        // It may have become so before the subscription was there.
         loop {
             let task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
-            if task.status != Status::Pending {
-                return Ok(());
+            if is_so(&task) {
+                return Ok(task);
             }
             if let News::Gap(gap) = client.next_news()?.news
                 && gap.ended

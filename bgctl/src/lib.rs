@@ -18,6 +18,7 @@ mod duration;
 pub mod exit;
 mod failure;
 mod follow;
+mod prompt;
 mod remote;
 pub mod render;
 mod tail;

@@ -88,10 +88,16 @@ impl Remote<'_> {
                 Step::Nothing(next) => {
                     offset = next;
                     context.flush()?;
-                    if let News::Gap(gap) = news.next_news()?.news
-                        && gap.ended
-                    {
-                        news.call::<EventsSubscribe>(&subscribe)?;
+                    match news.next_news()?.news {
+                        // An agent's task may have been resumed since, and then its output has no end yet:
+                        // what was followed ends here all the same.
+                        News::Event(event) if event.kind.is_terminal() => {
+                            return self.print_all(context, offset);
+                        }
+                        News::Gap(gap) if gap.ended => {
+                            news.call::<EventsSubscribe>(&subscribe)?;
+                        }
+                        News::Event(_) | News::Gap(_) => {}
                     }
                 }
             }

@@ -1,7 +1,6 @@
 //! What each verb takes, with the help texts and examples that users read.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::task::Status;
@@ -14,73 +13,6 @@ fn status_parser() -> impl TypedValueParser<Value = Status> {
     PossibleValuesParser::new(Status::ALL.map(Status::as_str)).try_map(|text| text.parse::<Status>())
 }
 
-fn parse_variable(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write it as NAME=VALUE".to_owned()),
-    }
-}
-
-/// Arguments of `submit`.
-#[derive(Args, Debug, Default)]
-#[command(after_help = "\
-EXAMPLES:
-  bgctl submit -- make -j8
-  bgctl submit -d 'nightly backup' --time-limit 2h -- restic backup /home
-  bgctl submit --shell 'dmesg | grep -i error > errors.txt'
-  bgctl submit --stdin -- sort < names.txt
-  id=$(bgctl submit --key build-42 -- ./build) && bgctl block \"$id\"
-
-The command runs with your environment, folder, umask and resource limits,
-whoever started the daemon. Its arguments are passed on as they are; only
---shell is read by a shell. Its standard input is empty unless --stdin or
---stdin-pipe is given.")]
-#[command(override_usage = "\
-bgctl submit [OPTIONS] [--] <CMD> [ARG]...
-       bgctl submit [OPTIONS] --shell <LINE>")]
-pub struct SubmitArgs {
-    /// What lists show for it [default: the command]
-    #[arg(short, long, value_name = "TEXT")]
-    pub description: Option<String>,
-    /// The parent session it belongs to [default: $BGD_SESSION]
-    #[arg(long, value_name = "KEY")]
-    pub session: Option<String>,
-    /// Where news of it is delivered
-    #[arg(long, value_name = "NAME")]
-    pub channel: Option<String>,
-    /// The folder to run in [default: this one]
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
-    pub cwd: Option<PathBuf>,
-    /// A label of your own; may be repeated
-    #[arg(long = "tag", value_name = "TAG")]
-    pub tags: Vec<String>,
-    /// Submitting again with the same key gives the same task, whatever the command, until it is cleared
-    #[arg(long, value_name = "KEY")]
-    pub key: Option<String>,
-    /// End it as failed when it has run for so long (90s, 10m, 1h30m)
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
-    pub time_limit: Option<u64>,
-    /// Keep stdout and stderr apart; their order against each other is lost
-    #[arg(long)]
-    pub split: bool,
-    /// Hand over bgctl's own standard input, which must not be a terminal
-    #[arg(long, conflicts_with = "stdin_pipe")]
-    pub stdin: bool,
-    /// Give it a pipe as standard input, which `bgctl write` writes to
-    #[arg(long)]
-    pub stdin_pipe: bool,
-    /// Set a variable of its environment; may be repeated
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
-    pub env: Vec<(String, String)>,
-    /// A line for /bin/sh, in place of a command
-    #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
-    pub shell: Option<OsString>,
-    /// The program and its arguments
-    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "shell",
-        value_hint = clap::ValueHint::CommandWithArguments)]
-    pub command: Vec<OsString>,
-}
-
 /// Arguments of `list`.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "\
@@ -91,7 +23,11 @@ EXAMPLES:
   bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
 
 On a terminal it is a table, else columns with tabs between them: id, status,
-age, run time, description. -q prints every id unless --limit is given.")]
+age, run time, description. -q prints every id unless --limit is given.
+
+`(resumed)` behind an id: the task was given more prompts than its first one.
+`(asks)` behind a status: its agent waits for `bgctl answer`. `(stalled)`: its
+agent has been silent for long.")]
 pub struct ListArgs {
     /// Only tasks of this parent session
     #[arg(long, value_name = "KEY")]
@@ -131,6 +67,9 @@ EXAMPLES:
   bgctl output --tail 20 3f2a         the last 20 lines
   bgctl output --since -4096 3f2a     the last 4096 bytes
   bgctl output --result 3f2a          only if the task has completed, else exit code 65
+
+The output of an agent's task is what the agent says while it works; its --result
+is the final answer alone. -f ends when the task does, also if it is resumed later.
 
 The bytes come out exactly as the task wrote them. With --json one object of the
 wire is printed; its `next` is the --since to go on with.")]
@@ -174,7 +113,8 @@ EXIT CODES:
 
 With --exit-code the task's own code takes their place. One that has none, as it
 was never started or its time limit was over, exits with 1 or 128 + the signal;
-a script that must tell these from codes of the task reads --json.")]
+a script that must tell these from codes of the task reads --json. The task of an
+agent has no code of its own: 0 if it completed, 1 if it failed or was cancelled.")]
 pub struct BlockArgs {
     /// The tasks: ids, or the first 4 characters of them or more
     #[arg(value_name = "ID", required = true)]

@@ -10,6 +10,7 @@ use crate::cli::BlockArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::render::page::denied;
 use crate::render::table::summary_line;
 
 /// Waits, and prints one line a task.
@@ -44,8 +45,12 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(if args.exit_code { own_code(&result) } else { code(&result) })
 }
 
-/// Says why a task failed that has no exit of its own to tell it.
+/// Says why a task failed that has no exit of its own to tell it, and what may be missing in one that did
+/// not.
 pub fn tell_why(task: &Task) {
+    if let Some(denied) = denied(&task.progress) {
+        let _ = writeln!(std::io::stderr(), "bgctl: {}: its agent was denied something {denied}", task.id);
+    }
     if let Some(error) = &task.error {
         // Standard error may be closed; the exit code says the same in short.
         let _ = writeln!(std::io::stderr(), "bgctl: {}: {error}", task.id);
@@ -119,5 +124,16 @@ mod tests {
         assert_eq!(own(Status::Failed, Some(Exit::Unknown("why".into()))), Code::TASK_FAILED);
         assert_eq!(own(Status::Failed, None), Code::TASK_FAILED);
         assert_eq!(own_code(&result(vec![ended(Status::Running, None)], true)), Code::TIMED_OUT);
+    }
+
+    #[test]
+    fn an_agents_task_has_no_code_but_how_it_went() {
+        let own = |status| {
+            let task = Task { kind: bgd_shared::task::Kind::Agent, ..ended(status, None) };
+            own_code(&result(vec![task], false))
+        };
+        assert_eq!(own(Status::Completed), Code::OK);
+        assert_eq!(own(Status::Failed), Code::TASK_FAILED);
+        assert_eq!(own(Status::Cancelled), Code::TASK_FAILED);
     }
 }

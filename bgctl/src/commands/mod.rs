@@ -1,5 +1,7 @@
 //! The verbs, one file each. A verb makes its requests, prints what came, and returns an exit code.
 
+mod agents;
+mod answer;
 mod block;
 mod cancel;
 mod clear;
@@ -8,6 +10,7 @@ mod daemon;
 mod events;
 mod list;
 mod output;
+mod resume;
 mod session;
 mod signal;
 mod status;
@@ -25,7 +28,8 @@ use crate::failure::Failure;
 /// Why it could not be done.
 pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
     match verb {
-        Verb::Submit(args) => submit::run(args, context),
+        Verb::Submit(args) => submit::run(*args, context),
+        Verb::Resume(args) => resume::run(args, context),
         Verb::List(args) => list::run(args, context),
         Verb::Status(args) => status::run(args, context),
         Verb::Output(args) => output::run(&args, context),
@@ -34,6 +38,8 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Clear(args) => clear::run(args, context),
         Verb::Signal(args) => signal::run(args, context),
         Verb::Write(args) => write::run(args, context),
+        Verb::Agents(args) => agents::run(args, context),
+        Verb::Answer(args) => answer::run(args, context),
         Verb::Events(args) => events::run(args, context),
         Verb::Session(args) => session::run(args, context),
         Verb::Daemon(args) => daemon::run(&args, context),

@@ -4,12 +4,12 @@
 //! the file to standard output without passing through the daemon.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::request::{IdParams, OutputParams, Stream, TaskOutput, TaskResultOf};
-use bgd_shared::task::{Status, Task};
+use bgd_shared::task::{Kind, Status, Task};
 
 use crate::cli::OutputArgs;
 use crate::commands::block::tell_why;
@@ -32,14 +32,15 @@ pub fn run(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let mut task = look(args, context)?;
     if args.follow && task.status == Status::Pending {
-        follow::wait_for_start(context.existing()?, task.id)?;
+        follow::wait_until(context.existing()?, task.id, |task| task.status != Status::Pending)?;
         task = look(args, context)?;
     }
     let path = path_of(&task, stream)?;
     match File::open(&path) {
         Ok(file) => from_file(args, context, &task, file, &path),
-        // A task that never started has no file.
-        Err(_) if task.pid.is_none() && !task.status.is_active() => {
+        // A task that never started has no file. Its pid does not tell: behind an agent there may be a
+        // server that is not the daemon's.
+        Err(_) if task.started_at.is_none() && !task.status.is_active() => {
             tell_why(&task);
             Ok(Code::OK)
         }
@@ -131,8 +132,10 @@ fn result(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         context.print_json(&result)?;
         return Ok(Code::OK);
     }
-    // The wire carries the end of a long output only; the file has all of it.
-    if result.truncated_bytes > 0
+    // The wire carries the end of a long output only; the file has all of it. An agent's result is its
+    // answer, which comes whole, and is only the end of what the file has.
+    if result.task.kind == Kind::Process
+        && result.truncated_bytes > 0
         && let Ok(path) = path_of(&result.task, None)
         && let Ok(file) = File::open(&path)
     {
@@ -146,5 +149,9 @@ fn result(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         )
     })?;
     context.print_bytes(&bytes)?;
+    // An answer need not end its line; on a terminal the prompt would follow on the same one.
+    if result.task.kind == Kind::Agent && !bytes.ends_with(b"\n") && io::stdout().is_terminal() {
+        context.print_bytes(b"\n")?;
+    }
     Ok(Code::OK)
 }

@@ -1,4 +1,5 @@
-//! `submit`: hands a command to the daemon, with everything that a child of this shell would inherit.
+//! `submit`: hands a command or a prompt to the daemon, with everything that a child of this shell would
+//! inherit.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
@@ -14,6 +15,7 @@ use crate::cli::SubmitArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::prompt;
 
 /// Submits, and prints the id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -27,7 +29,11 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         // What the task itself asks bgctl for goes to the same daemon.
         args.env.push(("BGD_SOCKET".to_owned(), socket));
     }
-    let params = params(args)?;
+    let prompt = match given_prompt(&mut args) {
+        Some(given) => Some(prompt::read(given, context)?),
+        None => None,
+    };
+    let params = params(args, prompt)?;
     let input = io::stdin();
     let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
     let result = context.call_with_fds::<TaskSubmit>(&params, descriptors)?;
@@ -39,20 +45,34 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-fn params(args: SubmitArgs) -> Result<SubmitParams, Failure> {
+/// What was given as the prompt, if this is one: by its option, or in place of a command.
+fn given_prompt(args: &mut SubmitArgs) -> Option<OsString> {
+    let in_place = args.agent.is_some() || args.resume.is_some();
+    // The command line was checked to have exactly one.
+    args.prompt.take().or_else(|| if in_place { args.command.pop() } else { None })
+}
+
+fn params(args: SubmitArgs, prompt: Option<String>) -> Result<SubmitParams, Failure> {
+    if let Some(id) = args.resume {
+        // The task keeps all that it was submitted with (R37).
+        return Ok(SubmitParams { resume: Some(id), prompt, ..SubmitParams::default() });
+    }
     let stdin = match (args.stdin, args.stdin_pipe) {
         (true, _) => Some(Stdin::Fd),
         (false, true) => Some(Stdin::Pipe),
         (false, false) => None,
     };
     let session = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
-    let (words, shell) = match args.shell {
-        Some(line) => (None, Some(line.into())),
-        None => (Some(args.command.into_iter().map(OsText::from).collect()), None),
+    let (words, shell) = match (args.shell, &prompt) {
+        (Some(line), _) => (None, Some(line.into())),
+        (None, Some(_)) => (None, None),
+        (None, None) => (Some(args.command.into_iter().map(OsText::from).collect()), None),
     };
     Ok(SubmitParams {
         argv: words,
         shell,
+        prompt,
+        agent: args.agent,
         description: args.description,
         session,
         channel: args.channel,
@@ -115,7 +135,7 @@ mod tests {
             cwd: Some("sub/./folder".into()),
             ..SubmitArgs::default()
         };
-        let params = params(args).unwrap();
+        let params = params(args, None).unwrap();
         assert_eq!(params.argv.unwrap().len(), 3);
         assert_eq!(params.shell, None);
         let env = params.env.unwrap();
@@ -126,5 +146,45 @@ mod tests {
         assert!(cwd.to_string_lossy().starts_with('/') && cwd.to_string_lossy().ends_with("sub/folder"));
         assert_eq!(params.rlimits.len(), 16);
         assert_eq!(params.umask, Some(own_umask()));
+    }
+
+    #[test]
+    fn a_prompt_brings_along_what_a_command_does() {
+        let mut args = SubmitArgs {
+            agent: Some("codex".into()),
+            description: Some("why".into()),
+            command: vec!["explain this".into()],
+            ..SubmitArgs::default()
+        };
+        assert_eq!(given_prompt(&mut args), Some("explain this".into()));
+        let params = params(args, Some("explain this".into())).unwrap();
+        assert_eq!((params.argv, params.shell), (None, None));
+        assert_eq!(params.prompt.as_deref(), Some("explain this"));
+        assert_eq!(params.agent.as_deref(), Some("codex"));
+        assert!(params.cwd.is_some() && params.env.is_some() && params.umask.is_some());
+        assert_eq!(params.rlimits.len(), 16);
+    }
+
+    #[test]
+    fn only_the_option_makes_a_prompt_without_an_agent() {
+        let mut args = SubmitArgs { prompt: Some("do".into()), ..SubmitArgs::default() };
+        assert_eq!(given_prompt(&mut args), Some("do".into()));
+        let mut args = SubmitArgs { command: vec!["make".into()], ..SubmitArgs::default() };
+        assert_eq!(given_prompt(&mut args), None);
+        assert_eq!(args.command.len(), 1);
+    }
+
+    #[test]
+    fn r37_a_resume_sends_the_prompt_and_nothing_else() {
+        let id: bgd_shared::id::TaskRef = "3f2a".parse().unwrap();
+        let args = SubmitArgs {
+            resume: Some(id.clone()),
+            agent: Some("other".into()),
+            description: Some("other".into()),
+            ..SubmitArgs::default()
+        };
+        let sent = params(args, Some("go on".into())).unwrap();
+        let only = SubmitParams { resume: Some(id), prompt: Some("go on".into()), ..SubmitParams::default() };
+        assert_eq!(sent, only);
     }
 }

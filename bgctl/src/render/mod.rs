@@ -1,9 +1,12 @@
 //! How things look. Everything here is a pure function from the wire's objects to text.
 
+pub mod agents;
 pub mod json;
 pub mod page;
+pub mod question;
 pub mod table;
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// One line of text that can do nothing to a terminal: a task may be called anything.
@@ -22,6 +25,14 @@ pub fn clean_lines(text: &str) -> String {
 
 fn safe(character: char) -> char {
     if character.is_control() { '\u{fffd}' } else { character }
+}
+
+/// The text up to so many characters; behind a cut it says how long it is.
+pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{} … ({} characters)", &text[..end], text.chars().count())),
+    }
 }
 
 /// A number of bytes as people read it.
@@ -44,8 +55,9 @@ pub fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 pub mod samples {
-    //! A task to render.
+    //! A task and a question to render.
 
+    use bgd_shared::agent::{InputOption, NeedsInput, OptionKind};
     use bgd_shared::id::TaskId;
     use bgd_shared::task::{Kind, Origin, Output, Progress, Status, Task};
     use bgd_shared::time::Timestamp;
@@ -82,6 +94,21 @@ pub mod samples {
             output: Output::default(),
         }
     }
+
+    /// Question 7 of an agent, which is denied at second 1300.
+    pub fn question() -> NeedsInput {
+        let option = |id: &str, name: &str, kind| InputOption { id: id.into(), name: name.into(), kind };
+        NeedsInput {
+            request: 7,
+            question: "Run `make`?".into(),
+            options: vec![
+                option("once", "Allow once", OptionKind::AllowOnce),
+                option("reject", "No", OptionKind::RejectOnce),
+            ],
+            expires_at: Some(Timestamp::from_unix_ms(1_300_000)),
+            waiting: 0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -92,6 +119,12 @@ mod tests {
     fn no_text_reaches_the_terminal_as_a_command() {
         assert_eq!(clean("a\x1b[2Jb\tc\nd"), "a\u{fffd}[2Jb c d");
         assert_eq!(clean_lines("a\x07\nb"), "a\u{fffd}\nb");
+    }
+
+    #[test]
+    fn a_cut_says_how_much_there_is() {
+        assert_eq!(bounded("äöü", 3), "äöü");
+        assert_eq!(bounded("äöü", 2), "äö … (3 characters)");
     }
 
     #[test]

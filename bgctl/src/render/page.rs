@@ -3,13 +3,17 @@
 use std::fmt::Write as _;
 
 use bgd_shared::request::DaemonStatus;
-use bgd_shared::task::{Exit, Kind, Status, Task};
+use bgd_shared::task::{Exit, Kind, Progress, Status, Task};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
+use super::question;
 use super::table::{between, run_time, signal_name, status};
-use super::{bytes, clean};
+use super::{bounded, bytes, clean};
 use crate::duration::show_ms;
+
+/// The most characters of a prompt on a page.
+const PROMPT_CHARS: usize = 500;
 
 /// Lines of `name: value`, the values below each other.
 #[derive(Default)]
@@ -40,6 +44,7 @@ pub fn task(task: &Task, now: Timestamp) -> String {
     page.line("id", &task.id.to_string());
     page.line("status", &status(task));
     page.line("description", &task.description);
+    attention(&mut page, task, now);
     work(&mut page, task);
     page.line("folder", &task.cwd.to_string_lossy());
     page.maybe("session", task.session.as_deref());
@@ -52,7 +57,9 @@ pub fn task(task: &Task, now: Timestamp) -> String {
         page.line("foreground", "yes");
     }
     if task.resume_count > 0 {
-        page.line("resumed", &format!("{} times", task.resume_count));
+        let times =
+            if task.resume_count == 1 { "once".to_owned() } else { format!("{} times", task.resume_count) };
+        page.line("resumed", &times);
     }
     page.time("submitted", Some(task.created_at), now);
     page.time("started", task.started_at, now);
@@ -70,6 +77,25 @@ pub fn task(task: &Task, now: Timestamp) -> String {
     page.0
 }
 
+/// What its agent waits for, or that it has been silent for long.
+fn attention(page: &mut Page, task: &Task, now: Timestamp) {
+    if !task.status.is_active() {
+        return;
+    }
+    if let Some(asked) = &task.progress.needs_input {
+        page.line("asks", &bounded(asked.question.trim_end(), question::QUESTION_CHARS));
+        let widest = asked.options.iter().map(|option| option.id.chars().count()).max().unwrap_or(0);
+        for option in &asked.options {
+            page.line("  option", &question::line(option, widest));
+        }
+        page.line("  answer", &question::how(task.id));
+        page.maybe("  else", question::expiry(asked, now).as_deref());
+        page.maybe("  behind it", question::behind(asked).as_deref());
+    } else if task.progress.stalled {
+        page.line("stalled", "its agent has been silent for long; `bgctl cancel` ends it");
+    }
+}
+
 /// What the task does.
 fn work(page: &mut Page, task: &Task) {
     if let Some(argv) = &task.argv {
@@ -77,9 +103,14 @@ fn work(page: &mut Page, task: &Task) {
         page.line("command", &words.join(" "));
     }
     page.maybe("shell", task.shell.as_ref().map(|line| line.to_string_lossy()).as_deref());
-    page.maybe("agent", task.agent.as_deref());
-    page.maybe("conversation", task.agent_session.as_deref());
-    page.maybe("prompt", task.prompt.as_deref());
+    if let Some(agent) = &task.agent {
+        let session = task.agent_session.as_ref().map(|session| format!(", its session {session}"));
+        page.line("agent", &format!("{agent}{}", session.unwrap_or_default()));
+    }
+    page.maybe(
+        "prompt",
+        task.prompt.as_deref().map(|prompt| bounded(prompt.trim_end(), PROMPT_CHARS)).as_deref(),
+    );
 }
 
 /// What came of it so far.
@@ -96,10 +127,26 @@ fn output(page: &mut Page, task: &Task, now: Timestamp) {
     page.maybe("stderr file", task.output.stderr_path.as_deref());
     page.maybe("last line", task.progress.last_line.as_deref());
     if task.kind == Kind::Agent {
-        let last = task.progress.last_tools.join(", ");
-        page.line("tools", &format!("{} called; last: {last}", task.progress.tool_calls));
+        page.line("tools", &tools(&task.progress));
+        page.maybe("denied", denied(&task.progress).as_deref());
     }
     page.time("last moved", task.progress.updated_at, now);
+}
+
+/// How many tools the agent has called, and the last ones.
+fn tools(progress: &Progress) -> String {
+    match (progress.tool_calls, progress.last_tools.as_slice()) {
+        (0, _) => "none called".to_owned(),
+        (count, []) => format!("{count} called"),
+        (count, last) => format!("{count} called; last: {}", last.join(", ")),
+    }
+}
+
+/// What the agent was denied without anybody's word.
+pub fn denied(progress: &Progress) -> Option<String> {
+    let last = progress.last_denied.as_deref().map(|what| format!(", at last: {}", clean(what)));
+    let times = if progress.denied == 1 { "once".to_owned() } else { format!("{} times", progress.denied) };
+    (progress.denied > 0).then(|| format!("{times}{}", last.unwrap_or_default()))
 }
 
 fn exit(exit: &Exit) -> String {
@@ -111,7 +158,7 @@ fn exit(exit: &Exit) -> String {
 }
 
 /// An argument as a shell would have to be given it, so that the line can be copied.
-fn quoted(word: &OsText) -> String {
+pub fn quoted(word: &OsText) -> String {
     let text = word.to_string_lossy();
     let is_plain = |character: char| character.is_alphanumeric() || "-_./=:,+@%^".contains(character);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -182,5 +229,48 @@ mod tests {
             assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
         }
         assert!(!page.contains("session:"));
+    }
+
+    #[test]
+    fn the_page_of_an_agents_task_tells_what_it_does_and_what_it_asks() {
+        let mut asking = Task {
+            kind: Kind::Agent,
+            status: Status::Resumed,
+            argv: None,
+            agent: Some("codex".into()),
+            agent_session: Some("s-1".into()),
+            prompt: Some(format!("{}\n", "why ".repeat(1000))),
+            resume_count: 1,
+            ..samples::task()
+        };
+        asking.progress.needs_input = Some(samples::question());
+        asking.progress.stalled = true;
+        asking.progress.tool_calls = 5;
+        asking.progress.last_tools = vec!["read".into(), "grep".into()];
+        asking.progress.denied = 2;
+        asking.progress.last_denied = Some("rm x".into());
+        let now = Timestamp::from_unix_ms(1_000_000);
+        let page = task(&asking, now);
+        for line in [
+            "status:      resumed (asks)",
+            "asks:        Run `make`?",
+            "  option:    once    Allow once (allows it this time)",
+            "  option:    reject  No (denies it this time)",
+            "  else:      denied in 5m 00s if nobody answers",
+            "agent:       codex, its session s-1",
+            "denied:      2 times, at last: rm x",
+            "resumed:     once",
+            "tools:       5 called; last: read, grep",
+        ] {
+            assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
+        }
+        assert!(page.contains("bgctl answer 3f2a9c1e OPTION"));
+        assert!(!page.contains("stalled:") && !page.contains("behind it"), "{page}");
+        let prompt = page.lines().find(|line| line.starts_with("prompt:")).unwrap();
+        assert!(prompt.ends_with("… (3999 characters)") && prompt.len() < 600, "{prompt}");
+        asking.progress.needs_input = None;
+        assert!(task(&asking, now).contains("stalled:     its agent has been silent"));
+        asking.status = Status::Failed;
+        assert!(!task(&asking, now).contains("stalled"));
     }
 }

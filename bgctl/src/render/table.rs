@@ -43,12 +43,7 @@ pub fn list(tasks: &[Task], look: &Look) -> String {
 }
 
 fn table(tasks: &[Task], look: &Look) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(HEADER);
-    for task in tasks {
+    let rows = tasks.iter().map(|task| {
         let columns = columns(task, look.now);
         let cells = columns.into_iter().enumerate().map(|(place, text)| {
             let cell = Cell::new(text);
@@ -58,14 +53,29 @@ fn table(tasks: &[Task], look: &Look) -> String {
                 _ => cell,
             }
         });
-        let mut row = Row::from(cells.collect::<Vec<_>>());
-        // A task is one line; what does not fit of its description is cut.
+        Row::from(cells.collect::<Vec<_>>())
+    });
+    fitted(HEADER, rows)
+}
+
+/// A table that fits the terminal: a row is one line, its header too, and the last column is cut to what
+/// is left.
+pub fn fitted(header: impl IntoIterator<Item = &'static str>, rows: impl Iterator<Item = Row>) -> String {
+    let mut header = Row::from(header);
+    header.max_height(1);
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header);
+    for mut row in rows {
         row.max_height(1);
         table.add_row(row);
     }
+    let last = table.column_count().saturating_sub(1);
     for (place, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if place < HEADER.len() - 1 {
+        if place < last {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
@@ -102,16 +112,27 @@ pub fn summary_line(task: &Task, now: Timestamp) -> String {
     format!("{}\t{}\t{}\t{}\n", task.id, status(task), run_time(task, now), clean(&task.description))
 }
 
-/// The status with what is worth knowing at a glance: how a failed task ended, what lives on.
+/// The status with what is worth knowing at a glance: how a failed task ended, what lives on, and whether
+/// an agent waits for somebody.
 pub fn status(task: &Task) -> String {
     let how = match (&task.exit, task.status) {
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
         (Some(Exit::Unknown(_)), Status::Failed | Status::Completed) => " (exit unknown)".to_owned(),
+        (_, status) if status.is_active() => attention(task).to_owned(),
         _ => String::new(),
     };
     let lingering = if task.lingering { " +lingering" } else { "" };
     format!("{}{how}{lingering}", task.status)
+}
+
+/// Why somebody may want to look at a task that goes on. One that asks is silent because it asks.
+fn attention(task: &Task) -> &'static str {
+    match (&task.progress.needs_input, task.progress.stalled) {
+        (Some(_), _) => " (asks)",
+        (None, true) => " (stalled)",
+        (None, false) => "",
+    }
 }
 
 /// A signal as people know it.
@@ -135,7 +156,9 @@ pub fn between(from: Timestamp, to: Timestamp) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::samples::task;
+    use bgd_shared::task::{Kind, Progress};
+
+    use crate::render::samples::{question, task};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_unix_ms(second * 1000)
@@ -179,6 +202,18 @@ mod tests {
         assert_eq!(status_of(Status::Cancelled, Some(Exit::Signal(15)), false), "cancelled");
         let unknown = Some(Exit::Unknown("no pidfd".into()));
         assert_eq!(status_of(Status::Completed, unknown, false), "completed (exit unknown)");
+    }
+
+    #[test]
+    fn an_agent_that_waits_for_somebody_is_seen_in_the_list() {
+        let agent = |status, needs_input, stalled| {
+            let progress = Progress { needs_input, stalled, ..Progress::default() };
+            super::status(&Task { kind: Kind::Agent, status, progress, ..task() })
+        };
+        assert_eq!(agent(Status::Running, None, false), "running");
+        assert_eq!(agent(Status::Running, None, true), "running (stalled)");
+        assert_eq!(agent(Status::Resumed, Some(question()), true), "resumed (asks)");
+        assert_eq!(agent(Status::Completed, Some(question()), true), "completed");
     }
 
     #[test]

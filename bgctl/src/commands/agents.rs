@@ -1,0 +1,36 @@
+//! `agents`: the agents that are configured or known, and with `--check` whether they start.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use bgd_shared::agent::AgentListParams;
+use bgd_shared::request::AgentList;
+use bgd_shared::text::Env;
+
+use crate::cli::AgentsArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::render::agents::list;
+use crate::render::table::Look;
+
+/// Asks for them, and prints them.
+pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
+    if args.check && std::io::stderr().is_terminal() && !context.json() {
+        // Standard error may be closed; the list is what counts.
+        let _ = writeln!(std::io::stderr(), "starting each agent that is there …");
+    }
+    // A task would be looked for in this environment too, whoever started the daemon.
+    let params = AgentListParams { env: Some(Env::of_this_process()), check: args.check, names: args.names };
+    let result = context.call::<AgentList>(&params)?;
+    if context.json() {
+        context.print_json(&result)?;
+        return Ok(Code::OK);
+    }
+    let is_terminal = std::io::stdout().is_terminal();
+    if !result.agents.is_empty() {
+        context.print(&list(&result.agents, args.check, &Look::of_terminal(is_terminal)))?;
+    } else if is_terminal {
+        let _ = writeln!(std::io::stderr(), "no agents");
+    }
+    Ok(Code::OK)
+}

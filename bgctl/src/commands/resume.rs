@@ -1,0 +1,22 @@
+//! `resume`: a follow-up prompt for the agent of a completed task (R30 to R36).
+
+use bgd_shared::agent::ResumeParams;
+use bgd_shared::request::TaskResume;
+
+use crate::cli::ResumeArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::prompt;
+
+/// Resumes, and prints the id.
+pub fn run(args: ResumeArgs, context: &mut Context) -> Result<Code, Failure> {
+    let params = ResumeParams { id: args.id, prompt: prompt::read(args.prompt, context)? };
+    let result = context.call::<TaskResume>(&params)?;
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        context.print(&format!("{}\n", result.task.id))?;
+    }
+    Ok(Code::OK)
+}

@@ -1,0 +1,119 @@
+//! A prompt: an argument, or with `-` all of standard input.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Read, Write as _};
+use std::os::unix::ffi::OsStringExt as _;
+
+use bgd_shared::error::ErrorKind;
+use bgd_shared::limits::FRAME_BYTES;
+use bgd_shared::request::{Hello, HelloParams};
+
+use crate::context::Context;
+use crate::exit;
+use crate::failure::Failure;
+
+/// The prompt that was given, or that standard input brings.
+///
+/// # Errors
+/// It is blank, not UTF-8 or longer than a request may be, or standard input can't be read.
+pub fn read(given: OsString, context: &mut Context) -> Result<String, Failure> {
+    if given != "-" {
+        return text(given.into_vec(), "the prompt");
+    }
+    let input = io::stdin();
+    if input.is_terminal() && !context.json() {
+        // Without a word it would look as if bgctl hung.
+        let _ = writeln!(io::stderr(), "the prompt, please; Ctrl-D on a line of its own ends it:");
+    }
+    let bytes = collect(&mut input.lock(), || {
+        let limits = context.call::<Hello>(&HelloParams::default())?.limits;
+        Ok(usize::try_from(limits.frame_bytes).unwrap_or(usize::MAX))
+    })?;
+    text(bytes, "the prompt on standard input")
+}
+
+/// All that the input brings, unless it is more than a request can carry. The daemon is asked for its
+/// limit only if that matters: a connection is not kept waiting for somebody who types.
+fn collect(
+    input: &mut impl Read,
+    limit: impl FnOnce() -> Result<usize, Failure>,
+) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    read_up_to(input, FRAME_BYTES, &mut bytes)?;
+    if bytes.len() < FRAME_BYTES {
+        return Ok(bytes);
+    }
+    let limit = limit()?;
+    read_up_to(input, limit.saturating_sub(bytes.len()), &mut bytes)?;
+    // The request has more in it than the prompt, so that even one of exactly this length is too long.
+    if bytes.len() >= limit {
+        let kind = ErrorKind::FrameTooLarge;
+        let message =
+            format!("the prompt on standard input is too long: a request has at most {limit} bytes");
+        let hint = "put the text into a file and tell the agent to read it, or raise limits.frame_bytes";
+        return Err(Failure::new(exit::of_kind(kind), kind.as_str(), message).hint(hint));
+    }
+    Ok(bytes)
+}
+
+fn read_up_to(input: &mut impl Read, count: usize, bytes: &mut Vec<u8>) -> Result<(), Failure> {
+    let count = u64::try_from(count).unwrap_or(u64::MAX);
+    match input.take(count).read_to_end(bytes) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::io("can't read the prompt from standard input", &error)),
+    }
+}
+
+/// The bytes as a prompt.
+fn text(bytes: Vec<u8>, what: &str) -> Result<String, Failure> {
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        Failure::usage(format!("{what} is not UTF-8: its byte {place} begins no character"))
+            .hint("convert it, for example with `iconv -t UTF-8`")
+    })?;
+    if text.trim().is_empty() {
+        let kind = ErrorKind::PromptRequired;
+        return Err(Failure::new(exit::of_kind(kind), kind.as_str(), format!("{what} is empty"))
+            .hint("say what the agent is to do"));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Code;
+
+    fn collected(length: usize, limit: Option<usize>) -> Result<usize, Failure> {
+        let mut input = io::repeat(b'x').take(length as u64);
+        collect(&mut input, || Ok(limit.expect("the daemon need not be asked"))).map(|bytes| bytes.len())
+    }
+
+    #[test]
+    fn the_daemon_is_asked_for_its_limit_only_where_that_matters() {
+        assert_eq!(collected(0, None), Ok(0));
+        assert_eq!(collected(FRAME_BYTES - 1, None), Ok(FRAME_BYTES - 1));
+        assert_eq!(collected(FRAME_BYTES + 5, Some(2 * FRAME_BYTES)), Ok(FRAME_BYTES + 5));
+    }
+
+    #[test]
+    fn a_prompt_that_no_request_can_carry_is_refused_with_the_limit() {
+        for limit in [4096, FRAME_BYTES, 2 * FRAME_BYTES] {
+            let failure = collected(3 * FRAME_BYTES, Some(limit)).unwrap_err();
+            assert_eq!(failure.kind, "frame_too_large");
+            assert!(failure.message.contains(&limit.to_string()), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_text_and_is_passed_on_as_it_is() {
+        assert_eq!(text(b" two\nlines\n".to_vec(), "it").unwrap(), " two\nlines\n");
+        let failure = text(b"ab\xff".to_vec(), "it").unwrap_err();
+        assert_eq!(failure.code, Code::USAGE);
+        assert!(failure.message.contains("byte 2"), "{failure}");
+        for blank in ["", " \n\t"] {
+            let failure = text(blank.into(), "it").unwrap_err();
+            assert_eq!((failure.code, failure.kind), (Code::USAGE, "prompt_required"));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The list of agents: a table with notes for people, columns with tabs for programs.
+
+use std::fmt::Write as _;
+
+use bgd_shared::agent::{AgentCheck, AgentInfo, Continuation};
+use comfy_table::{Cell, Color, Row};
+
+use super::page::quoted;
+use super::table::{Look, fitted};
+use super::{clean, clean_lines};
+
+const HEADER: [&str; 7] = ["NAME", "PROTOCOL", "STATE", "VERSION", "CONTINUES", "PERMISSIONS", "COMMAND"];
+
+/// The columns that only a check fills.
+const OF_CHECK: std::ops::Range<usize> = 3..5;
+
+/// Where the state is.
+const STATE: usize = 2;
+
+/// The agents in the order given.
+pub fn list(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
+    if look.table {
+        return table(agents, checked, look) + &notes(agents);
+    }
+    let mut text = String::new();
+    for agent in agents {
+        let mut columns = columns(agent);
+        if let Some(why) = trouble(agent) {
+            // One column has all of it, so that a line stays an agent.
+            let _ = write!(columns[STATE], ": {}", clean(why));
+        }
+        text.push_str(&columns.join("\t"));
+        text.push('\n');
+    }
+    text
+}
+
+fn table(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
+    let shown = |place: &usize| checked || !OF_CHECK.contains(place);
+    let header = (0..HEADER.len()).filter(shown).map(|place| HEADER[place]);
+    let rows = agents.iter().map(|agent| {
+        let cells = columns(agent).into_iter().enumerate().filter(|(place, _)| shown(place));
+        let cells = cells.map(|(place, text)| match place {
+            STATE if look.colour => Cell::new(text).fg(colour(agent)),
+            _ => Cell::new(text),
+        });
+        Row::from(cells.collect::<Vec<_>>())
+    });
+    fitted(header, rows)
+}
+
+fn colour(agent: &AgentInfo) -> Color {
+    match (agent.available, &agent.error) {
+        (_, Some(_)) => Color::Red,
+        (true, None) => Color::Green,
+        (false, None) => Color::DarkGrey,
+    }
+}
+
+/// What does not fit into a table: how to install an agent, and why one does not start.
+fn notes(agents: &[AgentInfo]) -> String {
+    let mut text = String::new();
+    for agent in agents {
+        let Some(why) = trouble(agent) else { continue };
+        if text.is_empty() {
+            text.push('\n');
+        }
+        let what = match &agent.error {
+            Some(_) => format!("does not start: {}", clean_lines(why)),
+            None => format!("is installed with: {}", clean(why)),
+        };
+        let _ = writeln!(text, "{} {what}", clean(&agent.name));
+    }
+    text
+}
+
+/// Why an agent can't be used, or what would help.
+fn trouble(agent: &AgentInfo) -> Option<&str> {
+    agent.error.as_deref().or(agent.install.as_deref().filter(|_| !agent.available))
+}
+
+/// Name, protocol, state, version, what continues a conversation, permissions, command or address.
+fn columns(agent: &AgentInfo) -> [String; 7] {
+    let default = if agent.default { " (default)" } else { "" };
+    let check = agent.check.as_ref();
+    let version = check.map_or("-", |check| check.version.as_deref().unwrap_or("unknown"));
+    let continues = check.map_or("-", |check| match check.continuation {
+        Continuation::Resume => "resume",
+        Continuation::Load => "load",
+        Continuation::None => "no",
+    });
+    [
+        format!("{}{default}", clean(&agent.name)),
+        agent.protocol.as_str().to_owned(),
+        state(agent),
+        clean(version),
+        continues.to_owned(),
+        agent.permissions.as_str().to_owned(),
+        clean(&command(agent)),
+    ]
+}
+
+fn state(agent: &AgentInfo) -> String {
+    match (&agent.error, &agent.check) {
+        (Some(_), _) => "does not start".to_owned(),
+        (None, Some(AgentCheck { started_in_ms: Some(ms), .. })) => format!("starts in {}", start_time(*ms)),
+        (None, _) if agent.available => "ready".to_owned(),
+        (None, _) => "not installed".to_owned(),
+    }
+}
+
+/// A native agent starts in a few milliseconds, which tenths of a second would show as nothing.
+fn start_time(ms: u64) -> String {
+    if ms < 100 { format!("{ms} ms") } else { format!("{}.{} s", ms / 1000, ms % 1000 / 100) }
+}
+
+/// What is started, or the server that is there already.
+fn command(agent: &AgentInfo) -> String {
+    match &agent.url {
+        Some(url) => url.clone(),
+        None => agent.command.iter().map(quoted).collect::<Vec<_>>().join(" "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bgd_shared::agent::{AgentProtocol, Permissions};
+    use bgd_shared::time::Timestamp;
+
+    fn agent(name: &str) -> AgentInfo {
+        AgentInfo {
+            name: name.into(),
+            protocol: AgentProtocol::Acp,
+            command: vec![name.into(), "an acp".into()],
+            url: None,
+            configured: false,
+            default: false,
+            available: true,
+            program: None,
+            permissions: Permissions::Deny,
+            install: Some("npm install -g it".into()),
+            check: None,
+            error: None,
+        }
+    }
+
+    fn all() -> Vec<AgentInfo> {
+        let check = |continuation, started_in_ms| {
+            let started_in_ms = Some(started_in_ms);
+            Some(AgentCheck { name: None, version: Some("1.18.33".into()), continuation, started_in_ms })
+        };
+        vec![
+            AgentInfo { default: true, check: check(Continuation::Load, 1_260), ..agent("one") },
+            AgentInfo { available: false, ..agent("two") },
+            AgentInfo { error: Some("it ended\nwith 1".into()), ..agent("three") },
+            AgentInfo {
+                url: Some("http://127.0.0.1:4096".into()),
+                protocol: AgentProtocol::Opencode,
+                check: check(Continuation::None, 30),
+                ..agent("four")
+            },
+        ]
+    }
+
+    fn look(table: bool) -> Look {
+        Look { table, colour: false, now: Timestamp::default() }
+    }
+
+    #[test]
+    fn programs_get_columns_with_tabs_that_say_all() {
+        assert_eq!(
+            list(&all(), true, &look(false)),
+            "one (default)\tacp\tstarts in 1.2 s\t1.18.33\tload\tdeny\tone 'an acp'\n\
+             two\tacp\tnot installed: npm install -g it\t-\t-\tdeny\ttwo 'an acp'\n\
+             three\tacp\tdoes not start: it ended with 1\t-\t-\tdeny\tthree 'an acp'\n\
+             four\topencode\tstarts in 30 ms\t1.18.33\tno\tdeny\thttp://127.0.0.1:4096\n"
+        );
+    }
+
+    #[test]
+    fn people_get_a_table_with_the_reasons_below_it() {
+        let text = list(&all(), true, &look(true));
+        assert!(text.starts_with("NAME"), "{text}");
+        assert!(text.ends_with(
+            "\n\ntwo is installed with: npm install -g it\nthree does not start: it ended\nwith 1\n"
+        ));
+        let unchecked = list(&[agent("five")], false, &look(true));
+        assert_eq!(unchecked.lines().count(), 2, "{unchecked}");
+        assert!(unchecked.contains("ready") && !unchecked.contains("VERSION"), "{unchecked}");
+    }
+}

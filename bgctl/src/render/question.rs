@@ -1,0 +1,95 @@
+//! What an agent asks, with the answers that it takes.
+
+use std::fmt::Write as _;
+
+use bgd_shared::agent::{InputOption, NeedsInput, OptionKind};
+use bgd_shared::id::TaskId;
+use bgd_shared::time::Timestamp;
+
+use super::table::between;
+use super::{bounded, clean, clean_lines};
+use crate::duration::show_ms;
+
+/// The most characters of a question that are shown: an agent may ask for leave to write a whole file.
+pub const QUESTION_CHARS: usize = 2000;
+
+/// The question with all that is needed to answer it.
+pub fn question(id: TaskId, asked: &NeedsInput, now: Timestamp) -> String {
+    let text = clean_lines(&bounded(asked.question.trim_end(), QUESTION_CHARS));
+    let mut page = format!("question {}: {text}\n{}", asked.request, options(asked));
+    // Writing to a string can't fail.
+    let _ = writeln!(page, "{}", how(id));
+    for note in [expiry(asked, now), behind(asked)].into_iter().flatten() {
+        let _ = writeln!(page, "{note}");
+    }
+    page
+}
+
+/// One answer a line: its id, its name, what it does.
+pub fn options(asked: &NeedsInput) -> String {
+    let widest = asked.options.iter().map(|option| clean(&option.id).chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for option in &asked.options {
+        let _ = writeln!(text, "  {}", line(option, widest));
+    }
+    text
+}
+
+/// An answer with its id as wide as the widest.
+pub fn line(option: &InputOption, width: usize) -> String {
+    let does = match option.kind {
+        OptionKind::AllowOnce => " (allows it this time)",
+        OptionKind::AllowAlways => " (allows it from now on)",
+        OptionKind::RejectOnce => " (denies it this time)",
+        OptionKind::RejectAlways => " (denies it from now on)",
+        OptionKind::Other => "",
+    };
+    format!("{:<width$}  {}{does}", clean(&option.id), clean(&option.name))
+}
+
+/// How it is answered.
+pub fn how(id: TaskId) -> String {
+    format!("`bgctl answer {} OPTION` answers: an id or a name of these, or allow or deny", id.short())
+}
+
+/// When it is denied by itself.
+pub fn expiry(asked: &NeedsInput, now: Timestamp) -> Option<String> {
+    asked.expires_at.map(|at| format!("denied in {} if nobody answers", show_ms(between(now, at))))
+}
+
+/// What comes after it.
+pub fn behind(asked: &NeedsInput) -> Option<String> {
+    match asked.waiting {
+        0 => None,
+        1 => Some("1 more question waits behind it".to_owned()),
+        count => Some(format!("{count} more questions wait behind it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples;
+
+    #[test]
+    fn a_question_is_shown_with_all_that_is_needed_to_answer_it() {
+        let mut asked = samples::question();
+        asked.question = "Run \x1b[2J`make`?\nIn /src.\n".into();
+        asked.waiting = 2;
+        assert_eq!(
+            question(samples::task().id, &asked, Timestamp::from_unix_ms(1_000_000)),
+            "question 7: Run \u{fffd}[2J`make`?\nIn /src.\n  \
+             once    Allow once (allows it this time)\n  \
+             reject  No (denies it this time)\n\
+             `bgctl answer 3f2a9c1e OPTION` answers: an id or a name of these, or allow or deny\n\
+             denied in 5m 00s if nobody answers\n\
+             2 more questions wait behind it\n"
+        );
+    }
+
+    #[test]
+    fn a_long_question_is_cut() {
+        let asked = NeedsInput { question: "x".repeat(100_000), ..samples::question() };
+        assert!(question(samples::task().id, &asked, Timestamp::from_unix_ms(0)).len() < 2 * QUESTION_CHARS);
+    }
+}

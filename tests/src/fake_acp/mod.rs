@@ -1,0 +1,131 @@
+//! A fake agent that speaks the Agent Client Protocol (version 1) on its stdin and stdout, for tests of
+//! the daemon's side of it. It has no model: a prompt is a list of commands, one a line or separated by
+//! `;`, which are carried out in order. What they are is in the table `script::COMMANDS`, the flags of
+//! the process are in `options::Options`, and `fake_acp --help` shows both.
+//!
+//! It writes its JSON by hand and may not use a library of the protocol nor anything of the daemon: two
+//! sides that share their code would agree on its mistakes. Nor may it be lenient: what the protocol
+//! forbids a client to do is refused, and written down as a violation.
+//!
+//! Below `$FAKE_ACP_HOME` there are
+//!
+//! | path | what |
+//! |---|---|
+//! | `journal` | a JSON line for the start of each process, for all that it receives and for every violation |
+//! | `sessions/ID` | the conversation as JSON lines; a test may delete it, and the session is unknown then |
+//! | `child.PID` | the pid of what `--child` has started for the process PID |
+//! | `spawned` | the pids of what the command `spawn` has started, one a line |
+//!
+//! The lines of the journal, all with a `pid`: `{"started":true,"argv":[…],"cwd":…}`, `{"received":{…}}`,
+//! `{"received_garbage":…}`, `{"violation":"second prompt",…}` and `{"eof":true}`.
+
+mod agent;
+mod options;
+mod script;
+mod store;
+mod turn;
+mod wire;
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::{env, panic, process, thread};
+
+use clap::Parser as _;
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::json;
+
+use self::agent::Agent;
+use self::options::Options;
+use self::store::Store;
+use self::wire::Wire;
+
+/// The whole program. It ends with its input, unless it was told not to.
+pub fn run() -> ExitCode {
+    panics_end_the_process();
+    let options = Options::parse();
+    let done = if options.sleeper { be_the_child() } else { serve(options) };
+    done.unwrap_or_else(|error| {
+        eprintln!("fake_acp: {error}");
+        ExitCode::from(2)
+    })
+}
+
+fn serve(options: Options) -> io::Result<ExitCode> {
+    let home = env::var_os("FAKE_ACP_HOME").ok_or_else(|| io::Error::other("FAKE_ACP_HOME is not set"))?;
+    let home = PathBuf::from(home);
+    if options.ignore_sigterm {
+        // Blocked and not ignored, as that needs no handler: nobody ever takes it, and every thread and
+        // child inherits the mask.
+        SigSet::from(Signal::SIGTERM).thread_block()?;
+    }
+    let wire = Wire::open(&home)?;
+    let argv: Vec<String> = env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    wire.note(json!({ "started": true, "argv": argv, "cwd": env::current_dir()? }));
+    if let Some(text) = &options.stderr {
+        eprintln!("{text}");
+    }
+    for line in &options.greeting {
+        wire.raw(format!("{line}\n").as_bytes());
+    }
+    if let Some(code) = options.exit_at_start {
+        return Ok(ExitCode::from(code));
+    }
+    if options.child {
+        start_child(&home)?;
+    }
+    let ignores_eof = options.ignore_eof;
+    let agent = Arc::new(Agent::new(options, wire, Store::open(&home)?, home));
+    let mut input = BufReader::new(io::stdin());
+    let mut line = Vec::new();
+    while input.read_until(b'\n', &mut line)? > 0 {
+        agent.receive(&line);
+        line.clear();
+    }
+    agent.wire.note(json!({ "eof": true }));
+    if ignores_eof {
+        sleep_for_ever();
+    }
+    // The turns that run still end with the process.
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts this program once more as a process that does nothing, in a session of its own. It holds stderr
+/// open, as the children of real adapters do.
+fn start_child(home: &Path) -> io::Result<()> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg("--sleeper").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    // Its word that it has left this session: only then may a test look for it.
+    let mut word = child.stdout.take().ok_or_else(|| io::Error::other("the child has no stdout"))?;
+    word.read_exact(&mut [0])?;
+    let name = format!("child.{}", process::id());
+    let unfinished = home.join(format!("{name}.new"));
+    fs::write(&unfinished, child.id().to_string())?;
+    fs::rename(unfinished, home.join(name))
+}
+
+fn be_the_child() -> io::Result<ExitCode> {
+    nix::unistd::setsid()?;
+    io::stdout().write_all(b"\n")?;
+    // The pipe has done its work.
+    nix::unistd::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+    sleep_for_ever();
+}
+
+fn sleep_for_ever() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// A thread that fails takes the process with it: a turn that ends in silence could be meant.
+fn panics_end_the_process() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        report(info);
+        process::exit(101);
+    }));
+}

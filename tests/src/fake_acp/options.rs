@@ -1,0 +1,103 @@
+//! How the whole process behaves: the flags of the command line. They may say nothing about a single turn;
+//! that is for [`script`](super::script).
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use super::script;
+
+/// A fake agent that speaks ACP on stdin and stdout, and misbehaves as it is told.
+///
+/// FAKE_ACP_HOME has to name the folder for its sessions and its journal.
+#[derive(Debug, Parser)]
+#[command(name = "fake_acp", after_help = script::help())]
+#[allow(clippy::struct_excessive_bools, reason = "an option is a flag")]
+#[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
+pub struct Options {
+    /// There is no session/load, and no capability of it
+    #[arg(long)]
+    pub no_load: bool,
+    /// There is no session/resume, and no capability of it
+    #[arg(long)]
+    pub no_resume: bool,
+    /// There is no session/list, and no capability of it
+    #[arg(long)]
+    pub no_list: bool,
+    /// There is no session/close, and no capability of it
+    #[arg(long)]
+    pub no_close: bool,
+    /// session/list gives this many at once, with a cursor for the rest
+    #[arg(long, value_name = "N")]
+    pub page: Option<usize>,
+    /// session/load is answered by null, as in the protocol's text, and not by {}, as in its schema
+    #[arg(long)]
+    pub null_load: bool,
+    /// initialize is never answered
+    #[arg(long)]
+    pub initialize_never: bool,
+    /// initialize is answered as soon as there is such a file
+    #[arg(long, value_name = "FILE")]
+    pub initialize_after: Option<PathBuf>,
+    /// Ends at once, without a word of the protocol
+    #[arg(long, value_name = "CODE")]
+    pub exit_at_start: Option<u8>,
+    /// A line for stderr, written at the start
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stderr: Option<String>,
+    /// session/new is answered by the error -32000
+    #[arg(long)]
+    pub auth_required: bool,
+    /// The error of session/load, session/resume and session/prompt for a session that is unknown
+    #[arg(
+        long,
+        value_name = "CODE:TEXT",
+        allow_hyphen_values = true,
+        default_value = "-32602:session not found"
+    )]
+    pub unknown_session: Fault,
+    /// Lives on when stdin ends
+    #[arg(long)]
+    pub ignore_eof: bool,
+    /// Does not die of SIGTERM, and neither do its children
+    #[arg(long)]
+    pub ignore_sigterm: bool,
+    /// Starts a child that does nothing, in a session of its own but with the same stderr, and writes its pid
+    /// to FAKE_ACP_HOME/child.<own pid>
+    #[arg(long)]
+    pub child: bool,
+    /// The version of the protocol that initialize is answered with
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub protocol_version: u64,
+    /// A line for stdout, before anything else; can be given several times
+    #[arg(long, value_name = "GARBAGE", allow_hyphen_values = true)]
+    pub greeting: Vec<String>,
+    /// Name and version in the answer to initialize
+    #[arg(long, value_name = "NAME[/VERSION]", default_value = concat!("fake_acp/", env!("CARGO_PKG_VERSION")))]
+    pub version_name: String,
+    /// Is the child of --child
+    #[arg(long, hide = true)]
+    pub sleeper: bool,
+}
+
+/// An error of JSON-RPC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub code: i64,
+    pub text: String,
+}
+
+impl Fault {
+    pub fn new(code: i64, text: &str) -> Self {
+        Self { code, text: text.to_owned() }
+    }
+}
+
+impl std::str::FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (code, text) = text.split_once(':').ok_or("CODE:TEXT is expected")?;
+        Ok(Self::new(code.parse().map_err(|error| format!("{code}: {error}"))?, text))
+    }
+}

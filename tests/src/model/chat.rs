@@ -1,0 +1,55 @@
+//! Answers in Chat Completions: the JSON of a whole answer, and the events of a streamed one.
+
+use serde_json::{Value, json};
+
+/// The begin of a streamed answer.
+pub(super) fn begin(model: &str) -> String {
+    chunk(model, &json!({"role": "assistant", "content": ""}), None)
+}
+
+/// A piece of text.
+pub(super) fn delta(model: &str, text: &str) -> String {
+    chunk(model, &json!({"content": text}), None)
+}
+
+/// The end of a streamed text.
+pub(super) fn end(model: &str, cut: bool) -> String {
+    finish(model, if cut { "length" } else { "stop" })
+}
+
+/// A streamed answer that calls a tool and says nothing.
+pub(super) fn call(model: &str, id: &str, name: &str, arguments: &str) -> String {
+    let function = json!({"name": name, "arguments": arguments});
+    let call = json!({"index": 0, "id": id, "type": "function", "function": function});
+    begin(model) + &chunk(model, &json!({"tool_calls": [call]}), None) + &finish(model, "tool_calls")
+}
+
+/// An answer that is not streamed.
+pub(super) fn whole(model: &str, text: &str, cut: bool) -> Value {
+    let message = json!({"role": "assistant", "content": text});
+    let reason = if cut { "length" } else { "stop" };
+    let choice = json!({"index": 0, "message": message, "finish_reason": reason});
+    json!({
+        "id": "chat", "object": "chat.completion", "created": 1, "model": model,
+        "choices": [choice], "usage": usage(),
+    })
+}
+
+fn finish(model: &str, reason: &str) -> String {
+    chunk(model, &json!({}), Some(reason)) + "data: [DONE]\n\n"
+}
+
+fn chunk(model: &str, delta: &Value, reason: Option<&str>) -> String {
+    let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
+    let mut chunk = json!({
+        "id": "chat", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice],
+    });
+    if reason.is_some() {
+        chunk["usage"] = usage();
+    }
+    format!("data: {chunk}\n\n")
+}
+
+fn usage() -> Value {
+    json!({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10})
+}

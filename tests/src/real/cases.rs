@@ -1,0 +1,266 @@
+//! What every real agent has to go through, whatever protocol it is spoken to by. The suites say with which
+//! agent, and add what only that one does.
+
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+
+use super::Real;
+use crate::process::{Process, processes_of};
+use crate::wait;
+
+/// How long a cancel may take.
+const CANCEL: Duration = Duration::from_secs(5);
+
+/// How long it may take to notice that an agent is dead. It takes some milliseconds, but machines are busy.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// A tool of an agent that runs a command line.
+#[derive(Clone, Copy, Debug)]
+pub struct Shell {
+    /// Its name.
+    pub tool: &'static str,
+    /// The argument that has the command line.
+    pub argument: &'static str,
+    /// Further arguments.
+    pub more: &'static str,
+}
+
+impl Shell {
+    /// That of opencode.
+    pub const OPENCODE: Self = Self { tool: "bash", argument: "command", more: r#""description": "run it""# };
+
+    /// That of codex.
+    pub const CODEX: Self = Self { tool: "exec_command", argument: "cmd", more: r#""login": false"# };
+
+    /// That of codex, outside of its sandbox, which is what it asks for a permission for.
+    pub const CODEX_OUTSIDE: Self = Self {
+        more: r#""sandbox_permissions": "require_escalated", "justification": "to see""#,
+        ..Self::CODEX
+    };
+
+    /// A prompt that makes the model call it.
+    pub fn order(&self, line: &str) -> String {
+        let Self { tool, argument, more } = self;
+        format!("TOOL {tool} {{\"{argument}\": {line:?}, {more}}}")
+    }
+}
+
+/// R01, R20, R21, R07: the text of a turn can be read while it runs, and the result when it is over.
+#[track_caller]
+pub fn text_streams(real: &Real) {
+    let id = real.submit_until_asked("SLOW gate 2");
+    let word = id.to_string();
+    assert_eq!(real.daemon.wait_running(id).resume_count, 0);
+    real.model.release("gate");
+    real.wait_output(id, "chunk 1");
+    assert_eq!(real.daemon.run(&["output", &word]).success().stdout_text().trim_end(), "chunk 1");
+    let told = real.daemon.run(&["output", "--result", &word]).expect_code(65).stderr;
+    assert!(told.contains("not complete"), "{told}");
+    real.model.release("gate");
+    real.daemon.run(&["block", &word]).success();
+    assert_eq!(real.daemon.run(&["output", &word]).success().stdout_text().trim_end(), "chunk 1 chunk 2");
+    assert_eq!(real.answer(id), "chunk 1 chunk 2");
+}
+
+/// R30 to R34, R38: a conversation of several turns, with the agent killed between two of them.
+#[track_caller]
+pub fn a_conversation_goes_on(real: &Real) {
+    let id = real.turn("one");
+    let word = id.to_string();
+    assert_eq!(real.follow_up(id, "SAY second"), "second");
+    assert_eq!(real.history(id), ["one", "SAY second"]);
+    let listed = real.daemon.run(&["list"]).success().stdout_text();
+    assert!(listed.contains("(resumed)"), "{listed}");
+
+    let process = real.process(id);
+    let session = real.session(id);
+    process.kill();
+    let told = real.daemon.run(&["resume", &word, "HOLD here\nSAY third"]).success().stdout_text();
+    assert_eq!(told.trim(), word, "it comes back while there is no answer");
+    real.model.wait_for_turn("HOLD here");
+    let task = real.daemon.task(id);
+    assert_eq!((task.status, task.resume_count), (Status::Resumed, 2));
+    let told = real.daemon.run(&["resume", &word, "too early"]).expect_code(65).stderr;
+    assert!(told.contains("currently being resumed"), "{told}");
+    real.model.release("here");
+    real.completed(id);
+    assert_eq!(real.answer(id), "third");
+    assert_eq!(real.history(id), ["one", "SAY second", "HOLD here\nSAY third"]);
+    assert_eq!(real.output(id), "answer to: one\n\nsecond\n\nthird\n", "no turn is played back into it");
+    assert_eq!(real.session(id), session);
+    assert_ne!(real.process(id).pid(), process.pid());
+}
+
+/// R35: a session that the agent has no more. It was deleted while the task was completed.
+#[track_caller]
+pub fn an_expired_session_leaves_the_task_as_it_was(real: &Real, id: TaskId) {
+    let before = real.daemon.task(id);
+    let answer = real.answer(id);
+    let told = real.daemon.run(&["resume", &id.to_string(), "and then?"]).expect_code(65).stderr;
+    assert!(told.contains("new task"), "{told}");
+    let error = real.daemon.try_resume(id, "and then?").expect_err("the session is gone");
+    assert_eq!(error.data.kind.as_str(), "session_expired", "{error:?}");
+    let after = real.daemon.task(id);
+    assert_eq!((after.status, after.run, after.resume_count), (Status::Completed, before.run, 0));
+    assert_eq!(real.answer(id), answer);
+    assert_eq!(real.output(id), format!("{answer}\n"));
+    // Only the session is gone, and not the agent.
+    let other = real.turn("SAY another one");
+    assert_eq!(real.answer(other), "another one");
+}
+
+/// R36: the model fails a turn that was resumed, and the agent dies in the middle of another one.
+#[track_caller]
+pub fn a_resume_that_was_accepted_may_fail(real: &Real) {
+    let ids = [real.turn("SAY one"), real.turn("SAY two")];
+    real.daemon.run(&["resume", &ids[0].to_string(), "ERROR 400"]).success();
+    let why = real.failed(ids[0]);
+    assert!(why.contains("the model answers with 400"), "{why}");
+
+    real.daemon.run(&["resume", &ids[1].to_string(), "HOLD till death"]).success();
+    real.model.wait_for_turn("HOLD till death");
+    assert_eq!(real.daemon.task(ids[1]).status, Status::Resumed);
+    let began = Instant::now();
+    real.process(ids[1]).kill();
+    let why = real.failed(ids[1]);
+    assert!(why.contains("was ended by signal 9"), "{why}");
+    assert!(began.elapsed() < AT_ONCE, "it was noticed after {:?}", began.elapsed());
+    for id in ids {
+        let task = real.daemon.task(id);
+        assert_eq!((task.run, task.resume_count), (2, 1));
+        let told = real.daemon.run(&["resume", &id.to_string(), "again"]).expect_code(65).stderr;
+        assert!(told.contains("only completed tasks can be resumed"), "{told}");
+    }
+}
+
+/// An error of the model is the task's, with its reason.
+#[track_caller]
+pub fn an_error_of_the_model_has_its_reason(real: &Real, status: u16, reason: &str) {
+    let id = real.submit(&format!("ERROR {status}"));
+    let why = real.failed(id);
+    assert!(why.contains(reason), "{why}");
+}
+
+/// An error that the agent meets with patience for ever: only a limit of time or a cancel ends it. The agent
+/// has a `stalled_after` of a second.
+#[track_caller]
+pub fn endless_patience_has_an_end(real: &Real) {
+    let limited = real.submit_to(&real.agent, &["--time-limit", "3s"], "ERROR 500");
+    let mut watch = real.daemon.watch();
+    let other = real.submit("ERROR 500");
+    watch.until(|event| event.task.id == other && event.task.progress.stalled);
+    let why = real.failed(limited);
+    assert!(why.contains("timed out after 3s"), "{why}");
+    is_cancelled(real, other);
+    real.nothing_left();
+}
+
+/// Cancels a task by `bgctl`, in time.
+#[track_caller]
+pub fn is_cancelled(real: &Real, id: TaskId) {
+    let began = Instant::now();
+    real.daemon.run(&["cancel", &id.to_string()]).success();
+    assert!(began.elapsed() < CANCEL, "the cancel took {:?}", began.elapsed());
+    assert_eq!(real.daemon.task(id).status, Status::Cancelled);
+}
+
+/// R05: a turn that waits for the model ends, and so does the agent that has nothing else to do.
+#[track_caller]
+pub fn a_held_turn_is_cancelled(real: &Real) {
+    let id = real.submit_until_asked("HOLD never");
+    is_cancelled(real, id);
+    real.model.wait_for_leaving("HOLD never");
+    real.nothing_left();
+    // The next one finds another process.
+    assert_eq!(real.answer(real.turn("SAY next")), "next");
+}
+
+/// A turn whose command runs, and the command's process.
+#[track_caller]
+pub fn with_a_command(real: &Real, shell: &Shell) -> (TaskId, Process) {
+    let file = real.daemon.home().join("pid");
+    let id = real.submit(&shell.order("echo $$ > pid; exec sleep 1000"));
+    let pid = wait::for_line(&file, "").parse().expect("a number");
+    let command = Process::open(pid).expect("the command runs");
+    if let Some(agent) = real.daemon.task(id).pid.and_then(Process::open) {
+        assert_ne!(session_of(&command), session_of(&agent), "it has a session of its own");
+    }
+    (id, command)
+}
+
+/// R05: a command that the agent runs ends with the turn, though it has a session of its own.
+#[track_caller]
+pub fn a_turn_is_cancelled_with_its_command(real: &Real, shell: &Shell) {
+    let (id, command) = with_a_command(real, shell);
+    is_cancelled(real, id);
+    command.gone();
+    real.nothing_left();
+}
+
+/// The process session that a process is in.
+fn session_of(process: &Process) -> Option<i32> {
+    let pid = nix::unistd::Pid::from_raw(process.pid());
+    nix::unistd::getsid(Some(pid)).ok().map(nix::unistd::Pid::as_raw)
+}
+
+/// What an agent wants to do is asked for and answered by `bgctl answer`. The agent's `permissions` are
+/// `ask`, and so are its own settings.
+#[track_caller]
+pub fn a_question_is_answered(real: &Real, shell: &Shell) {
+    let order = shell.order("echo $((6 * 7))");
+    let id = real.submit(&order).to_string();
+    let asked = real.daemon.run(&["answer", &id, "--wait"]).success().stdout_text();
+    assert!(asked.contains("echo $((6 * 7))"), "{asked}");
+    let listed = real.daemon.run(&["list"]).success().stdout_text();
+    assert!(listed.contains("(asks)"), "{listed}");
+    real.daemon.run(&["answer", &id, "allow"]).success();
+    let id = id.parse().expect("an id");
+    let task = real.completed(id);
+    let answer = real.answer(id);
+    assert!(answer.starts_with("the tool said: ") && answer.contains("42"), "{answer}");
+    assert_eq!(task.progress.tool_calls, 1, "{:?}", task.progress);
+    assert_eq!(task.progress.needs_input, None);
+}
+
+/// The memory of all agents and of what they have started, in kB.
+#[track_caller]
+pub fn memory_kb(real: &Real) -> u64 {
+    real.daemon.task_processes().iter().filter_map(|process| process.status_value("VmRSS")).sum()
+}
+
+/// Ten sessions share one process, at little more memory than one alone takes; the daemon's end is theirs,
+/// in the middle of their turns. The agent's `max_sessions` are at least ten. Gives the memory with one
+/// and with ten, in kB.
+#[track_caller]
+pub fn ten_sessions_share_a_process(mut real: Real) -> [u64; 2] {
+    let first = real.turn("SAY first");
+    let process = real.process(first);
+    let one = memory_kb(&real);
+    let ids: Vec<TaskId> = (2..=10).map(|number| real.submit(&format!("HOLD all\nSAY {number}"))).collect();
+    for number in 2..=10 {
+        real.model.wait_for_turn(&format!("HOLD all\nSAY {number}"));
+    }
+    for _ in &ids {
+        real.model.release("all");
+    }
+    for (id, number) in ids.iter().zip(2..) {
+        real.completed(*id);
+        assert_eq!(real.answer(*id), number.to_string(), "answers go to their own tasks");
+    }
+    let ten = memory_kb(&real);
+    let pids: Vec<_> = ids.iter().map(|id| real.daemon.task(*id).pid).collect();
+    assert_eq!(pids, [Some(process.pid()); 9]);
+    assert!(ten * 2 <= one * 3, "{ten} kB with ten sessions, {one} kB with one");
+
+    for id in ids.iter().chain([&first]) {
+        real.daemon.run(&["resume", &id.to_string(), &format!("HOLD {id}")]).success();
+        real.model.wait_for_turn(&format!("HOLD {id}"));
+    }
+    assert_eq!(real.daemon.status().active, 10);
+    assert!(real.daemon.stop().success());
+    let left = processes_of(real.daemon.home());
+    assert!(left.iter().all(|process| process.wait_gone(Duration::from_millis(250))), "{left:?}");
+    [one, ten]
+}

@@ -1,0 +1,83 @@
+//! An opencode server that a test has started, and that the daemon is told the address of.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Child, Stdio};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::{AUTHORIZATION, PASSWORD, Real};
+use crate::http::{Answer, Http};
+
+/// A server that lives as long as this handle.
+#[derive(Debug)]
+pub struct Served {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Served {
+    /// Starts one in the home of a daemon.
+    #[track_caller]
+    pub fn start(real: &Real) -> Self {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of loopback");
+        let address = free.local_addr().expect("the address of a listener");
+        drop(free);
+        Self::start_at(real, address)
+    }
+
+    /// Starts one at this address.
+    #[track_caller]
+    pub fn start_at(real: &Real, address: SocketAddr) -> Self {
+        let port = address.port().to_string();
+        let mut command = real.opencode_command(&["serve", "--hostname", "127.0.0.1", "--port", &port]);
+        command.env("OPENCODE_SERVER_PASSWORD", PASSWORD).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("opencode can be run");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        let told = lines.find(|line| line.contains("listening on "));
+        assert!(told.is_some(), "opencode's server does not listen");
+        // It may say more, and must not wait for a reader.
+        thread::spawn(move || lines.count());
+        Self { child, address }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The same for people and for the configuration.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Sends a request, in the home of the daemon.
+    #[track_caller]
+    pub fn send(&self, real: &Real, method: &str, path: &str) -> Answer {
+        let http = Http::new(&self.url()).header(AUTHORIZATION.0, AUTHORIZATION.1);
+        let path = format!("{path}?directory={}", real.daemon.home().display());
+        http.send(method, &path, (method == "POST").then(|| json!({})).as_ref())
+    }
+
+    /// How many messages of the user a session has.
+    #[track_caller]
+    pub fn prompts(&self, real: &Real, session: &str) -> usize {
+        let messages = self.send(real, "GET", &format!("/session/{session}/message")).json();
+        let of_user = |message: &&Value| message["info"]["role"] == "user";
+        messages.as_array().expect("a list").iter().filter(of_user).count()
+    }
+
+    /// Kills it.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a child can be waited for");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -43,15 +43,19 @@ fn profile_folder() -> PathBuf {
     }
 }
 
+/// `…/target` of the same.
+pub(crate) fn target_folder() -> PathBuf {
+    profile_folder().parent().expect("a profile's folder is in the target folder").to_owned()
+}
+
 /// Builds in the profile of this program and returns the folder of what was built.
 fn build(what: &[&str]) -> PathBuf {
     let folder = profile_folder();
-    let target = folder.parent().expect("a profile's folder is in the target folder");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet"]).args(what).arg("--manifest-path");
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
-    command.arg("--target-dir").arg(target);
+    command.arg("--target-dir").arg(target_folder());
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }

@@ -16,14 +16,22 @@
 //! for events, [`wait`] for changes of files and [`Process`] for deaths. [`wait::PATIENCE`] is a
 //! watchdog only; a test that meets it has failed.
 
+pub mod agents;
 pub mod bench;
 mod binaries;
 mod calls;
 mod daemon;
 pub mod docs;
+pub mod fake_acp;
+pub mod http;
+pub mod model;
 mod outcome;
 mod process;
+pub mod prompts;
+pub mod proxy;
 mod raw;
+pub mod real;
+pub mod templates;
 pub mod user;
 pub mod wait;
 mod watch;
@@ -32,6 +40,7 @@ pub use self::binaries::{bgctl_path, bgd_path, helper_path};
 pub use self::daemon::{Builder, StartFailure, TestDaemon, Word};
 pub use self::outcome::Outcome;
 pub use self::process::{Process, processes_of};
+pub use self::prompts::FakeDaemon;
 pub use self::raw::Raw;
 pub use self::watch::Watch;
 pub use bgd_shared as shared;

@@ -132,6 +132,7 @@ pub fn processes_of(home: &Path) -> Vec<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
     use std::process::{Command, Stdio};
 
     #[test]
@@ -139,8 +140,11 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(processes_of(home.path()).len(), 0);
         let mut command = Command::new("cat");
-        command.env("SOME_HOME", home.path()).stdin(Stdio::piped());
+        command.env("SOME_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
+        // Its environment can be read a moment after its start is known: when it runs.
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let found = processes_of(home.path());
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].cmdline(), "cat");

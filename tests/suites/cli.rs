@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{DaemonStatus, HelloResult, ListResult, TaskResult};
 use bgd_shared::task::{Status, Task};
+use bgd_tests::templates::remembering_agent;
 use bgd_tests::{Outcome, TestDaemon, bgctl_path};
 use serde_json::Value;
 
@@ -15,10 +16,17 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     daemon.run(&[&["submit"], args].concat()).success().word()
 }
 
-/// Every verb with arguments that make it succeed: one at least for each, `ID` stands for a task that has
-/// ended and `RUNNING` for one that runs and has a pipe.
+/// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that
+/// runs and has a pipe, and `AGENT` for a prompt that was answered. Only `answer` is missing, as it needs an
+/// agent that asks.
 const GOOD: &[&[&str]] = &[
     &["submit", "--", "true"],
+    &["submit", "--agent", "echo", "-d", "text", "a prompt"],
+    &["submit", "--prompt", "a prompt", "-d", "text"],
+    &["submit", "--resume", "AGENT", "a prompt"],
+    &["resume", "AGENT", "a prompt"],
+    &["agents"],
+    &["agents", "--check", "echo"],
     &["list"],
     &["ls", "--all"],
     &["status", "ID"],
@@ -40,16 +48,20 @@ const GOOD: &[&[&str]] = &[
 
 #[test]
 fn json_of_every_verb_is_exactly_one_line() {
-    let mut daemon = TestDaemon::start();
+    let line = "echo '{\"session_id\":\"s\",\"result\":\"x\"}'";
+    let config = format!("default_agent = \"echo\"\n{}", remembering_agent("echo", line));
+    let mut daemon = TestDaemon::builder().config(config).start();
     for args in GOOD {
         let done = submitted(&daemon, &["--", "echo", "x"]).to_string();
+        let agent = submitted(&daemon, &["--agent", "echo", "-d", "text", "a prompt"]).to_string();
         let running = submitted(&daemon, &["--stdin-pipe", "--", "cat"]);
-        daemon.run(&["block", &done]).success();
+        daemon.run(&["block", &done, &agent]).success();
         daemon.wait_running(running);
         let running = running.to_string();
         let word = |arg: &&'static str| match *arg {
             "ID" => done.clone(),
             "RUNNING" => running.clone(),
+            "AGENT" => agent.clone(),
             other => other.to_owned(),
         };
         let words: Vec<String> = args.iter().map(word).collect();
@@ -175,9 +187,7 @@ fn list_shows_tasks_in_columns_or_ids_only() {
 }
 
 #[test]
-fn r38_a_list_of_more_than_a_page_is_fetched_in_pages() {
-    // The `(resumed)` column itself is tested beside its code (bgctl/src/render/table.rs) until a task can
-    // be resumed: `r38_a_resumed_task_says_so_behind_its_id`.
+fn a_list_of_more_than_a_page_is_fetched_in_pages() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let first = daemon.submit(&["sleep", "1000"]);
     for _ in 0..1100 {

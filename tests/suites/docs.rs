@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 
-use bgd::config::Config;
+use bgd::agents::Agent;
+use bgd::config::{AGENT_KEYS, Config};
+use bgd_shared::agent::NeedsInput;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::request::METHODS;
@@ -24,7 +26,7 @@ fn shown(page: &str, name: &str) -> String {
     let (begin, end) = (format!(".\\\" BEGIN {name}\n"), format!(".\\\" END {name}\n"));
     let (_, rest) = page.split_once(&begin).expect("the page has this part");
     let (text, _) = rest.split_once(&end).expect("the part has an end");
-    text.replace("\\-", "-").replace("\\e", "\\")
+    text.replace("\\-", "-").replace("\\(aq", "'").replace("\\e", "\\")
 }
 
 #[test]
@@ -85,7 +87,8 @@ fn the_page_names_every_status_and_event() {
 #[test]
 fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_other() {
     let page = docs::read("man/bgd-config.5");
-    let keys = Config::default().keys();
+    let mut keys = Config::default().keys();
+    keys.push("default_agent".to_owned());
     assert_eq!(set(bold_tags_of_section(&page, "KEYS", None)), set(keys.clone()));
     let rows: Vec<Vec<&str>> =
         page.lines().map(|line| line.split('\t').collect()).filter(|row: &Vec<_>| row.len() == 4).collect();
@@ -114,8 +117,11 @@ fn what_the_page_gives_as_defaults_and_ends_of_ranges_is_taken() {
         std::fs::write(&file, text).unwrap();
         Config::load(&file)
     };
-    for (key, default) in docs::config_defaults().into_iter().filter(|(key, _)| key != "max_concurrent_tasks")
-    {
+    let without_one = ["max_concurrent_tasks", "default_agent"];
+    for (key, default) in docs::config_defaults() {
+        if without_one.contains(&key.as_str()) {
+            continue;
+        }
         assert_eq!(load(&format!("{key} = {default}\n")).unwrap(), Config::default(), "{key}");
     }
     for key in Config::default().keys() {
@@ -130,6 +136,93 @@ fn what_the_page_gives_as_defaults_and_ends_of_ranges_is_taken() {
         assert!(load(&format!("tree = \"{tree}\"\n")).is_ok());
     }
     load(&shown(&docs::read("man/bgd-config.5"), "CONFIG")).expect("the example is a good configuration");
+}
+
+/// The agent `x` of a configuration with these lines about it.
+fn agent_of(text: &str) -> Result<Agent, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, format!("[agents.x]\n{text}")).unwrap();
+    let config = Config::load(&file).map_err(|error| error.to_string())?;
+    let agents = config.agents().expect("a configuration that was loaded");
+    Ok(Agent::clone(agents.find(Some("x")).expect("the agent is known")))
+}
+
+#[test]
+fn the_page_names_every_key_of_an_agent_with_its_default_and_its_range_and_no_other() {
+    let page = docs::read("man/bgd-config.5");
+    assert_eq!(set(bold_tags_of_section(&page, "AGENTS", Some("[agents.NAME]"))), set(AGENT_KEYS));
+    let base = "command = [\"x\"]\n";
+    let plain = agent_of(base).unwrap();
+    for key in AGENT_KEYS {
+        let docs::AgentKey { default, range, .. } = docs::agent_key(key);
+        let is_taken = |value: &str| agent_of(&format!("{base}{key} = {value}\n"));
+        if let Some(default) = default {
+            assert_eq!(is_taken(&default).unwrap(), plain, "the default of {key}");
+        }
+        let (good, bad): (&[&str], &[&str]) = match range.as_str() {
+            "0s to 100 years" => (&["\"0s\"", "\"36500days\""], &["\"36501days\"", "5", "\"soon\""]),
+            "more than 0s, to 100 years" => (&["\"1ms\"", "\"36500days\""], &["\"0s\"", "\"36501days\""]),
+            "1 to 1000" => (&["1", "1000"], &["0", "1001"]),
+            _ if key == "protocol" => (&["\"acp\"", "\"opencode\"", "\"template\""], &["\"mcp\""]),
+            _ if key == "permissions" => (&["\"deny\"", "\"allow\"", "\"ask\""], &["\"never\""]),
+            _ if key == "env" => (&["{ A = \"b\" }"], &["{ A = 1 }"]),
+            // What these need beside them is in the examples.
+            _ => (&[], &["1"]),
+        };
+        assert!(good.iter().all(|value| is_taken(value).is_ok()), "{key}: one of {good:?}");
+        assert!(bad.iter().all(|value| is_taken(value).is_err()), "{key}: one of {bad:?}");
+    }
+}
+
+#[test]
+fn the_examples_of_agents_on_the_page_and_in_the_readme_are_good_and_show_every_protocol_and_key() {
+    let page = docs::read("man/bgd-config.5");
+    let readme = docs::read("README.md");
+    let of_readme: Vec<&str> =
+        readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!of_readme.is_empty());
+    let of_page = ["ACP", "OPENCODE", "SERVER", "TEMPLATE"].map(|name| shown(&page, name));
+    for text in of_page.iter().map(String::as_str).chain(of_readme) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        std::fs::write(&file, text).unwrap();
+        let loaded = Config::load(&file).unwrap_or_else(|error| panic!("{error}:\n{text}"));
+        assert!(!loaded.agents.is_empty(), "{text}");
+    }
+    let all = of_page.concat();
+    for word in AGENT_KEYS
+        .map(|key| format!("\n{key} "))
+        .iter()
+        .chain(&["acp", "opencode", "template"].map(|protocol| format!("protocol = \"{protocol}\"")))
+    {
+        assert!(all.contains(word.as_str()), "no example has {word:?}");
+    }
+}
+
+#[test]
+fn the_page_names_every_known_agent_and_what_installs_it() {
+    let page = docs::read("man/bgd-config.5");
+    for agent in docs::known_agents() {
+        assert!(!agent.configured && !agent.available, "{agent:?}");
+        let text = docs::text_of_tag(&page, &agent.name).expect("it is there");
+        assert_eq!(text, agent.install.expect("it can be installed"));
+    }
+}
+
+#[test]
+fn every_type_that_the_page_refers_to_has_a_place_there() {
+    let page = docs::read("man/bgd-protocol.7");
+    let headings: BTreeSet<String> = subsections(&page, "OBJECTS").into_iter().collect();
+    for line in page.lines().filter(|line| line.starts_with("\\fB") && line.contains("\\fI")) {
+        let name = line.split("\\fI").nth(1).and_then(|rest| rest.split("\\fR").next()).unwrap();
+        let is_shown = headings.contains(name)
+            || page.contains(&format!(".\\\" BEGIN TABLE object {name}\n"))
+            || page.contains(&format!(".\\\" BEGIN TABLE words {name}\n"))
+            // Under the section of that name.
+            || page.contains(&format!(".SS {name}\n")) || (name == "ErrorKind" && page.contains(".SS Kinds\n"));
+        assert!(is_shown, "{line}: what is {name}?");
+    }
 }
 
 #[test]
@@ -183,6 +276,58 @@ fn the_session_of_the_page_works() {
         let answer = answers.next().expect("an answer").unwrap();
         let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
         assert!(answer["result"].is_object(), "{request}: {answer}");
+    }
+}
+
+/// The lines of the page about an agent: each request is sent as it is but for its `TASK`, and what the
+/// daemon says has at least what the page shows.
+#[test]
+fn the_conversation_with_an_agent_on_the_page_goes_as_it_is_written() {
+    let daemon = TestDaemon::builder().config(shown(&docs::read("man/bgd-protocol.7"), "AGENT")).start();
+    let mut socket = UnixStream::connect(daemon.socket()).unwrap();
+    let mut answers = BufReader::new(socket.try_clone().unwrap()).lines();
+    let text = shown(&docs::read("man/bgd-protocol.7"), "CONVERSATION");
+    let (mut task, mut last, mut seen) = (String::new(), serde_json::Value::Null, BTreeSet::new());
+    for line in text.lines() {
+        let shown: serde_json::Value = serde_json::from_str(&line.replace("TASK", &task))
+            .unwrap_or_else(|error| panic!("{line}: {error}"));
+        if let Some(method) = shown["method"].as_str() {
+            seen.insert(method.to_owned());
+            writeln!(socket, "{shown}").unwrap();
+            let answer = answers.next().expect("an answer").unwrap();
+            last = serde_json::from_str(&answer).unwrap();
+            if let Some(id) = last["result"]["task"]["id"].as_str() {
+                id.clone_into(&mut task);
+            }
+        } else {
+            assert!(holds(&last, &shown), "the page shows {shown}, the daemon said {last}");
+        }
+    }
+    for method in ["task.submit", "task.resume", "agent.list", "agent.answer"] {
+        assert!(seen.contains(method), "{method} is not shown");
+    }
+}
+
+#[test]
+fn the_question_on_the_page_is_one() {
+    let text = shown(&docs::read("man/bgd-protocol.7"), "QUESTION");
+    let question: NeedsInput = serde_json::from_str(&text).unwrap();
+    let written: serde_json::Value = serde_json::to_value(&question).unwrap();
+    assert_eq!(written, serde_json::from_str::<serde_json::Value>(&text).unwrap());
+}
+
+/// Whether a value has all that another one has. `...` stands for anything.
+fn holds(value: &serde_json::Value, part: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match (value, part) {
+        (_, Value::String(text)) if text == "..." => !value.is_null(),
+        (Value::Object(value), Value::Object(part)) => {
+            part.iter().all(|(name, part)| value.get(name).is_some_and(|value| holds(value, part)))
+        }
+        (Value::Array(value), Value::Array(part)) => {
+            value.len() == part.len() && value.iter().zip(part).all(|(value, part)| holds(value, part))
+        }
+        (value, part) => value == part,
     }
 }
 

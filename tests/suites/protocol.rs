@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 use bgd_shared::request::METHODS;
+use bgd_tests::templates::remembering_agent;
 use bgd_tests::{TestDaemon, wait};
 use serde_json::{Value, json};
 
@@ -122,7 +123,38 @@ fn each_method_answers() {
     assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
-    assert_eq!(METHODS.len(), 16, "a new method is to be called here");
+    assert_eq!(METHODS.len(), 19, "a new method is to be called here or below");
+}
+
+#[test]
+fn each_method_about_agents_answers() {
+    let line = "echo '{\"session_id\":\"s1\",\"result\":\"said\"}'";
+    let daemon = TestDaemon::builder().config(remembering_agent("x", line)).start();
+    let mut wire = Wire::new(&daemon);
+    let agents =
+        wire.call("agent.list", json!({"env": {"PATH": "/usr/bin:/bin"}, "names": ["x"], "check": true}));
+    assert_eq!(
+        (&agents["agents"][0]["name"], &agents["agents"][0]["protocol"], &agents["agents"][0]["available"]),
+        (&json!("x"), &json!("template"), &json!(true))
+    );
+    assert_eq!(agents["agents"][0]["check"]["continuation"], "resume");
+    let params = json!({"prompt": "p", "agent": "x", "description": "d", "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}});
+    let task = wire.call("task.submit", params)["task"].take();
+    assert_eq!((&task["kind"], &task["prompt"], &task["run"]), (&json!("agent"), &json!("p"), &json!(1)));
+    let id = &task["id"];
+    wire.call("task.block", json!({"ids": [id], "timeout_ms": null}));
+    let task = wire.call("task.resume", json!({"id": id, "prompt": "q"}))["task"].take();
+    assert_eq!((&task["resume_count"], &task["prompt"], &task["run"]), (&json!(1), &json!("q"), &json!(2)));
+    let task = &wire.call("task.block", json!({"ids": [id], "timeout_ms": null}))["tasks"][0];
+    assert_eq!((&task["status"], &task["agent_session"]), (&json!("completed"), &json!("s1")));
+    assert_eq!(wire.call("task.result", json!({"id": id}))["result"], "said");
+    let again =
+        wire.call("task.submit", json!({"resume": id, "prompt": "r", "agent": "nobody"}))["task"].take();
+    assert_eq!((&again["id"], &again["resume_count"]), (id, &json!(2)));
+    wire.call("task.block", json!({"ids": [id], "timeout_ms": null}));
+    // Of agents that are a command line none ever asks.
+    let error = wire.refused("agent.answer", json!({"id": id, "request": 1, "option": "x"}));
+    assert_eq!((&error["data"]["kind"], &error["code"]), (&json!("already_finished"), &json!(-32012)));
 }
 
 #[test]
@@ -130,6 +162,7 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let id = wire.submit("true");
+    wire.call("task.block", json!({"ids": [id], "timeout_ms": null}));
     let cases = [
         ("task.gett", json!({"id": id}), "method_not_found", -32601, "task.get"),
         ("nonsense", json!({}), "method_not_found", -32601, "nonsense"),
@@ -153,7 +186,17 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         ),
         ("task.submit", json!({"shell": "true"}), "invalid_params", -32602, "cwd"),
         ("hello", json!({"protocol": 2}), "unsupported", -32018, "protocol 2"),
-        ("task.resume", json!({"id": id, "prompt": "x"}), "unsupported", -32018, "task.resume"),
+        ("task.attach", json!({"id": id}), "unsupported", -32018, "task.attach"),
+        ("task.resume", json!({"id": id, "prompt": "x"}), "not_resumable", -32004, "command"),
+        ("task.resume", json!({"id": id}), "prompt_required", -32007, "prompt"),
+        ("agent.list", json!({"names": ["nobody"]}), "unknown_agent", -32008, "codex"),
+        (
+            "agent.answer",
+            json!({"id": id, "request": 1, "option": "x"}),
+            "already_finished",
+            -32012,
+            "question 1",
+        ),
         ("task.get", json!({"id": "00000000-0000-4000-8000-000000000000"}), "task_not_found", -32001, "0000"),
     ];
     for (method, params, kind, code, part) in cases {

@@ -15,6 +15,7 @@ mod stats;
 mod submit;
 mod throughput;
 mod timing;
+mod turns;
 mod waiters;
 mod wakeup;
 mod write_output;
@@ -46,10 +47,12 @@ const MEASUREMENTS: &[Measurement] = &[
     ("write", write_output::measure),
     ("read", read_output::measure),
     ("waiters", waiters::measure),
+    ("turns", turns::measure),
 ];
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
-/// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters.
+/// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters, turns
+/// (of an agent).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

@@ -78,3 +78,12 @@ fn plain(text: &str) -> String {
     }
     text
 }
+
+/// The blocks of code in this language in a section (`##`) of a text in Markdown.
+pub fn code_blocks<'text>(text: &'text str, section: &str, language: &str) -> Vec<&'text str> {
+    let heading = format!("\n## {section}\n");
+    let Some((_, rest)) = text.split_once(&heading) else { return Vec::new() };
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    let fence = format!("```{language}\n");
+    section.split(&fence).skip(1).filter_map(|block| block.split("```").next()).collect()
+}

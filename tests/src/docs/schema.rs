@@ -52,9 +52,11 @@ pub fn document() -> Value {
     })
 }
 
-/// The schema as it is checked in.
+/// The schema as it is checked in: by name, in whatever order it was made.
 pub fn text(document: &Value) -> String {
-    serde_json::to_string_pretty(document).expect("a schema is JSON") + "\n"
+    let mut document = document.clone();
+    document.sort_all_objects();
+    serde_json::to_string_pretty(&document).expect("a schema is JSON") + "\n"
 }
 
 /// The definition that a schema refers to, if it does.

@@ -3,13 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use bgd::config::Config;
+use bgd::agents::{Agent, Agents};
+use bgd::config::{AGENT_KEYS, Config};
+use bgd::core::QUESTIONS;
+use bgd::exec::agent::acp::LINE_BYTES;
+use bgd::exec::agent::recorder::LATE_BYTES;
+use bgd::exec::agent::sameness::LEFT_ASIDE;
+use bgd_shared::agent::AgentInfo;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::limits;
+use bgd_shared::text::{Env, OsText};
 use serde_json::Value;
 
 use super::fields::{Direction, fields, list_of_words, words};
-use super::roff::{bold, entry};
+use super::roff::{bold, entry, literal, prose};
 
 /// Tables by their names.
 pub type Tables = BTreeMap<String, String>;
@@ -51,17 +58,34 @@ pub fn of_protocol(schema: &Value) -> Tables {
             }
         }
     }
-    for object in ["Task", "Progress", "Output", "Summary", "Limits", "Event", "Gap", "ErrorData"] {
+    for object in OBJECTS {
         tables.insert(format!("object {object}"), fields(schema, object, Direction::Received));
     }
     tables.insert("object Rlimit".to_owned(), fields(schema, "Rlimit", Direction::Sent));
-    for name in ["Status", "EventKind"] {
+    for name in ["Status", "EventKind", "OptionKind"] {
         tables.insert(format!("words {name}"), list_of_words(schema, name));
     }
     tables.insert("errors".to_owned(), errors(schema));
     tables.insert("limits".to_owned(), limits_table());
+    tables.insert("limits of agents".to_owned(), limits_of_agents());
     tables
 }
+
+/// Objects that the daemon sends, with a list of their fields on the page.
+const OBJECTS: [&str; 12] = [
+    "Task",
+    "Progress",
+    "NeedsInput",
+    "InputOption",
+    "AgentInfo",
+    "AgentCheck",
+    "Output",
+    "Summary",
+    "Limits",
+    "Event",
+    "Gap",
+    "ErrorData",
+];
 
 fn errors(schema: &Value) -> String {
     let meanings: BTreeMap<String, String> = words(schema, "ErrorKind").into_iter().collect();
@@ -72,17 +96,17 @@ fn errors(schema: &Value) -> String {
     ErrorKind::ALL.iter().map(one).collect()
 }
 
+fn bytes(count: u64) -> String {
+    let unit = [(1 << 20, "MiB"), (1 << 10, "KiB")].into_iter().find(|(size, _)| count.is_multiple_of(*size));
+    unit.map_or_else(|| format!("{count} bytes"), |(size, unit)| format!("{} {unit}", count / size))
+}
+
 /// What no configuration changes.
 fn limits_table() -> String {
-    let bytes = |count: u64| {
-        let unit =
-            [(1 << 20, "MiB"), (1 << 10, "KiB")].into_iter().find(|(size, _)| count.is_multiple_of(*size));
-        unit.map_or_else(|| format!("{count} bytes"), |(size, unit)| format!("{} {unit}", count / size))
-    };
     let years = limits::DURATION_MS / (365 * 24 * 3600 * 1000);
     let rows = [
         ("Bytes of one `task.output`", bytes(limits::OUTPUT_CHUNK_BYTES)),
-        ("Bytes of one `task.result`", bytes(limits::RESULT_BYTES)),
+        ("Bytes of one `task.result` of a process", bytes(limits::RESULT_BYTES)),
         ("Bytes of one `task.write`", bytes(limits::WRITE_BYTES as u64)),
         ("Bytes that are kept at the beginning of an output", bytes(limits::OUTPUT_HEAD_BYTES)),
         ("Tasks on one page of `task.list`", limits::LIST_PAGE.to_string()),
@@ -96,12 +120,50 @@ fn limits_table() -> String {
     rows.iter().map(|(what, much)| super::roff::bullet(&format!("{what}: {much}."))).collect()
 }
 
+/// What is cut, denied or ended beyond its limit, without an error of a call.
+fn limits_of_agents() -> String {
+    let rows = [
+        format!(
+            "Bytes of an agent's answer that are kept, the last ones: {}.",
+            bytes(limits::AGENT_RESULT_BYTES)
+        ),
+        format!(
+            "Questions of one task that wait at once: {QUESTIONS}. The agent is denied what it asks beyond."
+        ),
+        format!(
+            "Answers that a question offers: {}, with ids of at most {} bytes. What else it offers is left out, \
+             and a longer name is cut.",
+            limits::INPUT_OPTIONS,
+            limits::INPUT_OPTION_BYTES
+        ),
+        format!(
+            "Bytes of the id of an agent's session: {}. A prompt that would begin one with a longer id is refused.",
+            limits::AGENT_SESSION_BYTES
+        ),
+        format!(
+            "Bytes of a prompt that are shown but by `task.get`: {}. It is cut there, and … stands behind it.",
+            bytes(limits::PROMPT_BYTES as u64)
+        ),
+        format!(
+            "Bytes that are kept of what an agent says when its turn is over: {}. The rest is dropped.",
+            bytes(LATE_BYTES as u64)
+        ),
+        format!(
+            "Bytes of one line of the Agent Client Protocol: {}. An agent that writes a longer one is ended, and \
+             its turns fail.",
+            bytes(LINE_BYTES as u64)
+        ),
+    ];
+    rows.iter().map(|row| super::roff::bullet(row)).collect()
+}
+
 /// The tables of the page on the configuration.
 pub fn of_config() -> Tables {
     let mut table =
         ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\t\\fBreload\\fR\n".to_owned();
     for (key, default) in config_defaults() {
         let range = config_range(&key).unwrap_or_else(|| match key.as_str() {
+            "default_agent" => "a known agent".to_owned(),
             "allow_root" => "true, false".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
             "grace.cancel" => "0s to 100 years".to_owned(),
@@ -112,7 +174,89 @@ pub fn of_config() -> Tables {
         table += &([key.as_str(), &default, &range, reload].join("\t") + "\n");
     }
     table += ".TE\n";
-    Tables::from([("keys".to_owned(), table)])
+    Tables::from([
+        ("keys".to_owned(), table),
+        ("agent keys".to_owned(), agent_keys_table()),
+        ("known agents".to_owned(), known_agents_table()),
+        ("left aside".to_owned(), left_aside()),
+    ])
+}
+
+/// The keys of `[agents.NAME]`. All of them are taken over by a reload.
+fn agent_keys_table() -> String {
+    let mut table =
+        ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\n".to_owned();
+    for key in AGENT_KEYS {
+        let row = agent_key(key);
+        table += &([key, row.kind, &row.default.unwrap_or_else(|| "none".to_owned()), &row.range].join("\t")
+            + "\n");
+    }
+    table + ".TE\n"
+}
+
+/// What the page says about a key of `[agents.NAME]`.
+#[derive(Debug)]
+pub struct AgentKey {
+    /// What its value is.
+    pub kind: &'static str,
+    /// Its default as it would be written in the file; `None` where what is left out is not there.
+    pub default: Option<String>,
+    /// Which values are taken.
+    pub range: String,
+}
+
+/// A key of `[agents.NAME]`.
+///
+/// # Panics
+/// Nobody has told what it is.
+pub fn agent_key(key: &str) -> AgentKey {
+    let agent = Agent::new("NAME");
+    let time = |span: std::time::Duration| (format!("\"{}s\"", span.as_secs()), "a time");
+    let word = |word: &str| (format!("\"{word}\""), "a word");
+    let above_0 = "more than 0s, to 100 years";
+    let ((default, kind), range) = match key {
+        "protocol" => (word(agent.protocol.as_str()), "\"acp\", \"opencode\", \"template\""),
+        "permissions" => (word(agent.permissions.as_str()), "\"deny\", \"allow\", \"ask\""),
+        "max_sessions" => ((agent.max_sessions.to_string(), "a number"), "1 to 1000"),
+        "keep_warm" => (time(agent.keep_warm), "0s to 100 years"),
+        "stalled_after" => (time(agent.stalled_after), above_0),
+        "start_timeout" => (time(agent.start_timeout), above_0),
+        "ask_timeout" => (time(agent.ask_timeout), above_0),
+        "command" | "resume" => return optional("a list of texts", "at least one"),
+        "session" | "result" => return optional("a text", "a JSON pointer"),
+        "url" => return optional("a text", "an address"),
+        "env" => return optional("a table of texts", "any"),
+        other => panic!("{other} is a key that nobody has told about"),
+    };
+    AgentKey { kind, default: Some(default), range: range.to_owned() }
+}
+
+fn optional(kind: &'static str, range: &str) -> AgentKey {
+    AgentKey { kind, default: None, range: range.to_owned() }
+}
+
+/// The agents that are known without configuration, as `agent.list` shows them where none is installed.
+pub fn known_agents() -> Vec<AgentInfo> {
+    let env: Env = [("PATH".into(), "/nowhere".into())].into_iter().collect();
+    let all = Agents::default().list(&[], &env).expect("all of them are known");
+    all.into_iter().map(|(_, info)| info).collect()
+}
+
+fn known_agents_table() -> String {
+    let row = |agent: AgentInfo| {
+        let command: Vec<_> = agent.command.iter().map(OsText::to_string_lossy).collect();
+        let tag = format!("{} ({})", bold(&agent.name), literal(&command.join(" ")));
+        let install = literal(&agent.install.unwrap_or_default());
+        format!(".TP\n{tag}\n{install}\n")
+    };
+    known_agents().into_iter().map(row).collect()
+}
+
+/// The variables in which tasks that share an agent's process may differ.
+fn left_aside() -> String {
+    let names: Vec<String> = LEFT_ASIDE.iter().map(|name| format!("`{name}`")).collect();
+    let (last, others) = names.split_last().expect("there are some");
+    prose(&format!("{} and {last}.", others.join(", ")))
 }
 
 /// Numbers of bytes in the largest units that they are whole numbers of.
@@ -135,7 +279,12 @@ pub fn config_defaults() -> Vec<(String, String)> {
         (_, toml::Value::String(text)) => format!("\"{}\"", text.replace(".0 ", "")),
         (_, other) => other.to_string(),
     };
-    values().into_iter().map(|(key, value)| (key.clone(), text(&key, &value))).collect()
+    let mut all: Vec<(String, String)> =
+        values().into_iter().map(|(key, value)| (key.clone(), text(&key, &value))).collect();
+    // It has none, so it is not in the defaults.
+    all.push(("default_agent".to_owned(), "none".to_owned()));
+    all.sort();
+    all
 }
 
 fn values() -> Vec<(String, toml::Value)> {
@@ -159,6 +308,7 @@ pub fn needs_restart(key: &str) -> bool {
     let value = values().into_iter().find(|(name, _)| name == key).map(|(_, value)| value);
     let other = match (key, value) {
         ("tree", _) => "\"session\"".to_owned(),
+        ("default_agent", _) => "\"opencode\"".to_owned(),
         ("grace.cancel", _) => "\"7s\"".to_owned(),
         ("limits.output_bytes", _) => "\"7GiB\"".to_owned(),
         (_, Some(toml::Value::Integer(number))) => (number + 1).to_string(),

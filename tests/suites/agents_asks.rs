@@ -1,0 +1,217 @@
+//! Permissions: an agent asks, and is denied, allowed, or waits until somebody answers.
+
+use bgd_tests::shared::agent::{AnswerParams, NeedsInput, OptionKind};
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::{ErrorKind, RpcError};
+use bgd_tests::shared::event::{Event, EventKind};
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::AgentAnswer;
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::{FakeDaemon, Watch};
+
+const ASK: &str = "permissions = \"ask\"";
+
+#[track_caller]
+fn answer(daemon: &FakeDaemon, id: TaskId, request: u64, option: &str) -> Result<Task, RpcError> {
+    let params = AnswerParams { id: id.into(), request, option: option.to_owned() };
+    match daemon.client().call::<AgentAnswer>(&params) {
+        Ok(result) => Ok(result.task),
+        Err(ClientError::Rpc(error)) => Err(error),
+        Err(error) => panic!("agent.answer: {error}"),
+    }
+}
+
+/// Waits until a task asks this question.
+#[track_caller]
+fn asked(watch: &mut Watch, id: TaskId, request: u64) -> NeedsInput {
+    let asks = |event: &Event| {
+        let asked = event.task.progress.needs_input.as_ref();
+        event.task.id == id && asked.is_some_and(|asked| asked.request == request)
+    };
+    watch.until(|event| event.kind == EventKind::NeedsInput && asks(event)).task.progress.needs_input.unwrap()
+}
+
+#[test]
+fn a_question_is_denied_unless_told_otherwise() {
+    let daemon = FakeDaemon::start(&[], "");
+    let task = daemon.completed("ask May I?");
+    assert_eq!(daemon.result(task.id), "denied");
+    let task = daemon.completed("ask-many 20");
+    assert_eq!(daemon.result(task.id), vec!["denied"; 20].join("\n"));
+}
+
+#[test]
+fn a_question_is_allowed_once_where_that_is_configured() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"allow\"");
+    let task = daemon.completed("ask May I?; say \\n; ask-many 2");
+    assert_eq!(daemon.result(task.id), "allowed: allow-once\n".repeat(3).trim_end());
+}
+
+#[test]
+fn a_question_waits_for_its_answer() {
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask Run make?; say \\n; ask And make install?");
+    let question = asked(&mut watch, id, 1);
+    assert!(question.question.contains("Run make?") && question.expires_at.is_some());
+    assert_eq!(question.waiting, 0);
+    let kinds: Vec<_> = question.options.iter().map(|option| option.kind).collect();
+    let all =
+        [OptionKind::AllowOnce, OptionKind::AllowAlways, OptionKind::RejectOnce, OptionKind::RejectAlways];
+    assert_eq!(kinds, all);
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.progress.needs_input.as_ref()), (Status::Running, Some(&question)));
+
+    let error = answer(&daemon, id, 1, "maybe").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidParams);
+    assert!(error.data.hint.as_deref().unwrap_or_default().contains("allow-once"), "{error:?}");
+    assert_eq!(answer(&daemon, id, 7, "allow-once").unwrap_err().kind(), ErrorKind::AlreadyFinished);
+    let task = answer(&daemon, id, 1, "allow-always").unwrap();
+    assert_eq!(task.progress.needs_input, None);
+    asked(&mut watch, id, 2);
+    assert_eq!(answer(&daemon, id, 1, "allow-once").unwrap_err().kind(), ErrorKind::AlreadyFinished);
+    answer(&daemon, id, 2, "reject-once").unwrap();
+    let task = daemon.ends_as(id, Status::Completed);
+    assert_eq!(task.progress.needs_input, None);
+    assert_eq!(daemon.result(id), "allowed: allow-always\ndenied");
+    assert_eq!(answer(&daemon, id, 2, "allow-once").unwrap_err().kind(), ErrorKind::AlreadyFinished);
+}
+
+#[test]
+fn bgctl_shows_a_question_and_answers_it() {
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask Run make?; await go; say \\n; ask Again?");
+    asked(&mut watch, id, 1);
+    let text = id.to_string();
+    assert!(daemon.run(&["list"]).success().stdout_text().contains("(asks)"));
+    let shown = daemon.run(&["answer", &text]).success().stdout_text();
+    assert!(shown.contains("question 1: Run make?") && shown.contains("allow-once"), "{shown}");
+    assert!(daemon.run(&["status", &text]).success().stdout_text().contains("Run make?"));
+    daemon.run(&["answer", &text, "maybe"]).expect_code(2);
+    daemon.run(&["answer", &text, "allow", "--request", "2"]).expect_code(65);
+    let said = daemon.run(&["answer", &text, "allow", "--request", "1"]).success().stdout_text();
+    assert!(said.contains("answered question 1: Allow once"), "{said}");
+    daemon.run(&["answer", &text, "allow"]).expect_code(65);
+    daemon.touch("go");
+    asked(&mut watch, id, 2);
+    daemon.run(&["answer", &text, "Reject always"]).success();
+    daemon.run(&["block", &text]).success();
+    assert_eq!(daemon.result(id), "allowed: allow-once\ndenied");
+    daemon.run(&["answer", &TaskId::random().to_string()]).expect_code(66);
+}
+
+#[test]
+fn a_question_that_nobody_answers_is_denied_in_time() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"\nask_timeout = \"200ms\"");
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask Anybody here?; await go");
+    asked(&mut watch, id, 1);
+    let event = watch.until(|event| event.task.progress.needs_input.is_none());
+    assert_eq!((event.kind, event.task.status), (EventKind::Progress, Status::Running));
+    daemon.touch("go");
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(daemon.result(id), "denied");
+}
+
+#[test]
+fn an_agent_that_waits_for_an_answer_is_not_stalled() {
+    let daemon =
+        FakeDaemon::start(&[], "permissions = \"ask\"\nask_timeout = \"600ms\"\nstalled_after = \"50ms\"");
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask Anybody here?");
+    asked(&mut watch, id, 1);
+    let event = watch.until(|event| event.task.progress.needs_input.is_none());
+    assert!(!event.task.progress.stalled);
+    daemon.ends_as(id, Status::Completed);
+}
+
+#[test]
+fn several_questions_wait_in_their_order_and_take_their_answers_in_any() {
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask-many 3");
+    watch.until(|event| {
+        let asked = event.task.progress.needs_input.as_ref();
+        asked.is_some_and(|asked| (asked.request, asked.waiting) == (1, 2))
+    });
+    let next = answer(&daemon, id, 2, "allow-once").unwrap().progress.needs_input.unwrap();
+    assert_eq!((next.request, next.waiting), (1, 1));
+    let next = answer(&daemon, id, 1, "reject-once").unwrap().progress.needs_input.unwrap();
+    assert_eq!((next.request, next.waiting), (3, 0));
+    assert!(next.question.contains("Question 3?"), "{}", next.question);
+    answer(&daemon, id, 3, "allow-always").unwrap();
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(daemon.result(id), "denied\nallowed: allow-once\nallowed: allow-always");
+}
+
+#[test]
+fn questions_beyond_the_limit_are_denied() {
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask-many 70");
+    watch.until(|event| event.task.progress.needs_input.as_ref().is_some_and(|asked| asked.waiting == 63));
+    // An answer makes room for another question, so all that are too many have to be denied before.
+    daemon.fake_home().wait_for(|journal| {
+        let denied = journal.iter().filter(|line| line["received"]["result"]["outcome"].is_object());
+        denied.count() == 6
+    });
+    for request in 1..=64 {
+        answer(&daemon, id, request, "allow-once").unwrap();
+    }
+    daemon.ends_as(id, Status::Completed);
+    let result = daemon.result(id);
+    let count = |word: &str| result.lines().filter(|line| *line == word).count();
+    assert_eq!((count("allowed: allow-once"), count("denied")), (64, 6));
+}
+
+#[test]
+fn questions_of_two_tasks_in_one_process_are_kept_apart() {
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let one = daemon.prompt("ask One?");
+    assert!(asked(&mut watch, one, 1).question.contains("One?"));
+    let other = daemon.prompt("ask Other?");
+    assert!(asked(&mut watch, other, 1).question.contains("Other?"));
+    assert_eq!(daemon.task(one).pid, daemon.task(other).pid);
+    answer(&daemon, other, 1, "reject-once").unwrap();
+    daemon.ends_as(other, Status::Completed);
+    answer(&daemon, one, 1, "allow-once").unwrap();
+    daemon.ends_as(one, Status::Completed);
+    assert_eq!((daemon.result(one), daemon.result(other)), ("allowed: allow-once".into(), "denied".into()));
+}
+
+#[test]
+fn r05_cancel_calls_a_question_off_after_the_agent_was_told() {
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask Sure?; touch went-on");
+    asked(&mut watch, id, 1);
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!((task.status, task.progress.needs_input), (Status::Cancelled, None));
+    let journal = daemon.fake_home().journal();
+    let place = |wanted: &dyn Fn(&serde_json::Value) -> bool| {
+        journal.iter().position(|line| wanted(&line["received"])).expect("it was received")
+    };
+    let cancel = place(&|message| message["method"] == "session/cancel");
+    let answer = place(&|message| message["result"]["outcome"]["outcome"] == "cancelled");
+    assert!(cancel < answer, "else the agent could take the end of its turn for its own");
+    assert!(!daemon.home().join("went-on").exists());
+}
+
+#[test]
+fn r05_cancel_ends_an_agent_that_asks_for_ever() {
+    for permissions in ["deny", "allow", "ask"] {
+        let daemon = FakeDaemon::start(&[], &format!("permissions = \"{permissions}\""));
+        let mut watch = daemon.watch();
+        let id = daemon.prompt("ask-forever");
+        for request in 1..=3 {
+            if permissions == "ask" {
+                asked(&mut watch, id, request);
+                answer(&daemon, id, request, "allow-once").unwrap();
+            }
+        }
+        daemon.wait_running(id);
+        assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled, "{permissions}");
+    }
+}

@@ -1,0 +1,351 @@
+//! The verbs about agents as users meet them: through the real `bgctl`, with agents that are command lines.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use bgd_shared::agent::AgentListResult;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{BlockResult, ResultResult, TaskResult};
+use bgd_shared::task::Status;
+use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
+use bgd_tests::{TestDaemon, bgctl_path};
+use serde_json::Value;
+
+/// A home with an agent that remembers and waits at a gate where it is told to, and one that does not
+/// remember.
+fn daemon() -> TestDaemon {
+    let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; {REMEMBER}");
+    let config = [
+        "default_agent = \"echo\"\n",
+        &remembering_agent("mem", &line),
+        &shell_agent("echo", "echo \"$1\"", ""),
+    ];
+    TestDaemon::builder().config(config.concat()).start()
+}
+
+#[track_caller]
+fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
+    daemon.run(&[&["submit"], args].concat()).success().word()
+}
+
+/// Submits and waits for the answer.
+#[track_caller]
+fn answered(daemon: &TestDaemon, args: &[&str]) -> String {
+    let id = submitted(daemon, args).to_string();
+    daemon.run(&["block", &id]).success();
+    id
+}
+
+#[track_caller]
+fn result(daemon: &TestDaemon, id: &str) -> String {
+    daemon.run(&["output", "--result", id]).success().stdout_text().trim_end().to_owned()
+}
+
+/// Runs `bgctl` with this standard input.
+#[track_caller]
+fn with_input(daemon: &TestDaemon, args: &[&str], input: &[u8]) -> std::process::Output {
+    let mut bgctl = daemon.bgctl(args);
+    bgctl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = bgctl.spawn().unwrap();
+    // One that refuses reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn r37_a_prompt_is_submitted_and_resumed_by_the_same_verb() {
+    let daemon = daemon();
+    let id = answered(&daemon, &["--agent", "mem", "-d", "remember", "one"]);
+    assert_eq!(result(&daemon, &id), "one;");
+    for (args, wanted) in [
+        (&["submit", "--resume", &id, "two"][..], "one;two;"),
+        (&["submit", "--resume", &id[..8], "--prompt", "three"], "one;two;three;"),
+        (
+            &["submit", "--resume", &id, "--agent", "nobody", "-d", "not looked at", "four"],
+            "one;two;three;four;",
+        ),
+        (&["resume", &id[..4], "five"], "one;two;three;four;five;"),
+        (&["resume", &id, "--", "--six"], "one;two;three;four;five;--six;"),
+    ] {
+        let printed = daemon.run(args).success().stdout_text();
+        assert_eq!(printed, format!("{id}\n"), "{args:?}");
+        daemon.run(&["block", &id]).success();
+        assert_eq!(result(&daemon, &id), wanted);
+    }
+    let task = daemon.task(id.parse().unwrap());
+    assert_eq!((task.description.as_str(), task.agent.as_deref()), ("remember", Some("mem")));
+}
+
+#[test]
+fn without_an_agent_the_default_one_is_told() {
+    let daemon = daemon();
+    let id = answered(&daemon, &["--prompt", "to whom it may concern", "-d", "x"]);
+    assert_eq!(result(&daemon, &id), "to whom it may concern");
+    assert_eq!(daemon.task(id.parse().unwrap()).agent.as_deref(), Some("echo"));
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+    let told = daemon.run(&["submit", "--prompt", "x", "-d", "x"]).expect_code(2).stderr;
+    assert!(told.contains("default_agent") && told.contains("codex"), "{told}");
+}
+
+#[test]
+fn a_prompt_is_read_from_standard_input() {
+    let daemon = TestDaemon::builder()
+        .config([reading_agent("count", "wc -c", ""), remembering_agent("mem", REMEMBER)].concat())
+        .start();
+    let long = vec![b'x'; 1_000_000];
+    let output = with_input(&daemon, &["submit", "--agent", "count", "-d", "long", "-"], &long);
+    assert!(output.status.success(), "{output:?}");
+    let id = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    daemon.run(&["block", &id]).success();
+    assert_eq!(result(&daemon, &id), "1000000");
+    let id = answered(&daemon, &["--agent", "mem", "-d", "x", "one"]);
+    assert!(with_input(&daemon, &["resume", &id, "-"], b"two").status.success());
+    daemon.run(&["block", &id]).success();
+    assert_eq!(result(&daemon, &id), "one;two;");
+    for (input, code, part) in [
+        (&b""[..], 2, "prompt on standard input is empty"),
+        (b" \n\t", 2, "is empty"),
+        (b"\xff", 2, "UTF-8"),
+        (&vec![b'x'; 2_000_000], 70, "too long"),
+    ] {
+        let output = with_input(&daemon, &["resume", &id, "-"], input);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(part) && told.contains("hint: ") && output.stdout.is_empty(), "{told}");
+    }
+    assert_eq!(daemon.task(id.parse().unwrap()).resume_count, 1, "what is refused changes nothing");
+}
+
+/// Runs `bgctl` without and with `--json`; both refuse with this code, and this kind.
+#[track_caller]
+fn refused(daemon: &TestDaemon, args: &[&str], code: i32, kind: &str, parts: &[&str]) {
+    let outcome = daemon.run(args).expect_code(code);
+    assert!(outcome.stdout.is_empty(), "{args:?}: {}", outcome.stdout_text());
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "{args:?} says nothing of {part:?}: {}", outcome.stderr);
+    }
+    let json = daemon.run(&[&["--json"], args].concat()).expect_code(code);
+    let value: Value = serde_json::from_str(&json.stderr).expect("one object");
+    assert_eq!(value["error"]["data"]["kind"], kind, "{args:?}: {value}");
+    assert_eq!(value["error"]["data"]["exit_code"], code, "{args:?}: {value}");
+}
+
+#[test]
+fn every_refusal_has_its_code_its_kind_and_its_sentence() {
+    let daemon = daemon();
+    let mut gate = Gate::new(daemon.home(), "gate");
+    let unknown = TaskId::random().to_string();
+    let command = answered(&daemon, &["--", "true"]);
+    let nameless = answered(&daemon, &["--agent", "echo", "-d", "x", "hello"]);
+    let done = answered(&daemon, &["--agent", "mem", "-d", "x", "one"]);
+    let waiting = submitted(&daemon, &["--agent", "mem", "-d", "x", "wait"]).to_string();
+    let cancelled = submitted(&daemon, &["--agent", "mem", "-d", "x", "wait"]).to_string();
+    daemon.run(&["cancel", &cancelled]).success();
+    let only = "only completed tasks can be resumed";
+    for (args, code, kind, parts) in [
+        (
+            &["submit", "--agent", "nobody", "-d", "x", "hi"][..],
+            2,
+            "unknown_agent",
+            &[
+                "no agent \"nobody\"",
+                "claude, codex, copilot, echo, gemini, goose, mem, opencode",
+                "[agents.nobody]",
+            ][..],
+        ),
+        (&["agents", "nobody"], 2, "unknown_agent", &["no agent \"nobody\"", "echo"]),
+        (&["resume", &unknown, "go on"], 66, "task_not_found", &[&unknown]),
+        (&["resume", &nameless, "go on"], 65, "session_expired", &["can't be resumed", "submit a new task"]),
+        (&["resume", &command, "go on"], 65, "not_resumable", &["only agent tasks can be resumed"]),
+        (&["resume", &waiting, "go on"], 65, "not_resumable", &[only, "running", "bgctl block"]),
+        (&["resume", &cancelled, "go on"], 65, "not_resumable", &[only, "cancelled", "submit a new task"]),
+        (&["submit", "--resume", &cancelled, "go on"], 65, "not_resumable", &[only]),
+        (&["resume", &done, " "], 2, "prompt_required", &["is empty", "hint: "]),
+        (&["submit", "--agent", "mem", "-d", "x", ""], 2, "prompt_required", &["is empty"]),
+        (&["submit", "--agent", "mem", "-d", "x"], 2, "usage", &["needs a PROMPT"]),
+        (&["submit", "--agent", "mem", "hello"], 2, "usage", &["needs a description", "-d TEXT"]),
+        (&["submit", "--prompt", "hello"], 2, "usage", &["needs a description"]),
+        (
+            &["submit", "--agent", "mem", "-d", " ", "hello"],
+            2,
+            "invalid_params",
+            &["`description` is missing"],
+        ),
+        (&["submit", "--agent", "mem", "-d", "x", "two", "words"], 2, "usage", &["one argument", "quote it"]),
+        (&["submit", "--agent", "mem", "-d", "x", "--shell", "true"], 2, "usage", &["cannot be used with"]),
+        (&["submit", "--agent", "mem", "-d", "x", "--stdin", "hi"], 2, "usage", &["cannot be used with"]),
+        (&["resume", &done], 2, "usage", &["<PROMPT>"]),
+        (&["resume", &done, "two", "words"], 2, "usage", &["quote it"]),
+        (&["answer", &done], 65, "no_question", &["asks nothing", "completed"]),
+        (&["answer", &waiting, "allow"], 65, "no_question", &["asks nothing", "running"]),
+        (&["answer", &command, "allow"], 65, "no_question", &["runs a command"]),
+        (&["answer", &unknown], 66, "task_not_found", &[&unknown]),
+        (&["signal", &waiting, "INT"], 70, "unsupported", &["takes no signals", "bgctl cancel"]),
+        (&["write", &waiting, "hi"], 70, "unsupported", &["no standard input"]),
+        (&["output", "--result", &waiting], 65, "not_complete", &["not complete yet", "running"]),
+        (&["clear", &waiting], 65, "not_complete", &["running"]),
+    ] {
+        refused(&daemon, args, code, kind, parts);
+    }
+    gate.open();
+    daemon.run(&["block", &waiting]).success();
+    daemon.run(&["resume", &waiting, "wait"]).success();
+    let parts = ["is currently being resumed", "bgctl block"];
+    refused(&daemon, &["resume", &waiting, "again"], 65, "being_resumed", &parts);
+    refused(&daemon, &["submit", "--resume", &waiting, "again"], 65, "being_resumed", &parts);
+    refused(&daemon, &["output", "--result", &waiting], 65, "not_complete", &["not complete yet", "resumed"]);
+    gate.open();
+    daemon.run(&["block", &waiting]).success();
+    assert_eq!(result(&daemon, &waiting), "wait;wait;", "no refused prompt got through");
+}
+
+#[test]
+fn a_program_that_is_not_there_comes_with_the_command_that_installs_it() {
+    let daemon = TestDaemon::builder()
+        .env("PATH", "/nowhere")
+        .config("[agents.mine]\nprotocol = \"template\"\ncommand = [\"no-such-program\"]\n")
+        .start();
+    let codex = ["codex", "codex-acp", "PATH", "npm install -g @agentclientprotocol/codex-acp"];
+    refused(&daemon, &["submit", "--agent", "codex", "-d", "x", "hi"], 69, "agent_unavailable", &codex);
+    let mine = ["\"mine\"", "no-such-program", "[agents.mine]"];
+    refused(&daemon, &["submit", "--agent", "mine", "-d", "x", "hi"], 69, "agent_unavailable", &mine);
+    let told = daemon.run(&["agents", "codex"]).success().stdout_text();
+    let columns: Vec<&str> = told.trim_end().split('\t').collect();
+    assert_eq!(columns[2], "not installed: npm install -g @agentclientprotocol/codex-acp");
+    assert_eq!(daemon.run(&["list", "-q"]).success().stdout, b"", "nothing was submitted");
+}
+
+#[test]
+fn agents_are_listed_as_columns_as_json_and_as_a_table() {
+    let daemon = TestDaemon::builder()
+        .env("PATH", "/usr/bin:/bin")
+        .config(
+            [
+                "default_agent = \"echo\"\n",
+                &remembering_agent("mem", REMEMBER),
+                &shell_agent("echo", "echo \"$1\"", "permissions = \"allow\""),
+            ]
+            .concat(),
+        )
+        .start();
+    let text = daemon.run(&["agents"]).success().stdout_text();
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    let names: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(names, ["claude", "codex", "copilot", "echo (default)", "gemini", "goose", "mem", "opencode"]);
+    assert_eq!(rows[3][1..6], ["template", "ready", "-", "-", "allow"]);
+    assert!(rows[3][6].starts_with("sh -c 'echo \"$1\"'"), "{rows:?}");
+    let checked = daemon.run(&["agents", "--check", "mem", "echo"]).success();
+    assert!(checked.stderr.is_empty(), "{}", checked.stderr);
+    let rows = checked.stdout_text();
+    let rows: Vec<Vec<&str>> = rows.lines().map(|line| line.split('\t').collect()).collect();
+    let short: Vec<[&str; 2]> = rows.iter().map(|row| [row[0], row[4]]).collect();
+    assert_eq!(
+        short,
+        [["mem", "resume"], ["echo (default)", "no"]],
+        "as they were named, with what continues"
+    );
+    let result: AgentListResult = daemon.run(&["--json", "agents", "mem"]).success().json();
+    let program = result.agents[0].program.as_ref().map(|file| file.to_string_lossy().into_owned());
+    assert!(program.is_some_and(|file| file.ends_with("/sh")) && result.agents.len() == 1);
+    let table = on_a_terminal(&daemon, "agents mem goose");
+    assert!(table.contains("NAME") && table.contains("not installed"), "{table}");
+    assert!(table.contains("goose is installed with: brew install"), "{table}");
+    assert!(daemon.task_processes().is_empty(), "no agent was started");
+}
+
+/// What `bgctl` prints on a terminal, as `script` of util-linux makes one.
+fn on_a_terminal(daemon: &TestDaemon, args: &str) -> String {
+    let mut script = Command::new("script");
+    let line = format!("{} {args}", bgctl_path().display());
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.env_clear().envs(daemon.environment()).env("TERM", "xterm").env("NO_COLOR", "1");
+    let output = script.stdin(Stdio::null()).output().expect("`script` of Debian's bsdutils");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn r38_list_and_status_show_that_a_task_was_resumed() {
+    let daemon = daemon();
+    let id = answered(&daemon, &["--agent", "mem", "-d", "what for", "first prompt"]);
+    let other = answered(&daemon, &["--agent", "echo", "-d", "another", "hello"]);
+    let row = |id: &str| -> Vec<String> {
+        let text = daemon.run(&["list"]).success().stdout_text();
+        let line = text.lines().find(|line| line.starts_with(&id[..8])).expect("a line").to_owned();
+        line.split('\t').map(str::to_owned).collect()
+    };
+    assert_eq!(
+        (row(&id)[0].as_str(), row(&id)[1].as_str(), row(&id)[4].as_str()),
+        (&id[..8], "completed", "what for")
+    );
+    for count in ["once", "2 times"] {
+        daemon.run(&["resume", &id, "next prompt"]).success();
+        daemon.run(&["block", &id]).success();
+        assert_eq!(row(&id)[0], format!("{} (resumed)", &id[..8]));
+        let page = daemon.run(&["status", &id]).success().stdout_text();
+        let line = |name: &str| page.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        assert!(line("resumed:").ends_with(count), "{page}");
+        assert!(line("prompt:").ends_with("next prompt") && line("status:").ends_with("completed"), "{page}");
+        assert!(line("agent:").contains("mem, its session s"), "{page}");
+        assert!(line("stderr file:").contains(&id) && line("tools:").ends_with("none called"), "{page}");
+    }
+    assert_eq!(row(&other)[0], other[..8], "the mark is of the one only");
+    let ids = daemon.run(&["list", "-q"]).success().stdout_text();
+    assert_eq!(ids, format!("{other}\n{id}\n"), "no mark where programs read");
+}
+
+#[test]
+fn r25_block_after_a_resume_waits_for_its_answer() {
+    let daemon = daemon();
+    let mut gate = Gate::new(daemon.home(), "gate");
+    let id = answered(&daemon, &["--agent", "mem", "-d", "x", "one"]);
+    let resumed: TaskResult = daemon.run(&["--json", "resume", &id, "wait"]).success().json();
+    assert_eq!((resumed.task.status, resumed.task.resume_count), (Status::Resumed, 1));
+    let blocked = daemon.run(&["--json", "block", "--timeout", "1ms", &id]).expect_code(75);
+    assert!(blocked.json::<BlockResult>().timed_out);
+    let mut block = daemon.bgctl(&["block", "--exit-code", &id]);
+    let mut child = block.stdout(Stdio::null()).spawn().unwrap();
+    gate.open();
+    assert!(child.wait().unwrap().success(), "an agent's task has no code of its own: 0 if it completed");
+    let result: ResultResult = daemon.run(&["--json", "output", "--result", &id]).success().json();
+    assert_eq!(result.result, "one;wait;");
+    let bad = submitted(&daemon, &["--agent", "mem", "-d", "x", "wait"]).to_string();
+    daemon.run(&["cancel", &bad]).success();
+    daemon.run(&["block", "--exit-code", &bad]).expect_code(1);
+    daemon.run(&["block", &bad, &id]).expect_code(1);
+}
+
+#[test]
+fn what_the_submitter_gives_reaches_the_agent() {
+    let daemon =
+        TestDaemon::builder().config(shell_agent("x", "pwd; printenv VARIABLE BGD_SOCKET", "")).start();
+    let folder = daemon.home().join("sub");
+    fs::create_dir(&folder).unwrap();
+    let args = [
+        "--agent",
+        "x",
+        "--cwd",
+        "sub",
+        "--env",
+        "VARIABLE=a b",
+        "--tag",
+        "t",
+        "--session",
+        "s",
+        "-d",
+        "x",
+        "hi",
+    ];
+    let id = answered(&daemon, &args);
+    let wanted = format!("{}\na b\n{}", folder.display(), daemon.socket().display());
+    assert_eq!(result(&daemon, &id), wanted);
+    let task = daemon.task(id.parse().unwrap());
+    assert_eq!((task.session.as_deref(), task.tags.len()), (Some("s"), 1));
+    let again: Vec<String> = (0..2)
+        .map(|_| submitted(&daemon, &["--agent", "x", "-d", "x", "--key", "k", "hi"]).to_string())
+        .collect();
+    assert_eq!(again[0], again[1], "a key makes a submit repeatable");
+    daemon.run(&["block", &again[0]]).expect_code(1);
+}

@@ -1,0 +1,114 @@
+//! codex-acp as an agent: the real program, started by the daemon, with a model on loopback that does as it
+//! is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::task::Status;
+use bgd_tests::agents::Permission;
+use bgd_tests::real::Real;
+use bgd_tests::real::cases::{self, Shell};
+
+fn codex() -> Real {
+    Real::codex(Permission::Allow, "deny")
+}
+
+/// The files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
+    let real = codex();
+    cases::text_streams(&real);
+    cases::a_conversation_goes_on(&real);
+}
+
+#[test]
+fn r35_a_deleted_session_leaves_the_task_completed() {
+    let real = codex();
+    let id = real.turn("SAY it once");
+    real.process(id).kill();
+    let session = real.session(id);
+    let rollouts = files(&real.daemon.home().join(".codex/sessions"));
+    let mine = rollouts.iter().find(|path| path.to_string_lossy().contains(&session));
+    fs::remove_file(mine.expect("the session has a file")).unwrap();
+    cases::an_expired_session_leaves_the_task_as_it_was(&real, id);
+}
+
+#[test]
+fn r36_a_resume_that_was_accepted_may_fail() {
+    cases::a_resume_that_was_accepted_may_fail(&codex());
+}
+
+#[test]
+fn errors_of_the_model_are_told() {
+    let real = codex();
+    for (status, reason) in [
+        (400, "the model answers with 400"),
+        (401, "401 Unauthorized: the model answers with 401"),
+        (500, "high demand"),
+    ] {
+        cases::an_error_of_the_model_has_its_reason(&real, status, reason);
+    }
+    let why = real.failed(real.submit("CUT half"));
+    assert!(why.contains("max_output_tokens"), "{why}");
+}
+
+#[test]
+fn r05_a_turn_is_cancelled_with_all_that_it_has_started() {
+    let real = codex();
+    cases::a_held_turn_is_cancelled(&real);
+    cases::a_turn_is_cancelled_with_its_command(&real, &Shell::CODEX);
+}
+
+#[test]
+fn a_neighbour_of_a_cancelled_turn_goes_on_and_nothing_is_left_after_it() {
+    let real = codex();
+    let neighbour = real.submit_until_asked("HOLD neighbour");
+    let (id, command) = cases::with_a_command(&real, &Shell::CODEX);
+    let process = real.process(id);
+    assert_eq!(real.process(neighbour).pid(), process.pid());
+    // codex lets the command go on, and it could be anybody's.
+    cases::is_cancelled(&real, id);
+    assert_eq!(real.daemon.task(neighbour).status, Status::Running);
+    let fresh = real.turn("SAY elsewhere");
+    assert_ne!(real.process(fresh).pid(), process.pid(), "no new turn comes into it");
+    real.model.release("neighbour");
+    real.completed(neighbour);
+    assert_eq!(real.answer(neighbour), "answer to: HOLD neighbour");
+    process.gone();
+    command.gone();
+}
+
+#[test]
+fn what_it_asks_is_denied_allowed_or_passed_on() {
+    let real = Real::start(|place| {
+        let entry = place.codex(Permission::Ask);
+        ["ask", "allow", "deny"].map(|name| entry.clone().named(name).with("permissions", name)).to_vec()
+    });
+    cases::a_question_is_answered(&real, &Shell::CODEX_OUTSIDE);
+    let order = Shell::CODEX_OUTSIDE.order("echo $((6 * 7)) | tee made");
+    let why = real.failed(real.submit_to("deny", &[], &order));
+    assert!(why.contains("a permission was denied"), "{why}");
+    assert!(!real.daemon.home().join("made").exists());
+    let id = real.submit(&order).to_string();
+    real.daemon.run(&["answer", &id, "--wait"]).success();
+    real.daemon.run(&["answer", &id, "deny"]).success();
+    let why = real.failed(id.parse().unwrap());
+    assert!(why.contains("a permission was denied"), "{why}");
+    assert!(!real.daemon.home().join("made").exists());
+    let id = real.submit_to("allow", &[], &order);
+    real.completed(id);
+    assert!(real.answer(id).contains("42"));
+    assert_eq!(fs::read_to_string(real.daemon.home().join("made")).unwrap(), "42\n");
+}
+
+#[test]
+fn r11_ten_sessions_share_a_process_and_end_with_the_daemon() {
+    let real = Real::start(|place| vec![place.codex(Permission::Allow).with("max_sessions", 10)]);
+    let [one, ten] = cases::ten_sessions_share_a_process(real);
+    println!("codex-acp: {one} kB with one session, {ten} kB with ten");
+}

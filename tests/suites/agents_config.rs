@@ -1,0 +1,342 @@
+//! What the configuration says of agents: mistakes are told with key and reason and change nothing, a
+//! reload tells what it took over, and the program is looked for where the submitter would find it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::agent::{AgentInfo, AgentListParams, AgentProtocol, Permissions};
+use bgd_shared::client::ClientError;
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::request::{AgentList, DaemonReload, NoParams, ReloadResult, SubmitParams, TaskSubmit};
+use bgd_shared::task::Status;
+use bgd_shared::text::{Env, OsText};
+use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
+use bgd_tests::{Process, TestDaemon};
+
+/// Lines of `[agents.x]` that are wrong, with what the error must name.
+const WRONG: &[(&str, &[&str])] = &[
+    ("protocol = \"smoke\"", &["smoke", "acp", "opencode", "template"]),
+    ("protocol = 3", &["protocol", "wanted string"]),
+    ("protocol = \"template\"", &["`agents.x.command`", "is missing"]),
+    ("command = []", &["`agents.x.command`", "is missing"]),
+    ("command = [\"\"]", &["`agents.x.command`", "is missing"]),
+    ("command = \"sh -c x\"", &["command", "invalid type"]),
+    ("command = [\"./a\"]", &["`agents.x.command`", "./a", "absolute"]),
+    ("command = [\"~/a\"]", &["`agents.x.command`", "~/a", "absolute"]),
+    ("command = [\"a\\u0000b\"]", &["`agents.x.command`", "NUL"]),
+    ("command = [\"a\", 3]", &["command", "invalid type"]),
+    (
+        "protocol = \"template\"\ncommand = [\"a\", \"{session}\"]",
+        &["`agents.x.command`", "{session}", "`resume`"],
+    ),
+    ("command = [\"a\"]\nresume = [\"a\", \"{session}\"]", &["`agents.x.resume`", "template"]),
+    (
+        "protocol = \"template\"\ncommand = [\"a\"]\nsession = \"/id\"\nresume = [\"a\", \"{prompt}\"]",
+        &["`agents.x.resume`", "{session}"],
+    ),
+    (
+        "protocol = \"template\"\ncommand = [\"a\", \"{prompt}\"]\nsession = \"/id\"\nresume = [\"a\", \"{session}\"]",
+        &["`agents.x.resume`", "{prompt}"],
+    ),
+    (
+        "protocol = \"template\"\ncommand = [\"a\"]\nresume = [\"a\", \"{session}\"]",
+        &["`agents.x.resume`", "needs `session`"],
+    ),
+    (
+        "protocol = \"template\"\ncommand = [\"a\"]\nresume = [\"a\\u0000\", \"{session}\"]",
+        &["`agents.x.resume`", "NUL"],
+    ),
+    ("command = [\"a\"]\nsession = \"/id\"", &["`agents.x.session`", "template"]),
+    ("command = [\"a\"]\nresult = \"/id\"", &["`agents.x.result`", "template"]),
+    ("protocol = \"template\"\ncommand = [\"a\"]\nsession = \"id\"", &["`agents.x.session`", "JSON pointer"]),
+    ("protocol = \"template\"\ncommand = [\"a\"]\nresult = \"\"", &["`agents.x.result`", "JSON pointer"]),
+    ("url = \"http://127.0.0.1:1\"", &["`agents.x.url`", "opencode"]),
+    ("url = 3", &["url", "invalid type"]),
+    ("command = [\"a\"]\nenv = { A = 3 }", &["env", "invalid type"]),
+    ("command = [\"a\"]\nenv = { \"A=B\" = \"c\" }", &["`agents.x.env`", "A=B", "name of a variable"]),
+    ("command = [\"a\"]\nenv = { \"\" = \"c\" }", &["`agents.x.env`", "name of a variable"]),
+    ("command = [\"a\"]\nenv = { A = \"b\\u0000\" }", &["`agents.x.env`", "A", "NUL"]),
+    ("command = [\"a\"]\npermissions = \"maybe\"", &["maybe", "deny", "allow", "ask"]),
+    ("command = [\"a\"]\nmax_sessions = 0", &["`agents.x.max_sessions`", "1 to 1000"]),
+    ("command = [\"a\"]\nmax_sessions = 1001", &["`agents.x.max_sessions`", "1 to 1000"]),
+    ("command = [\"a\"]\nmax_sessions = -1", &["max_sessions"]),
+    ("command = [\"a\"]\nkeep_warm = 5", &["keep_warm", "invalid type"]),
+    ("command = [\"a\"]\nkeep_warm = \"soon\"", &["keep_warm", "no time such as"]),
+    ("command = [\"a\"]\nstalled_after = \"0s\"", &["`agents.x.stalled_after`", "is 0"]),
+    ("command = [\"a\"]\nstart_timeout = \"0ms\"", &["`agents.x.start_timeout`", "is 0"]),
+    ("command = [\"a\"]\nask_timeout = \"0s\"", &["`agents.x.ask_timeout`", "is 0"]),
+    ("command = [\"a\"]\nask_timeout = \"200 years\"", &["ask_timeout", "100 years"]),
+    ("command = [\"a\"]\ncomand = [\"a\"]", &["`agents.x.comand`", "did you mean `agents.x.command`"]),
+    (
+        "command = [\"a\"]\npermission = \"ask\"",
+        &["`agents.x.permission`", "did you mean `agents.x.permissions`"],
+    ),
+    ("command = [\"a\"]\ntimeout = \"5s\"", &["unknown key `agents.x.timeout`"]),
+];
+
+/// Whole files that are wrong, with what the error must name.
+const WRONG_FILES: &[(&str, &[&str])] = &[
+    ("default_agent = \"nobody\"", &["`default_agent`", "nobody", "claude, codex"]),
+    ("default_agent = 3", &["default_agent", "invalid type"]),
+    ("default_agnet = \"codex\"", &["did you mean `default_agent`"]),
+    ("[agent.x]\ncommand = [\"a\"]", &["unknown key `agent`", "did you mean `agents`"]),
+    ("[agents.\"two words\"]\ncommand = [\"a\"]", &["agents.two words", "no name for an agent"]),
+    ("[agents.\"\"]\ncommand = [\"a\"]", &["no name for an agent", "1 to 64 bytes"]),
+    ("[agents.\"tab\\there\"]\ncommand = [\"a\"]", &["no name for an agent"]),
+    (
+        "[agents.nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn]\ncommand = [\"a\"]",
+        &["no name for an agent", "64 bytes"],
+    ),
+    ("agents = 3", &["agents", "invalid type"]),
+    ("[agents]\nx = 3", &["invalid type"]),
+];
+
+fn wrong_files() -> Vec<(String, &'static [&'static str])> {
+    let tables = WRONG.iter().map(|(lines, parts)| (format!("[agents.x]\n{lines}\n"), *parts));
+    tables.chain(WRONG_FILES.iter().map(|(file, parts)| ((*file).to_owned(), *parts))).collect()
+}
+
+#[track_caller]
+fn names(told: &str, file: &Path, parts: &[&str]) {
+    for part in parts.iter().copied().chain(file.to_str()) {
+        assert!(told.contains(part), "{part:?} is not named in: {told}");
+    }
+}
+
+#[test]
+fn a_daemon_does_not_start_with_a_mistake_about_agents() {
+    let home = TestDaemon::home_only();
+    for (file, parts) in wrong_files() {
+        home.write_config(&file);
+        let outcome = home.run(&["daemon", "start"]).expect_code(78);
+        names(&outcome.stderr, &home.config_path(), parts);
+    }
+    // They have said why before they end.
+    home.processes().iter().for_each(Process::gone);
+}
+
+fn reload(daemon: &TestDaemon) -> Result<ReloadResult, RpcError> {
+    match daemon.client().call::<DaemonReload>(&NoParams {}) {
+        Ok(result) => Ok(result),
+        Err(ClientError::Rpc(error)) => Err(error),
+        Err(error) => panic!("daemon.reload: {error}"),
+    }
+}
+
+fn infos(daemon: &TestDaemon, env: Option<Env>) -> Vec<AgentInfo> {
+    let params = AgentListParams { env, ..AgentListParams::default() };
+    daemon.client().call::<AgentList>(&params).expect("agent.list").agents
+}
+
+fn info(daemon: &TestDaemon, name: &str) -> Option<AgentInfo> {
+    infos(daemon, None).into_iter().find(|info| info.name == name)
+}
+
+#[test]
+fn a_reload_of_a_mistake_changes_nothing() {
+    let daemon = TestDaemon::builder().config(shell_agent("x", "echo \"$1\"", "")).start();
+    let before = infos(&daemon, None);
+    for (file, parts) in wrong_files() {
+        daemon.write_config(&file);
+        let error = reload(&daemon).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConfigInvalid, "{file}: {error}");
+        names(&error.message, &daemon.config_path(), parts);
+    }
+    assert_eq!(infos(&daemon, None), before);
+    let told = daemon.run(&["daemon", "reload"]).expect_code(78).stderr;
+    assert!(told.contains("stays so"), "{told}");
+    let id = daemon.tell("x", "still here");
+    daemon.block(&[id]);
+    assert_eq!(daemon.result(id), "still here");
+}
+
+#[test]
+fn a_reload_tells_which_keys_of_agents_changed() {
+    let daemon = TestDaemon::start();
+    for (file, changed) in [
+        ("[agents.x]\ncommand = [\"a\"]\n", &["agents.x.command"][..]),
+        ("[agents.x]\ncommand = [\"a\"]\n", &[]),
+        ("[agents.x]\ncommand = [\"b\"]\nenv = { A = \"1\" }\n", &["agents.x.command", "agents.x.env.A"]),
+        (
+            "default_agent = \"x\"\n[agents.x]\ncommand = [\"b\"]\npermissions = \"ask\"\n",
+            &["agents.x.env.A", "agents.x.permissions", "default_agent"],
+        ),
+        (
+            "[agents.y]\ncommand = [\"b\"]\n",
+            &["agents.x.command", "agents.x.permissions", "agents.y.command", "default_agent"],
+        ),
+        ("", &["agents.y.command"]),
+    ] {
+        daemon.write_config(file);
+        let result = reload(&daemon).unwrap();
+        let mut told = result.changed;
+        told.sort();
+        assert_eq!((told.as_slice(), result.needs_restart.len()), (&owned(changed)[..], 0), "{file}");
+    }
+    daemon.write_config("[agents.x]\ncommand = [\"a\"]\n");
+    let told = daemon.run(&["daemon", "reload"]).success().stdout_text();
+    assert!(told.contains("agents.x.command"), "{told}");
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn agents_come_and_go_with_a_reload() {
+    let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; {REMEMBER}");
+    let with = format!("max_concurrent_tasks = 1\n{}", remembering_agent("x", &line));
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n").start();
+    let mut gate = Gate::new(daemon.home(), "gate");
+    assert_eq!(info(&daemon, "x"), None);
+    daemon.write_config(&with);
+    reload(&daemon).unwrap();
+    assert!(info(&daemon, "x").is_some_and(|info| info.configured && info.available));
+    let done = daemon.tell("x", "one");
+    daemon.block(&[done]);
+    let running = daemon.tell("x", "wait");
+    let queued = daemon.tell("x", "too late");
+    daemon.write_config("max_concurrent_tasks = 1\n");
+    reload(&daemon).unwrap();
+    assert_eq!(info(&daemon, "x"), None);
+    gate.open();
+    assert_eq!(daemon.block(&[running])[0].status, Status::Completed, "what runs is not touched");
+    assert_eq!(daemon.result(running), "wait;");
+    let failed = daemon.block(&[queued]).remove(0);
+    let error = failed.error.unwrap_or_default();
+    assert_eq!(failed.status, Status::Failed);
+    assert!(error.contains("there is no agent \"x\"") && error.contains("claude, codex"), "{error}");
+    let refused = daemon.try_resume(done, "two").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::UnknownAgent, "{refused}");
+    assert!(
+        refused.message.contains("no agent \"x\"") && refused.message.contains(&done.to_string()),
+        "{refused}"
+    );
+    assert!(refused.data.hint.unwrap_or_default().contains("[agents.x]"));
+    let task = daemon.task(done);
+    assert_eq!((task.status, task.resume_count), (Status::Completed, 0));
+    assert_eq!(daemon.result(done), "one;");
+    daemon.write_config(&with);
+    reload(&daemon).unwrap();
+    daemon.resume(done, "two");
+    assert_eq!(daemon.block(&[done])[0].status, Status::Completed);
+    assert_eq!(daemon.result(done), "one;two;", "with the agent the conversation is back");
+}
+
+#[test]
+fn a_queued_prompt_is_given_to_the_agent_as_it_is_then() {
+    let agent = |word: &str| {
+        let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; echo {word}");
+        format!("max_concurrent_tasks = 1\n{}", shell_agent("x", &line, ""))
+    };
+    let daemon = TestDaemon::builder().config(agent("old")).start();
+    let mut gate = Gate::new(daemon.home(), "gate");
+    let [running, queued] = ["wait", "go"].map(|prompt| daemon.tell("x", prompt));
+    daemon.write_config(&agent("new"));
+    reload(&daemon).unwrap();
+    gate.open();
+    daemon.block(&[running, queued]);
+    assert_eq!((daemon.result(running), daemon.result(queued)), ("old".to_owned(), "new".to_owned()));
+}
+
+#[test]
+fn some_agents_are_known_without_a_word_in_the_configuration() {
+    let daemon = TestDaemon::start();
+    let empty: Env = [("PATH".into(), OsText::from("/nowhere"))].into_iter().collect();
+    let known = infos(&daemon, Some(empty));
+    let names: Vec<&str> = known.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(names, ["claude", "codex", "copilot", "gemini", "goose", "opencode"]);
+    for info in &known {
+        assert_eq!(
+            (info.protocol, info.permissions),
+            (AgentProtocol::Acp, Permissions::Deny),
+            "{}",
+            info.name
+        );
+        assert!(!info.configured && !info.default && !info.available && info.program.is_none());
+        assert!(info.install.is_some(), "{}", info.name);
+    }
+    // A part of what is known can be overridden; with another command nobody knows how it is installed.
+    daemon.write_config("default_agent = \"codex\"\n[agents.codex]\npermissions = \"ask\"\n[agents.goose]\ncommand = [\"no-goose\"]\n");
+    reload(&daemon).unwrap();
+    let codex = info(&daemon, "codex").unwrap();
+    assert!(codex.configured && codex.default && codex.permissions == Permissions::Ask);
+    assert_eq!(codex.command, [OsText::from("codex-acp")]);
+    let goose = info(&daemon, "goose").unwrap();
+    assert_eq!((goose.available, goose.install), (false, None));
+}
+
+/// A program in a folder of its own in the home.
+fn program(daemon: &TestDaemon, folder: &str, text: &str) -> PathBuf {
+    let folder = daemon.home().join(folder);
+    fs::create_dir(&folder).unwrap();
+    let file = folder.join("some-agent");
+    fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+fn with_path(params: SubmitParams, folder: &Path) -> SubmitParams {
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let others = params.env.unwrap().0.into_iter().filter(|(name, _)| &**name != "PATH");
+    let env = others.chain([("PATH".into(), OsText::from(path.as_str()))]).collect();
+    SubmitParams { env: Some(env), ..params }
+}
+
+#[test]
+fn the_path_of_the_submitter_decides() {
+    let daemon = TestDaemon::builder()
+        .config("[agents.x]\nprotocol = \"template\"\ncommand = [\"some-agent\", \"{prompt}\"]\n")
+        .start();
+    let folders = [program(&daemon, "a", "echo \"a: $1\""), program(&daemon, "b", "echo \"b: $1\"")];
+    let refused = daemon.client().call::<TaskSubmit>(&daemon.prompt_for("x", "go")).unwrap_err();
+    assert_eq!(refused.kind(), Some(ErrorKind::AgentUnavailable), "{refused}");
+    assert!(refused.to_string().contains("some-agent") && refused.to_string().contains("PATH"), "{refused}");
+    assert_eq!(daemon.status().summary.total(), 0, "nothing was submitted");
+    for (folder, wanted) in folders.iter().zip(["a: go", "b: go"]) {
+        let params = with_path(daemon.prompt_for("x", "go"), folder);
+        let found = infos(&daemon, params.env.clone()).into_iter().find(|info| info.name == "x").unwrap();
+        let file = folder.join("some-agent");
+        assert_eq!(found.program, Some(OsText::from(file.into_os_string())));
+        let id = daemon.submit_with(&params).id;
+        daemon.block(&[id]);
+        assert_eq!(daemon.result(id), wanted);
+    }
+    // The configuration of the agent can have a PATH of its own.
+    let path = format!("env = {{ PATH = \"{}:/usr/bin:/bin\" }}", folders[1].display());
+    daemon.write_config(&format!(
+        "[agents.x]\nprotocol = \"template\"\ncommand = [\"some-agent\", \"{{prompt}}\"]\n{path}\n"
+    ));
+    reload(&daemon).unwrap();
+    let id = daemon.tell("x", "go");
+    daemon.block(&[id]);
+    assert_eq!(daemon.result(id), "b: go");
+}
+
+#[test]
+fn a_program_that_is_gone_when_it_is_needed_is_told() {
+    let text = "printf '{\"session_id\":\"s1\",\"result\":\"%s\"}' \"$1\"";
+    let daemon = TestDaemon::home_only();
+    let file = program(&daemon, "a", text).join("some-agent");
+    let name = file.to_str().unwrap();
+    let words = |last: &str| format!("[{name:?}, \"{{prompt}}\"{last}]");
+    daemon.write_config(&format!(
+        "[agents.x]\nprotocol = \"template\"\ncommand = {}\nresume = {}\nsession = \"/session_id\"\nresult = \"/result\"\n",
+        words(""),
+        words(", \"{session}\"")
+    ));
+    daemon.run(&["daemon", "start"]).success();
+    let id = daemon.tell("x", "one");
+    daemon.block(&[id]);
+    fs::remove_file(&file).unwrap();
+    let refused = daemon.try_resume(id, "two").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::AgentUnavailable, "{refused}");
+    assert!(refused.message.contains(name), "{refused}");
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.resume_count), (Status::Completed, 0));
+    assert_eq!(daemon.result(id), "one");
+    let refused = daemon.client().call::<TaskSubmit>(&daemon.prompt_for("x", "three")).unwrap_err();
+    assert_eq!(refused.kind(), Some(ErrorKind::AgentUnavailable), "{refused}");
+    assert!(refused.to_string().contains(name), "{refused}");
+}

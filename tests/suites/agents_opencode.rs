@@ -1,0 +1,117 @@
+//! opencode as an agent, over the Agent Client Protocol: the real program, started by the daemon, with a
+//! model on loopback that does as it is told.
+
+use bgd_shared::task::Status;
+use bgd_tests::agents::Permission;
+use bgd_tests::real::Real;
+use bgd_tests::real::cases::{self, Shell};
+
+fn opencode() -> Real {
+    Real::opencode(Permission::Allow, "deny")
+}
+
+#[test]
+fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
+    let real = opencode();
+    cases::text_streams(&real);
+    cases::a_conversation_goes_on(&real);
+}
+
+#[test]
+fn r35_a_deleted_session_leaves_the_task_completed() {
+    let real = opencode();
+    let id = real.turn("SAY it once");
+    // A running one has the session in its memory, too.
+    real.process(id).kill();
+    real.run_opencode(&["session", "delete", &real.session(id)]).success();
+    cases::an_expired_session_leaves_the_task_as_it_was(&real, id);
+}
+
+#[test]
+fn r36_a_resume_that_was_accepted_may_fail() {
+    cases::a_resume_that_was_accepted_may_fail(&opencode());
+}
+
+#[test]
+fn errors_of_the_model_are_told_and_endless_patience_has_an_end() {
+    let real = Real::start(|place| vec![place.opencode(Permission::Allow).with("stalled_after", "1s")]);
+    for status in [400, 401] {
+        cases::an_error_of_the_model_has_its_reason(
+            &real,
+            status,
+            &format!("the model answers with {status}"),
+        );
+    }
+    cases::endless_patience_has_an_end(&real);
+}
+
+#[test]
+fn r05_a_turn_is_cancelled_with_all_that_it_has_started() {
+    let real = opencode();
+    cases::a_held_turn_is_cancelled(&real);
+    cases::a_turn_is_cancelled_with_its_command(&real, &Shell::OPENCODE);
+}
+
+#[test]
+fn a_neighbour_of_a_cancelled_turn_goes_on() {
+    let real = opencode();
+    let neighbour = real.submit_until_asked("HOLD neighbour");
+    let (id, command) = cases::with_a_command(&real, &Shell::OPENCODE);
+    let process = real.process(id);
+    assert_eq!(real.process(neighbour).pid(), process.pid());
+    cases::is_cancelled(&real, id);
+    command.gone();
+    assert_eq!(real.daemon.task(neighbour).status, Status::Running);
+    assert!(process.is_alive());
+    real.model.release("neighbour");
+    real.completed(neighbour);
+    assert_eq!(real.answer(neighbour), "answer to: HOLD neighbour");
+    // A turn was cancelled in it, so it gets no new ones.
+    process.gone();
+}
+
+#[test]
+fn what_it_asks_is_denied_allowed_or_passed_on() {
+    let real = Real::start(|place| {
+        let entry = place.opencode(Permission::Ask);
+        // The others end when they have answered, so that there are two of them at most.
+        [("ask", "1h"), ("allow", "0s"), ("deny", "0s")]
+            .map(|(name, warm)| entry.clone().named(name).with("permissions", name).with("keep_warm", warm))
+            .to_vec()
+    });
+    cases::a_question_is_answered(&real, &Shell::OPENCODE);
+    let order = Shell::OPENCODE.order("echo $((6 * 7)) | tee made");
+    let ids = ["deny", "allow"].map(|agent| {
+        let id = real.submit_to(agent, &[], &order);
+        real.completed(id);
+        assert_eq!(real.daemon.home().join("made").exists(), agent == "allow");
+        id
+    });
+    assert_eq!(real.answer(ids[0]), "", "it gives the word back");
+    assert_eq!(real.answer(ids[1]), "the tool said: 42");
+    let id = real.submit(&order).to_string();
+    real.daemon.run(&["answer", &id, "--wait"]).success();
+    real.daemon.run(&["answer", &id, "deny"]).success();
+    real.completed(id.parse().unwrap());
+    assert_eq!(real.model.turns().len(), 6, "no step comes after a denial");
+}
+
+#[test]
+fn r11_ten_sessions_share_a_process_and_end_with_the_daemon() {
+    let real = Real::start(|place| vec![place.opencode(Permission::Allow).with("max_sessions", 10)]);
+    let [one, ten] = cases::ten_sessions_share_a_process(real);
+    println!("opencode acp: {one} kB with one session, {ten} kB with ten");
+}
+
+#[test]
+fn a_check_tells_what_it_is() {
+    let real = Real::start(|place| vec![place.opencode(Permission::Allow), place.codex(Permission::Allow)]);
+    let told = real.daemon.run(&["agents", "--check", "opencode", "codex"]).success().stdout_text();
+    let rows: Vec<Vec<&str>> = told.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(rows.len(), 2, "{told}");
+    for (row, (name, version)) in rows.iter().zip([("opencode", "1.18.33"), ("codex", "0.16.0")]) {
+        assert_eq!((row[0], row[1], row[3], row[4]), (name, "acp", version, "resume"), "{told}");
+    }
+    real.nothing_left();
+    assert!(real.model.requests().is_empty(), "no prompt is sent");
+}

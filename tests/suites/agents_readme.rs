@@ -1,0 +1,41 @@
+//! What the README tells a user of agents to type, typed: with the real opencode, and a model on loopback.
+
+use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::real::Real;
+
+#[test]
+fn the_commands_of_the_readme_do_what_it_says() {
+    let readme = docs::read("README.md");
+    let shell = code_blocks(&readme, "Agents", "sh");
+    let [talk, answer] = shell[..] else {
+        panic!("other blocks than these are to be run as well: {shell:#?}")
+    };
+    let settings = code_blocks(&readme, "Agents", "toml");
+    let real = Real::installed();
+
+    let told = real.shell(talk).success().stdout_text();
+    let (first, second) =
+        ("answer to: Where does this program start? One sentence.", "answer to: And where does it end?");
+    assert_eq!(told.matches(first).count(), 2, "as it comes, and as the result: {told}");
+    assert_eq!(told.matches(second).count(), 1, "{told}");
+    let ready = |line: &str| line.starts_with("opencode\tacp\tready\t");
+    assert!(told.lines().any(ready), "{told}");
+    assert!(told.contains("(resumed)") && told.contains("find the entry"), "{told}");
+
+    real.daemon.write_config(&settings.concat());
+    real.daemon.run(&["daemon", "reload"]).success();
+    let told = real.shell("bgctl agents --check opencode opencode-server").success().stdout_text();
+    assert_eq!(told.matches("1.18.33\tresume").count(), 2, "{told}");
+    let build = real.daemon.home().join("build");
+    std::fs::create_dir(&build).unwrap();
+    let told = real.shell(&format!("{answer}\nbgctl block \"$id\" --timeout none")).success().stdout_text();
+    assert!(told.contains("rm -rf build"), "{told}");
+    assert!(build.exists(), "it was denied");
+    let told = real.shell(&answer.replace(" deny ", " allow ")).success().stdout_text();
+    assert!(told.contains("rm -rf build"), "{told}");
+    let ids = real.daemon.run(&["list", "-q"]).success().stdout_text();
+    real.daemon
+        .run(&[&["block", "--timeout", "none"], &ids.lines().collect::<Vec<_>>()[..]].concat())
+        .success();
+    assert!(!build.exists(), "it was allowed");
+}

@@ -1,0 +1,261 @@
+//! opencode as an agent, over the HTTP of its own server: the real program, started by the daemon or there
+//! already, with a model on loopback that does as it is told; and events that get lost on the way.
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bgd_tests::agents::Permission;
+use bgd_tests::proxy::{Accident, Fate, Proxy};
+use bgd_tests::real::cases::{self, Shell};
+use bgd_tests::real::{Real, Served};
+use serde_json::json;
+
+fn server() -> Real {
+    Real::opencode_server(Permission::Allow, "deny")
+}
+
+#[test]
+fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
+    let real = server();
+    let told = real.daemon.run(&["agents", "--check", "server"]).success().stdout_text();
+    let row: Vec<&str> = told.trim_end().split('\t').collect();
+    assert_eq!((row[0], row[1], row[3], row[4]), ("server", "opencode", "1.18.33", "resume"), "{told}");
+    cases::text_streams(&real);
+    cases::a_conversation_goes_on(&real);
+}
+
+#[test]
+fn r36_a_resume_that_was_accepted_may_fail() {
+    cases::a_resume_that_was_accepted_may_fail(&server());
+}
+
+#[test]
+fn errors_of_the_model_are_told_and_endless_patience_has_an_end() {
+    let real =
+        Real::start(|place| vec![place.opencode_server(Permission::Allow).with("stalled_after", "1s")]);
+    for status in [400, 401] {
+        let reason = format!("the model answers with {status}");
+        cases::an_error_of_the_model_has_its_reason(&real, status, &reason);
+    }
+    let why = real.failed(real.submit("CUT half"));
+    assert!(why.contains("limit of length"), "{why}");
+    cases::endless_patience_has_an_end(&real);
+}
+
+#[test]
+fn r05_a_turn_is_cancelled_with_all_that_it_has_started() {
+    let real = server();
+    cases::a_held_turn_is_cancelled(&real);
+    cases::a_turn_is_cancelled_with_its_command(&real, &Shell::OPENCODE);
+}
+
+#[test]
+fn what_it_asks_is_denied_allowed_or_passed_on() {
+    let real = Real::start(|place| {
+        let entry = place.opencode_server(Permission::Ask);
+        // The others end when they have answered, so that there are two of them at most.
+        [("ask", "1h"), ("allow", "0s"), ("deny", "0s")]
+            .map(|(name, warm)| entry.clone().named(name).with("permissions", name).with("keep_warm", warm))
+            .to_vec()
+    });
+    cases::a_question_is_answered(&real, &Shell::OPENCODE);
+    let order = Shell::OPENCODE.order("echo $((6 * 7)) | tee made");
+    let ids = ["deny", "allow"].map(|agent| {
+        let id = real.submit_to(agent, &[], &order);
+        real.completed(id);
+        assert_eq!(real.daemon.home().join("made").exists(), agent == "allow");
+        id
+    });
+    assert_eq!(real.answer(ids[1]), "the tool said: 42");
+    let id = real.submit(&order).to_string();
+    real.daemon.run(&["answer", &id, "--wait"]).success();
+    real.daemon.run(&["answer", &id, "deny"]).success();
+    real.completed(id.parse().unwrap());
+}
+
+#[test]
+fn r11_ten_sessions_share_a_process_and_end_with_the_daemon() {
+    let real = Real::start(|place| vec![place.opencode_server(Permission::Allow).with("max_sessions", 10)]);
+    let [one, ten] = cases::ten_sessions_share_a_process(real);
+    println!("opencode serve: {one} kB with one session, {ten} kB with ten");
+}
+
+/// A daemon that is told the address of a server, which has no proxy before it.
+fn at_a_server() -> (Real, Served) {
+    let mut real = Real::home();
+    let served = Served::start(&real);
+    real.launch(|place| vec![place.opencode_server(Permission::Allow).at(&served.url())]);
+    (real, served)
+}
+
+#[test]
+fn r35_a_session_that_was_deleted_on_the_server_leaves_the_task_completed() {
+    let (real, served) = at_a_server();
+    let id = real.turn("SAY it once");
+    assert_eq!(served.send(&real, "DELETE", &format!("/session/{}", real.session(id))).json(), true);
+    cases::an_expired_session_leaves_the_task_as_it_was(&real, id);
+    // A server that is not the daemon's lives on when a turn is cancelled, and when the daemon ends.
+    let (id, command) = cases::with_a_command(&real, &Shell::OPENCODE);
+    cases::is_cancelled(&real, id);
+    command.gone();
+    let id = real.turn("SAY still here");
+    assert_eq!(served.prompts(&real, &real.session(id)), 1);
+}
+
+#[test]
+fn a_turn_ends_with_its_server_and_its_conversation_goes_on_in_the_next_one() {
+    let (real, mut served) = at_a_server();
+    let id = real.turn("one");
+    let held = real.submit_until_asked("HOLD till death");
+    served.kill();
+    let why = real.failed(held);
+    assert!(why.contains("server"), "{why}");
+    assert_eq!(real.daemon.task(id).status, Status::Completed);
+    let refused = real.daemon.run(&["resume", &id.to_string(), "SAY nobody is there"]).expect_code(69).stderr;
+    assert!(refused.contains("server"), "{refused}");
+    assert_eq!(real.daemon.task(id).status, Status::Completed, "it can be tried again");
+
+    let served = Served::start_at(&real, served.address());
+    assert_eq!(real.follow_up(id, "SAY second"), "second");
+    assert_eq!(real.history(id), ["one", "SAY second"]);
+    assert_eq!(served.prompts(&real, &real.session(id)), 2);
+}
+
+#[test]
+fn a_turn_that_a_restart_has_swallowed_has_failed() {
+    let (real, mut served) = at_a_server();
+    let held = real.submit_until_asked("HOLD till death");
+    served.kill();
+    let served = Served::start_at(&real, served.address());
+    let why = real.failed(held);
+    assert!(!why.is_empty());
+    let id = real.turn("SAY all is well");
+    assert_eq!(served.prompts(&real, &real.session(id)), 1);
+}
+
+/// A daemon that has agents at one server, each with a proxy before it.
+fn behind_proxies<const COUNT: usize>(names: [&str; COUNT]) -> (Real, Served, [Proxy; COUNT]) {
+    let mut real = Real::home();
+    let served = Served::start(&real);
+    let proxies = names.map(|_| Proxy::start(served.address()));
+    real.launch(|place| {
+        let entry = place.opencode_server(Permission::Allow);
+        let pairs = names.iter().zip(&proxies);
+        pairs.map(|(name, proxy)| entry.clone().named(name).at(&proxy.url())).collect()
+    });
+    (real, served, proxies)
+}
+
+/// Whether this is an event that says that a session is idle.
+fn is_idle(event: &str) -> bool {
+    event.contains("session.idle") || event.contains("\"type\":\"idle\"")
+}
+
+#[track_caller]
+fn prompt(real: &Real, agent: &str, prompt: &str) -> TaskId {
+    real.submit_to(agent, &[], prompt)
+}
+
+#[test]
+fn r26_the_end_of_a_turn_is_found_without_its_event() {
+    let (real, _served, [lost, silent, refused]) = behind_proxies(["lost", "silent", "refused"]);
+    lost.streams(&[Fate::Pass, Fate::Refuse]);
+    lost.cut_before(is_idle);
+    silent.streams(&[Fate::Swallow]);
+    refused.streams(&[Fate::Refuse]);
+    let ids = ["lost", "silent", "refused"].map(|agent| prompt(&real, agent, &format!("SAY {agent}")));
+    for (id, text) in ids.iter().zip(["lost", "silent", "refused"]) {
+        real.completed(*id);
+        assert_eq!((real.answer(*id), real.output(*id)), (text.to_owned(), format!("{text}\n")));
+    }
+    assert_eq!((lost.log().begun, lost.log().ended), (1, 1), "its events ended before the idle one");
+    assert_eq!((silent.log().begun, silent.log().ended), (1, 0), "its events were awaited all the time");
+    assert_eq!(refused.log().begun, 0);
+    // A follow-up is found, too: R25.
+    assert_eq!(real.follow_up(ids[1], "SAY again"), "again");
+}
+
+#[test]
+fn r26_text_is_complete_wherever_the_events_break_off() {
+    let (real, _served, [proxy]) = behind_proxies(["server"]);
+    // They come again at once the first time, and never again the second time.
+    for (gate, next) in [("back", Fate::Pass), ("gone", Fate::Refuse)] {
+        let id = real.submit_until_asked(&format!("SLOW {gate} 4"));
+        real.model.release(gate);
+        real.wait_output(id, "chunk 1");
+        proxy.streams(&[next]);
+        proxy.cut_before(|event| event.contains("chunk 2 "));
+        let before = proxy.log();
+        real.model.release(gate);
+        proxy.wait_for(|log| log.ended > before.ended);
+        if next == Fate::Pass {
+            // So that the rest is told in events again, of which nobody can say where in the text they are.
+            proxy.wait_for(|log| log.begun > before.begun);
+        }
+        for _ in 3..=4 {
+            real.model.release(gate);
+        }
+        real.completed(id);
+        assert_eq!(real.answer(id), "chunk 1 chunk 2 chunk 3 chunk 4");
+        assert_eq!(real.output(id).trim_end(), "chunk 1 chunk 2 chunk 3 chunk 4");
+    }
+}
+
+#[test]
+fn r26_a_prompt_is_given_once_wherever_its_answer_and_the_events_are_lost() {
+    let (real, served, [events, answer]) = behind_proxies(["events", "answer"]);
+    events.next_request("/prompt_async", Accident::EventsEnd);
+    answer.next_request("/prompt_async", Accident::NoAnswer);
+    let ids = ["events", "answer"].map(|agent| prompt(&real, agent, &format!("SLOW {agent} 2")));
+    for (id, gate) in ids.into_iter().zip(["events", "answer"]) {
+        real.model.wait_for_turn(&format!("SLOW {gate} 2"));
+        for _ in 1..=2 {
+            real.model.release(gate);
+        }
+        real.completed(id);
+        assert_eq!(real.output(id).trim_end(), "chunk 1 chunk 2");
+        assert_eq!(served.prompts(&real, &real.session(id)), 1);
+        assert_eq!(real.model.turns_of(&real.session(id)).len(), 1);
+    }
+    assert_eq!(events.log().ended, 1);
+    let given =
+        |log: &bgd_tests::proxy::Log| log.requests.iter().filter(|it| it.contains("prompt_async")).count();
+    assert_eq!((given(&events.log()), given(&answer.log())), (1, 1));
+}
+
+#[test]
+fn r39_only_its_own_idleness_ends_a_turn() {
+    let (real, served, [proxy]) = behind_proxies(["server"]);
+    let held = real.submit("SLOW held 3");
+    real.model.wait_for_turn("SLOW held 3");
+    let session = real.session(held);
+    // Another session of the same server becomes idle, twice.
+    let other = real.turn("SAY other");
+    assert_eq!(real.follow_up(other, "SAY more"), "more");
+    real.model.release("held");
+    real.wait_output(held, "chunk 1");
+    // An idle event of an earlier run comes late, and says nothing about this one.
+    for _ in 0..2 {
+        let idle = json!({"id": "evt_late", "type": "session.idle", "properties": {"sessionID": session}});
+        let looks = proxy.log().requests.len();
+        proxy.inject(&json!({"directory": real.daemon.home(), "project": "global", "payload": idle}));
+        proxy.wait_for(|log| log.requests[looks..].iter().any(|request| request.contains("/message?")));
+    }
+    real.model.release("held");
+    real.wait_output(held, "chunk 1 chunk 2");
+    assert_eq!(real.daemon.task(held).status, Status::Running);
+    real.model.release("held");
+    real.completed(held);
+    assert_eq!(real.answer(held), "chunk 1 chunk 2 chunk 3");
+
+    // Somebody else aborts it, which is told by two idle events. The first comes before the message is over.
+    let id = real.turn("SAY before");
+    let session = real.session(id);
+    real.daemon.run(&["resume", &id.to_string(), "HOLD aborted"]).success();
+    real.model.wait_for_turn("HOLD aborted");
+    assert_eq!(served.send(&real, "POST", &format!("/session/{session}/abort")).json(), true);
+    let why = real.failed(id);
+    assert!(why.contains("cancelled"), "{why}");
+    // What comes of it meanwhile is no news for the tasks that have ended.
+    assert_eq!(real.daemon.task(held).status, Status::Completed);
+    assert_eq!(real.follow_up(held, "SAY after"), "after");
+}

@@ -1,0 +1,252 @@
+//! How the turn of a command line ends: cancelled, timed out, with the daemon, with children that outlive
+//! it, and with more output than is kept.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::OUTPUT_HEAD_BYTES;
+use bgd_shared::request::{CancelParams, Stream, SubmitParams, TaskCancel};
+use bgd_shared::task::{Status, Task};
+use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
+use bgd_tests::{Process, TestDaemon, wait};
+
+/// What no test waits for: whoever needs the grace to be over fails.
+const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"\n";
+
+fn daemon(config: impl Into<String>) -> TestDaemon {
+    TestDaemon::builder().config(config).start()
+}
+
+fn note(daemon: &TestDaemon, name: &str) -> PathBuf {
+    daemon.home().join(name)
+}
+
+/// The process whose number a program writes to this file, after this word.
+#[track_caller]
+fn noted(daemon: &TestDaemon, name: &str, word: &str) -> Process {
+    let line = wait::for_line(&note(daemon, name), word);
+    let pid = line.split_whitespace().last().and_then(|pid| pid.parse().ok()).expect("a number");
+    Process::open(pid).expect("it lives")
+}
+
+#[track_caller]
+fn ended(daemon: &TestDaemon, id: TaskId, status: Status) -> Task {
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!(task.status, status, "{task:?}");
+    task
+}
+
+fn cancel_with(daemon: &TestDaemon, id: TaskId, grace_ms: u64) -> Task {
+    let params = CancelParams { ids: vec![id.into()], grace_ms: Some(grace_ms), ..CancelParams::default() };
+    daemon.client().call::<TaskCancel>(&params).expect("task.cancel").tasks.remove(0)
+}
+
+#[test]
+fn r05_a_cancel_asks_the_program_to_end() {
+    let line = "trap 'echo asked; exit 0' TERM; echo pid $$ > \"$HOME/noted\"; while :; do read _ < \"$HOME/gate\"; done";
+    let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
+    let _gate = Gate::new(daemon.home(), "gate");
+    let id = daemon.tell("x", "go");
+    let process = noted(&daemon, "noted", "pid");
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!(task.status, Status::Cancelled);
+    assert!(!process.is_alive(), "it has ended when the cancel returns");
+    assert_eq!(daemon.output(id), b"asked\n");
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled, "again changes nothing");
+}
+
+#[test]
+fn a_cancel_in_the_moment_of_the_start_is_not_lost() {
+    let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", "exec sleep 1000", "")));
+    for _ in 0..20 {
+        let id = daemon.tell("x", "go");
+        assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    }
+}
+
+#[test]
+fn r05_what_ignores_the_request_is_killed_with_all_its_children() {
+    let line = "trap '' TERM; echo leader $$ > \"$HOME/noted\"; \
+         setsid sh -c 'trap \"\" TERM; echo child $$ >> \"$HOME/noted\"; read _ < \"$HOME/gate\"' & \
+         read _ < \"$HOME/gate\"";
+    let daemon = daemon(shell_agent("x", line, ""));
+    let _gate = Gate::new(daemon.home(), "gate");
+    let id = daemon.tell("x", "go");
+    let processes = ["leader", "child"].map(|word| noted(&daemon, "noted", word));
+    assert_eq!(cancel_with(&daemon, id, 50).status, Status::Cancelled);
+    for process in processes {
+        assert!(!process.is_alive(), "{process:?} has ended when the cancel returns");
+    }
+}
+
+#[test]
+fn what_outlives_the_program_is_ended_with_the_turn() {
+    let line = "setsid sh -c 'echo child $$ > \"$HOME/noted\"; exec sleep 1000' & \
+         read _ < \"$HOME/gate\"; echo \"$1\"";
+    let daemon = daemon(shell_agent("x", line, ""));
+    let mut gate = Gate::new(daemon.home(), "gate");
+    let mut watch = daemon.watch();
+    let id = daemon.tell("x", "done");
+    let process = noted(&daemon, "noted", "child");
+    gate.open();
+    watch.until_kind(id, EventKind::Completed);
+    assert!(!process.is_alive(), "it is gone before anybody hears of the answer");
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.lingering), (Status::Completed, false));
+    assert_eq!(daemon.result(id), "done");
+}
+
+#[test]
+fn a_time_limit_ends_a_turn_as_failed() {
+    let line = format!("[ \"$1\" = one ] || exec sleep 1000; {REMEMBER}");
+    let daemon = daemon(format!("{LONG_GRACE}{}", remembering_agent("x", &line)));
+    let limited = |prompt| SubmitParams { time_limit_ms: Some(1000), ..daemon.prompt_for("x", prompt) };
+    let id = daemon.submit_with(&limited("one")).id;
+    ended(&daemon, id, Status::Completed);
+    daemon.resume(id, "two");
+    // The limit is one for each run.
+    for id in [id, daemon.submit_with(&limited("two")).id] {
+        let task = ended(&daemon, id, Status::Failed);
+        assert!(task.error.as_deref().is_some_and(|error| error.contains("timed out after")), "{task:?}");
+    }
+    assert!(daemon.task_processes().is_empty());
+}
+
+#[test]
+fn a_cancel_of_a_resumed_turn_makes_the_task_cancelled() {
+    let line =
+        format!("[ \"$1\" = one ] || {{ echo pid $$ > \"$HOME/noted\"; exec sleep 1000; }}; {REMEMBER}");
+    let daemon = daemon(format!("{LONG_GRACE}{}", remembering_agent("x", &line)));
+    let id = daemon.tell("x", "one");
+    ended(&daemon, id, Status::Completed);
+    assert_eq!(daemon.resume(id, "two").status, Status::Resumed);
+    let process = noted(&daemon, "noted", "pid");
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!((task.status, task.resume_count), (Status::Cancelled, 1));
+    assert!(!process.is_alive());
+    let error = daemon.try_resume(id, "three").unwrap_err();
+    assert!(error.message.contains("only completed tasks can be resumed"), "{error}");
+    assert!(error.message.contains("cancelled"), "{error}");
+}
+
+#[test]
+fn r11_a_turn_ends_with_the_daemon() {
+    let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
+    let mut daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
+    let id = daemon.tell("x", "go");
+    let process = noted(&daemon, "noted", "pid");
+    let mut watch = daemon.watch();
+    daemon.run(&["daemon", "stop"]).success();
+    watch.until_kind(id, EventKind::Cancelled);
+    assert!(daemon.ended().success());
+    assert!(!process.is_alive(), "nothing of it is left");
+}
+
+#[test]
+fn r09_a_killed_daemon_leaves_no_turn_behind() {
+    let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
+    let mut daemon = daemon(shell_agent("x", line, ""));
+    let id = daemon.tell("x", "go");
+    let process = noted(&daemon, "noted", "pid");
+    let path = daemon.task(id).output.path;
+    daemon.kill9();
+    daemon.launch();
+    process.gone();
+    wait_gone(&path);
+    daemon.run(&["status", &id.to_string()]).expect_code(66);
+}
+
+fn wait_gone(path: &str) {
+    let path = PathBuf::from(path);
+    if path.parent().is_some_and(std::path::Path::exists) {
+        wait::for_no_file(&path);
+    }
+}
+
+#[test]
+fn the_streams_are_kept_apart() {
+    let daemon = daemon(shell_agent("x", "echo out; echo err >&2; echo out again", ""));
+    let id = daemon.tell("x", "go");
+    ended(&daemon, id, Status::Completed);
+    let id = id.to_string();
+    assert_eq!(daemon.run(&["output", &id]).success().stdout, b"out\nout again\n");
+    assert_eq!(daemon.run(&["output", "--stderr", &id]).success().stdout, b"err\n");
+    assert_eq!(daemon.run(&["output", "--result", &id]).success().stdout_text().trim_end(), "out\nout again");
+}
+
+/// The limit of the tests below. Two streams share it.
+const LIMIT: &str = "[limits]\noutput_bytes = \"1MiB\"\n";
+
+#[test]
+fn an_output_beyond_its_limit_loses_its_middle_and_tells_so() {
+    let line = "yes 0123456 | head -c 4000000; read _ < \"$HOME/gate\"; echo the end";
+    let daemon = daemon(format!("{LIMIT}{}", shell_agent("x", line, "")));
+    let mut gate = Gate::new(daemon.home(), "gate");
+    let mut watch = daemon.watch();
+    let id = daemon.tell("x", "go");
+    // It goes on when a part is gone already, so that there is a hole in what is searched for the answer.
+    watch.until(|event| event.task.output.dropped_bytes > 3_000_000);
+    gate.open();
+    let task = ended(&daemon, id, Status::Completed);
+    assert_eq!((task.output.bytes, task.output.stderr_dropped_bytes), (4_000_008, 0));
+    assert!(task.output.dropped_bytes > 3_000_000, "{:?}", task.output);
+    let output = daemon.output(id);
+    assert_eq!(output.len() as u64, task.output.bytes - task.output.dropped_bytes);
+    assert!(!output.contains(&0), "no invented NULs");
+    let result = daemon.result(id);
+    assert!(result.ends_with("the end") && !result.contains('\0'), "the result is what was kept last");
+    assert!((300_000..1 << 20).contains(&result.len()), "{}", result.len());
+}
+
+#[test]
+fn what_an_earlier_run_lost_stays_lost_after_a_resume() {
+    let line = "[ -n \"$2\" ] || yes 0123456 | head -c 4000000; \
+         printf '\\n{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";
+    let daemon = daemon(format!("{LIMIT}{}", remembering_agent("x", line)));
+    let id = daemon.tell("x", "one");
+    let before = ended(&daemon, id, Status::Completed);
+    assert_eq!(daemon.result(id), "one", "the answer stands at the end, which is kept");
+    daemon.resume(id, "two");
+    let after = ended(&daemon, id, Status::Completed);
+    assert_eq!(daemon.result(id), "two");
+    assert!(after.output.bytes > before.output.bytes);
+    assert!(
+        after.output.dropped_bytes >= before.output.dropped_bytes && before.output.dropped_bytes > 3_000_000
+    );
+    let output = daemon.output(id);
+    assert_eq!(output.len() as u64, after.output.bytes - after.output.dropped_bytes);
+    assert!(!output.contains(&0), "no invented NULs");
+    let head = usize::try_from(OUTPUT_HEAD_BYTES).unwrap();
+    assert!(output[..head].starts_with(b"0123456\n") && output.ends_with(b"\"result\":\"two\"}\n"));
+}
+
+#[test]
+fn r10_a_cleared_task_takes_its_files_along() {
+    let daemon = daemon(remembering_agent("x", REMEMBER));
+    let id = daemon.tell("x", "one");
+    let task = ended(&daemon, id, Status::Completed);
+    let files = [task.output.path.clone(), task.output.stderr_path.expect("two files")];
+    let result = task.output.path.replace(".out", ".result");
+    assert_eq!(daemon.stream(id, Stream::Stderr), b"");
+    assert_eq!(fs::read_to_string(&result).unwrap(), "one;");
+    daemon.run(&["clear", &id.to_string()]).success();
+    for file in files.iter().chain([&result]) {
+        assert!(fs::metadata(file).is_err(), "{file} is left");
+    }
+}
+
+#[test]
+fn r54_the_end_of_a_parent_session_ends_its_turns_only() {
+    let line = "echo \"pid $1 $$\" >> \"$HOME/noted\"; exec sleep 1000";
+    let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
+    let [mine, other] = ["mine", "other"].map(|session| {
+        let params = SubmitParams { session: Some(session.into()), ..daemon.prompt_for("x", session) };
+        (daemon.submit_with(&params).id, noted(&daemon, "noted", &format!("pid {session}")))
+    });
+    daemon.run(&["session", "end", "mine"]).success();
+    assert!(!mine.1.is_alive() && other.1.is_alive());
+    daemon.run(&["status", &mine.0.to_string()]).expect_code(66);
+    assert_eq!(daemon.cancel(&[other.0])[0].status, Status::Cancelled);
+}

@@ -1,0 +1,145 @@
+//! Processes of agents that do not want to end, or have children: nothing of them outlives what they were
+//! started for.
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::Status;
+use bgd_tests::{FakeDaemon, Process};
+
+/// Survives the end of its input and SIGTERM, and has a child in a session of its own.
+const STUBBORN: &[&str] = &["--ignore-eof", "--ignore-sigterm", "--child"];
+
+/// The agent's process and its child.
+#[track_caller]
+fn family(daemon: &FakeDaemon, id: TaskId) -> [Process; 2] {
+    let agent = daemon.agent_process(id);
+    let child = daemon.fake_home().noted(&format!("child.{}", agent.pid()));
+    [agent, child]
+}
+
+/// An agent whose turn has started a process.
+#[track_caller]
+fn with_spawned(daemon: &FakeDaemon, rest: &str) -> (TaskId, Process) {
+    let id = daemon.prompt(&format!("spawn; {rest}"));
+    (id, daemon.fake_home().noted("spawned"))
+}
+
+#[test]
+fn r11_the_end_of_the_daemon_ends_a_stubborn_agent_with_its_child() {
+    for prompt in ["hang", "await go"] {
+        let mut daemon = FakeDaemon::start(STUBBORN, "");
+        let id = daemon.prompt(prompt);
+        let family = family(&daemon, id);
+        if prompt == "await go" {
+            // The agent is at rest, and kept warm.
+            daemon.touch("go");
+            daemon.ends_as(id, Status::Completed);
+        }
+        assert!(family.iter().all(Process::is_alive));
+        assert!(daemon.stop().success());
+        assert!(!family.iter().any(Process::is_alive), "{prompt}: {family:?}");
+    }
+}
+
+#[test]
+fn a_stubborn_agent_that_nobody_needs_is_ended_with_its_child() {
+    let daemon = FakeDaemon::start(STUBBORN, "keep_warm = \"0s\"");
+    let id = daemon.prompt("await go; say done");
+    let family = family(&daemon, id);
+    daemon.touch("go");
+    daemon.ends_as(id, Status::Completed);
+    family.iter().for_each(Process::gone);
+}
+
+#[test]
+fn r05_cancel_ends_a_stubborn_agent_with_its_child() {
+    let daemon = FakeDaemon::start(STUBBORN, "");
+    let id = daemon.prompt("hang");
+    let family = family(&daemon, id);
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(!family.iter().any(Process::is_alive), "{family:?}");
+}
+
+#[test]
+fn r04_a_dead_agents_child_is_ended() {
+    for end in ["die 9", "close-stdout; hang"] {
+        let daemon = FakeDaemon::start(STUBBORN, "");
+        let id = daemon.prompt(&format!("await go; {end}"));
+        let family = family(&daemon, id);
+        daemon.touch("go");
+        daemon.ends_as(id, Status::Failed);
+        family.iter().for_each(Process::gone);
+    }
+}
+
+#[test]
+fn a_check_leaves_nothing_of_a_stubborn_agent() {
+    let daemon = FakeDaemon::start(STUBBORN, "");
+    daemon.bgctl_with_fake(&["agents", "--check", "fake"]).success();
+    assert_eq!(daemon.task_processes().len(), 0);
+}
+
+#[test]
+fn an_agent_that_never_starts_is_ended_with_its_child() {
+    let flags = [STUBBORN, &["--initialize-never"]].concat();
+    let daemon = FakeDaemon::start(&flags, "start_timeout = \"1s\"");
+    let id = daemon.prompt("say never");
+    let agent = daemon.fake_home().wait_started(1);
+    let child = daemon.fake_home().noted(&format!("child.{}", agent.pid()));
+    daemon.ends_as(id, Status::Failed);
+    agent.gone();
+    child.gone();
+}
+
+#[test]
+fn r05_cancel_ends_what_the_turn_has_started() {
+    let daemon = FakeDaemon::start(&[], "");
+    let (id, spawned) = with_spawned(&daemon, "hang");
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(!spawned.is_alive());
+}
+
+#[test]
+fn r05_what_a_cancelled_turn_has_started_ends_with_its_neighbours() {
+    let daemon = FakeDaemon::start(&[], "");
+    let neighbour = daemon.prompt("await go; say done");
+    let process = daemon.agent_process(neighbour);
+    let (id, spawned) = with_spawned(&daemon, "hang");
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(process.is_alive(), "it works for another");
+    daemon.touch("go");
+    daemon.ends_as(neighbour, Status::Completed);
+    process.gone();
+    spawned.gone();
+}
+
+#[test]
+fn what_a_completed_turn_has_started_lives_as_long_as_its_agent() {
+    let daemon = FakeDaemon::start(&[], "");
+    let (id, spawned) = with_spawned(&daemon, "say done");
+    let task = daemon.ends_as(id, Status::Completed);
+    assert!(spawned.is_alive(), "it may be a server that the next turn wants");
+    Process::open(task.pid.unwrap()).unwrap().kill();
+    spawned.gone();
+}
+
+#[test]
+fn r09_a_daemon_that_was_killed_leaves_nothing_to_the_next_one() {
+    for flags in [&[][..], STUBBORN] {
+        let mut daemon = FakeDaemon::start(flags, "");
+        let (id, spawned) = with_spawned(&daemon, "say half; hang");
+        let mut left = vec![daemon.agent_process(id), spawned];
+        daemon.wait_output(id, "half");
+        if !flags.is_empty() {
+            let [_, child] = family(&daemon, id);
+            left.push(child);
+        }
+        let output = daemon.task(id).output.path;
+        daemon.kill9();
+        daemon.launch();
+        left.iter().for_each(Process::gone);
+        assert!(!std::path::Path::new(&output).exists());
+        assert_eq!(daemon.status().summary.total(), 0);
+        assert_eq!(daemon.task_processes().len(), 0);
+        daemon.completed("say fine");
+    }
+}

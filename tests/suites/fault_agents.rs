@@ -1,0 +1,255 @@
+//! Agents that break the protocol, or break: what they say is taken, ignored or ends their own turns, and
+//! nobody else's.
+
+use std::collections::HashSet;
+use std::fs;
+
+use bgd_tests::FakeDaemon;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::SubmitParams;
+use bgd_tests::shared::task::Status;
+
+/// A cancel that is not obeyed is made to be so at once.
+const HURRY: &str = "[grace]\ncancel = \"300ms\"";
+
+fn fake() -> FakeDaemon {
+    FakeDaemon::start(&[], "")
+}
+
+/// Gives a prompt that the agent must complete in spite of everything, and then one more.
+#[track_caller]
+fn survives(daemon: &FakeDaemon, prompt: &str, result: &str) {
+    let task = daemon.completed(prompt);
+    assert_eq!(daemon.result(task.id), result, "{prompt}");
+    daemon.resume(task.id, "count");
+    let after = daemon.ends_as(task.id, Status::Completed);
+    assert_eq!((daemon.result(task.id).as_str(), after.pid), ("2", task.pid), "{prompt}");
+}
+
+/// Fails with these words, and the next prompt gets another process.
+#[track_caller]
+fn breaks(daemon: &FakeDaemon, prompt: &str, words: &[&str]) -> TaskId {
+    let (task, error) = daemon.failed(prompt);
+    for word in words {
+        assert!(error.contains(word), "{prompt}: {error}");
+    }
+    assert_ne!(daemon.completed("say next").pid, task.pid, "{prompt}");
+    task.id
+}
+
+#[test]
+fn lines_that_are_no_protocol_are_passed_over() {
+    let daemon = FakeDaemon::start(&["--greeting", "Welcome to Fake!", "--greeting", "{\"a\": 1}"], "");
+    survives(&daemon, "garbage Loading the model...; say fine", "fine");
+    survives(&daemon, "garbage {\"jsonrpc\"; garbage []; garbage 7; say fine", "fine");
+    survives(&daemon, "bytes; say fine; bytes", "fine");
+    survives(&daemon, "junk-line 1000000; say fine", "fine");
+}
+
+#[test]
+fn updates_of_the_future_show_only_that_the_agent_moves() {
+    let daemon = fake();
+    survives(&daemon, "say fi; unknown-update; say ne", "fine");
+    let task = daemon.completed("think x; plan; unknown-update");
+    assert_eq!((daemon.result(task.id).as_str(), task.progress.tool_calls), ("", 0));
+}
+
+#[test]
+fn answers_too_many_are_passed_over() {
+    let daemon = fake();
+    survives(&daemon, "answer-twice; say fine", "fine");
+    survives(&daemon, "answer-other; say fine", "fine");
+    let other = daemon.prompt("await go; say there");
+    survives(&daemon, "answer-other; answer-twice; say fine", "fine");
+    daemon.touch("go");
+    daemon.ends_as(other, Status::Completed);
+    assert_eq!(daemon.result(other), "there");
+}
+
+#[test]
+fn what_is_not_offered_is_refused_and_the_agent_goes_on() {
+    let daemon = fake();
+    for method in ["fs/read_text_file", "fs/write_text_file", "terminal/create", "fake/unheard_of"] {
+        survives(&daemon, &format!("client-request {method}"), "-32601");
+    }
+    assert!(!daemon.home().join("written-by-fake_acp").exists());
+}
+
+#[test]
+fn a_long_line_is_taken_and_an_endless_one_ends_the_connection() {
+    let daemon = fake();
+    let process = daemon.process();
+    let task = daemon.completed("line 8000000; say !");
+    assert_eq!(task.output.bytes, 8_000_002);
+    let result = daemon.result(task.id);
+    assert!(result.ends_with("xxx!") && result.len() < 2_000_000, "{}", result.len());
+    let before = process.status_value("VmHWM").unwrap();
+    for prompt in ["say half; line 100000000; say never", "say half; junk-line 100000000; say never"] {
+        let id = breaks(&daemon, prompt, &["16 MiB"]);
+        assert_eq!(daemon.output(id), b"half\n");
+    }
+    let most = process.status_value("VmHWM").unwrap();
+    assert!(most < before + 80 * 1024, "{before} kB grew to {most} kB");
+}
+
+#[test]
+fn r05_a_turn_that_never_ends_is_ended_with_its_process() {
+    let daemon = FakeDaemon::with(HURRY, &[], "");
+    for prompt in ["say half; no-answer", "ignore-cancel; say half; hang"] {
+        let id = daemon.prompt(prompt);
+        let process = daemon.agent_process(id);
+        daemon.wait_output(id, "half");
+        let task = daemon.cancel(&[id]).remove(0);
+        assert_eq!((task.status, daemon.output(id)), (Status::Cancelled, b"half\n".to_vec()), "{prompt}");
+        assert!(!process.is_alive(), "{prompt}");
+        daemon.completed("say next");
+    }
+    let cancels = daemon.fake_home().received("session/cancel");
+    let asked: HashSet<_> = cancels.iter().map(|cancel| cancel["params"]["sessionId"].as_str()).collect();
+    assert_eq!(asked.len(), 2, "it was asked first");
+}
+
+#[test]
+fn r04_a_turn_that_ignores_its_time_limit_is_ended_with_its_process() {
+    let daemon = FakeDaemon::with(HURRY, &[], "");
+    let params = SubmitParams { time_limit_ms: Some(200), ..daemon.prompt_params("no-answer") };
+    let id = daemon.submit_with(&params).id;
+    let process = daemon.agent_process(id);
+    let task = daemon.ends_as(id, Status::Failed);
+    assert_eq!(task.error.as_deref(), Some("timed out after 200ms"));
+    process.gone();
+}
+
+#[test]
+fn r05_a_neighbour_of_a_turn_that_is_ended_by_force_fails_and_says_so() {
+    let daemon = FakeDaemon::with(HURRY, &[], "");
+    let (stubborn, neighbour) = (daemon.prompt("no-answer"), daemon.prompt("say half; hang"));
+    assert_eq!(daemon.wait_running(stubborn).pid, daemon.wait_running(neighbour).pid);
+    daemon.wait_output(neighbour, "half");
+    assert_eq!(daemon.cancel(&[stubborn])[0].status, Status::Cancelled);
+    let task = daemon.ends_as(neighbour, Status::Failed);
+    assert!(task.error.unwrap().contains("another turn in it did not end"));
+}
+
+#[test]
+fn r05_a_cancelled_turn_is_cancelled_whatever_the_agent_says() {
+    let daemon = fake();
+    for prompt in
+        ["cancel-as-end-turn; say half; hang", "ignore-cancel; say half; await late; error -32603 no"]
+    {
+        let id = daemon.prompt(prompt);
+        daemon.wait_output(id, "half");
+        let mut raw = bgd_tests::Raw::connect(daemon.socket());
+        raw.request(1, "task.cancel", &serde_json::json!({"ids": [id]}));
+        let session = daemon.task(id).agent_session;
+        daemon.fake_home().wait_for(|journal| {
+            let is_cancel = |message: &serde_json::Value| {
+                message["method"] == "session/cancel"
+                    && message["params"]["sessionId"].as_str() == session.as_deref()
+            };
+            journal.iter().any(|line| is_cancel(&line["received"]))
+        });
+        if prompt.contains("late") {
+            daemon.touch("late");
+        }
+        let answer = raw.receive().unwrap();
+        assert_eq!(answer["result"]["tasks"][0]["status"], "cancelled", "{prompt}");
+    }
+}
+
+#[test]
+fn r04_an_agent_that_dies_fails_its_turns_with_its_last_words() {
+    let daemon = fake();
+    breaks(&daemon, "say half; die 9", &["exited with code 9"]);
+    breaks(&daemon, "die 9", &["exited with code 9"]);
+    breaks(&daemon, "say half; die 0", &["exited with code 0"]);
+    breaks(&daemon, "stderr out of memory; abort", &["signal 6", "out of memory"]);
+    let id = breaks(&daemon, "say half; close-stdout; hang", &["closed its output"]);
+    assert_eq!(daemon.output(id), b"half\n");
+}
+
+#[test]
+fn r04_a_death_fails_all_turns_of_one_process_and_none_of_another() {
+    let daemon = FakeDaemon::with("max_concurrent_tasks = 3", &[], "max_sessions = 2");
+    let dies = daemon.prompt("await go; stderr I was ill; die 9");
+    let neighbour = {
+        daemon.wait_running(dies);
+        daemon.prompt("say half; hang")
+    };
+    assert_eq!(daemon.wait_running(neighbour).pid, daemon.wait_running(dies).pid);
+    let lives = daemon.prompt("await end; say alive");
+    assert_ne!(daemon.wait_running(lives).pid, daemon.wait_running(dies).pid);
+    daemon.wait_output(neighbour, "half");
+    daemon.touch("go");
+    for id in [dies, neighbour] {
+        let error = daemon.ends_as(id, Status::Failed).error.unwrap();
+        assert!(error.contains("code 9") && error.contains("I was ill"), "{error}");
+    }
+    daemon.touch("end");
+    daemon.ends_as(lives, Status::Completed);
+    assert_eq!(daemon.result(lives), "alive");
+}
+
+#[test]
+fn text_after_the_end_of_a_turn_is_kept_and_changes_nothing() {
+    let daemon = fake();
+    let mut watch = daemon.watch();
+    let task = daemon.completed("late and one more thing\\n; say done");
+    daemon.wait_output(task.id, "[late] and one more thing");
+    let now = daemon.task(task.id);
+    assert_eq!((now.status, now.completed_at), (Status::Completed, task.completed_at));
+    assert_eq!(
+        (daemon.result(task.id).as_str(), daemon.output(task.id).as_slice()),
+        ("done", b"done\n[late] and one more thing\n".as_slice())
+    );
+    daemon.resume(task.id, "say again");
+    daemon.ends_as(task.id, Status::Completed);
+    assert_eq!(daemon.result(task.id), "again");
+    let mut ends = 0;
+    while ends < 2 {
+        let event = watch.next_event();
+        ends += usize::from(event.kind.is_terminal());
+        assert!(event.task.run == 1 || ends > 0);
+    }
+}
+
+#[test]
+fn r04_an_agent_that_does_not_start_says_why() {
+    for (flags, words) in [
+        (&["--exit-at-start", "3", "--stderr", "no licence here"][..], &["code 3", "no licence here"][..]),
+        (&["--exit-at-start", "0"], &["code 0"]),
+        (&["--protocol-version", "2"], &["version of the protocol is 2"]),
+        (&["--greeting", "usage: fake [FILE]", "--exit-at-start", "2"], &["usage: fake [FILE]", "code 2"]),
+    ] {
+        let daemon = FakeDaemon::start(flags, "");
+        let ids = [daemon.prompt("say never"), daemon.prompt("say never")];
+        for id in ids {
+            let task = daemon.ends_as(id, Status::Failed);
+            let error = task.error.unwrap();
+            assert!(words.iter().all(|word| error.contains(word)), "{flags:?}: {error}");
+            assert_eq!((task.started_at, task.pid), (None, None));
+        }
+        assert_eq!(daemon.task_processes().len(), 0, "{flags:?}");
+    }
+}
+
+#[test]
+fn r04_an_agent_that_says_nothing_is_given_up() {
+    let flags = ["--initialize-never", "--ignore-sigterm", "--ignore-eof"];
+    let daemon = FakeDaemon::start(&flags, "start_timeout = \"500ms\"");
+    let id = daemon.prompt("say never");
+    let process = daemon.fake_home().wait_started(1);
+    let error = daemon.ends_as(id, Status::Failed).error.unwrap();
+    assert!(error.contains("within 500ms") && error.contains("start_timeout"), "{error}");
+    process.gone();
+}
+
+#[test]
+fn an_agent_that_begins_to_work_again_is_started_again() {
+    let daemon = FakeDaemon::start(&["--initialize-after", "begin"], "start_timeout = \"500ms\"");
+    daemon.failed("say never");
+    daemon.touch("begin");
+    daemon.completed("say fine");
+    fs::remove_file(daemon.home().join("begin")).unwrap();
+    daemon.completed("say still warm");
+}

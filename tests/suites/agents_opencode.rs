@@ -72,27 +72,8 @@ fn a_neighbour_of_a_cancelled_turn_goes_on() {
 
 #[test]
 fn what_it_asks_is_denied_allowed_or_passed_on() {
-    let real = Real::start(|place| {
-        let entry = place.opencode(Permission::Ask);
-        // The others end when they have answered, so that there are two of them at most.
-        [("ask", "1h"), ("allow", "0s"), ("deny", "0s")]
-            .map(|(name, warm)| entry.clone().named(name).with("permissions", name).with("keep_warm", warm))
-            .to_vec()
-    });
-    cases::a_question_is_answered(&real, &Shell::OPENCODE);
-    let order = Shell::OPENCODE.order("echo $((6 * 7)) | tee made");
-    let ids = ["deny", "allow"].map(|agent| {
-        let id = real.submit_to(agent, &[], &order);
-        real.completed(id);
-        assert_eq!(real.daemon.home().join("made").exists(), agent == "allow");
-        id
-    });
-    assert_eq!(real.answer(ids[0]), "", "it gives the word back");
-    assert_eq!(real.answer(ids[1]), "the tool said: 42");
-    let id = real.submit(&order).to_string();
-    real.daemon.run(&["answer", &id, "--wait"]).success();
-    real.daemon.run(&["answer", &id, "deny"]).success();
-    real.completed(id.parse().unwrap());
+    let (real, denied) = cases::what_opencode_asks(|place| place.opencode(Permission::Ask));
+    assert_eq!(real.answer(denied), "", "it gives the word back");
     assert_eq!(real.model.turns().len(), 6, "no step comes after a denial");
 }
 

@@ -50,26 +50,7 @@ fn r05_a_turn_is_cancelled_with_all_that_it_has_started() {
 
 #[test]
 fn what_it_asks_is_denied_allowed_or_passed_on() {
-    let real = Real::start(|place| {
-        let entry = place.opencode_server(Permission::Ask);
-        // The others end when they have answered, so that there are two of them at most.
-        [("ask", "1h"), ("allow", "0s"), ("deny", "0s")]
-            .map(|(name, warm)| entry.clone().named(name).with("permissions", name).with("keep_warm", warm))
-            .to_vec()
-    });
-    cases::a_question_is_answered(&real, &Shell::OPENCODE);
-    let order = Shell::OPENCODE.order("echo $((6 * 7)) | tee made");
-    let ids = ["deny", "allow"].map(|agent| {
-        let id = real.submit_to(agent, &[], &order);
-        real.completed(id);
-        assert_eq!(real.daemon.home().join("made").exists(), agent == "allow");
-        id
-    });
-    assert_eq!(real.answer(ids[1]), "the tool said: 42");
-    let id = real.submit(&order).to_string();
-    real.daemon.run(&["answer", &id, "--wait"]).success();
-    real.daemon.run(&["answer", &id, "deny"]).success();
-    real.completed(id.parse().unwrap());
+    cases::what_opencode_asks(|place| place.opencode_server(Permission::Ask));
 }
 
 #[test]

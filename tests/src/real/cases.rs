@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 
-use super::Real;
+use super::{Entry, Place, Real};
 use crate::process::{Process, processes_of};
 use crate::wait;
 
@@ -203,6 +203,33 @@ pub fn a_turn_is_cancelled_with_its_command(real: &Real, shell: &Shell) {
 fn session_of(process: &Process) -> Option<i32> {
     let pid = nix::unistd::Pid::from_raw(process.pid());
     nix::unistd::getsid(Some(pid)).ok().map(nix::unistd::Pid::as_raw)
+}
+
+/// What an opencode that asks wants to do is passed on, allowed or denied, as its `permissions` say. Gives the
+/// daemon, and the task that was denied something.
+#[track_caller]
+pub fn what_opencode_asks(agent: impl FnOnce(&Place<'_>) -> Entry) -> (Real, TaskId) {
+    let real = Real::start(|place| {
+        let entry = agent(place);
+        // The others end when they have answered, so that there are two of them at most.
+        [("ask", "1h"), ("allow", "0s"), ("deny", "0s")]
+            .map(|(name, warm)| entry.clone().named(name).with("permissions", name).with("keep_warm", warm))
+            .to_vec()
+    });
+    a_question_is_answered(&real, &Shell::OPENCODE);
+    let order = Shell::OPENCODE.order("echo $((6 * 7)) | tee made");
+    let [denied, allowed] = ["deny", "allow"].map(|agent| {
+        let id = real.submit_to(agent, &[], &order);
+        real.completed(id);
+        assert_eq!(real.daemon.home().join("made").exists(), agent == "allow");
+        id
+    });
+    assert_eq!(real.answer(allowed), "the tool said: 42");
+    let id = real.submit(&order).to_string();
+    real.daemon.run(&["answer", &id, "--wait"]).success();
+    real.daemon.run(&["answer", &id, "deny"]).success();
+    real.completed(id.parse().unwrap());
+    (real, denied)
 }
 
 /// What an agent wants to do is asked for and answered by `bgctl answer`. The agent's `permissions` are

@@ -3,7 +3,7 @@
 use bgd_shared::agent::NeedsInput;
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::task::{Exit, Output, Progress, Task as WireTask};
-use bgd_shared::text::OsText;
+use bgd_shared::text::{OsText, beginning};
 
 use crate::core::{AgentPart, Finished, Lingering, Snapshot, Spec, State, Work};
 use crate::exec::output::OutputFolder;
@@ -33,7 +33,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         description: description(spec),
         argv,
         shell,
-        prompt: part.map(|part| beginning(&part.prompt)),
+        prompt: part.map(|part| short(&part.prompt)),
         agent,
         agent_session: part.and_then(|part| part.session.as_deref()).map(Into::into),
         session: spec.session.as_deref().map(Into::into),
@@ -72,12 +72,9 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
 }
 
 /// The part of a prompt that is shown with every task.
-fn beginning(prompt: &str) -> String {
-    if prompt.len() <= PROMPT_BYTES {
-        return prompt.to_owned();
-    }
-    let end = (0..=PROMPT_BYTES).rev().find(|end| prompt.is_char_boundary(*end)).unwrap_or_default();
-    format!("{}…", &prompt[..end])
+fn short(prompt: &str) -> String {
+    let short = beginning(prompt, PROMPT_BYTES);
+    if short.len() == prompt.len() { prompt.to_owned() } else { format!("{short}…") }
 }
 
 fn last_tools(agent: &AgentPart) -> Vec<String> {

@@ -14,6 +14,12 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// The longest beginning of a text that has at most so many bytes and only whole characters.
+pub fn beginning(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    &text[..end]
+}
+
 /// An argument, a path or an environment value: any bytes, written as a JSON string where they are UTF-8.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OsText(Box<[u8]>);

@@ -230,8 +230,6 @@ pub enum Fact {
     TurnEnded {
         /// Well, or why not.
         result: Result<(), Box<str>>,
-        /// How the process of the turn ended, if it had one of its own.
-        exit: Option<Exit>,
     },
     /// The leader has ended.
     Exited {

@@ -72,11 +72,11 @@ pub fn exited(code: i32, others: bool) -> Fact {
 
 /// The agent has ended its turn well.
 pub fn turn_ended() -> Fact {
-    Fact::TurnEnded { result: Ok(()), exit: None }
+    Fact::TurnEnded { result: Ok(()) }
 }
 
 pub fn turn_failed(why: &str) -> Fact {
-    Fact::TurnEnded { result: Err(why.into()), exit: None }
+    Fact::TurnEnded { result: Err(why.into()) }
 }
 
 /// What an agent that has forgotten the conversation says.

@@ -6,7 +6,7 @@ use bgd_shared::agent::InputOption;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::task::{Exit, Kind};
+use bgd_shared::task::Kind;
 
 use super::stop::verdict_of_stop;
 use super::{Core, Phase};
@@ -219,13 +219,7 @@ impl Core {
 
     /// The agent has ended its turn. Why it did is decided here: a turn that we ended was not completed,
     /// whatever the agent says of it.
-    pub(super) fn turn_ended(
-        &mut self,
-        now: Now,
-        ordinal: Ordinal,
-        result: Result<(), Box<str>>,
-        exit: Option<Exit>,
-    ) {
+    pub(super) fn turn_ended(&mut self, now: Now, ordinal: Ordinal, result: Result<(), Box<str>>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let (pid, started_at, outcome) = match &task.state {
             State::Running { pid, started_at, .. } => {
@@ -245,7 +239,7 @@ impl Core {
             pid,
             started_at: Some(started_at),
             completed_at: now.wall,
-            exit,
+            exit: None,
             lingering: Lingering::No,
         };
         self.finish(now, ordinal, finished);

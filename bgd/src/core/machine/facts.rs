@@ -27,7 +27,7 @@ impl Core {
             Fact::Moved => self.moved(now, ordinal),
             Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
             Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
-            Fact::TurnEnded { result, exit } => self.turn_ended(now, ordinal, result, exit),
+            Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
             Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),

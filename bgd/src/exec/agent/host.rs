@@ -17,6 +17,7 @@ use crate::exec::spawner::{StartOrder, Streams};
 use crate::exec::tree::TASK_MARK;
 use crate::mailbox::{Facts, Report};
 use crate::sys::pidfd::PidFd;
+pub use crate::sys::pidfd::SIGKILL;
 
 /// What the dispatcher tells of an agent's process.
 #[derive(Debug)]
@@ -180,9 +181,6 @@ impl Drop for Unwanted {
         }
     }
 }
-
-/// The signal that nobody survives.
-pub const SIGKILL: i32 = 9;
 
 /// The signal that asks to end.
 pub const SIGTERM: i32 = 15;

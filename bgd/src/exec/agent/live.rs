@@ -250,6 +250,17 @@ fn said(exit: &Exit) -> String {
     }
 }
 
+/// What is said of an agent whose time to start was over before it had done this.
+pub fn too_slow(agent: &Agent, what: &str) -> Refusal {
+    let message = format!(
+        "the agent {:?} {what} within {}",
+        &*agent.name,
+        humantime::format_duration(agent.start_timeout)
+    );
+    Refusal::new(ErrorKind::AgentUnavailable, message)
+        .hint(format!("start_timeout in [agents.{}] gives it more time", agent.name))
+}
+
 fn died(agent: &Agent, exit: &Exit) -> Refusal {
     let message = format!("the agent {:?} does not start: its process {}", &*agent.name, said(exit));
     Refusal::new(ErrorKind::AgentUnavailable, message)

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use super::Order;
 use super::connection::Connection;
 use super::host::Host;
-use super::live::{Live, Start};
+use super::live::{Live, Start, too_slow};
 use super::pool::{Choice, Pool, Rest, Seat};
 use super::sameness::what_matters;
 use super::template::{self, Template};
@@ -145,7 +145,7 @@ impl Manager {
                 let why = "something broke in the daemon; its log tells more";
                 let refusal = Refusal::new(ErrorKind::Internal, why);
                 facts.send(Report::Fact { task, run, fact: Fact::Refused(Box::new(refusal)) });
-                let fact = Fact::TurnEnded { result: Err(why.into()), exit: None };
+                let fact = Fact::TurnEnded { result: Err(why.into()) };
                 facts.send(Report::Fact { task, run, fact });
             }
         });
@@ -233,7 +233,7 @@ impl Manager {
         tokio::task::spawn_local(async move {
             let limit = start.agent.start_timeout;
             let started = tokio::time::timeout(limit, Live::start(&manager.host, &start)).await;
-            let started = started.unwrap_or_else(|_| Err(too_slow(&start.agent)));
+            let started = started.unwrap_or_else(|_| Err(too_slow(&start.agent, "did not start")));
             match started {
                 Ok(live) => {
                     let live = Rc::new(live);
@@ -328,7 +328,7 @@ impl Manager {
         let begin = Instant::now();
         let start = Start { agent: agent.clone(), env: env.clone(), like: Arc::new(Spec::of_daemon()) };
         let started = tokio::time::timeout(agent.start_timeout, Live::start(&self.host, &start)).await;
-        let live = Rc::new(started.unwrap_or_else(|_| Err(too_slow(agent)))?);
+        let live = Rc::new(started.unwrap_or_else(|_| Err(too_slow(agent, "did not start")))?);
         // With the start of its process, which the connection does not see.
         let started_in_ms = u64::try_from(begin.elapsed().as_millis()).ok();
         let check = AgentCheck { started_in_ms, ..live.connection.about() };
@@ -352,14 +352,4 @@ fn key_of(agent: &Agent, env: &Env, spec: &Spec) -> Key {
 fn gone() -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, "the agent's process ended in this very moment")
         .hint("try it again")
-}
-
-fn too_slow(agent: &Agent) -> Refusal {
-    let message = format!(
-        "the agent {:?} did not start within {}",
-        &*agent.name,
-        humantime::format_duration(agent.start_timeout)
-    );
-    Refusal::new(ErrorKind::AgentUnavailable, message)
-        .hint(format!("start_timeout in [agents.{}] gives it more time", agent.name))
 }

@@ -143,7 +143,7 @@ impl Recorder {
     }
 
     /// The turn is over: what it said can be read before anybody hears of its end.
-    pub async fn end(&mut self, result: Result<(), Box<str>>, exit: Option<bgd_shared::task::Exit>) {
+    pub async fn end(&mut self, result: Result<(), Box<str>>) {
         if !self.line_ended {
             self.write("\n");
         }
@@ -170,7 +170,7 @@ impl Recorder {
             Some(error) => result.and(Err(error.into())),
             None => result,
         };
-        self.tell(Fact::TurnEnded { result, exit });
+        self.tell(Fact::TurnEnded { result });
     }
 
     /// Text after the end of the turn is kept, marked, and changes nothing.

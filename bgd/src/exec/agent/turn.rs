@@ -10,12 +10,12 @@ use bgd_shared::agent::{InputOption, OptionKind, Permissions};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{AGENT_SESSION_BYTES, INPUT_OPTION_BYTES, INPUT_OPTIONS};
-use bgd_shared::text::Env;
+use bgd_shared::text::{Env, beginning};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update, Wanted};
-use super::live::Live;
+use super::live::{Live, too_slow};
 use super::manager::{Lease, Manager};
 use super::recorder::Recorder;
 use crate::agents::Agent;
@@ -235,13 +235,7 @@ impl Turn {
             biased;
             () = stopped => Err(Refusal::new(ErrorKind::NotRunning, "it was told to end before it began").into()),
             ready = tokio::time::timeout_at(deadline, opening) => ready.unwrap_or_else(|_| {
-                let message = format!(
-                    "the agent {:?} opened no session within {}",
-                    &*order.agent.name,
-                    humantime::format_duration(order.agent.start_timeout),
-                );
-                let hint = format!("start_timeout in [agents.{}] gives it more time", order.agent.name);
-                Err(Refusal::new(ErrorKind::AgentUnavailable, message).hint(hint).into())
+                Err(too_slow(&order.agent, "opened no session").into())
             }),
         }
     }
@@ -294,7 +288,7 @@ impl Turn {
             Some(_) | None => end,
         };
         let result = self.result(end, &talk.live).await;
-        talk.recorder.end(result, None).await;
+        talk.recorder.end(result).await;
         Some((talk.recorder, updates))
     }
 
@@ -421,8 +415,8 @@ impl Turn {
             }
             Permissions::Deny | Permissions::Ask => None,
         };
-        self.denied |= allowed.is_none();
         let is_denied = allowed.is_none();
+        self.denied |= is_denied;
         // An agent that has gone on needs no answer.
         let _ = answer.send(allowed);
         if is_denied && !self.stopping {
@@ -467,9 +461,7 @@ fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
     options.retain(|option| option.id.len() <= INPUT_OPTION_BYTES);
     options.truncate(INPUT_OPTIONS);
     for option in &mut options {
-        let cut = (0..=INPUT_OPTION_BYTES.min(option.name.len())).rev();
-        let end = cut.into_iter().find(|end| option.name.is_char_boundary(*end)).unwrap_or_default();
-        option.name.truncate(end);
+        option.name.truncate(beginning(&option.name, INPUT_OPTION_BYTES).len());
     }
     options
 }

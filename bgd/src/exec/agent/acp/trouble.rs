@@ -1,6 +1,7 @@
 //! What an agent's errors mean. Agents don't agree on codes, so their words count as well.
 
 use agent_client_protocol::{Error, ErrorCode, is_connection_terminated, is_incoming_transport_closed};
+use bgd_shared::text::beginning;
 use serde_json::Value;
 
 /// How much of an agent's words is passed on.
@@ -117,6 +118,5 @@ pub fn bounded(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }
-    let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
-    format!("{}…", &text[..end])
+    format!("{}…", beginning(text, bytes))
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
+use crate::task::Task;
 
 /// Declares the kinds with their wire names and codes once.
 macro_rules! kinds {
@@ -111,6 +112,9 @@ pub struct ErrorData {
     /// With `ambiguous_id`: the ids that begin like this, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<TaskId>,
+    /// With `already_finished` as the answer to `task.detach` and `task.handoff`: the task as it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Box<Task>>,
 }
 
 /// A JSON-RPC error.
@@ -131,7 +135,7 @@ impl RpcError {
         Self {
             code: kind.code(),
             message: message.into(),
-            data: ErrorData { kind, hint: None, candidates: Vec::new() },
+            data: ErrorData { kind, hint: None, candidates: Vec::new(), task: None },
         }
     }
 

@@ -1,5 +1,5 @@
-//! What a program needs to speak with `bgd`: the wire types, the frame codec, the transport and two
-//! clients (one blocking, one on tokio) built from the same protocol implementation.
+//! What a program needs to speak with `bgd`: the wire types, the frame codec, the transport and three
+//! clients (one blocking, one for poll loops, one on tokio) built from the same protocol implementation.
 //!
 //! This crate knows nobody else in the workspace. It may not keep state about tasks, decide anything
 //! about them, or start processes.
@@ -21,7 +21,9 @@ pub mod encoding;
 pub mod error;
 pub mod event;
 pub mod fds;
+pub mod foreground;
 pub mod frame;
+pub mod handoff;
 pub mod id;
 pub mod limits;
 pub mod message;

@@ -30,8 +30,14 @@ pub const INPUT_OPTIONS: usize = 32;
 /// The longest id of such an answer, in bytes; one with a longer id is left out. A longer name is cut.
 pub const INPUT_OPTION_BYTES: usize = 256;
 
+/// The most foreground jobs of one connection. They wait for no slot, so this is what bounds them.
+pub const FOREGROUND_JOBS: usize = 256;
+
 /// The most bytes that one `task.write` takes (after decoding).
 pub const WRITE_BYTES: usize = 256 * 1024;
+
+/// The most clients that one terminal is shown to; one more is refused with `too_many_requests`.
+pub const TERMINAL_VIEWERS: usize = 32;
 
 /// The bytes at the start of an output that are kept when it grows past its limit.
 pub const OUTPUT_HEAD_BYTES: u64 = 64 * 1024;

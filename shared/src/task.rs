@@ -191,6 +191,9 @@ pub struct Task {
     /// Whether it is somebody's foreground job at this moment.
     #[serde(default)]
     pub foreground: bool,
+    /// Whether it runs in a terminal, which can be attached to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pty: bool,
     /// Where it is in its life.
     pub status: Status,
     /// What its submitter called it; else the command.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{ClientError, Protocol, Received};
+use super::protocol::Outcome;
+use super::{ClientError, PolledClient, Protocol, Received};
 use crate::event::EventParams;
 use crate::fds;
 use crate::request::Method;
@@ -20,6 +21,8 @@ pub struct Client {
     stream: Stream,
     protocol: Protocol,
     news: VecDeque<EventParams>,
+    /// Answers that came before they were asked for.
+    answers: VecDeque<(u64, Outcome)>,
     buffer: Box<[u8]>,
 }
 
@@ -38,6 +41,7 @@ impl Client {
             stream,
             protocol: Protocol::default(),
             news: VecDeque::new(),
+            answers: VecDeque::new(),
             buffer: vec![0; READ_BYTES].into(),
         }
     }
@@ -97,18 +101,24 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for the answer of a call that was sent. Answers come in any order; one to another call is
-    /// dropped, so send one call at a time.
+    /// Waits for the answer of a call that was sent. Answers come in any order; those to other calls are
+    /// kept until they are asked for. What a terminal shows meanwhile is dropped.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
     pub fn answer<M: Method>(&mut self, call: u64) -> Result<M::Result, ClientError> {
+        if let Some(place) = self.answers.iter().position(|(answered, _)| *answered == call)
+            && let Some((_, outcome)) = self.answers.remove(place)
+        {
+            return Protocol::result::<M>(outcome);
+        }
         loop {
             match self.receive()? {
                 Received::Answer { call: answered, outcome } if answered == call => {
                     return Protocol::result::<M>(outcome);
                 }
-                Received::Answer { .. } => {}
+                Received::Answer { call: other, outcome } => self.answers.push_back((other, outcome)),
+                Received::Output(_) | Received::Stopped(_) => {}
                 Received::News(news) => self.news.push_back(*news),
             }
         }
@@ -127,6 +137,12 @@ impl Client {
                 return Ok(*news);
             }
         }
+    }
+
+    pub(super) fn into_polled(self) -> PolledClient {
+        let answers = self.answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
+        let news = self.news.into_iter().map(|news| Received::News(Box::new(news)));
+        PolledClient::new(self.stream, self.protocol, answers.chain(news).collect())
     }
 
     fn receive(&mut self) -> Result<Received, ClientError> {

@@ -1,12 +1,15 @@
 //! Clients of the daemon. [`Protocol`] is the one implementation of the protocol's client side and does
-//! no I/O; [`Client`] drives it over a blocking socket, [`AsyncClient`] (feature `tokio`) over tokio.
+//! no I/O; [`Client`] drives it over a blocking socket, [`PolledClient`] for a poll loop, [`AsyncClient`]
+//! (feature `tokio`) over tokio.
 
 mod blocking;
+mod polled;
 mod protocol;
 #[cfg(feature = "tokio")]
 mod tokio;
 
 pub use self::blocking::Client;
+pub use self::polled::PolledClient;
 pub use self::protocol::{Protocol, Received};
 #[cfg(feature = "tokio")]
 pub use self::tokio::AsyncClient;

@@ -10,7 +10,10 @@ use crate::event::EventParams;
 use crate::frame::FrameDecoder;
 use crate::limits::ANSWER_BYTES;
 use crate::message::{Incoming, RequestId, request_line};
-use crate::request::Method;
+use crate::request::{Method, OutputNews, StoppedNews};
+
+/// The result of a call, still unread, or the daemon's refusal.
+pub(super) type Outcome = Result<Box<RawValue>, RpcError>;
 
 /// What came from the daemon.
 #[derive(Debug)]
@@ -24,6 +27,10 @@ pub enum Received {
     },
     /// An event, or word of missing ones.
     News(Box<EventParams>),
+    /// A part of what a terminal shows.
+    Output(Box<OutputNews>),
+    /// A job was stopped.
+    Stopped(StoppedNews),
 }
 
 /// State of one connection, seen from the client.
@@ -71,13 +78,9 @@ impl Protocol {
 
     fn understand(incoming: Incoming<'_>) -> Result<Option<Received>, ClientError> {
         if let Some(method) = incoming.method {
-            if method != "event" {
-                return Ok(None);
-            }
             let params = incoming.params.map_or("null", RawValue::get);
-            let params =
-                serde_json::from_str(params).map_err(|error| ClientError::Garbled(error.to_string()))?;
-            return Ok(Some(Received::News(params)));
+            return Self::notification(&method, params)
+                .map_err(|error| ClientError::Garbled(format!("{method}: {error}")));
         }
         let call = match incoming.id {
             Some(RequestId::Number(number)) => number.as_u64(),
@@ -93,6 +96,15 @@ impl Protocol {
             (None, Err(error)) => Err(ClientError::Rpc(error)),
             (None, Ok(_)) => Err(ClientError::Garbled("an answer to a call that was not made".into())),
         }
+    }
+
+    fn notification(method: &str, params: &str) -> serde_json::Result<Option<Received>> {
+        Ok(Some(match method {
+            "event" => Received::News(serde_json::from_str(params)?),
+            "output" => Received::Output(serde_json::from_str(params)?),
+            "stopped" => Received::Stopped(serde_json::from_str(params)?),
+            _ => return Ok(None),
+        }))
     }
 
     /// Reads the result of a call.

@@ -4,19 +4,16 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::protocol::Outcome;
 use super::{ClientError, Protocol, Received};
-use crate::error::RpcError;
 use crate::event::EventParams;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{AsyncStream, connect_async};
-
-type Outcome = Result<Box<RawValue>, RpcError>;
 
 /// What the calling side and the reading task share. No lock is held over I/O.
 #[derive(Debug, Default)]
@@ -129,6 +126,8 @@ fn deliver(
             Received::Answer { call, outcome } => {
                 let _ = pending.calls.remove(&call).map(|caller| caller.send(outcome));
             }
+            // Terminals are for the blocking client.
+            Received::Output(_) | Received::Stopped(_) => {}
             Received::News(params) => {
                 let _ = news.send(*params);
             }

@@ -1,156 +1,14 @@
-//! Every method with its params and its result, declared once.
-//!
-//! Optional params may be left out or null; a param that is not known is an error that names it.
+//! Params and results of the methods on tasks.
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{AgentListParams, AgentListResult, AnswerParams, ResumeParams};
-pub use crate::encoding::Encoding;
+use super::foreground::{Given, TerminalSize};
+use crate::encoding::Encoding;
 use crate::id::{TaskId, TaskRef};
 use crate::limits::BLOCK_TIMEOUT_MS;
 use crate::rlimit::Rlimits;
 use crate::task::{Status, Summary, Task};
 use crate::text::{Env, OsText};
-
-/// A method of the protocol: its name with the types of its params and of its result.
-pub trait Method {
-    /// The name on the wire.
-    const NAME: &'static str;
-    /// What it takes.
-    type Params: Serialize + DeserializeOwned;
-    /// What it returns.
-    type Result: Serialize + DeserializeOwned;
-}
-
-macro_rules! methods {
-    ($($(#[$doc:meta])+ $method:ident = $name:literal, $params:ty => $result:ty;)+) => {
-        $(
-            $(#[$doc])+
-            #[derive(Debug)]
-            pub enum $method {}
-
-            impl Method for $method {
-                const NAME: &'static str = $name;
-                type Params = $params;
-                type Result = $result;
-            }
-        )+
-
-        /// The names of all methods that this version knows.
-        pub const METHODS: &[&str] = &[$($name),+];
-
-        /// The JSON Schema of params and result of every method, by name.
-        #[cfg(feature = "schema")]
-        pub fn method_schemas(
-            generator: &mut schemars::SchemaGenerator,
-        ) -> Vec<(&'static str, schemars::Schema, schemars::Schema)> {
-            vec![$((
-                $name,
-                generator.subschema_for::<$params>(),
-                generator.subschema_for::<$result>(),
-            )),+]
-        }
-    };
-}
-
-methods! {
-    /// Says who calls, and learns whom it speaks with.
-    Hello = "hello", HelloParams => HelloResult;
-    /// Hands over a command (R01).
-    TaskSubmit = "task.submit", SubmitParams => TaskResult;
-    /// Gives a follow-up prompt to the session of a completed agent task (R30 to R36).
-    TaskResume = "task.resume", ResumeParams => TaskResult;
-    /// A page of tasks, the newest first (R06).
-    TaskList = "task.list", ListParams => ListResult;
-    /// One task.
-    TaskGet = "task.get", IdParams => TaskResult;
-    /// A part of a task's output (R20, R21).
-    TaskOutput = "task.output", OutputParams => OutputResult;
-    /// The result of a completed task (R07).
-    TaskResultOf = "task.result", IdParams => ResultResult;
-    /// Waits for tasks to end (R22 to R25).
-    TaskBlock = "task.block", BlockParams => BlockResult;
-    /// Ends tasks (R05).
-    TaskCancel = "task.cancel", CancelParams => TasksResult;
-    /// Removes finished tasks with their output (R10).
-    TaskClear = "task.clear", ClearParams => ClearResult;
-    /// Sends a signal to a running task's leader.
-    TaskSignal = "task.signal", SignalParams => TaskResult;
-    /// Writes to the standard input of a task that was submitted with `stdin: "pipe"`.
-    TaskWrite = "task.write", WriteParams => WriteResult;
-    /// Asks to be told what happens.
-    EventsSubscribe = "events.subscribe", SubscribeParams => SubscribeResult;
-    /// Ends a parent session: cancels its active tasks and clears all of them (R54).
-    SessionEnd = "session.end", SessionEndParams => SessionEndResult;
-    /// The agents that are configured or known.
-    AgentList = "agent.list", AgentListParams => AgentListResult;
-    /// Answers a question that an agent waits with.
-    AgentAnswer = "agent.answer", AnswerParams => TaskResult;
-    /// How the daemon is (R08).
-    DaemonStatusOf = "daemon.status", NoParams => DaemonStatus;
-    /// Reads the configuration again.
-    DaemonReload = "daemon.reload", NoParams => ReloadResult;
-    /// Cancels everything and ends the daemon (R11).
-    DaemonShutdown = "daemon.shutdown", ShutdownParams => ShutdownResult;
-}
-
-/// Params of a method that takes none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct NoParams {}
-
-/// Params of `hello`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct HelloParams {
-    /// The name and version of the client, for logs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client: Option<String>,
-    /// The protocol that the client speaks. A version that the daemon does not speak is an error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<u32>,
-}
-
-/// Result of `hello`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct HelloResult {
-    /// The protocol of this connection: 1.
-    pub protocol: u32,
-    /// The version of the daemon.
-    pub version: String,
-    /// This life of the daemon; another one means that all earlier tasks are gone.
-    pub instance: String,
-    /// The daemon's process id.
-    pub pid: i32,
-    /// The limits in force.
-    pub limits: Limits,
-}
-
-/// The limits of a daemon that a client may want to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Limits {
-    /// The longest request line in bytes, newline included.
-    pub frame_bytes: u64,
-    /// Connections at once.
-    pub connections: u64,
-    /// Unanswered requests of one connection.
-    pub requests: u64,
-    /// Bytes that wait to be written to one client before its next request is read.
-    pub write_queue_bytes: u64,
-    /// Tasks in the daemon, finished ones included.
-    pub tasks: u64,
-    /// Bytes of output that are kept of one task.
-    pub output_bytes: u64,
-    /// Bytes of past events that are kept for `since`.
-    pub event_history_bytes: u64,
-    /// Tasks that run at once.
-    pub max_concurrent_tasks: u64,
-}
 
 /// What a process gets as standard input. Null, or left out: nothing, as from `/dev/null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -207,6 +65,24 @@ pub struct SubmitParams {
     /// Standard input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<Stdin>,
+    /// Standard output. Default: the task's output, or its terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<Given>,
+    /// Standard error. Default: as standard output without `stdout`. The descriptors of `stdin`, `stdout`
+    /// and `stderr` travel in this order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<Given>,
+    /// A terminal of this size for what none of the three gives elsewhere. It is the controlling terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<TerminalSize>,
+    /// Whether it is a foreground job of this connection (R60 to R71): it starts at once, whatever else
+    /// runs, what its terminal shows is sent here as `output` notifications, and it ends by SIGHUP if the
+    /// connection ends before `task.detach`.
+    #[serde(default)]
+    pub foreground: bool,
+    /// With `foreground`: the user started it directly, so it can't be moved to the background (R64).
+    #[serde(default)]
+    pub direct: bool,
     /// Whether stdout and stderr go to two files. Their order against each other is lost then.
     #[serde(default)]
     pub split: bool,
@@ -475,118 +351,4 @@ pub struct WriteParams {
 pub struct WriteResult {
     /// How many bytes the task's pipe took.
     pub written: u64,
-}
-
-/// Params of `events.subscribe`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct SubscribeParams {
-    /// Only events of tasks of this parent session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<String>,
-    /// Only events of these tasks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ids: Vec<TaskRef>,
-    /// Replay what came after this number first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<u64>,
-}
-
-/// Result of `events.subscribe`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct SubscribeResult {
-    /// The number that its notifications carry.
-    pub subscription: u64,
-    /// The number of the latest event so far.
-    pub seq: u64,
-}
-
-/// Params of `session.end`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct SessionEndParams {
-    /// The parent session's key.
-    pub session: String,
-}
-
-/// Result of `session.end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct SessionEndResult {
-    /// How many tasks were active.
-    pub cancelled: u64,
-    /// How many were removed.
-    pub cleared: u64,
-}
-
-/// Result of `daemon.status`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct DaemonStatus {
-    /// How many tasks are `pending`, `running` or `resumed`.
-    pub active: u64,
-    /// How many tasks are in each status.
-    pub summary: Summary,
-    /// How long the daemon has run, in milliseconds.
-    pub uptime_ms: u64,
-    /// Its resident memory in bytes.
-    pub memory_bytes: u64,
-    /// Clients that are connected.
-    pub connections: u64,
-    /// Subscriptions to events.
-    pub subscriptions: u64,
-    /// The number of the latest event.
-    pub seq: u64,
-    /// This life of the daemon.
-    pub instance: String,
-    /// Its version.
-    pub version: String,
-    /// Its process id.
-    pub pid: i32,
-    /// Its socket.
-    pub socket: String,
-    /// The folder with output and log.
-    pub state_dir: String,
-    /// The configuration file; it may not exist.
-    pub config: String,
-    /// Whether that file exists and is in force.
-    pub config_loaded: bool,
-    /// How trees are kept together: `cgroup` or `session`.
-    pub tree: String,
-    /// The limits in force.
-    pub limits: Limits,
-    /// What needs somebody's attention, such as a full disk.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-}
-
-/// Result of `daemon.reload`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ReloadResult {
-    /// The keys that changed and are in force now.
-    pub changed: Vec<String>,
-    /// The keys that changed and need a restart.
-    pub needs_restart: Vec<String>,
-}
-
-/// Params of `daemon.shutdown`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ShutdownParams {
-    /// How long tasks have to end, in milliseconds, before SIGKILL. Default `grace.cancel`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grace_ms: Option<u64>,
-}
-
-/// Result of `daemon.shutdown`, sent when every task has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ShutdownResult {
-    /// How many tasks were cancelled for it.
-    pub cancelled: u64,
 }

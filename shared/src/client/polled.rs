@@ -1,0 +1,214 @@
+//! The client for programs with a poll loop of their own: nothing here ever waits.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::{Client, ClientError, Protocol, Received};
+use crate::request::Method;
+use crate::transport::Stream;
+
+/// Bytes that are read at once: a terminal under flood is told in lines of about this length.
+const READ_BYTES: usize = 64 * 1024;
+
+/// A connection that makes any number of calls at a time for a caller who sleeps in `poll`.
+///
+/// Poll its socket for reading, and for writing while [`wants_write`](Self::wants_write); then call
+/// [`read`](Self::read) or [`write`](Self::write), and take what came from
+/// [`next_received`](Self::next_received) until there is nothing. A caller who does not read makes the
+/// daemon hold back what a terminal shows.
+#[derive(Debug)]
+pub struct PolledClient {
+    stream: Stream,
+    protocol: Protocol,
+    /// What came while the connection was a blocking one.
+    early: VecDeque<Received>,
+    outbox: Vec<u8>,
+    buffer: Box<[u8]>,
+}
+
+impl PolledClient {
+    pub(super) fn new(stream: Stream, protocol: Protocol, early: VecDeque<Received>) -> Self {
+        Self { stream, protocol, early, outbox: Vec::new(), buffer: vec![0; READ_BYTES].into() }
+    }
+
+    /// Makes a call, and gives the number that its answer will carry. What the kernel does not take at once
+    /// waits in this process, without a limit: a caller bounds the calls that it makes.
+    ///
+    /// # Errors
+    /// A broken connection.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<u64, ClientError> {
+        let (call, line) = self.protocol.call::<M>(params);
+        self.outbox.extend_from_slice(&line);
+        self.write()?;
+        Ok(call)
+    }
+
+    /// Whether calls wait to be written.
+    pub fn wants_write(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Writes what the kernel takes now.
+    ///
+    /// # Errors
+    /// A broken connection. One that the daemon has closed is no error here: what it said before is still
+    /// to be read, and [`read`](Self::read) tells.
+    pub fn write(&mut self) -> Result<(), ClientError> {
+        let mut sent = 0;
+        let outcome = loop {
+            if sent == self.outbox.len() {
+                break Ok(());
+            }
+            match send(&self.stream, &self.outbox[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break Ok(()),
+                Err(Errno::PIPE | Errno::CONNRESET) => {
+                    sent = self.outbox.len();
+                    break Ok(());
+                }
+                Err(error) => break Err(io::Error::from(error).into()),
+            }
+        };
+        self.outbox.drain(..sent);
+        outcome
+    }
+
+    /// Reads once, if there is something.
+    ///
+    /// # Errors
+    /// A broken connection; [`ClientError::Closed`] if the daemon has closed it.
+    pub fn read(&mut self) -> Result<(), ClientError> {
+        loop {
+            match recv(&self.stream, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+                // The second: it has closed without reading all of our calls.
+                Ok((0, _)) | Err(Errno::CONNRESET) => return Err(ClientError::Closed),
+                Ok((count, _)) => {
+                    self.protocol.push(&self.buffer[..count]);
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+
+    /// The next thing that the daemon said, if it is complete.
+    ///
+    /// # Errors
+    /// What [`Protocol::next_received`] says.
+    pub fn next_received(&mut self) -> Result<Option<Received>, ClientError> {
+        match self.early.pop_front() {
+            Some(received) => Ok(Some(received)),
+            None => self.protocol.next_received(),
+        }
+    }
+}
+
+impl From<Client> for PolledClient {
+    /// Goes on with a connection; what came on it and was not asked for yet comes first.
+    fn from(client: Client) -> Self {
+        client.into_polled()
+    }
+}
+
+impl AsFd for PolledClient {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::request::{DaemonReload, Hello, HelloParams, HelloResult, NoParams};
+
+    /// A client and the daemon's end of its connection.
+    fn pair() -> (Client, UnixStream) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (Client::over(OwnedFd::from(here).into()), there)
+    }
+
+    fn answer(call: u64) -> String {
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{call},\"result\":{{\"changed\":[],\"needs_restart\":[]}}}}\n")
+    }
+
+    #[test]
+    fn nothing_waits() {
+        let (client, mut daemon) = pair();
+        let mut client = PolledClient::from(client);
+        client.read().unwrap();
+        assert!(client.next_received().unwrap().is_none());
+        let call = client.call::<DaemonReload>(&NoParams {}).unwrap();
+        daemon.write_all(&answer(call).as_bytes()[..20]).unwrap();
+        client.read().unwrap();
+        assert!(client.next_received().unwrap().is_none(), "half an answer");
+        daemon.write_all(&answer(call).as_bytes()[20..]).unwrap();
+        client.read().unwrap();
+        assert!(matches!(client.next_received().unwrap(), Some(Received::Answer { call: 1, .. })));
+        drop(daemon);
+        assert!(matches!(client.read(), Err(ClientError::Closed)));
+    }
+
+    #[test]
+    fn calls_that_the_kernel_does_not_take_are_kept() {
+        let (client, mut daemon) = pair();
+        let mut client = PolledClient::from(client);
+        let params = HelloParams { client: Some("x".repeat(100_000)), protocol: None };
+        let mut calls = 0;
+        while !client.wants_write() {
+            client.call::<Hello>(&params).unwrap();
+            calls += 1;
+        }
+        let mut got = 0;
+        let mut buffer = vec![0; 1 << 20];
+        while client.wants_write() {
+            got += daemon.read(&mut buffer).unwrap();
+            client.write().unwrap();
+        }
+        drop(client);
+        while let Ok(count @ 1..) = daemon.read(&mut buffer) {
+            got += count;
+        }
+        assert!(got > calls * 100_000, "{got} of {calls} calls");
+    }
+
+    #[test]
+    fn what_came_early_is_not_lost() {
+        let (mut client, mut daemon) = pair();
+        let first = client.send::<DaemonReload>(&NoParams {}, &[]).unwrap();
+        let second = client.send::<Hello>(&HelloParams::default(), &[]).unwrap();
+        let third = client.send::<DaemonReload>(&NoParams {}, &[]).unwrap();
+        let hello = hello();
+        daemon.write_all((answer(third) + &answer(first)).as_bytes()).unwrap();
+        let id = crate::message::RequestId::Number(second.into());
+        daemon.write_all(&crate::message::result_line(&id, &hello)).unwrap();
+        assert_eq!(client.answer::<Hello>(second).unwrap(), hello);
+        client.answer::<DaemonReload>(first).unwrap();
+        daemon.write_all(answer(99).as_bytes()).unwrap();
+        let mut client = PolledClient::from(client);
+        client.read().unwrap();
+        for expected in [third, 99] {
+            let received = client.next_received().unwrap();
+            assert!(matches!(received, Some(Received::Answer { call, .. }) if call == expected));
+        }
+    }
+
+    fn hello() -> HelloResult {
+        serde_json::from_value(serde_json::json!({
+            "protocol": 1, "version": "", "instance": "", "pid": 1, "background_key": "ctrl-b",
+            "limits": {"frame_bytes": 1, "connections": 1, "requests": 1, "write_queue_bytes": 1, "tasks": 1,
+                "output_bytes": 1, "event_history_bytes": 1, "max_concurrent_tasks": 1},
+        }))
+        .unwrap()
+    }
+}

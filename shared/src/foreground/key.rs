@@ -1,0 +1,188 @@
+//! The key that moves a foreground job to the background, as users write it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::beginning;
+
+/// The key that moves a foreground job to the background: Ctrl with another key, or none at all.
+///
+/// Written as `ctrl-b`, `ctrl+b`, `C-b` or `^B`, in any case, with a letter or one of `@ \ ] ^ _`, or as
+/// `ctrl-space`, which is `ctrl-@`; `none` is no key. The job never sees the chosen key, so `ctrl-c` means
+/// no more interrupt; and to a terminal `ctrl-i` and `ctrl-m` are Tab and Enter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(Option<u8>);
+
+/// Why a text names no key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// It is not written as a key is.
+    #[error("{0:?} is no key for this: give `ctrl-` with a letter or one of @ \\ ] ^ _, or `none`")]
+    Unknown(String),
+    /// It is Escape.
+    #[error("{0:?} is Escape, with which arrows and other keys begin too: give another key, such as ctrl-b")]
+    Escape(String),
+}
+
+impl Key {
+    /// No key: nothing that is typed is a press.
+    pub const NONE: Self = Self(None);
+
+    /// The control byte that terminals send for it, 0x00 to 0x1f without 0x1b; `None` for no key.
+    pub const fn byte(self) -> Option<u8> {
+        self.0
+    }
+
+    /// What tells the user of the key while it can be used, such as `[Ctrl-B] Background`; `None` for no key.
+    pub fn hint(self) -> Option<String> {
+        self.0.map(|_| format!("[{self}] Background"))
+    }
+}
+
+/// `ctrl-b`.
+impl Default for Key {
+    fn default() -> Self {
+        Self(Some(0x02))
+    }
+}
+
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let written = || beginning(text, 64).to_owned();
+        let lower = text.to_ascii_lowercase();
+        if lower == "none" {
+            return Ok(Self::NONE);
+        }
+        let name = ["ctrl-", "ctrl+", "c-", "^"].iter().find_map(|prefix| lower.strip_prefix(prefix));
+        let symbol = match name.map(str::as_bytes) {
+            Some(b"space") => b'@',
+            Some([symbol]) => symbol.to_ascii_uppercase(),
+            _ => return Err(KeyError::Unknown(written())),
+        };
+        match symbol {
+            b'[' => Err(KeyError::Escape(written())),
+            // A terminal has always made a control byte of a key by taking its upper bits away.
+            b'@'..=b'_' => Ok(Self(Some(symbol & 0x1f))),
+            _ => Err(KeyError::Unknown(written())),
+        }
+    }
+}
+
+/// As people read it: `Ctrl-B`, `none`.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.pad("none"),
+            Some(0) => f.pad("Ctrl-Space"),
+            Some(byte) => f.pad(&format!("Ctrl-{}", char::from(byte | 0x40))),
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+/// As the configuration has it: `ctrl-b`, `none`.
+impl Serialize for Key {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_string().to_ascii_lowercase())
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Key {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Key".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "The key that moves a foreground job to the background: ctrl- with a letter or one of @ \\ ] ^ _, or none.",
+            "type": "string",
+            "default": "ctrl-b"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(text: &str) -> Key {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_key_is_read_in_every_spelling() {
+        for text in ["ctrl-b", "Ctrl-B", "CTRL+b", "C-b", "c-B", "^B", "^b"] {
+            assert_eq!(key(text), Key::default(), "{text}");
+        }
+        for text in ["ctrl-space", "C-@", "^@"] {
+            assert_eq!(key(text).byte(), Some(0), "{text}");
+        }
+        let bytes: Vec<_> =
+            ["^A", "^Z", "^\\", "^]", "^^", "^_"].iter().filter_map(|text| key(text).byte()).collect();
+        assert_eq!(bytes, [1, 26, 28, 29, 30, 31]);
+        assert_eq!(key("None"), Key::NONE);
+    }
+
+    #[test]
+    fn what_is_no_key_is_named() {
+        for text in ["", "b", "ctrl", "ctrl-", "ctrl-1", "ctrl-bb", "ctrl--", "ctrl-é", "alt-b", "^?", " ^B"]
+        {
+            let error = text.parse::<Key>().unwrap_err();
+            assert_eq!(error, KeyError::Unknown(text.to_owned()));
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        for text in ["ctrl-[", "^["] {
+            assert_eq!(text.parse::<Key>(), Err(KeyError::Escape(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn every_key_is_read_as_it_is_written() {
+        let keys = (0..0x20).filter(|byte| *byte != 0x1b).map(|byte| Key(Some(byte)));
+        for key in keys.chain([Key::NONE]) {
+            assert_eq!(key.to_string().parse(), Ok(key));
+            let json = serde_json::to_string(&key).unwrap();
+            assert_eq!(serde_json::from_str::<Key>(&json).unwrap(), key, "{json}");
+        }
+        assert_eq!(serde_json::to_string(&Key::default()).unwrap(), r#""ctrl-b""#);
+        let error = serde_json::from_str::<Key>(r#""f12""#).unwrap_err().to_string();
+        assert!(error.contains(r#""f12" is no key"#), "{error}");
+    }
+
+    #[test]
+    fn r60_the_hint_names_the_key() {
+        let hints = ["ctrl-b", "ctrl-]", "ctrl-space"].map(|text| key(text).hint().unwrap());
+        assert_eq!(hints, ["[Ctrl-B] Background", "[Ctrl-]] Background", "[Ctrl-Space] Background"]);
+        assert_eq!(Key::NONE.hint(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text: String) {
+            let _ = text.parse::<Key>();
+            let _ = format!("ctrl-{text}").parse::<Key>();
+        }
+    }
+}

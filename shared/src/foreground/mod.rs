@@ -1,0 +1,74 @@
+//! Foreground jobs and the key that moves one to the background (Ctrl-B), for authors of command lines:
+//! what was typed goes in, what to do comes out.
+//!
+//! Three parts that can be used alone: [`Key`] is the key that the user chose, [`KeyScanner`] finds its
+//! presses in what is typed at a terminal, and [`Foreground`] decides what a press does. The hand-over
+//! itself is the caller's: `task.detach` for a job of the daemon, `task.handoff` for a child of its own.
+//!
+//! Nothing here reads, writes, waits or knows the time, and nothing may.
+//!
+//! The loop of a command line, with two jobs in its foreground:
+//!
+//! ```
+//! use bgd_shared::foreground::{Answer, Can, Foreground, Key, KeyScanner, Outcome, Piece, Press};
+//! use bgd_shared::id::TaskId;
+//!
+//! let key: Key = "ctrl-b".parse()?;
+//! let mut scanner = KeyScanner::new(key);
+//! let mut foreground = Foreground::new(key);
+//! foreground.started("make", Can::Yes);
+//! foreground.started("vim", Can::Direct);
+//! assert_eq!(foreground.hint().as_deref(), Some("[Ctrl-B] Background"));
+//!
+//! // Each time something was typed. Here it comes at once: text, then the key.
+//! let mut typed: &[u8] = b"yes\n\x02";
+//! let (mut to_the_jobs, mut to_the_user) = (Vec::new(), String::new());
+//! while let Some(piece) = scanner.scan(&mut typed) {
+//!     match piece {
+//!         Piece::Pass(bytes) => to_the_jobs.extend_from_slice(bytes),
+//!         Piece::Released(_) => {}
+//!         Piece::Pressed(bytes) => match foreground.pressed() {
+//!             Press::Take(job) => {
+//!                 // Ask the daemon for the hand-over. Its answer may come rounds later; here it is there.
+//!                 let answer = Answer::Backgrounded(TaskId::from_u128(7));
+//!                 match foreground.answered(&job, answer) {
+//!                     Some(Outcome::Backgrounded(_, message)) => to_the_user = message,
+//!                     Some(Outcome::Finished(_)) => { /* show the real result */ }
+//!                     Some(Outcome::Stays(_, message)) => to_the_user = message,
+//!                     None => {}
+//!                 }
+//!             }
+//!             Press::Pass => to_the_jobs.extend_from_slice(bytes),
+//!             Press::Refuse(message) => to_the_user = message,
+//!             Press::Nothing | Press::Ignore => {}
+//!         },
+//!     }
+//! }
+//! // When nothing more was typed for `HOLD_MS` while `scanner.is_holding()`, such as after a lone Escape:
+//! to_the_jobs.extend_from_slice(scanner.flush());
+//!
+//! assert_eq!(to_the_jobs, b"yes\n");
+//! assert_eq!(
+//!     to_the_user,
+//!     "Command was manually backgrounded by user with ID 00000000-0000-0000-0000-000000000007"
+//! );
+//! assert_eq!(foreground.hint(), None);
+//! # Ok::<(), bgd_shared::foreground::KeyError>(())
+//! ```
+
+mod jobs;
+mod key;
+mod scanner;
+#[cfg(test)]
+mod tests;
+
+pub use jobs::{Answer, Can, Finished, Foreground, Outcome, Press};
+pub use key::{Key, KeyError};
+pub use scanner::{HELD_BYTES, HOLD_MS, KeyScanner, Piece};
+
+use crate::id::TaskId;
+
+/// What a foreground job that was moved to the background has for a result.
+pub fn backgrounded_message(id: TaskId) -> String {
+    format!("Command was manually backgrounded by user with ID {id}")
+}

@@ -1,0 +1,132 @@
+//! Handing over a child to the daemon while it runs (R70), for programs that started it themselves.
+//!
+//! ```no_run
+//! use std::os::fd::AsFd as _;
+//! use std::process::{Command, Stdio};
+//!
+//! use bgd_shared::client::Client;
+//! use bgd_shared::handoff::hand_over;
+//! use bgd_shared::request::HandoffStream;
+//! use bgd_shared::socket::SocketPath;
+//!
+//! let mut child = Command::new("make").stdout(Stdio::piped()).spawn()?;
+//! // … shows what it writes, until the user wants it in the background …
+//! let mut client = Client::connect(&SocketPath::from_env()?)?;
+//! let out = child.stdout.take().ok_or("it has no output")?;
+//! let given = hand_over(&mut client, &child, "make", &[(HandoffStream::Stdout, out.as_fd())])?;
+//! println!("{}", given.message);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! From the call on nobody but the daemon may read the descriptors, also not what is in a buffer of the
+//! caller's: what was read before is the caller's to show. If the answer is an error, everything is as it
+//! was; `already_finished` says that the child was faster (R66).
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitStatus};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::client::{Client, ClientError};
+use crate::id::TaskId;
+use crate::request::{
+    DetachResult, ExitParams, HandoffParams, HandoffStream, OriginKind, TaskExit, TaskHandoff,
+};
+use crate::task::{Exit, Task};
+
+/// A handle to a child that nobody has waited for yet, so that its number is its own.
+///
+/// # Errors
+/// The kernel is older than Linux 5.3, or no descriptors are left.
+pub fn pidfd(child: &Child) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no number of a process"))?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// What is said of a child if nothing else is known of it.
+pub fn params(child: &Child, description: &str) -> HandoffParams {
+    HandoffParams {
+        pid: child.id().cast_signed(),
+        description: description.to_owned(),
+        argv: None,
+        started_at: None,
+        session: None,
+        channel: None,
+        tags: Vec::new(),
+        streams: Vec::new(),
+        origin_kind: OriginKind::Tool,
+    }
+}
+
+/// Hands over a child with the descriptors of its output. They stay open here and are to be closed.
+///
+/// # Errors
+/// The daemon's refusal, or a broken connection. The child is the caller's then as before.
+pub fn hand_over(
+    client: &mut Client,
+    child: &Child,
+    description: &str,
+    streams: &[(HandoffStream, BorrowedFd<'_>)],
+) -> Result<DetachResult, ClientError> {
+    hand_over_as(client, child, params(child, description), streams)
+}
+
+/// The same with more to be said of it than a description. `streams` takes the place of those in `params`.
+///
+/// # Errors
+/// As for [`hand_over`].
+pub fn hand_over_as(
+    client: &mut Client,
+    child: &Child,
+    params: HandoffParams,
+    streams: &[(HandoffStream, BorrowedFd<'_>)],
+) -> Result<DetachResult, ClientError> {
+    let pidfd = pidfd(child)?;
+    let params = HandoffParams { streams: streams.iter().map(|(kind, _)| *kind).collect(), ..params };
+    let fds: Vec<_> = std::iter::once(pidfd.as_fd()).chain(streams.iter().map(|(_, fd)| *fd)).collect();
+    client.call_with_fds::<TaskHandoff>(&params, &fds)
+}
+
+/// Tells the daemon how a child ended that was handed over, as its parent has learned by waiting for it.
+/// Only of use before Linux 6.15, over the connection that handed it over, within 5 seconds of its end.
+///
+/// # Errors
+/// The daemon's refusal, or a broken connection.
+pub fn tell_exit(client: &mut Client, task: TaskId, status: ExitStatus) -> Result<Task, ClientError> {
+    let params = ExitParams { id: task.into(), exit: exit_of(status) };
+    client.call::<TaskExit>(&params).map(|result| result.task)
+}
+
+/// How a child ended, as the wire has it.
+pub fn exit_of(status: ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Unknown(status.to_string().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn exits_are_told_as_they_were() {
+        let run = |line: &str| Command::new("/bin/sh").args(["-c", line]).status().unwrap();
+        assert_eq!(exit_of(run("exit 0")), Exit::Code(0));
+        assert_eq!(exit_of(run("exit 255")), Exit::Code(255));
+        assert_eq!(exit_of(run("kill -9 $$")), Exit::Signal(9));
+    }
+
+    #[test]
+    fn a_child_has_a_handle_until_it_was_waited_for() {
+        let mut child = Command::new("true").spawn().unwrap();
+        assert!(pidfd(&child).is_ok());
+        child.wait().unwrap();
+        assert_eq!(params(&child, "x").pid, child.id().cast_signed());
+    }
+}

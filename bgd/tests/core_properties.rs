@@ -10,6 +10,8 @@ mod ops;
 mod rules;
 #[path = "core/rules_agent.rs"]
 mod rules_agent;
+#[path = "core/rules_foreground.rs"]
+mod rules_foreground;
 #[path = "core/sim/mod.rs"]
 mod sim;
 #[path = "core/support.rs"]
@@ -18,6 +20,8 @@ mod support;
 mod table;
 #[path = "core/table_agent.rs"]
 mod table_agent;
+#[path = "core/table_foreground.rs"]
+mod table_foreground;
 
 use std::cell::{Cell, RefCell};
 

@@ -53,6 +53,20 @@ pub enum Effect {
         /// The option; none denies.
         option: Option<Box<str>>,
     },
+    /// Supervise the process that was brought along with [`super::Request::Adopt`].
+    Adopt {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+    },
+    /// The task is no foreground job of this client any more: show it nothing of the task's terminal.
+    Detached {
+        /// The task.
+        task: TaskId,
+        /// The client.
+        client: u64,
+    },
     /// Send a signal.
     Signal {
         /// The task.
@@ -107,6 +121,8 @@ pub enum Effect {
 pub enum Reply {
     /// One task.
     Task(Snapshot),
+    /// A job that is in the background now.
+    Backgrounded(Snapshot),
     /// Tasks after a cancel.
     Tasks(Vec<Snapshot>),
     /// The end of a block.
@@ -137,6 +153,17 @@ pub enum Reply {
     Error(CoreError),
 }
 
+/// Why a job that has not ended can't be moved to the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmovable {
+    /// It is there.
+    InBackground,
+    /// Another client shows it.
+    OfAnother,
+    /// The user started it directly (R64).
+    Direct,
+}
+
 /// Why a request can't be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreError {
@@ -146,6 +173,10 @@ pub enum CoreError {
     Ambiguous(String, Vec<TaskId>),
     /// The task has no result.
     NotComplete(TaskId, Status, Option<Box<str>>),
+    /// A job that should go to the background has ended before.
+    EndedFirst(TaskId, Status),
+    /// The job can't go to the background, and why.
+    NotBackgroundable(TaskId, Unmovable),
     /// The task does not run.
     NotRunning(TaskId, Status),
     /// Signals are for processes.
@@ -168,6 +199,8 @@ pub enum CoreError {
     NoSuchOption(TaskId, Box<str>, Vec<Box<str>>),
     /// The task is active, so it can't be cleared.
     StillActive(TaskId, Status),
+    /// The connection has so many foreground jobs.
+    TooManyJobs(usize),
     /// No more tasks fit.
     Full(usize),
     /// The daemon is about to end.
@@ -188,6 +221,11 @@ impl From<CoreError> for RpcError {
                 error
             }
             CoreError::NotComplete(id, status, why) => not_complete(id, status, why.as_deref()),
+            CoreError::EndedFirst(id, status) => {
+                Self::new(ErrorKind::AlreadyFinished, format!("task {id} has ended already, it is {status}"))
+                    .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
+            }
+            CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
             CoreError::NotRunning(id, status) => {
                 Self::new(ErrorKind::NotRunning, format!("task {id} does not run, it is {status}"))
                     .hint("only a running task takes signals and input")
@@ -227,15 +265,8 @@ impl From<CoreError> for RpcError {
                 format!("{option:?} is no answer to the question of task {id}"),
             )
             .hint(format!("it takes {}", known.join(", "))),
-            CoreError::StillActive(id, status) if !status.is_active() => Self::new(
-                ErrorKind::BeingResumed,
-                format!("task {id} is being resumed, so it can't be cleared"),
-            )
-            .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)"),
-            CoreError::StillActive(id, status) => {
-                Self::new(ErrorKind::NotComplete, format!("task {id} is {status}, so it can't be cleared"))
-                    .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)")
-            }
+            CoreError::StillActive(id, status) => still_active(id, status),
+            CoreError::TooManyJobs(limit) => too_many_jobs(limit),
             CoreError::Full(limit) => Self::new(
                 ErrorKind::RegistryFull,
                 format!("the daemon holds {limit} tasks, which is its limit (limits.tasks)"),
@@ -245,6 +276,18 @@ impl From<CoreError> for RpcError {
                 .hint("start it again when it has ended"),
         }
     }
+}
+
+fn not_backgroundable(id: TaskId, why: Unmovable) -> RpcError {
+    let (why, hint) = match why {
+        Unmovable::InBackground => ("it is there already", "`bgctl output` shows what it wrote"),
+        Unmovable::OfAnother => {
+            ("it is the foreground job of another client", "do it where the job is shown")
+        }
+        Unmovable::Direct => ("the user started it directly", "wait for it, or end it by `bgctl cancel`"),
+    };
+    let message = format!("task {id} can't be moved to the background: {why}");
+    RpcError::new(ErrorKind::NotBackgroundable, message).hint(hint)
 }
 
 fn not_complete(id: TaskId, status: Status, why: Option<&str>) -> RpcError {
@@ -257,10 +300,26 @@ fn not_complete(id: TaskId, status: Status, why: Option<&str>) -> RpcError {
     RpcError::new(ErrorKind::NotComplete, format!("task {id} {word}, it is {status}{why}")).hint(hint)
 }
 
+fn too_many_jobs(limit: usize) -> RpcError {
+    let message = format!("this connection has {limit} foreground jobs, which is the limit");
+    RpcError::new(ErrorKind::TooManyRequests, message)
+        .hint("move some to the background (`task.detach`), or submit without `foreground`")
+}
+
 fn not_resumable(id: TaskId, status: Status) -> RpcError {
     let message = format!("only completed tasks can be resumed; task {id} is {status}");
     let hint = if status.is_active() { "`bgctl block` waits for it" } else { "submit a new task" };
     RpcError::new(ErrorKind::NotResumable, message).hint(hint)
+}
+
+fn still_active(id: TaskId, status: Status) -> RpcError {
+    let (kind, what) = if status.is_active() {
+        (ErrorKind::NotComplete, status.as_str())
+    } else {
+        (ErrorKind::BeingResumed, "being resumed")
+    };
+    RpcError::new(kind, format!("task {id} is {what}, so it can't be cleared"))
+        .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)")
 }
 
 fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {

@@ -8,6 +8,7 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::BlockMode;
 use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
@@ -55,6 +56,20 @@ pub enum Input {
 pub enum Request {
     /// R01. The id is new and random.
     Submit(Box<Command>),
+    /// Moves a foreground job of the client to the background.
+    Detach {
+        /// The task.
+        id: TaskRef,
+    },
+    /// R70: takes over a process that another program started.
+    Adopt {
+        /// What it is. Its environment and its idempotency key are not looked at.
+        command: Box<Command>,
+        /// Its number.
+        pid: i32,
+        /// Since when it runs.
+        started_at: Timestamp,
+    },
     /// R30: gives a follow-up prompt to the session of a completed agent task.
     Resume {
         /// The task.
@@ -130,6 +145,8 @@ pub struct Command {
     pub prompt: Option<Arc<str>>,
     /// Idempotency key, within its parent session.
     pub key: Option<Arc<str>>,
+    /// Whether it is a foreground job of the client.
+    pub foreground: bool,
 }
 
 /// Which tasks a request is about.

@@ -19,7 +19,7 @@ mod time;
 mod waiters;
 
 pub use agent::{AgentPart, AgentWork, QUESTIONS, Question};
-pub use effect::{CoreError, Effect, Reply};
+pub use effect::{CoreError, Effect, Reply, Unmovable};
 pub use input::{Cancel, Command, Fact, Input, Refusal, ReplyTo, Request, Selection};
 pub use machine::Core;
 pub use registry::{ListQuery, Page};
@@ -31,7 +31,8 @@ use serde::{Deserialize, Serialize};
 /// The limits that the core enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreLimits {
-    /// Tasks that run at once, at least 1.
+    /// Tasks that run at once, at least 1. The next ones wait; those that must not wait (foreground jobs,
+    /// resumes, processes that are handed over) count, but begin above the limit too.
     pub max_concurrent_tasks: usize,
     /// Tasks held, finished ones included.
     pub tasks: usize,

@@ -303,7 +303,11 @@ mod tests {
             umask: 0o022,
             rlimits: None,
             stdin: None,
+            given: [false; 2],
+            pty: None,
+            direct: false,
             split: false,
+            output_file: None,
             time_limit_ms: None,
         };
         Task {
@@ -317,6 +321,7 @@ mod tests {
             output_bytes: 0,
             dropped: [0; 2],
             updated_at: None,
+            foreground: None,
             agent: None,
             state: State::Queued { env: Arc::new(Env::default()) },
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::Stdin;
+use bgd_shared::request::{Stdin, TerminalSize};
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::task::{Exit, Kind, Origin, Status};
 use bgd_shared::text::{Env, OsText};
@@ -57,8 +57,16 @@ pub struct Spec {
     pub rlimits: Option<Arc<Rlimits>>,
     /// Standard input.
     pub stdin: Option<Stdin>,
+    /// Which of standard output and error go to a descriptor of the submitter.
+    pub given: [bool; 2],
+    /// The terminal that it begins in.
+    pub pty: Option<TerminalSize>,
+    /// The user started it directly: it can't be moved to the background.
+    pub direct: bool,
     /// Two output files.
     pub split: bool,
+    /// The file that it writes to by itself, in place of one of the daemon's.
+    pub output_file: Option<Box<OsText>>,
     /// How long it may run, in milliseconds.
     pub time_limit_ms: Option<u64>,
 }
@@ -78,7 +86,11 @@ impl Spec {
             umask: 0o077,
             rlimits: None,
             stdin: None,
+            given: [false; 2],
+            pty: None,
+            direct: false,
             split: false,
+            output_file: None,
             time_limit_ms: None,
         }
     }
@@ -91,7 +103,8 @@ impl Spec {
             Work::Agent(agent) => agent.name.len(),
         };
         let tags: usize = self.tags.iter().map(|tag| tag.len()).sum();
-        work + tags + self.cwd.as_bytes().len() + self.description.as_deref().map_or(0, str::len)
+        let file = self.output_file.as_ref().map_or(0, |file| file.as_bytes().len());
+        work + tags + file + self.cwd.as_bytes().len() + self.description.as_deref().map_or(0, str::len)
     }
 }
 
@@ -104,6 +117,8 @@ pub enum StopReason {
     TimedOut(u64),
     /// Its parent session has ended.
     SessionEnded,
+    /// It was a foreground job, and its client is gone (R71).
+    Abandoned,
     /// The daemon ends.
     Shutdown,
 }
@@ -114,6 +129,7 @@ impl StopReason {
         match self {
             Self::Cancelled | Self::TimedOut(_) => None,
             Self::SessionEnded => Some("its parent session ended"),
+            Self::Abandoned => Some("its terminal or client went away"),
             Self::Shutdown => Some("the daemon was shut down"),
         }
     }
@@ -252,6 +268,8 @@ pub struct Task {
     pub dropped: [u64; 2],
     /// When it last showed that it moves.
     pub updated_at: Option<Timestamp>,
+    /// The client whose foreground job it is.
+    pub foreground: Option<u64>,
     /// What only agent tasks have.
     pub agent: Option<Box<AgentPart>>,
     /// Where it is.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bgd::core::{CoreError, Reply, ReplyTo, Snapshot};
+use bgd::core::{CoreError, Reply, ReplyTo, Snapshot, Unmovable};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -14,6 +14,7 @@ use super::support::KILL;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Task(TaskId, Status),
+    Backgrounded(TaskId, Status),
     Tasks(Vec<(TaskId, Status)>),
     Blocked { tasks: Vec<(TaskId, Status)>, timed_out: bool },
     Cleared(u64),
@@ -27,6 +28,7 @@ impl From<&Reply> for Answer {
         let short = |tasks: &[Snapshot]| tasks.iter().map(|task| (task.id, task.status())).collect();
         match reply {
             Reply::Task(task) => Self::Task(task.id, task.status()),
+            Reply::Backgrounded(task) => Self::Backgrounded(task.id, task.status()),
             Reply::Tasks(tasks) => Self::Tasks(short(tasks)),
             Reply::Blocked { tasks, timed_out } => {
                 Self::Blocked { tasks: short(tasks), timed_out: *timed_out }
@@ -68,6 +70,10 @@ pub struct Expected {
     /// Those that resume.
     pub prompts: Vec<Prompted>,
     pub decisions: Vec<Decision>,
+    /// Processes of other programs.
+    pub adopts: Vec<TaskId>,
+    /// Jobs that a client shows no more.
+    pub detached: Vec<(TaskId, u64)>,
     pub ends: Vec<(TaskId, i32)>,
     pub signals: Vec<(TaskId, i32, bool)>,
     pub events: Vec<(TaskId, EventKind)>,
@@ -81,6 +87,7 @@ impl Expected {
     pub fn places(&self) -> Vec<&'static str> {
         let answer = |answer: &Answer| match answer {
             Answer::Task(..) => "task",
+            Answer::Backgrounded(..) => "backgrounded",
             Answer::Tasks(_) => "cancel ends",
             Answer::Blocked { timed_out: false, .. } => "block ends",
             Answer::Blocked { timed_out: true, .. } => "block times out",
@@ -91,6 +98,10 @@ impl Expected {
                 CoreError::NotFound(_) => "not found",
                 CoreError::Ambiguous(..) => "ambiguous",
                 CoreError::NotComplete(..) => "not complete",
+                CoreError::EndedFirst(..) => "ended first",
+                CoreError::NotBackgroundable(_, Unmovable::InBackground) => "in the background already",
+                CoreError::NotBackgroundable(_, Unmovable::OfAnother) => "another's job",
+                CoreError::NotBackgroundable(_, Unmovable::Direct) => "a direct job",
                 CoreError::NotRunning(..) => "not running",
                 CoreError::StillActive(..) => "still active",
                 CoreError::NoSignals(_) => "no signals",
@@ -103,6 +114,7 @@ impl Expected {
                 CoreError::NotAsked(..) => "not asked",
                 CoreError::NoSuchOption(..) => "no such option",
                 CoreError::Full(_) => "full",
+                CoreError::TooManyJobs(_) => "too many jobs",
                 CoreError::ShuttingDown => "shutting down",
             },
         };
@@ -123,9 +135,16 @@ impl Expected {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Places that a long run must have come to, or its silence says nothing.
-pub const PLACES: [&str; 38] = [
+pub const PLACES: [&str; 56] = [
+    "a direct job",
+    "abandoned",
+    "abandoned while starting",
+    "abandoned while stopping",
+    "adopted",
     "ambiguous",
+    "another's job",
     "answered",
+    "backgrounded",
     "being cleared",
     "being resumed",
     "block ends",
@@ -134,14 +153,24 @@ pub const PLACES: [&str; 38] = [
     "clear ends",
     "copy goes on",
     "denied",
+    "ended first",
+    "ends abandoned",
+    "ends in the background",
+    "ends in the foreground",
     "exit",
     "fact before a resume",
     "full",
+    "hand-over of a process",
+    "hand-over of a starting job",
+    "hand-over of a stopping job",
+    "hand-over of an agent",
+    "in the background already",
     "more than slots",
     "needs input",
     "no agent",
     "no signals",
     "no such option",
+    "not adopted",
     "not asked",
     "not complete",
     "not found",
@@ -155,6 +184,7 @@ pub const PLACES: [&str; 38] = [
     "resume withdrawn",
     "resumed",
     "session ends",
+    "several jobs are abandoned",
     "shutdown ends",
     "shutting down",
     "stalled",

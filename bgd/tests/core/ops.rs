@@ -14,6 +14,23 @@ pub enum Op {
         env: u8,
         time_limit: Option<u16>,
         agent: Option<Patience>,
+        place: Place,
+    },
+    Detach {
+        client: usize,
+        pick: Pick,
+        aimed: bool,
+        /// By the client that shows the job.
+        by_owner: bool,
+        /// And at once again.
+        twice: bool,
+    },
+    /// Another program hands over a process of its own.
+    Adopt {
+        client: usize,
+        session: Option<u8>,
+        key: Option<u8>,
+        time_limit: Option<u16>,
     },
     Resume {
         client: usize,
@@ -100,6 +117,15 @@ pub enum Op {
     },
 }
 
+/// Where a task begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Background,
+    Foreground,
+    /// There too, and it stays there.
+    Direct,
+}
+
 /// How long an agent may be silent, and its questions wait, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -176,6 +202,10 @@ fn patience() -> impl Strategy<Value = Patience> {
     (ms(), ms()).prop_map(|(silence, question)| Patience { silence, question })
 }
 
+fn place() -> impl Strategy<Value = Place> {
+    prop_oneof![8 => Just(Place::Background), 3 => Just(Place::Foreground), 1 => Just(Place::Direct)]
+}
+
 fn stale() -> impl Strategy<Value = Stale> {
     prop_oneof![Just(Stale::LaterRun), Just(Stale::EarlierRun), Just(Stale::Cleared), Just(Stale::Settled)]
 }
@@ -187,10 +217,16 @@ fn op() -> impl Strategy<Value = Op> {
     let session = || option::of(0..SESSIONS);
     prop_oneof![
         90 => (client(), session(), option::weighted(0.2, 0u8..3), 0u8..3, option::weighted(0.3, ms()),
-            option::weighted(0.5, patience()))
-            .prop_map(|(client, session, key, env, time_limit, agent)| Op::Submit {
-                client, session, key, env, time_limit, agent
+            option::weighted(0.5, patience()), place())
+            .prop_map(|(client, session, key, env, time_limit, agent, place)| Op::Submit {
+                client, session, key, env, time_limit, agent, place
             }),
+        30 => (client(), pick(), prop::bool::weighted(0.8), prop::bool::weighted(0.8), any::<bool>())
+            .prop_map(|(client, pick, aimed, by_owner, twice)| Op::Detach {
+                client, pick, aimed, by_owner, twice
+            }),
+        6 => (client(), session(), option::weighted(0.2, 0u8..3), option::weighted(0.3, ms()))
+            .prop_map(|(client, session, key, time_limit)| Op::Adopt { client, session, key, time_limit }),
         50 => (client(), pick(), prop::bool::weighted(0.8), 0u8..5)
             .prop_map(|(client, pick, aimed, prompt)| Op::Resume { client, pick, aimed, prompt }),
         25 => (client(), pick(), prop::bool::weighted(0.8), 0usize..6, 0u8..3)
@@ -214,7 +250,7 @@ fn op() -> impl Strategy<Value = Op> {
         16 => (client(), pick(), any::<bool>())
             .prop_map(|(client, pick, complete)| Op::Retrieve { client, pick, complete }),
         1 => (client(), option::of(ms())).prop_map(|(client, grace)| Op::Shutdown { client, grace }),
-        8 => client().prop_map(|client| Op::Disconnect { client }),
+        12 => client().prop_map(|client| Op::Disconnect { client }),
         6 => (1usize..6, 4usize..48, prop_oneof![Just(0u64), Just(100), 0u64..1000])
             .prop_map(|(max_concurrent_tasks, tasks, grace)| Op::Configure {
                 max_concurrent_tasks, tasks, grace

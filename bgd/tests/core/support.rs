@@ -18,7 +18,8 @@ use bgd_shared::time::Timestamp;
 /// A value that is in every environment, and nowhere else.
 pub const ENV_MARK: &str = "only-in-environments";
 
-/// SIGKILL and SIGTERM, by number as the core has them.
+/// SIGHUP, SIGKILL and SIGTERM, by number as the core has them.
+pub const HUP: i32 = 1;
 pub const KILL: i32 = 9;
 pub const TERM: i32 = 15;
 
@@ -44,10 +45,14 @@ pub fn command(id: TaskId) -> Command {
         umask: 0o022,
         rlimits: None,
         stdin: None,
+        given: [false; 2],
+        pty: None,
+        direct: false,
         split: false,
+        output_file: None,
         time_limit_ms: None,
     };
-    Command { id, spec, env: env(0), prompt: None, key: None }
+    Command { id, spec, env: env(0), prompt: None, key: None, foreground: false }
 }
 
 /// An order for an agent, with how long it may be silent and how long its questions wait.
@@ -112,11 +117,44 @@ impl Desk {
         self.core.handle(self.now, input)
     }
 
-    /// Asks as client 1; the call's number is the count of calls so far.
+    /// Asks as client 1.
     pub fn ask(&mut self, request: Request) -> Vec<Effect> {
+        self.ask_as(1, request)
+    }
+
+    /// The call's number is the count of calls so far.
+    pub fn ask_as(&mut self, client: u64, request: Request) -> Vec<Effect> {
         self.calls += 1;
-        let to = ReplyTo { client: 1, call: self.calls };
+        let to = ReplyTo { client, call: self.calls };
         self.input(Input::Request { to, request })
+    }
+
+    /// Submits a foreground job of client 1.
+    pub fn foreground(&mut self, mut command: Command) -> TaskId {
+        command.foreground = true;
+        let id = command.id;
+        let effects = self.ask(Request::Submit(Box::new(command)));
+        assert!(matches!(only_reply(&effects), Reply::Task(task) if task.foreground == Some(1)));
+        assert_eq!(starts(&effects).len() + prompts(&effects).len(), 1, "it waits: {effects:?}");
+        id
+    }
+
+    /// Submits a foreground job of client 1 that runs.
+    pub fn job(&mut self, number: u16) -> TaskId {
+        let id = self.foreground(command(id(number)));
+        assert_eq!(events(&self.fact(id, Fact::Started { pid: Some(100) })), [(EventKind::Started, id)]);
+        id
+    }
+
+    pub fn detach(&mut self, task: TaskId) -> Vec<Effect> {
+        self.ask(Request::Detach { id: task.into() })
+    }
+
+    /// Hands over a process that another program has started.
+    pub fn adopt(&mut self, number: u16) -> Vec<Effect> {
+        let command = Box::new(command(id(number)));
+        let started_at = Timestamp::from_unix_ms(self.now.wall.unix_ms() - 7000);
+        self.ask(Request::Adopt { command, pid: 200, started_at })
     }
 
     /// Submits a plain task whose id begins with the four digits of this number.

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use bgd::core::{
-    Cancel, Core, Effect, Fact, Finished, Input, Lingering, ListQuery, Outcome, Reply, Request, Selection,
-    State,
+    Cancel, Command, Core, Effect, Fact, Finished, Input, Lingering, ListQuery, Outcome, Reply, Request,
+    Selection, State,
 };
 use bgd_shared::request::BlockMode;
 
@@ -52,6 +52,8 @@ signal            | wait! | spwn! | sp-x! | run+  | stop+ | st-x! | kill+ | ki-x
 signal to tree    | wait! | spwn! | sp-x! | run+  | stop+ | st-x+ | kill+ | ki-x+ | done! | ling+ | li-x+ | li-k+
 end of session    | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
 shutdown          | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k
+detach            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done! | ling! | li-x! | li-k!
+adopt             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
 disconnected      | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
 more slots        | spwn  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
 fewer slots       | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
@@ -61,7 +63,7 @@ deadline          | wait  | spwn  | sp-x  | stop+ | kill+ | ki-x+ | kill  | ki-x
 pub const SESSION: &str = "s";
 
 /// What happens to the one task that is looked at.
-fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
+pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
     let task = id(1);
     let (signal, grace_ms) = (None, None);
     let all = || Selection::All { session: Some(SESSION.into()) };
@@ -75,6 +77,10 @@ fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "output" => return desk.fact(task, Fact::Output { bytes: 9, dropped: [0; 2], tell: true }),
         "another run's end" => return desk.input(Input::Fact { task, run: 2, fact: exited(0, false) }),
         "disconnected" => return desk.input(Input::Disconnected { client: 1 }),
+        "another is gone" => return desk.input(Input::Disconnected { client: 2 }),
+        "another detaches" => return desk.ask_as(2, Request::Detach { id: task.into() }),
+        "detach" | "detach, direct" => Request::Detach { id: task.into() },
+        "adopt" => return desk.adopt(3),
         "more slots" => return desk.input(Input::Configure(limits(2))),
         "fewer slots" => return desk.input(Input::Configure(limits(1))),
         "deadline" => return desk.wait(5000),
@@ -114,16 +120,21 @@ fn way_to(state: &str) -> &'static [&'static str] {
     }
 }
 
-/// A core whose task `id(1)` is in this state; it may run for five seconds.
-fn desk_in(state: &str) -> Desk {
+/// The task that is looked at: `id(1)`, which may run for five seconds.
+pub fn looked_at() -> Command {
+    let mut command = command(id(1));
+    command.spec.session = Some(SESSION.into());
+    command.spec.time_limit_ms = Some(5000);
+    command
+}
+
+/// A core whose task is in this state.
+pub fn desk_in(state: &str, task: Command) -> Desk {
     let mut desk = Desk::new(1);
     if state == "wait" {
         desk.running(2);
     }
-    let mut command = command(id(1));
-    command.spec.session = Some(SESSION.into());
-    command.spec.time_limit_ms = Some(5000);
-    assert!(!desk.ask(Request::Submit(Box::new(command))).is_empty());
+    assert!(!desk.ask(Request::Submit(Box::new(task))).is_empty());
     for input in way_to(state) {
         // Effects on the way are looked at where the table begins with that state.
         let _on_the_way = happen(&mut desk, input);
@@ -156,7 +167,7 @@ pub fn word(core: &Core) -> &'static str {
     }
 }
 
-fn mark(effects: &[Effect]) -> &'static str {
+pub fn mark(effects: &[Effect]) -> &'static str {
     let refused = |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Error(_), .. });
     let signals = |effect: &Effect| matches!(effect, Effect::End { task, .. } | Effect::Signal { task, .. } if *task == id(1));
     match (effects.iter().any(refused), effects.iter().any(signals)) {
@@ -172,12 +183,13 @@ pub fn compare(table: &str, cell: impl Fn(&str, &str) -> String) {
     let mut lines = table.trim().lines();
     let header = lines.next().unwrap_or_default();
     let states: Vec<&str> = header.split('|').skip(1).map(str::trim).collect();
+    let width = header.split('|').nth(1).map_or(0, |cell| cell.len() - 2);
     let mut found = format!("\n{header}\n");
     for line in lines {
         let input = line.split('|').next().unwrap_or_default().trim();
         write!(found, "{input:<17}").unwrap();
         for state in &states {
-            write!(found, " | {:<5}", cell(state, input)).unwrap();
+            write!(found, " | {:<width$}", cell(state, input)).unwrap();
         }
         found.truncate(found.trim_end().len());
         found.push('\n');
@@ -188,7 +200,7 @@ pub fn compare(table: &str, cell: impl Fn(&str, &str) -> String) {
 #[test]
 fn every_state_meets_every_input() {
     compare(TABLE, |state, input| {
-        let mut desk = desk_in(state);
+        let mut desk = desk_in(state, looked_at());
         let effects = happen(&mut desk, input);
         format!("{}{}", word(&desk.core), mark(&effects))
     });

@@ -1,6 +1,6 @@
 //! Every state of an agent task against every input, written out.
 
-use bgd::core::{Cancel, Core, Effect, Fact, Input, ListQuery, Reply, Request, Selection};
+use bgd::core::{Cancel, Command, Core, Effect, Fact, Input, ListQuery, Reply, Request, Selection};
 use bgd_shared::request::BlockMode;
 use bgd_shared::task::Status;
 
@@ -63,6 +63,8 @@ clear active too  | gone  | sp-x+ | sp-x+ | stop+ | stop* | stop+ | stop+ | kill
 signal            | wait! | spwn! | sp-x! | run!  | asks! | mute! | stop! | kill! | done! | fail! | canc! | way!  | wy-x! | more!
 end of session    | gone  | sp-x+ | sp-x+ | stop+ | stop* | stop+ | stop+ | kill  | gone  | gone  | gone  | wy-x+ | wy-x+ | stop+
 shutdown          | canc  | sp-x+ | sp-x+ | stop+ | stop* | stop+ | stop+ | kill  | done  | fail  | canc  | wy-x+ | wy-x+ | stop+
+detach            | wait! | spwn! | sp-x! | run!  | asks! | mute! | stop! | kill! | done! | fail! | canc! | way!  | wy-x! | more!
+adopt             | wait  | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 disconnected      | wait  | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 more slots        | spwn> | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 silence           | wait  | spwn  | sp-x  | mute  | run?  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
@@ -70,7 +72,7 @@ time limit        | wait  | spwn  | sp-x  | stop+ | stop* | stop+ | kill+ | kill
 ";
 
 /// What happens to the one task that is looked at.
-fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
+pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
     let task = id(1);
     let run = desk.task(task).run;
     let (signal, grace_ms) = (None, None);
@@ -91,11 +93,15 @@ fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "an earlier run" => return desk.fact_of_run(task, run - 1, turn_ended()),
         "a later run" => return desk.fact_of_run(task, run + 1, turn_ended()),
         "disconnected" => return desk.input(Input::Disconnected { client: 1 }),
+        "another is gone" => return desk.input(Input::Disconnected { client: 2 }),
+        "another detaches" => return desk.ask_as(2, Request::Detach { id: task.into() }),
+        "adopt" => return desk.adopt(3),
         "more slots" => return desk.input(Input::Configure(limits(2))),
         "silence" => return desk.wait(STALLED_AFTER),
         "time limit" => return desk.wait(10_000),
         _ => {
             let request = match input {
+                "detach" | "detach, direct" => Request::Detach { id: task.into() },
                 "resume" => Request::Resume { id: task.into(), prompt: "and now?".into() },
                 "answer" => Request::Answer { id: task.into(), request: 1, option: "yes".into() },
                 "answer, unknown" => Request::Answer { id: task.into(), request: 1, option: "maybe".into() },
@@ -142,16 +148,21 @@ fn way_to(state: &str) -> &'static [&'static str] {
     }
 }
 
-/// A core whose task `id(1)` is in this state; it may run for ten seconds.
-fn desk_in(state: &str) -> Desk {
+/// The task that is looked at: `id(1)`, which may run for ten seconds.
+pub fn looked_at() -> Command {
+    let mut command = prompt(id(1), STALLED_AFTER, ASK_TIMEOUT);
+    command.spec.session = Some(SESSION.into());
+    command.spec.time_limit_ms = Some(10_000);
+    command
+}
+
+/// A core whose task is in this state.
+pub fn desk_in(state: &str, task: Command) -> Desk {
     let mut desk = Desk::new(1);
     if state == "wait" {
         desk.running(2);
     }
-    let mut command = prompt(id(1), STALLED_AFTER, ASK_TIMEOUT);
-    command.spec.session = Some(SESSION.into());
-    command.spec.time_limit_ms = Some(10_000);
-    assert!(!desk.ask(Request::Submit(Box::new(command))).is_empty());
+    assert!(!desk.ask(Request::Submit(Box::new(task))).is_empty());
     for input in way_to(state) {
         // Effects on the way are looked at where the table begins with that state.
         let _on_the_way = happen(&mut desk, input);
@@ -161,7 +172,7 @@ fn desk_in(state: &str) -> Desk {
 }
 
 /// The word for the state of the task of the session.
-fn word_of_agent(core: &Core) -> &'static str {
+pub fn word_of_agent(core: &Core) -> &'static str {
     let query = ListQuery { session: Some(SESSION.to_owned()), limit: 1, ..ListQuery::default() };
     let agent = core.list(&query).tasks.pop().map(|task| (task.status(), task.agent));
     match (word(core), agent) {
@@ -172,7 +183,7 @@ fn word_of_agent(core: &Core) -> &'static str {
     }
 }
 
-fn mark(effects: &[Effect]) -> String {
+pub fn mark(effects: &[Effect]) -> String {
     let marks = [
         ('!', has(effects, |effect| matches!(effect, Effect::Reply { reply: Reply::Error(_), .. }))),
         ('+', has(effects, |effect| matches!(effect, Effect::End { task, .. } if *task == id(1)))),
@@ -190,7 +201,7 @@ fn has(effects: &[Effect], wanted: impl Fn(&Effect) -> bool) -> bool {
 #[test]
 fn every_state_of_an_agent_meets_every_input() {
     compare(TABLE, |state, input| {
-        let mut desk = desk_in(state);
+        let mut desk = desk_in(state, looked_at());
         let effects = happen(&mut desk, input);
         format!("{}{}", word_of_agent(&desk.core), mark(&effects))
     });

@@ -127,9 +127,12 @@ impl Core {
                 let error = match stop.map(|order| order.reason) {
                     None => CoreError::Refused(id, refusal),
                     Some(StopReason::Shutdown) => CoreError::ShuttingDown,
-                    Some(StopReason::Cancelled | StopReason::SessionEnded | StopReason::TimedOut(_)) => {
-                        CoreError::Withdrawn(id)
-                    }
+                    Some(
+                        StopReason::Cancelled
+                        | StopReason::SessionEnded
+                        | StopReason::Abandoned
+                        | StopReason::TimedOut(_),
+                    ) => CoreError::Withdrawn(id),
                 };
                 let (finished, to) = (finished.clone(), *to);
                 self.reply(Some(to), Reply::Error(error));

@@ -2,6 +2,7 @@
 
 mod agent;
 mod facts;
+mod foreground;
 mod requests;
 mod stop;
 mod wait;
@@ -43,6 +44,8 @@ pub struct Core {
     registry: Registry,
     waiters: Waiters,
     timers: BTreeSet<(Mono, Timer)>,
+    /// Foreground jobs by the client that shows them.
+    foreground: BTreeSet<(u64, Ordinal)>,
     /// Tasks that have a slot.
     slots_used: usize,
     seq: u64,
@@ -59,6 +62,7 @@ impl Core {
             registry: Registry::default(),
             waiters: Waiters::default(),
             timers: BTreeSet::new(),
+            foreground: BTreeSet::new(),
             slots_used: 0,
             seq: 0,
             phase: Phase::Open,
@@ -73,7 +77,10 @@ impl Core {
         match input {
             Input::Request { to, request } => self.request(now, to, request),
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
-            Input::Disconnected { client } => self.disconnect(client),
+            Input::Disconnected { client } => {
+                self.disconnect(client);
+                self.abandon(now, client);
+            }
             Input::Configure(limits) => self.limits = limits,
         }
         self.fill_slots();
@@ -190,18 +197,23 @@ impl Core {
     fn fill_slots(&mut self) {
         while self.phase == Phase::Open && self.slots_used < self.limits.max_concurrent_tasks {
             let Some(ordinal) = self.registry.oldest_pending() else { return };
-            let Some(task) = self.registry.get(ordinal) else { return };
-            let State::Queued { env } = &task.state else { return };
-            let (env, spec, id, run) = (env.clone(), task.spec.clone(), task.id, task.run);
-            self.effects.push(match task.agent.as_deref() {
-                None => Effect::Start { task: id, run, spec, env },
-                Some(agent) => {
-                    let prompt = agent.prompt.clone();
-                    Effect::Prompt { task: id, run, spec, env, prompt, session: None }
-                }
-            });
-            self.set_state(ordinal, State::Starting { stop: None });
+            self.begin(ordinal);
         }
+    }
+
+    /// Has a pending task started.
+    fn begin(&mut self, ordinal: Ordinal) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let State::Queued { env } = &task.state else { return };
+        let (env, spec, id, run) = (env.clone(), task.spec.clone(), task.id, task.run);
+        self.effects.push(match task.agent.as_deref() {
+            None => Effect::Start { task: id, run, spec, env },
+            Some(agent) => {
+                let prompt = agent.prompt.clone();
+                Effect::Prompt { task: id, run, spec, env, prompt, session: None }
+            }
+        });
+        self.set_state(ordinal, State::Starting { stop: None });
     }
 
     fn find_all(&self, ids: &[TaskRef]) -> Result<Vec<Ordinal>, CoreError> {

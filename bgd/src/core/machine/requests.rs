@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskRef;
+use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::task::Status;
 
 use super::{Core, Phase};
@@ -21,6 +22,8 @@ impl Core {
     pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: Request) {
         let outcome = match request {
             Request::Submit(command) => self.submit(now, to, *command),
+            Request::Detach { id } => self.detach(now, to, &id),
+            Request::Adopt { command, pid, started_at } => self.adopt(now, to, *command, pid, started_at),
             Request::Resume { id, prompt } => self.resume(to, &id, prompt),
             Request::Answer { id, request, option } => self.answer(now, to, &id, request, &option),
             Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
@@ -46,13 +49,39 @@ impl Core {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
         }
-        let Command { id, mut spec, env, prompt, key } = command;
-        if let Some(known) = key.as_deref().and_then(|key| self.registry.by_key(spec.session.as_deref(), key))
-        {
+        let session = command.spec.session.as_deref();
+        if let Some(known) = command.key.as_deref().and_then(|key| self.registry.by_key(session, key)) {
             let known = Box::new(known.clone());
             self.reply(Some(to), Reply::Task(known));
             return Ok(());
         }
+        let client = command.foreground.then_some(to.client);
+        if client.is_some_and(|client| self.jobs_of(client).len() >= FOREGROUND_JOBS) {
+            return Err(CoreError::TooManyJobs(FOREGROUND_JOBS));
+        }
+        let ordinal = self.insert(now, command, client)?;
+        self.event(now, EventKind::Submitted, ordinal);
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        // Whoever looks at a job does not wait for a slot, though the job takes one.
+        if client.is_some() {
+            self.begin(ordinal);
+        }
+        Ok(())
+    }
+
+    /// Adds a pending task; with a client, it is a foreground job of that one.
+    pub(super) fn insert(
+        &mut self,
+        now: Now,
+        command: Command,
+        client: Option<u64>,
+    ) -> Result<Ordinal, CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
+        let Command { id, mut spec, env, prompt, key, foreground: _ } = command;
         if self.registry.len() >= self.limits.tasks {
             return Err(CoreError::Full(self.limits.tasks));
         }
@@ -78,14 +107,14 @@ impl Core {
             dropped: [0; 2],
             updated_at: None,
             agent,
+            foreground: client,
             state: State::Queued { env },
         };
         let ordinal = self.registry.insert(task);
-        self.event(now, EventKind::Submitted, ordinal);
-        if let Some(snapshot) = self.snapshot(ordinal) {
-            self.reply(Some(to), Reply::Task(snapshot));
+        if let Some(client) = client {
+            self.foreground.insert((client, ordinal));
         }
-        Ok(())
+        Ok(ordinal)
     }
 
     fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {

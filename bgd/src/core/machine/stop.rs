@@ -130,6 +130,7 @@ impl Core {
                 agent.drop_env();
             }
         });
+        self.leave_foreground(ordinal);
         self.set_state(ordinal, State::Finished(finished));
         self.event(now, kind, ordinal);
         self.wake(now, ordinal, Until::Finished);
@@ -175,7 +176,9 @@ fn signal_name(signal: i32) -> &'static str {
 /// What a leader's exit means for a task that was ended for this reason.
 pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
     match reason {
-        StopReason::Cancelled | StopReason::SessionEnded | StopReason::Shutdown => Outcome::Cancelled(reason),
+        StopReason::Cancelled | StopReason::SessionEnded | StopReason::Abandoned | StopReason::Shutdown => {
+            Outcome::Cancelled(reason)
+        }
         StopReason::TimedOut(limit_ms) => {
             Outcome::Failed(format!("timed out after {}", duration(limit_ms)).into())
         }

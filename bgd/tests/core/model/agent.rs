@@ -238,7 +238,7 @@ impl Model {
         let error = match why {
             None => CoreError::Refused(id, Box::new(refusal.clone())),
             Some(Why::Shutdown) => CoreError::ShuttingDown,
-            Some(Why::Cancelled | Why::Session | Why::Time(_)) => CoreError::Withdrawn(id),
+            Some(Why::Cancelled | Why::Session | Why::Abandoned | Why::Time(_)) => CoreError::Withdrawn(id),
         };
         self.reply(Some(to), Answer::Error(error));
         self.answer();

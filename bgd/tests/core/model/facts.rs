@@ -142,6 +142,7 @@ impl Model {
     pub(super) fn done(&mut self, number: u64, result: &Result<(), String>) {
         let Some(task) = self.live.get_mut(&number) else { return };
         task.phase = Phase::Done;
+        task.foreground = None;
         if let Some(chat) = &mut task.chat {
             chat.end();
         }
@@ -150,6 +151,9 @@ impl Model {
             (None, Err(error)) => (Status::Failed, Some(error.clone())),
             (Some(Why::Cancelled), _) => (Status::Cancelled, None),
             (Some(Why::Session), _) => (Status::Cancelled, Some("its parent session ended".to_owned())),
+            (Some(Why::Abandoned), _) => {
+                (Status::Cancelled, Some("its terminal or client went away".to_owned()))
+            }
             (Some(Why::Shutdown), _) => (Status::Cancelled, Some("the daemon was shut down".to_owned())),
             (Some(Why::Time(limit)), _) => {
                 let limit = match (limit / 1000, limit % 1000) {

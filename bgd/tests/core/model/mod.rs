@@ -3,12 +3,13 @@
 
 mod agent;
 mod facts;
+mod foreground;
 mod requests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bgd::core::{CoreLimits, Input, Now, ReplyTo, Snapshot};
+use bgd::core::{Command, CoreLimits, Input, Now, ReplyTo, Snapshot};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Summary};
@@ -22,6 +23,8 @@ use agent::Chat;
 enum Why {
     Cancelled,
     Session,
+    /// Its client is gone.
+    Abandoned,
     Shutdown,
     Time(u64),
 }
@@ -69,6 +72,9 @@ pub struct Known {
     /// The number that facts carry.
     pub run: u32,
     pub resumes: u32,
+    /// The client that shows it.
+    pub foreground: Option<u64>,
+    pub direct: bool,
     /// Who resumes it, and with which prompt.
     resume: Option<(ReplyTo, Arc<str>)>,
     /// What only agent tasks have.
@@ -76,6 +82,33 @@ pub struct Known {
 }
 
 impl Known {
+    /// A pending task; with a client, it is a job that this one shows.
+    fn new(now: Now, command: &Command, foreground: Option<u64>) -> Self {
+        Self {
+            id: command.id,
+            phase: Phase::Pending,
+            left: false,
+            session: command.spec.session.clone(),
+            verdict: None,
+            key: command.key.clone(),
+            limit_ms: command.spec.time_limit_ms,
+            limit_at: None,
+            end: End::NotTold,
+            why: None,
+            order: None,
+            leader_gone: false,
+            created_at: now.wall,
+            retrieved_at: None,
+            bytes: 0,
+            run: 1,
+            resumes: 0,
+            foreground,
+            direct: command.spec.direct,
+            resume: None,
+            chat: Chat::new(command),
+        }
+    }
+
     pub fn status(&self) -> Status {
         match (self.phase, &self.verdict) {
             (Phase::Pending, _) => Status::Pending,
@@ -114,6 +147,7 @@ impl Known {
             && task.deadline().map(|at| at.0) == self.deadline()
             && (task.created_at, task.retrieved_at) == (self.created_at, self.retrieved_at)
             && (task.run, task.resume_count) == (self.run, self.resumes)
+            && (task.foreground, task.spec.direct) == (self.foreground, self.direct)
             && match (&self.chat, task.agent.as_deref()) {
                 (None, None) => true,
                 (Some(chat), Some(agent)) => chat.agrees(agent),
@@ -200,6 +234,7 @@ impl Model {
                 for call in &mut self.calls {
                     call.to = call.to.filter(|to| to.client != *client);
                 }
+                self.abandon(now, *client);
             }
             Input::Configure(limits) => self.limits = *limits,
         }

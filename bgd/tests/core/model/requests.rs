@@ -8,13 +8,14 @@ use bgd_shared::task::Status;
 
 use super::super::expected::Answer;
 use super::super::support::TERM;
-use super::agent::Chat;
-use super::{End, Kind, Known, Model, Phase, Why, number};
+use super::{Kind, Known, Model, Phase, Why, number};
 
 impl Model {
     pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: &Request) -> Result<(), CoreError> {
         match request {
             Request::Submit(command) => return self.submit(now, to, command),
+            Request::Detach { id } => return self.detach(to, id),
+            Request::Adopt { command, .. } => return self.adopt(now, to, command),
             Request::Resume { id, prompt } => return self.resume(to, id, prompt),
             Request::Answer { id, request, option } => return self.decide(now, to, id, *request, option),
             Request::Retrieve { id, complete } => return self.retrieve(now, to, id, *complete),
@@ -108,27 +109,12 @@ impl Model {
         if self.live.len() >= self.limits.tasks {
             return Err(CoreError::Full(self.limits.tasks));
         }
-        let task = Known {
-            id: command.id,
-            phase: Phase::Pending,
-            left: false,
-            session,
-            verdict: None,
-            key: command.key.clone(),
-            limit_ms: command.spec.time_limit_ms,
-            limit_at: None,
-            end: End::NotTold,
-            why: None,
-            order: None,
-            leader_gone: false,
-            created_at: now.wall,
-            retrieved_at: None,
-            bytes: 0,
-            run: 1,
-            resumes: 0,
-            resume: None,
-            chat: Chat::new(command),
-        };
+        let client = command.foreground.then_some(to.client);
+        let mut task = Known::new(now, command, client);
+        if client.is_some() {
+            task.phase = Phase::Starting;
+            self.expected.starts.push(command.id);
+        }
         self.live.insert(number(command.id), task);
         self.expected.events.push((command.id, EventKind::Submitted));
         self.reply(Some(to), Answer::Task(command.id, Status::Pending));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bgd::core::{Effect, Snapshot, State, Work};
+use bgd::core::{CoreError, Effect, Snapshot, State, Work};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -12,7 +12,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::super::expected::{Answer, Decision, Expected, Prompted};
 use super::super::model::Phase;
-use super::super::support::{FIRST_PROMPT, KILL};
+use super::super::support::FIRST_PROMPT;
 use super::procs::{Proc, ProcState};
 use super::{Checked, Sim};
 
@@ -56,6 +56,14 @@ impl Sim {
                     done.starts.push(task);
                 }
             }
+            Effect::Adopt { task, run } => {
+                self.take_over(task, run)?;
+                done.adopts.push(task);
+            }
+            Effect::Detached { task, client } => {
+                self.hide(task, client)?;
+                done.detached.push((task, client));
+            }
             Effect::Answer { task, run, key, option } => {
                 let proc = self.procs.iter_mut().find(|proc| (proc.task, proc.run) == (task, run));
                 let waited = proc.is_some_and(|proc| proc.waiting.remove(&key));
@@ -63,14 +71,7 @@ impl Sim {
                 done.decisions.push(Decision { task, key, option: option.map(Into::into) });
             }
             Effect::End { task, run, signal } => {
-                let Some(proc) = self.living(task, run) else {
-                    return Err(TestCaseError::fail("nobody is left to be ended"));
-                };
-                proc.told = true;
-                proc.killed |= signal == KILL;
-                if self.model.get(task).is_some_and(|task| task.phase == Phase::Resuming) {
-                    self.reach("stopped while resuming");
-                }
+                self.is_told_to_end(task, run, signal)?;
                 done.ends.push((task, signal));
             }
             Effect::Signal { task, run, signal, tree } => {
@@ -84,6 +85,7 @@ impl Sim {
             Effect::Reply { to, reply } => {
                 let answer = Answer::from(&reply);
                 self.reply_follows_its_effect(&answer)?;
+                self.hand_over_is_told_truly(to, &answer, done)?;
                 let of_resume = self.resumes.remove(&to);
                 let is_gone = !self.clients.contains(&to.client);
                 prop_assert!(of_resume || !is_gone, "a client that is gone is answered");
@@ -98,9 +100,21 @@ impl Sim {
                 self.seq = seq;
                 prop_assert!(kind != EventKind::Cleared || done.forgets.contains(&task.id));
                 self.life_goes_on(kind, &task)?;
+                self.job_goes_on(kind, &task, done)?;
                 done.events.push((task.id, kind));
             }
             Effect::Exit => done.exit = true,
+        }
+        Ok(())
+    }
+
+    fn is_told_to_end(&mut self, task: TaskId, run: u32, signal: i32) -> Checked {
+        let Some(proc) = self.living(task, run) else {
+            return Err(TestCaseError::fail("nobody is left to be ended"));
+        };
+        proc.ends.push(signal);
+        if self.model.get(task).is_some_and(|task| task.phase == Phase::Resuming) {
+            self.reach("stopped while resuming");
         }
         Ok(())
     }
@@ -134,6 +148,7 @@ impl Sim {
             return Err(TestCaseError::fail(format!("{id} is gone")));
         };
         prop_assert!(known.agrees(&task), "{:?}\nis not\n{:?}", task, known);
+        self.is_shown_rightly(&task)?;
         let Some(agent) = &task.agent else { return Ok(()) };
         let asked = agent.questions.iter().map(|question| question.key);
         let proc = self.procs.iter().find(|proc| proc.task == id);
@@ -151,7 +166,9 @@ impl Sim {
     fn reply_follows_its_effect(&self, answer: &Answer) -> Checked {
         let tasks = match answer {
             Answer::Tasks(tasks) | Answer::Blocked { tasks, .. } => tasks.as_slice(),
-            Answer::Task(id, status) => &[(*id, *status)],
+            Answer::Task(id, status)
+            | Answer::Backgrounded(id, status)
+            | Answer::Error(CoreError::EndedFirst(id, status)) => &[(*id, *status)],
             _ => &[],
         };
         for (id, status) in tasks {
@@ -185,7 +202,7 @@ impl Sim {
             Failed => (before == Some(Submitted) || at_work.is_some(), status == Status::Failed),
             Cancelled => (before == Some(Submitted) || at_work.is_some(), status == Status::Cancelled),
             Cleared => (before.is_some_and(EventKind::is_terminal), !status.is_active()),
-            Backgrounded => (false, false),
+            Backgrounded => (matches!(before, Some(Submitted | Started)), status == Status::Running),
         };
         prop_assert!(fits && shown, "{:?} after {:?}, with a task that is {}", kind, before, status);
         match (kind, before) {
@@ -208,7 +225,7 @@ impl Sim {
                 self.ended.remove(&id);
             }
         }
-        if !matches!(kind, Output | Progress | NeedsInput) {
+        if !matches!(kind, Output | Progress | NeedsInput | Backgrounded) {
             self.told.insert(id, kind);
         }
         Ok(())
@@ -217,7 +234,9 @@ impl Sim {
     fn rules_after_each_step(&mut self, done: &Expected) -> Checked {
         let (model, limit) = (&self.model, self.model.limits.max_concurrent_tasks);
         let (slots, pending) = (model.slots(), model.pending());
-        prop_assert!(done.starts.is_empty() || slots <= limit, "{slots} of {limit} slots are used");
+        let had_waited = |id: &TaskId| model.get(*id).is_none_or(|task| task.foreground.is_none());
+        let begins = done.starts.iter().any(had_waited);
+        prop_assert!(!begins || slots <= limit, "{slots} of {limit} slots are used");
         prop_assert!(pending == 0 || slots >= limit || model.closing, "a slot is idle");
         prop_assert_eq!(self.core.summary(), model.summary(None));
         prop_assert_eq!(self.core.deadline().map(|at| at.0), model.next_deadline());

@@ -2,6 +2,7 @@
 //! Everything that the core does is compared with what the model expects.
 
 mod check;
+mod jobs;
 mod procs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +22,9 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::expected::Reached;
 use super::model::Model;
-use super::ops::{CLIENTS, Form, Op, Patience, Pick, SESSIONS, Which};
+use super::ops::{CLIENTS, Form, Op, Patience, Pick, Place, SESSIONS, Which};
 use super::support::{ENV_MARK, command, env, exited, prompt, turn_ended};
+use jobs::Jobs;
 use procs::{Proc, ProcState};
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
@@ -48,6 +50,8 @@ pub struct Sim {
     runs: BTreeMap<TaskId, (u32, Arc<Env>)>,
     /// How tasks of agents have ended, which only a resume that was accepted may change.
     ended: BTreeMap<TaskId, String>,
+    /// What clients and other programs know of the jobs that are or were theirs.
+    jobs: Jobs,
     /// The connection number of each client; a new one after each disconnect.
     clients: [u64; CLIENTS],
     calls: u64,
@@ -75,6 +79,7 @@ impl Sim {
             resumes: BTreeSet::new(),
             runs: BTreeMap::new(),
             ended: BTreeMap::new(),
+            jobs: Jobs::default(),
             clients: std::array::from_fn(|client| client as u64),
             calls: 0,
             submitted: 0,
@@ -128,7 +133,7 @@ impl Sim {
         for index in ["/registry/tasks", "/registry/by_id", "/registry/sessions"] {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
-        for index in ["/waiters/by_id", "/waiters/by_task", "/waiters/by_client", "/timers"] {
+        for index in ["/waiters/by_id", "/waiters/by_task", "/waiters/by_client", "/timers", "/foreground"] {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
         prop_assert_eq!(&json["slots_used"], 0);
@@ -139,6 +144,13 @@ impl Sim {
     fn op(&mut self, op: &Op) -> Checked {
         match op {
             Op::Submit { .. } => self.submit(op),
+            Op::Detach { client, pick, aimed, by_owner, twice } => {
+                let id = self.aim(pick, &self.model.jobs(), *aimed);
+                self.detach(*client, &id, *by_owner, *twice)
+            }
+            Op::Adopt { client, session, key, time_limit } => {
+                self.adopt(*client, *session, *key, *time_limit)
+            }
             Op::Resume { client, pick, aimed, prompt } => {
                 let id = self.aim(pick, &self.model.completed_by_agents(), *aimed);
                 self.request(*client, Request::Resume { id, prompt: format!("prompt {prompt}").into() })
@@ -179,13 +191,7 @@ impl Sim {
             Op::Shutdown { client, grace } => {
                 self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from) })
             }
-            Op::Disconnect { client } => {
-                let gone = self.clients[*client];
-                let resumes = &self.resumes;
-                self.open.retain(|to| to.client != gone || resumes.contains(to));
-                self.clients[*client] += CLIENTS as u64;
-                self.input(&Input::Disconnected { client: gone })
-            }
+            Op::Disconnect { client } => self.disconnect(*client),
             Op::Configure { max_concurrent_tasks, tasks, grace } => {
                 let (max_concurrent_tasks, tasks, grace_ms) = (*max_concurrent_tasks, *tasks, *grace);
                 self.input(&Input::Configure(CoreLimits { max_concurrent_tasks, tasks, grace_ms }))
@@ -199,7 +205,7 @@ impl Sim {
     }
 
     fn submit(&mut self, op: &Op) -> Checked {
-        let Op::Submit { client, session, key, env: env_number, time_limit, agent } = op else {
+        let Op::Submit { client, session, key, env: env_number, time_limit, agent, place } = op else {
             return Ok(());
         };
         self.submitted += 1;
@@ -209,10 +215,12 @@ impl Sim {
             Some(Patience { silence, question }) => prompt(id, (*silence).into(), (*question).into()),
         };
         command.env = env(*env_number);
-        command.key = key.map(|key| Arc::from(format!("key {key}")));
+        command.key = key.map(key_text);
         command.spec.session = session.map(session_key);
         command.spec.time_limit_ms = time_limit.map(u64::from);
-        self.request(*client, Request::Submit(Box::new(command)))
+        command.spec.direct = *place == Place::Direct;
+        command.foreground = *place != Place::Background;
+        self.submit_job(*client, command)
     }
 
     /// One of these tasks, or any.
@@ -260,7 +268,8 @@ impl Sim {
         self.compare_twin(&effects, |twin| twin.on_deadline(now))?;
         let next = self.core.deadline();
         prop_assert!(next.is_none_or(|next| next > now.mono), "{:?} at {:?}", next, now.mono);
-        self.check(expected, effects)
+        self.check(expected, effects)?;
+        self.nobody_outlives_the_grace()
     }
 
     fn compare_twin(&mut self, effects: &[Effect], step: impl FnOnce(&mut Core) -> Vec<Effect>) -> Checked {
@@ -290,6 +299,7 @@ impl Sim {
         let keys = sessions.filter_map(|(_, session)| session["keys"].as_object());
         let keys: usize = keys.map(serde_json::Map::len).sum();
         prop_assert_eq!(keys, self.model.keys(), "keys of cleared tasks are kept");
+        self.index_of_jobs_is_true(&first)?;
         self.twin = Some((copy, TWIN_STEPS));
         self.on_deadline()
     }
@@ -315,6 +325,7 @@ impl Sim {
             for task in &page.tasks {
                 let agrees = self.model.get(task.id).is_some_and(|known| known.agrees(task));
                 prop_assert!(agrees, "{:?} is not {:?}", task, self.model.get(task.id));
+                self.is_shown_rightly(task)?;
             }
             found.extend(page.tasks.iter().map(|task| task.id));
             query.after = page.next;
@@ -357,6 +368,10 @@ fn prefix(id: TaskId, length: usize) -> TaskRef {
     text[..length].parse().unwrap_or_else(|_| id.into())
 }
 
+fn key_text(key: u8) -> Arc<str> {
+    Arc::from(format!("key {key}"))
+}
+
 fn session_key(session: u8) -> Arc<str> {
     Arc::from(format!("tmux:%{}", session % SESSIONS))
 }
@@ -374,6 +389,10 @@ fn is_empty(json: &serde_json::Value, pointer: &str) -> bool {
         Some(serde_json::Value::Array(list)) => list.is_empty(),
         _ => false,
     }
+}
+
+fn fail_with(why: String) -> Checked {
+    Err(TestCaseError::fail(why))
 }
 
 fn fail(error: &serde_json::Error) -> TestCaseError {

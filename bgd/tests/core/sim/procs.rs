@@ -9,7 +9,7 @@ use proptest::prop_assert_eq;
 
 use super::super::model::Phase;
 use super::super::ops::{STALE_FACTS, Stale};
-use super::super::support::{asked, exited, refused, session_of, turn_ended, turn_failed};
+use super::super::support::{KILL, asked, exited, refused, session_of, turn_ended, turn_failed};
 use super::{Checked, Sim};
 
 /// A process tree, or an agent's turn, as its executor knows it. One that is gone has none.
@@ -19,8 +19,8 @@ pub struct Proc {
     pub run: u32,
     pub is_agent: bool,
     pub state: ProcState,
-    pub killed: bool,
-    pub told: bool,
+    /// The signals with which it was told to end.
+    pub ends: Vec<i32>,
     /// The questions that the agent waits with.
     pub waiting: BTreeSet<u64>,
     last_key: u64,
@@ -40,12 +40,17 @@ impl Proc {
     /// The output goes on where an earlier run has left it.
     pub fn new(task: TaskId, run: u32, is_agent: bool, bytes: u64) -> Self {
         let (state, waiting) = (ProcState::Spawning, BTreeSet::new());
-        Self { task, run, is_agent, state, killed: false, told: false, waiting, last_key: 0, bytes }
+        Self { task, run, is_agent, state, ends: Vec::new(), waiting, last_key: 0, bytes }
+    }
+
+    /// Whether SIGKILL was sent.
+    pub fn is_killed(&self) -> bool {
+        self.ends.contains(&KILL)
     }
 
     /// What it does next. Told to end, it often does; SIGKILL it can't ignore.
     fn next(&mut self, roll: u8) -> Fact {
-        match (self.state, self.killed, self.told, roll) {
+        match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
             _ if self.is_agent => self.next_of_agent(roll),
             (ProcState::Spawning, _, _, ..30) => Fact::StartFailed { error: "no such program".into() },
             (ProcState::Spawning, ..) => Fact::Started { pid: Some(i32::from(roll) + 1) },
@@ -65,7 +70,7 @@ impl Proc {
     /// its turn well all the same.
     fn next_of_agent(&mut self, roll: u8) -> Fact {
         let session = || Fact::Session { id: session_of(self.task).into() };
-        match (self.state, self.killed, self.told, roll) {
+        match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
             (ProcState::Spawning, _, true, ..128) | (ProcState::Spawning, _, _, ..40) => refused(),
             (ProcState::Spawning, _, _, 40..130) => session(),
             (ProcState::Spawning, _, _, 130..135) => self.ask(),

@@ -17,6 +17,8 @@ pub struct Client {
     written: Notify,
     /// There is room for requests again.
     room: Notify,
+    /// Bytes were written.
+    read_on: Notify,
     limits: ClientLimits,
 }
 
@@ -44,14 +46,25 @@ struct Queue {
 
 impl Queue {
     fn load(&self) -> usize {
-        self.bytes.len() + self.in_hand + self.reserved
+        self.unread() + self.reserved
+    }
+
+    fn unread(&self) -> usize {
+        self.bytes.len() + self.in_hand
     }
 }
 
 impl Client {
     /// A client with an empty queue.
     pub fn new(id: u64, limits: ClientLimits) -> Self {
-        Self { id, queue: Mutex::default(), written: Notify::new(), room: Notify::new(), limits }
+        Self {
+            id,
+            queue: Mutex::default(),
+            written: Notify::new(),
+            room: Notify::new(),
+            read_on: Notify::new(),
+            limits,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -115,6 +128,28 @@ impl Client {
         true
     }
 
+    /// Whether it reads too slowly to be told more of what does not come once: more than half of what may
+    /// wait for it does.
+    pub fn is_slow(&self) -> bool {
+        self.lock().unread() > self.limits.write_queue_bytes / 2
+    }
+
+    /// Whether it has read nearly everything: at most an eighth of what may wait for it does.
+    pub fn has_caught_up(&self) -> bool {
+        self.lock().unread() <= self.limits.write_queue_bytes / 8
+    }
+
+    /// Waits until it has caught up, or until it is only not slow any more.
+    pub async fn reads_on(&self, to_the_end: bool) {
+        loop {
+            let waiting = self.read_on.notified();
+            if if to_the_end { self.has_caught_up() } else { !self.is_slow() } {
+                return;
+            }
+            waiting.await;
+        }
+    }
+
     /// Waits until the next request may be read.
     pub async fn has_room(&self) {
         loop {
@@ -155,6 +190,7 @@ impl Client {
         let drained = queue.bytes.is_empty() && std::mem::take(&mut queue.wants_drained);
         drop(queue);
         self.room.notify_one();
+        self.read_on.notify_waiters();
         drained
     }
 
@@ -168,9 +204,11 @@ impl Client {
         let mut queue = self.lock();
         queue.closed = true;
         queue.bytes = Vec::new();
+        queue.in_hand = 0;
         drop(queue);
         self.written.notify_one();
         self.room.notify_one();
+        self.read_on.notify_waiters();
     }
 }
 

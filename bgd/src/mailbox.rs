@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bgd_shared::agent::AgentInfo;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
+use bgd_shared::request::{HandoffParams, TerminalSize};
 use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
@@ -18,7 +19,9 @@ use crate::calls::Call;
 use crate::client::Client;
 use crate::config::{Config, ConfigError};
 use crate::core::{Command, Fact};
+use crate::exec::handed::Ready;
 use crate::exec::spawner::StartOrder;
+use crate::exec::terminal::birth::Pty;
 use crate::sys::pidfd::PidFd;
 
 /// How many calls may wait for the dispatcher.
@@ -55,6 +58,25 @@ pub struct Begun {
     pub cgroup: Option<PathBuf>,
     /// Its output files, if it writes to some of its own: whether they are two.
     pub split: Option<bool>,
+    /// Its terminal. The process is only the leader of the terminal then, and its job the real one.
+    pub terminal: Option<Box<NewTerminal>>,
+}
+
+/// A terminal that a job has begun in.
+#[derive(Debug)]
+pub struct NewTerminal {
+    /// The terminal.
+    pub pty: Pty,
+    /// Its size.
+    pub size: TerminalSize,
+    /// Where what it shows is kept.
+    pub output: OwnedFd,
+    /// Where its leader tells of the job.
+    pub leader_news: Option<OwnedFd>,
+    /// The job's number.
+    pub job: i32,
+    /// The handle to the job.
+    pub job_handle: PidFd,
 }
 
 /// Something from an executor, or from the system.
@@ -106,6 +128,17 @@ pub enum Report {
         check: bool,
         /// What is there.
         found: Result<Vec<(Arc<Agent>, AgentInfo)>, RpcError>,
+    },
+    /// A process that another program offers was looked at.
+    Offered {
+        /// Who offers it.
+        answer: Answer,
+        /// What was said of it.
+        params: Box<HandoffParams>,
+        /// The task that it will be.
+        task: TaskId,
+        /// The process, or why it can't be taken over.
+        result: Result<Box<Ready>, RpcError>,
     },
     /// The configuration was read.
     ConfigRead {

@@ -58,7 +58,7 @@ impl Reader {
             let part = match snapshot.spec.kind {
                 Kind::Agent => last_part(&folder.result(snapshot.id), true, AGENT_RESULT_BYTES, 0),
                 Kind::Process => {
-                    let files = folder.files(snapshot.id, snapshot.spec.split);
+                    let files = folder.files_of(snapshot.id, &snapshot.spec);
                     let (path, dropped) = (files.path(Stream::Stdout), snapshot.dropped[0]);
                     last_part(path, snapshot.has_begun(), RESULT_BYTES, dropped)
                 }
@@ -82,7 +82,7 @@ fn last_part(path: &Path, begun: bool, bytes: u64, dropped: u64) -> io::Result<P
 }
 
 fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error: &io::Error) -> RpcError {
-    let files = folder.files(snapshot.id, snapshot.spec.split);
+    let files = folder.files_of(snapshot.id, &snapshot.spec);
     let path = files.path(stream).display();
     let message = format!("the output of task {} can't be read: {path}: {error}", snapshot.id);
     RpcError::new(ErrorKind::Internal, message).hint("somebody may have removed the file")
@@ -90,9 +90,9 @@ fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error:
 
 fn with_progress(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let mut task = view::task(snapshot, folder);
-    let files = folder.files(snapshot.id, snapshot.spec.split);
+    let files = folder.files_of(snapshot.id, &snapshot.spec);
     if !snapshot.is_finished() {
-        let bytes = folder.size(snapshot.id, snapshot.spec.split);
+        let bytes = files.size();
         task.progress.output_bytes = bytes;
         task.output.bytes = bytes;
     }
@@ -102,7 +102,7 @@ fn with_progress(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
 
 fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> io::Result<OutputResult> {
     let stream = params.stream.unwrap_or_default();
-    let files = folder.files(snapshot.id, snapshot.spec.split);
+    let files = folder.files_of(snapshot.id, &snapshot.spec);
     let dropped = match stream {
         Stream::Stdout => snapshot.dropped[0],
         Stream::Stderr => snapshot.dropped[1],

@@ -24,6 +24,7 @@ use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::process::Surroundings;
 use crate::exec::spawner::{self, SpawnSettings, StartOrder};
 use crate::exec::strays::Strays;
+use crate::exec::terminal::leader;
 use crate::exec::workers::Workers;
 use crate::exec::{reaper, tree};
 use crate::instance::Instance;
@@ -31,7 +32,7 @@ use crate::lock::ProcessLock;
 use crate::mailbox::{self, Facts, Report};
 use crate::server::ServerLimits;
 use crate::status::Identity;
-use crate::sys::inherited;
+use crate::sys::{inherited, signals};
 use crate::{cgroups, dirs, log, server};
 
 /// The background daemon: runs tasks for one user and serves them over a Unix socket.
@@ -111,8 +112,11 @@ impl From<SocketError> for Failure {
     }
 }
 
-/// The whole life of the daemon.
+/// The whole life of the daemon, or of a terminal's leader, as which it starts itself.
 pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == leader::ARGUMENT) {
+        return leader::main();
+    }
     let args = Args::parse();
     let mut ready = match Ready::new(args.ready_fd) {
         Ok(ready) => ready,
@@ -121,6 +125,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    // Before anything is written, and before it is noted which signals tasks must not inherit ignored.
+    if let Err(error) = signals::ignore_full_files() {
+        complain(&format!("a limit on the size of files may end it: {error}"));
+    }
     match start(&args, &mut ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

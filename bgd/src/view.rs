@@ -16,7 +16,7 @@ const DESCRIPTION_CHARS: usize = 200;
 pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let spec = &*snapshot.spec;
     let life = Life::of(&snapshot.state);
-    let files = folder.files(snapshot.id, spec.split);
+    let files = folder.files_of(snapshot.id, spec);
     let path = |stream| files.path(stream).to_string_lossy().into_owned();
     let (argv, shell, agent) = match &spec.work {
         Work::Argv(argv) => (Some(argv.to_vec()), None, None),
@@ -28,7 +28,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         id: snapshot.id,
         kind: spec.kind,
         origin: spec.origin,
-        foreground: false,
+        foreground: snapshot.foreground.is_some(),
+        pty: spec.pty.is_some(),
         status: snapshot.status(),
         description: description(spec),
         argv,

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bgd_shared::foreground::Key;
 use bgd_shared::limits;
 use bgd_shared::request::Limits as WireLimits;
 use bytesize::ByteSize;
@@ -25,6 +26,8 @@ pub struct Config {
     /// The agent that gets prompts which name none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_agent: Option<String>,
+    /// The key that moves a foreground job to the background.
+    pub background_key: Key,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,
     /// How trees are kept together.
@@ -90,6 +93,7 @@ impl Default for Config {
         Self {
             max_concurrent_tasks: cores.max(4),
             default_agent: None,
+            background_key: Key::default(),
             allow_root: false,
             tree: TreeMode::Auto,
             limits: Limits::default(),

@@ -32,7 +32,7 @@ impl Dispatcher {
         let begun = match result {
             Ok(begun) => {
                 let handle = begun.pidfd.as_fd().try_clone_to_owned().ok().map(PidFd::from);
-                let pid = self.processes.adopt(process, run, *begun);
+                let pid = self.processes.adopt(process, run, *begun, None);
                 if let Some(signal) = self.agents.begun(process) {
                     self.processes.end(process, run, signal);
                 }

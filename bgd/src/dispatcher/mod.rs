@@ -2,23 +2,28 @@
 //! its effects to executors, clients and subscribers. It never waits for I/O.
 
 mod agents;
+mod configuration;
+mod handoff;
+mod terminals;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::foreground::backgrounded_message;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::SUBSCRIPTIONS;
 use bgd_shared::request::{
-    BlockResult, ClearResult, HelloResult, ListResult, OutputParams, ReloadResult, SessionEndResult,
+    BlockResult, ClearResult, DetachResult, HelloResult, ListResult, OutputParams, SessionEndResult,
     ShutdownResult, SubscribeParams, SubscribeResult, TaskResult, TasksResult, WriteResult,
 };
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
 use self::agents::{AGENT_RUN, AGENTS_GRACE};
+use self::handoff::Handoffs;
+use self::terminals::Shows;
 use crate::agents::Agents;
 use crate::answer::{Answer, write_error};
 use crate::calls::{Body, Call};
@@ -32,7 +37,7 @@ use crate::exec::agent::host::{SIGKILL, SIGTERM};
 use crate::exec::agent::turn::Control;
 use crate::exec::agent::{AgentThread, Order};
 use crate::exec::process::{Processes, Surroundings};
-use crate::exec::spawner::{StartOrder, Streams};
+use crate::exec::spawner::{Brought, StartOrder, Streams};
 use crate::mailbox::{Mail, Mailbox, Report};
 use crate::reader::Reader;
 use crate::server::ServerLimits;
@@ -69,6 +74,7 @@ pub struct Dispatcher {
     /// Those of the configuration, and the known ones.
     known_agents: Arc<Agents>,
     subscribers: Subscribers,
+    shows: Shows,
     around: Surroundings,
     reader: Reader,
     identity: Identity,
@@ -83,8 +89,9 @@ pub struct Dispatcher {
     /// Starts that are ordered when the answers of this turn are on their way: a new process would
     /// compete with whoever waits for one.
     starts: Vec<StartOrder>,
-    /// Descriptors for the standard input of tasks that have not started.
-    stdin: HashMap<TaskId, OwnedFd>,
+    /// Descriptors for the standard streams of tasks that have not started.
+    brought: HashMap<TaskId, Brought>,
+    handoffs: Handoffs,
     epoch: Instant,
     ended: bool,
     /// When the processes of agents are made to end, once the core has ended.
@@ -106,6 +113,7 @@ impl Dispatcher {
             agents: AgentThread::new(around.clone()),
             known_agents: Arc::new(config.agents().unwrap_or_default()),
             subscribers: Subscribers::new(config.limits.event_history_bytes),
+            shows: Shows::default(),
             reader: Reader::new(around.folder.clone(), around.workers.clone()),
             around,
             identity,
@@ -116,7 +124,8 @@ impl Dispatcher {
             last_call: 0,
             early: HashMap::new(),
             starts: Vec::new(),
-            stdin: HashMap::new(),
+            brought: HashMap::new(),
+            handoffs: Handoffs::default(),
             epoch: Instant::now(),
             ended: false,
             agents_killed_at: None,
@@ -183,7 +192,11 @@ impl Dispatcher {
             }
             Report::Begun { task, run, result } => {
                 let fact = match result {
-                    Ok(begun) => Fact::Started { pid: Some(self.processes.adopt(task, run, *begun)) },
+                    Ok(mut begun) => {
+                        let terminal = begun.terminal.take();
+                        let job = terminal.and_then(|terminal| self.open_terminal(task, *terminal));
+                        Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
+                    }
                     Err(error) => {
                         tracing::info!(%task, %error, "task not started");
                         Fact::StartFailed { error }
@@ -191,31 +204,14 @@ impl Dispatcher {
                 };
                 self.handle(Input::Fact { task, run, fact });
                 for (answer, body) in self.early.remove(&task).unwrap_or_default() {
-                    self.act(answer, body);
+                    // Nobody is shown anything who is gone; what else was asked for is done.
+                    let shows = matches!(body, Body::Attach(..) | Body::Resize(..));
+                    if !shows || self.clients.contains_key(&answer.client().id) {
+                        self.act(answer, body);
+                    }
                 }
             }
-            Report::Fact { task, run, fact } => {
-                match fact {
-                    Fact::Exited { others: false, .. } | Fact::TreeEmpty => self.processes.gone(task, run),
-                    Fact::Exited { others: true, .. } => self.processes.close_input(task),
-                    Fact::Started { .. }
-                    | Fact::StartFailed { .. }
-                    | Fact::Output { .. }
-                    | Fact::Refused(_)
-                    | Fact::Session { .. }
-                    | Fact::Tool { .. }
-                    | Fact::Denied { .. }
-                    | Fact::Moved
-                    | Fact::Asked { .. }
-                    | Fact::Withdrawn { .. }
-                    | Fact::TurnEnded { .. } => {}
-                }
-                if self.agents.owns(task) {
-                    self.agent_ended(task, fact);
-                } else {
-                    self.handle(Input::Fact { task, run, fact });
-                }
-            }
+            Report::Fact { task, run, fact } => self.fact(task, run, fact),
             Report::StartAgent(order) if self.ended => self.refuse_agent(order.task),
             Report::StartAgent(order) => {
                 self.agents.starting(order.task);
@@ -226,10 +222,13 @@ impl Dispatcher {
                 self.processes.end(process, AGENT_RUN, signal);
             }
             Report::AgentFound { answer, command, result } => match result {
-                Ok(()) => self.submit(answer, command, None),
+                // Its client went away meanwhile, and nobody would tell the core so again (R71).
+                Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
+                Ok(()) => self.submit(answer, command, Brought::default()),
                 Err(error) => answer.refuse(&error),
             },
             Report::AgentsFound { answer, env, check, found } => self.agents_found(answer, env, check, found),
+            Report::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
             Report::ConfigRead { config, asked } => self.configured(config, asked),
             Report::Reload => self.read_config(None),
             Report::Terminate { signal } => {
@@ -242,6 +241,37 @@ impl Dispatcher {
         }
     }
 
+    /// What an executor saw.
+    fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
+        match fact {
+            Fact::Exited { others: false, .. } | Fact::TreeEmpty => {
+                self.processes.gone(task, run);
+                self.shows.close(task);
+            }
+            Fact::Exited { others: true, .. } => self.processes.close_input(task),
+            Fact::Started { .. }
+            | Fact::StartFailed { .. }
+            | Fact::Output { .. }
+            | Fact::Refused(_)
+            | Fact::Session { .. }
+            | Fact::Tool { .. }
+            | Fact::Denied { .. }
+            | Fact::Moved
+            | Fact::Asked { .. }
+            | Fact::Withdrawn { .. }
+            | Fact::TurnEnded { .. } => {}
+        }
+        let has_ended = matches!(fact, Fact::Exited { .. });
+        if self.agents.owns(task) {
+            self.agent_ended(task, fact);
+        } else {
+            self.handle(Input::Fact { task, run, fact });
+        }
+        if has_ended {
+            self.handed_ended(task);
+        }
+    }
+
     fn mail(&mut self, mail: Mail) {
         match mail {
             Mail::Call { client, call } => self.call(client, call),
@@ -251,6 +281,8 @@ impl Dispatcher {
             Mail::Gone(client) => {
                 self.clients.remove(&client.id);
                 self.subscribers.disconnect(client.id);
+                self.shows.disconnect(client.id);
+                self.hander_left(client.id);
                 self.handle(Input::Disconnected { client: client.id });
                 self.forget_calls(client.id);
             }
@@ -274,7 +306,11 @@ impl Dispatcher {
 
     /// Keeps what can only be done when a task's process runs, if that is being started. Gives back the rest.
     fn keep_until_begun(&mut self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
-        let (Body::Write(id, ..) | Body::Core(Request::Signal { id, .. })) = &body else {
+        let (Body::Write(id, ..)
+        | Body::Attach(id, _)
+        | Body::Resize(id, _)
+        | Body::Core(Request::Signal { id, .. })) = &body
+        else {
             return Some((answer, body));
         };
         match self.core.get(id) {
@@ -289,7 +325,7 @@ impl Dispatcher {
     fn act(&mut self, answer: Answer, body: Body) {
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
-            Body::Submit(command, fd) => self.submit(answer, command, fd),
+            Body::Submit(command, brought) => self.submit(answer, command, brought),
             Body::Core(request) => self.ask(answer, Shape::Plain, request),
             Body::Prompt(command, agent) => self.submit_prompt(answer, command, agent.as_deref()),
             Body::Agents(params) => self.list_agents(answer, params),
@@ -304,6 +340,11 @@ impl Dispatcher {
             },
             Body::List(query) => answer.give(&self.list(&query)),
             Body::Write(task, data, eof) => self.write(answer, &task, data, eof),
+            Body::Attach(task, size) => self.attach(&answer, &task, size),
+            Body::Leave(task) => self.leave(&answer, &task),
+            Body::Resize(task, size) => self.resize(&answer, &task, size),
+            Body::Handoff(handoff) => self.handoff(answer, handoff),
+            Body::Exit(task, exit) => self.exit_told(answer, &task, exit),
             Body::Subscribe(params) => self.subscribe(&answer, params),
             Body::Hello => answer.give(&self.hello()),
             Body::Status => {
@@ -320,16 +361,16 @@ impl Dispatcher {
         }
     }
 
-    fn submit(&mut self, answer: Answer, command: Box<Command>, fd: Option<OwnedFd>) {
+    fn submit(&mut self, answer: Answer, command: Box<Command>, brought: Brought) {
         let id = command.id;
-        let brings_input = fd.is_some();
-        if let Some(fd) = fd {
-            self.stdin.insert(id, fd);
+        let brings_any = !brought.is_empty();
+        if brings_any {
+            self.brought.insert(id, brought);
         }
         self.ask(answer, Shape::Plain, Request::Submit(command));
-        // A key that is known, or a refusal: there is no such task, and nobody reads the descriptor.
-        if brings_input && self.core.get(&id.into()).is_err() {
-            self.stdin.remove(&id);
+        // A key that is known, or a refusal: there is no such task, and nobody uses the descriptors.
+        if brings_any && self.core.get(&id.into()).is_err() {
+            self.brought.remove(&id);
         }
     }
 
@@ -346,8 +387,14 @@ impl Dispatcher {
         for effect in effects {
             match effect {
                 Effect::Start { task, run, spec, env } => {
-                    let stdin = self.stdin.remove(&task);
-                    self.starts.push(StartOrder { task, run, spec, env, streams: Streams::Own { stdin } });
+                    let streams = Streams::Own(self.brought.remove(&task).unwrap_or_default());
+                    let ready = if spec.pty.is_some() { self.shows.prepare() } else { Ok(()) };
+                    match ready {
+                        Ok(()) => self.starts.push(StartOrder { task, run, spec, env, streams }),
+                        Err(error) => {
+                            self.around.facts.send(Report::Begun { task, run, result: Err(error) });
+                        }
+                    }
                 }
                 Effect::Prompt { task, run, spec, env, prompt, session } => {
                     self.give_prompt(task, run, spec, env, prompt, session);
@@ -361,14 +408,17 @@ impl Dispatcher {
                     self.processes.end(task, run, signal);
                     self.stop_turn(task, run, signal);
                 }
+                Effect::Adopt { task, run } => self.adopt_handed(task, run),
+                Effect::Detached { task, client } => self.leave_terminal(task, client),
                 Effect::Forget { task } => {
-                    self.stdin.remove(&task);
+                    self.brought.remove(&task);
+                    self.handoffs.forget(task);
                     self.agents.order_if_started(Order::Forget { task });
                     forgotten.push(task);
                 }
                 Effect::Event { seq, at, kind, task } => {
                     if kind.is_terminal() {
-                        self.stdin.remove(&task.id);
+                        self.brought.remove(&task.id);
                     }
                     let session = task.spec.session.clone();
                     self.subscribers.publish(seq, at, kind, &view::task(&task, &self.around.folder), session);
@@ -420,7 +470,11 @@ impl Dispatcher {
             tasks.iter().map(|task| view::task(task, &self.around.folder)).collect()
         };
         match reply {
-            Reply::Error(error) => answer.refuse(&error.into()),
+            Reply::Error(error) => answer.refuse(&self.refusal(error)),
+            Reply::Backgrounded(snapshot) => {
+                let message = backgrounded_message(snapshot.id);
+                answer.give(&DetachResult { task: view::task(&snapshot, &self.around.folder), message });
+            }
             Reply::Task(snapshot) => match shape {
                 Shape::Plain => answer.give(&TaskResult { task: view::task(&snapshot, &self.around.folder) }),
                 Shape::Output(params) => self.reader.output(snapshot, params, answer),
@@ -440,6 +494,17 @@ impl Dispatcher {
         }
     }
 
+    /// An error with the task that ended first, if that is what went wrong (R66).
+    fn refusal(&self, error: CoreError) -> RpcError {
+        let ended = match &error {
+            CoreError::EndedFirst(id, _) => self.core.get(&(*id).into()).ok(),
+            _ => None,
+        };
+        let mut error = RpcError::from(error);
+        error.data.task = ended.map(|task| Box::new(view::task(&task, &self.around.folder)));
+        error
+    }
+
     fn list(&self, query: &ListQuery) -> ListResult {
         let page = self.core.list(query);
         ListResult {
@@ -456,6 +521,7 @@ impl Dispatcher {
             instance: self.identity.instance.clone(),
             pid: self.identity.pid,
             limits: self.config.wire_limits(),
+            background_key: self.config.background_key,
         }
     }
 
@@ -494,6 +560,7 @@ impl Dispatcher {
         if !matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. }) {
             return answer.refuse(&CoreError::NotRunning(id, snapshot.status()).into());
         }
+        let Some((answer, data)) = self.write_to_terminal(answer, id, data, eof) else { return };
         let Some(input) = self.processes.input(id) else {
             let hint = match snapshot.spec.kind {
                 Kind::Process => "submit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)",
@@ -508,43 +575,6 @@ impl Dispatcher {
                 Err(error) => answer.refuse(&write_error(id, &error)),
             }
         });
-    }
-
-    /// Has the configuration read on a worker; [`Report::ConfigRead`] follows.
-    fn read_config(&self, asked: Option<Answer>) {
-        let (path, facts) = (self.identity.config_path.clone(), self.around.facts.clone());
-        self.around.workers.later(move || {
-            let config = Config::load(&path).map(Box::new);
-            facts.send(Report::ConfigRead { config, asked });
-        });
-    }
-
-    fn configured(&mut self, config: Result<Box<Config>, crate::config::ConfigError>, asked: Option<Answer>) {
-        let config = match config {
-            Ok(config) => *config,
-            Err(error) => {
-                tracing::error!(%error, "configuration not taken over");
-                self.identity.config_error = Some(error.to_string());
-                let error = RpcError::new(ErrorKind::ConfigInvalid, error.to_string())
-                    .hint("the configuration that was in force stays so");
-                if let Some(answer) = asked {
-                    answer.refuse(&error);
-                }
-                return;
-            }
-        };
-        let (changed, needs_restart) = self.config.take_over(config);
-        tracing::info!(?changed, ?needs_restart, "configuration read");
-        self.known_agents = Arc::new(self.config.agents().unwrap_or_default());
-        self.handle(Input::Configure(self.config.core_limits()));
-        self.around.outputs.set_limit(self.config.limits.output_bytes.0);
-        self.subscribers.set_limit(self.config.limits.event_history_bytes);
-        self.server_limits.send_replace((&self.config).into());
-        self.identity.config_loaded = self.identity.config_path.exists();
-        self.identity.config_error = None;
-        if let Some(answer) = asked {
-            answer.give(&ReloadResult { changed, needs_restart });
-        }
     }
 }
 

@@ -4,11 +4,16 @@
 //! without polling quiet tasks and without a wake-up for each write: it watches the folder for one
 //! write, and from then on looks at the running tasks' files a few times a second until none has grown
 //! any more. Then it watches again. Quiet tasks cost no system call, loud ones a few a second.
+//!
+//! A process that was handed over may write to a file of its own somewhere else. That is read and looked at
+//! in the same way, and never changed or removed.
+
+mod writes;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,15 +23,13 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::stat::{FileStat, Mode, fstatat};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
+use self::writes::FirstWrite;
 use super::workers::Workers;
-use crate::core::Fact;
+use crate::core::{Fact, Spec};
 use crate::mailbox::{Facts, Report};
-use crate::sys::watch;
 
 /// How often growing files are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -48,6 +51,11 @@ impl OutputFiles {
     /// The files of both streams.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(self.out.as_path()).chain(self.err.as_deref())
+    }
+
+    /// How large they are, together.
+    pub fn size(&self) -> u64 {
+        self.paths().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.len()).sum()
     }
 
     /// The file of a stream.
@@ -90,6 +98,14 @@ impl OutputFolder {
         }
     }
 
+    /// Where the files of a task with this order are.
+    pub fn files_of(&self, task: TaskId, spec: &Spec) -> OutputFiles {
+        match &spec.output_file {
+            Some(own) => OutputFiles { out: own.as_os_str().into(), err: None },
+            None => self.files(task, spec.split),
+        }
+    }
+
     /// Makes a task's file for a stream, which must be new.
     ///
     /// # Errors
@@ -97,6 +113,17 @@ impl OutputFolder {
     pub fn create(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CLOEXEC;
         Ok(openat(&self.handle, name(task, stream).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)
+    }
+
+    /// Makes a task's file for a stream, which must be new, for the daemon alone to write to: each write
+    /// says where, as `splice` takes no file that is open for appending.
+    ///
+    /// # Errors
+    /// What the system says: the disk may be full.
+    pub fn create_to_drain(&self, task: TaskId, stream: Stream) -> io::Result<fs::File> {
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        Ok(openat(&self.handle, name(task, stream).as_str(), flags, mode)?.into())
     }
 
     /// Opens a task's file for a stream, new or not, to go on writing at its end.
@@ -184,10 +211,12 @@ fn name(task: TaskId, stream: Stream) -> String {
 }
 
 /// A running task's files, as they were when last looked at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Tracked {
     run: u32,
     split: bool,
+    /// The file that is not in the folder.
+    own: Option<Arc<Path>>,
     size: [u64; 2],
     dropped: [u64; 2],
     ticks_to_tell: u32,
@@ -204,6 +233,8 @@ struct Shared {
     workers: Workers,
     /// A task was added or may have written; only needed while the folder can't be watched.
     added: Notify,
+    /// A file that is not in the folder was added, so it must be watched, too.
+    own_added: Notify,
 }
 
 /// Follows the output files of running tasks.
@@ -220,6 +251,7 @@ impl OutputWatch {
             facts,
             workers,
             added: Notify::new(),
+            own_added: Notify::new(),
         });
         let watch = FirstWrite::new(shared.folder.path())
             .inspect_err(|error| tracing::warn!(%error, "no inotify: outputs are looked at while tasks run"))
@@ -235,7 +267,16 @@ impl OutputWatch {
 
     /// A task has begun to run.
     pub fn track(&self, task: TaskId, run: u32, split: bool) {
-        let tracked = Tracked { run, split, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, untold: false };
+        self.insert(task, Tracked::new(run, split, None));
+    }
+
+    /// The same for a task whose output is a file that is not in the folder.
+    pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
+        self.insert(task, Tracked::new(run, false, Some(file.into())));
+        self.0.own_added.notify_one();
+    }
+
+    fn insert(&self, task: TaskId, tracked: Tracked) {
         self.0.lock().insert(task, tracked);
         self.0.added.notify_one();
     }
@@ -243,24 +284,38 @@ impl OutputWatch {
     /// A task's leader has ended: the size of its output now, and what was dropped of it. If processes
     /// of the task live on, its files are followed further.
     pub async fn settle(&self, task: TaskId, lives_on: bool) -> Option<Fact> {
-        let mut tracked = *self.0.lock().get(&task)?;
+        let mut tracked = self.0.lock().get(&task)?.clone();
         if !lives_on {
             self.0.lock().remove(&task);
         }
         let limit = self.0.limit();
-        let bytes = self.0.folder.size(task, tracked.split);
-        if bytes <= limit / 2 {
-            return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
+        // A folder that is not ours may be on a disk that is slow.
+        if tracked.own.is_none() {
+            let bytes = self.0.folder.size(task, tracked.split);
+            if bytes <= limit / 2 {
+                return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
+            }
         }
-        let folder = Arc::clone(&self.0.folder);
+        let (folder, before) = (Arc::clone(&self.0.folder), tracked.clone());
         let looked =
             self.0.workers.run(move || look(&folder, task, &mut tracked, limit).map(|_| tracked)).await;
-        let tracked = looked.flatten().unwrap_or(tracked);
+        let tracked = looked.flatten().unwrap_or(before);
         Some(Fact::Output { bytes: tracked.size.iter().sum(), dropped: tracked.dropped, tell: false })
     }
 }
 
+impl Tracked {
+    fn new(run: u32, split: bool, own: Option<Arc<Path>>) -> Self {
+        Self { run, split, own, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, untold: false }
+    }
+}
+
 impl Shared {
+    /// The files of running tasks that are not in the folder.
+    fn own_files(&self) -> Vec<Arc<Path>> {
+        self.lock().values().filter_map(|tracked| tracked.own.clone()).collect()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, Tracked>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,7 +327,7 @@ impl Shared {
     /// Looks at every running task's files; whether any has grown.
     fn tick(&self) -> bool {
         let running: Vec<(TaskId, Tracked)> =
-            self.lock().iter().map(|(task, known)| (*task, *known)).collect();
+            self.lock().iter().map(|(task, known)| (*task, known.clone())).collect();
         let mut any = false;
         for (task, mut tracked) in running {
             let Some(grown) = look(&self.folder, task, &mut tracked, self.limit()) else { continue };
@@ -284,12 +339,12 @@ impl Shared {
             let tell = tracked.ticks_to_tell == 0;
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
             tracked.untold = !tell;
-            let bytes = tracked.size.iter().sum();
+            let fact = Fact::Output { bytes: tracked.size.iter().sum(), dropped: tracked.dropped, tell };
             // The task may have ended meanwhile; then its final size is told by `settle`.
             if let Some(known) = self.lock().get_mut(&task) {
+                let run = tracked.run;
                 *known = tracked;
-                let fact = Fact::Output { bytes, dropped: tracked.dropped, tell };
-                self.facts.send(Report::Fact { task, run: tracked.run, fact });
+                self.facts.send(Report::Fact { task, run, fact });
             }
         }
         any
@@ -298,6 +353,10 @@ impl Shared {
 
 /// Looks at a task's files and bounds them. Whether they have grown; `None` if they are gone.
 fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) -> Option<bool> {
+    if let Some(own) = &tracked.own {
+        let size = fs::metadata(own).ok()?.len();
+        return Some(std::mem::replace(&mut tracked.size[0], size) != size);
+    }
     let mut grown = false;
     // The limit is a task's, so two streams share it.
     let (streams, limit): (&[Stream], u64) = if tracked.split {
@@ -322,15 +381,18 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
 /// Waits for a first write, then ticks until nothing grows any more. There is a pause after every
 /// write, so that writes to files that nobody tracks cost no more than others. Without a watch it
 /// ticks while tasks run.
-async fn follow(shared: Arc<Shared>, watch: Option<FirstWrite>) {
+async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
     loop {
-        let armed = watch.as_ref().filter(|watch| watch.arm());
-        match armed {
+        let is_armed = watch.as_mut().is_some_and(|watch| watch.arm(&shared.own_files()));
+        match watch.as_ref().filter(|_| is_armed) {
             // A write between the last look and arming would go unseen, so look once more.
             Some(watch) => {
                 let quiet = !tick_on_worker(&shared).await;
-                if quiet && watch.wait().await.is_err() {
-                    return;
+                if quiet {
+                    tokio::select! {
+                        told = watch.wait() => if told.is_err() { return },
+                        () = shared.own_added.notified() => {}
+                    }
                 }
             }
             None if shared.lock().is_empty() => shared.added.notified().await,
@@ -346,38 +408,6 @@ async fn follow(shared: Arc<Shared>, watch: Option<FirstWrite>) {
 async fn tick_on_worker(shared: &Arc<Shared>) -> bool {
     let job = Arc::clone(shared);
     shared.workers.run(move || job.tick()).await.unwrap_or(false)
-}
-
-/// One write to any file of a folder, told once.
-struct FirstWrite {
-    inotify: Inotify,
-    ready: AsyncFd<OwnedFd>,
-    folder: PathBuf,
-}
-
-impl FirstWrite {
-    fn new(folder: &Path) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let ready = watch::readable(inotify.as_fd().try_clone_to_owned()?)?;
-        Ok(Self { inotify, ready, folder: folder.to_path_buf() })
-    }
-
-    /// Begins to watch once more. False: the system has no watch to give.
-    fn arm(&self) -> bool {
-        let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
-        let armed = self.inotify.add_watch(&self.folder, once);
-        if let Err(error) = &armed {
-            tracing::debug!(%error, "cannot watch the output folder");
-        }
-        armed.is_ok()
-    }
-
-    async fn wait(&self) -> io::Result<()> {
-        let mut ready = self.ready.readable().await?;
-        while self.inotify.read_events().is_ok() {}
-        ready.clear_ready();
-        Ok(())
-    }
 }
 
 /// A part of an output.
@@ -399,7 +429,7 @@ pub struct Part {
 /// # Errors
 /// What the system says.
 pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64) -> io::Result<Part> {
-    let mut file = match fs::File::open(path) {
+    let mut file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !begun => return Ok(Part::default()),
         Err(error) => return Err(error),
@@ -426,13 +456,18 @@ pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64
     Ok(Part { bytes, offset, next, size })
 }
 
+/// Opens a file to read it. Somebody may have put something else in its place: that is not waited for.
+fn open(path: &Path) -> io::Result<fs::File> {
+    fs::File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
+}
+
 /// The longest last line that is shown, in characters, and the bytes that are read to find it.
 const LAST_LINE_CHARS: usize = 200;
 const LAST_LINE_BYTES: u64 = 4096;
 
 /// The last line of an output that is not blank, without terminal control characters.
 pub fn last_line(path: &Path) -> Option<String> {
-    let file = fs::File::open(path).ok()?;
+    let file = open(path).ok()?;
     let size = file.metadata().ok()?.len();
     let mut tail = vec![0; usize::try_from(size.min(LAST_LINE_BYTES)).ok()?];
     let start = size - tail.len() as u64;

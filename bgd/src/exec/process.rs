@@ -1,6 +1,8 @@
 //! The process executor: one small task supervises each process, from its start to the end of its tree.
 
 use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -10,9 +12,12 @@ use nix::errno::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc as async_mpsc;
 
+use super::handed::exit::Handed;
+use super::handed::tree::HandedTree;
 use super::input::InputPipe;
 use super::output::{OutputFolder, OutputWatch};
 use super::spawner::StartOrder;
+use super::terminal::Terminal;
 use super::tree::{self, Member, Tree};
 use super::workers::Workers;
 use crate::core::Fact;
@@ -30,12 +35,29 @@ const REST: Duration = Duration::from_millis(100);
 const SIGCONT: i32 = 18;
 
 /// What a supervisor is told.
-#[derive(Clone, Copy, Debug)]
-enum Control {
+#[derive(Clone, Debug)]
+pub(super) enum Control {
     /// A signal for the leader, or for the whole tree.
     Signal { signal: i32, tree: bool },
     /// End the tree.
     End { signal: i32 },
+    /// How the leader ended, as the program says that handed it over.
+    Told(Exit),
+    /// That program is gone.
+    Left,
+}
+
+/// The job of a process that leads a terminal.
+#[derive(Debug)]
+pub struct TerminalJob {
+    /// Its number.
+    pub pid: i32,
+    /// The handle to it.
+    pub handle: PidFd,
+    /// The terminal's name.
+    pub name: PathBuf,
+    /// The terminal.
+    pub terminal: Terminal,
 }
 
 /// What supervisors share.
@@ -49,6 +71,23 @@ pub struct Surroundings {
     pub workers: Workers,
     /// Who hears of it.
     pub facts: Facts,
+}
+
+/// A process that another program started and the daemon takes over.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its number.
+    pub pid: i32,
+    /// The handle to it, which is watched already: what can't be watched is not taken.
+    pub pidfd: AsyncFd<PidFd>,
+    /// Who belongs to it.
+    pub tree: HandedTree,
+    /// Whether its output files are two.
+    pub split: bool,
+    /// The file that it writes to by itself, if that is its output.
+    pub own_file: Option<PathBuf>,
+    /// What else its supervisor must know.
+    pub handed: Handed,
 }
 
 /// A supervised process.
@@ -82,23 +121,78 @@ impl Processes {
         }
     }
 
-    /// Takes over a process that has begun, and returns its number.
-    pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun) -> i32 {
-        let Begun { pid, pidfd, input, cgroup, split } = begun;
+    /// Takes over a process that has begun, and returns its number. If it leads a terminal, its job does
+    /// the work, and is what the number is of.
+    pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun, job: Option<TerminalJob>) -> i32 {
+        let Begun { pid, pidfd, input, cgroup, split, terminal: _ } = begun;
         let input = input.and_then(|end| {
             InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
         });
-        let (control, orders) = async_mpsc::unbounded_channel();
         if let Some(split) = split {
             self.around.outputs.track(task, run, split);
         }
         let files = self.around.folder.files(task, split.unwrap_or(false));
-        let tree = Tree { task, leader: pid, leader_is_ours: true, files, cgroup };
-        let supervisor =
-            Supervisor { tree, run, around: self.around.clone(), orders, ending: None, missed: false };
-        tokio::spawn(supervisor.run(pidfd));
-        self.supervised.insert(task, Supervised { run, control, input });
+        let tree = Tree {
+            task,
+            leader: pid,
+            leader_is_ours: true,
+            leader_stands_by: job.is_some(),
+            files,
+            terminal: job.as_ref().map(|job| job.name.clone()),
+            cgroup,
+            handed: None,
+        };
+        let pid = job.as_ref().map_or(pid, |job| job.pid);
+        self.supervise(run, tree, watch::process(pidfd), input, job, None);
         pid
+    }
+
+    /// Takes over a process that another program started.
+    pub fn take_over(&mut self, task: TaskId, run: u32, taken: Taken) {
+        let Taken { pid, pidfd, tree, split, own_file, handed } = taken;
+        match own_file {
+            Some(file) => self.around.outputs.track_own(task, run, &file),
+            None => self.around.outputs.track(task, run, split),
+        }
+        let files = self.around.folder.files(task, split);
+        let handed_tree = Some(Arc::new(tree));
+        let tree = Tree {
+            task,
+            leader: pid,
+            leader_is_ours: false,
+            leader_stands_by: false,
+            files,
+            terminal: None,
+            cgroup: None,
+            handed: handed_tree,
+        };
+        self.supervise(run, tree, Ok(pidfd), None, None, Some(handed));
+    }
+
+    fn supervise(
+        &mut self,
+        run: u32,
+        tree: Tree,
+        pidfd: io::Result<AsyncFd<PidFd>>,
+        input: Option<InputPipe>,
+        job: Option<TerminalJob>,
+        handed: Option<Handed>,
+    ) {
+        let (control, orders) = async_mpsc::unbounded_channel();
+        self.supervised.insert(tree.task, Supervised { run, control, input });
+        let around = self.around.clone();
+        let supervisor = Supervisor { tree, job, run, around, orders, ending: None, missed: false, handed };
+        tokio::spawn(supervisor.run(pidfd));
+    }
+
+    /// The program that handed over this task's process says how that ended.
+    pub fn told(&self, task: TaskId, exit: Exit) {
+        self.tell(task, Control::Told(exit));
+    }
+
+    /// The program that handed over this task's process is gone.
+    pub fn left(&self, task: TaskId) {
+        self.tell(task, Control::Left);
     }
 
     /// Sends a signal to a task's leader or to its tree.
@@ -112,7 +206,13 @@ impl Processes {
     }
 
     fn control(&self, task: TaskId, run: u32, control: Control) {
-        if let Some(supervised) = self.supervised.get(&task).filter(|supervised| supervised.run == run) {
+        if self.supervised.get(&task).is_some_and(|supervised| supervised.run == run) {
+            self.tell(task, control);
+        }
+    }
+
+    fn tell(&self, task: TaskId, control: Control) {
+        if let Some(supervised) = self.supervised.get(&task) {
             // A supervisor that has ended has reported so already.
             let _ = supervised.control.send(control);
         }
@@ -139,25 +239,33 @@ impl Processes {
 }
 
 /// Watches over one tree.
-struct Supervisor {
-    tree: Tree,
+pub(super) struct Supervisor {
+    pub(super) tree: Tree,
+    /// What the leader stands for, if it leads a terminal.
+    job: Option<TerminalJob>,
     run: u32,
     around: Surroundings,
-    orders: async_mpsc::UnboundedReceiver<Control>,
+    pub(super) orders: async_mpsc::UnboundedReceiver<Control>,
     /// The signal that the tree was told to end with.
     ending: Option<i32>,
     /// Not every process could be reached with it, so it is sent again.
     missed: bool,
+    /// What is known of a process that was handed over.
+    pub(super) handed: Option<Handed>,
 }
 
 impl Supervisor {
-    async fn run(mut self, pidfd: PidFd) {
-        let exit = match watch::process(pidfd) {
+    async fn run(mut self, pidfd: io::Result<AsyncFd<PidFd>>) {
+        let exit = match pidfd {
             Ok(pidfd) => {
                 self.until_ended(&pidfd).await;
-                self.reap(pidfd.get_ref()).await
+                match self.handed {
+                    None => self.reap(pidfd.get_ref()).await,
+                    Some(_) => self.exit_of_handed(&pidfd).await,
+                }
             }
-            // Without a watch nobody would learn of the end, and nothing may run unseen.
+            // Without a watch nobody would learn of the end, and nothing that the daemon started may run
+            // unseen.
             Err(error) => {
                 let why = format!("the process could not be watched: {error}");
                 self.end_all(SIGKILL).await;
@@ -167,7 +275,11 @@ impl Supervisor {
         self.tree.leader_is_ours = false;
         let mut members = self.rest().await;
         let others = !members.is_empty();
-        self.tell_output(others).await;
+        let drains = self.handed.as_ref().map(|handed| handed.drains.clone()).unwrap_or_default();
+        drains.settle().await;
+        let unknown = self.tell_output(others || !drains.have_ended()).await;
+        // A terminal's leader ends as its job did, unless it does not know how that was.
+        let exit = unknown.map_or(exit, Exit::Unknown);
         self.report(Fact::Exited { exit, others });
         if others {
             while !members.is_empty() {
@@ -177,8 +289,13 @@ impl Supervisor {
                 self.until_all_ended(members).await;
                 members = self.rest().await;
             }
-            self.tell_output(false).await;
+            drains.settle().await;
+            let _ = self.tell_output(!drains.have_ended()).await;
             self.report(Fact::TreeEmpty);
+        }
+        if !drains.have_ended() {
+            drains.end().await;
+            let _ = self.tell_output(false).await;
         }
         if let Some(cgroup) = self.tree.cgroup.take() {
             self.around.workers.later(move || tree::remove_cgroup(&cgroup));
@@ -189,10 +306,18 @@ impl Supervisor {
         self.around.facts.send(Report::Fact { task: self.tree.task, run: self.run, fact });
     }
 
-    async fn tell_output(&self, lives_on: bool) {
+    /// Has all output kept and tells how much it is. Returns why it is not known how the job of a terminal
+    /// has ended, if its leader said so.
+    async fn tell_output(&self, lives_on: bool) -> Option<Box<str>> {
+        let mut unknown = None;
+        let handed = self.handed.as_ref().and_then(|handed| handed.terminal.as_ref());
+        if let Some(terminal) = self.job.as_ref().map(|job| &job.terminal).or(handed) {
+            unknown = terminal.drain().await;
+        }
         if let Some(fact) = self.around.outputs.settle(self.tree.task, lives_on).await {
             self.report(fact);
         }
+        unknown
     }
 
     /// Waits for the leader's end and obeys orders meanwhile.
@@ -202,18 +327,23 @@ impl Supervisor {
                 biased;
                 _ = pidfd.readable() => return,
                 Some(order) = self.orders.recv() => match order {
-                    Control::Signal { signal, tree: false } => send(pidfd.get_ref(), signal),
+                    Control::Signal { signal, tree: false } => self.send_to_leader(pidfd.get_ref(), signal),
                     order => self.obey(order).await,
                 },
                 () = tokio::time::sleep(REST), if self.missed => {
                     // Not all could be held; the leader is, by this handle.
                     if let Some(signal) = self.ending {
-                        send(pidfd.get_ref(), signal);
+                        self.send_to_leader(pidfd.get_ref(), signal);
                         self.end_all(signal).await;
                     }
                 }
             }
         }
+    }
+
+    /// Signals the leader, or the job that it stands for.
+    fn send_to_leader(&self, leader: &PidFd, signal: i32) {
+        send(self.job.as_ref().map_or(leader, |job| &job.handle), signal);
     }
 
     /// Takes the ended leader away. A debugger may hold on to it for a while, and no event tells when it
@@ -255,10 +385,18 @@ impl Supervisor {
         }
     }
 
-    async fn obey(&mut self, order: Control) {
+    pub(super) async fn obey(&mut self, order: Control) {
         match order {
+            Control::Told(exit) => self.know(|handed| handed.told = Some(exit)),
+            Control::Left => self.know(|handed| handed.is_left = true),
             Control::Signal { signal, .. } => drop(self.signal(signal).await),
             Control::End { signal } => self.end_all(signal).await,
+        }
+    }
+
+    fn know(&mut self, change: impl FnOnce(&mut Handed)) {
+        if let Some(handed) = &mut self.handed {
+            change(handed);
         }
     }
 
@@ -279,7 +417,7 @@ impl Supervisor {
 
     /// Who is left behind the leader. Nearly always nobody, so the quick question comes first.
     async fn rest(&self) -> Vec<Member> {
-        if self.tree.cgroup.is_none() && tree::orphans().is_empty() {
+        if self.tree.is_plainly_empty() {
             return Vec::new();
         }
         loop {

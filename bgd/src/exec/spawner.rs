@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{Stdin, Stream};
+use bgd_shared::request::{Stdin, Stream, TerminalSize};
 use bgd_shared::rlimit::{RESOURCES, Rlimits};
 use bgd_shared::text::{Env, OsText};
 use nix::errno::Errno;
@@ -20,11 +20,13 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use super::output::OutputFolder;
+use super::terminal::birth::{self, BirthError, Born, LeaderPlan, Pty};
+use super::terminal::order::JobOrder;
 use super::tree::{AGENT_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::core::{Spec, Work};
 use crate::descriptors;
-use crate::mailbox::{Begun, Facts, Report};
-use crate::sys::spawn::{ChildStack, Plan, SpawnError, Spawned, Stage, spawn};
+use crate::mailbox::{Begun, Facts, NewTerminal, Report};
+use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// The order to start a process.
 #[derive(Debug)]
@@ -41,15 +43,28 @@ pub struct StartOrder {
     pub streams: Streams,
 }
 
+/// Descriptors that the submitter sent along for the standard streams of a process.
+#[derive(Debug, Default)]
+pub struct Brought {
+    /// Standard input.
+    pub stdin: Option<OwnedFd>,
+    /// Standard output and error.
+    pub outputs: [Option<OwnedFd>; 2],
+}
+
+impl Brought {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.stdin.is_none() && self.outputs.iter().all(Option::is_none)
+    }
+}
+
 /// What a process has as standard streams.
 #[derive(Debug)]
 pub enum Streams {
-    /// Output files of its own, and what the task asks for as standard input: nothing, a pipe, or the
-    /// descriptor that its submitter sent along.
-    Own {
-        /// That descriptor.
-        stdin: Option<OwnedFd>,
-    },
+    /// Output files of its own, and what the task asks for as standard input: nothing, or a pipe; what
+    /// its submitter sent along takes their place.
+    Own(Brought),
     /// These: standard input, output and error.
     Given([OwnedFd; 3]),
 }
@@ -132,8 +147,10 @@ fn ignored_signals() -> Vec<i32> {
 
 /// Opened standard streams.
 struct Open {
-    /// None stands for nothing to read.
+    /// None stands for nothing to read, or for the terminal.
     stdin: Option<OwnedFd>,
+    /// What the submitter gave for standard output and error.
+    given: [Option<OwnedFd>; 2],
     out: OwnedFd,
     err: Option<OwnedFd>,
     /// The daemon's end of standard input.
@@ -144,11 +161,18 @@ struct Open {
 
 impl Open {
     fn stdio<'a>(&'a self, null: &'a OwnedFd) -> [BorrowedFd<'a>; 3] {
+        let [out, err] = &self.given;
         [
             self.stdin.as_ref().unwrap_or(null).as_fd(),
-            self.out.as_fd(),
-            self.err.as_ref().unwrap_or(&self.out).as_fd(),
+            out.as_ref().unwrap_or(&self.out).as_fd(),
+            err.as_ref().or(self.err.as_ref()).unwrap_or(&self.out).as_fd(),
         ]
+    }
+
+    /// What is not the terminal, where there is one.
+    fn not_terminal(&self) -> [Option<BorrowedFd<'_>>; 3] {
+        let [out, err] = &self.given;
+        [&self.stdin, out, err].map(|fd| fd.as_ref().map(OwnedFd::as_fd))
     }
 }
 
@@ -165,36 +189,111 @@ impl Common {
     fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, Box<str>> {
         let StartOrder { task, spec, env, streams, .. } = order;
         let mark = match &streams {
-            Streams::Own { .. } => TASK_MARK,
+            Streams::Own(_) => TASK_MARK,
             Streams::Given(_) => AGENT_MARK,
         };
-        let path = env.get("PATH");
-        let variables = self.environment(mark, task, &env);
+        let program = Program::new(&spec, env.get("PATH"), self.environment(mark, task, &env));
         let streams = self.streams(task, &spec, streams)?;
         let cgroup = self.make_cgroup(task)?;
-        let cgroup_fd = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
-        let spawned = self.spawn(&spec, path, &variables, streams.stdio(&self.null), cgroup_fd, stack);
+        let procs = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
+        let begun = match spec.pty {
+            None => self.begin_plainly(&spec, &program, streams, procs, stack),
+            Some(size) => self.begin_in_terminal(task, &spec, &program, streams, procs, size, stack),
+        };
         let cgroup = cgroup.map(|(path, _)| path);
-        match spawned {
-            Ok(Spawned { pid, pidfd }) => {
-                Ok(Begun { pid, pidfd, input: streams.input, cgroup, split: streams.split })
-            }
+        match begun {
+            Ok(begun) => Ok(Begun { cgroup, ..begun }),
             Err(error) => {
                 if let Some(cgroup) = cgroup {
                     super::tree::remove_cgroup(&cgroup);
                 }
-                Err(explain(&spec, error).into())
+                Err(error)
             }
         }
     }
 
+    fn begin_plainly(
+        &self,
+        spec: &Spec,
+        program: &Program,
+        streams: Open,
+        cgroup: Option<BorrowedFd<'_>>,
+        stack: &mut ChildStack,
+    ) -> Result<Begun, Box<str>> {
+        let plan = Plan {
+            programs: &program.programs,
+            argv: &program.argv,
+            env: &program.env,
+            folder: &c_string(spec.cwd.as_bytes()),
+            umask: spec.umask,
+            rlimits: &self.rlimits(spec.rlimits.as_deref()),
+            reset_signals: &self.reset_signals,
+            stdio: streams.stdio(&self.null),
+            cgroup,
+            place: Place::Session,
+        };
+        let Spawned { pid, pidfd } = spawn(&plan, stack).map_err(|error| explain(spec, error))?;
+        Ok(Begun { pid, pidfd, input: streams.input, cgroup: None, split: streams.split, terminal: None })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all that a start needs")]
+    fn begin_in_terminal(
+        &self,
+        task: TaskId,
+        spec: &Spec,
+        program: &Program,
+        streams: Open,
+        cgroup: Option<BorrowedFd<'_>>,
+        size: TerminalSize,
+        stack: &mut ChildStack,
+    ) -> Result<Begun, Box<str>> {
+        let pty = Pty::open(size).map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOSPC) => "all terminals of the system are in use (kernel.pty.max)".to_owned(),
+            _ => format!("cannot make its terminal: {}", say(&error)),
+        })?;
+        if descriptors::are_reserved(&pty.slave, descriptors::User::Task) {
+            return Err(descriptors::NONE_LEFT.into());
+        }
+        let marks = self.environment(TASK_MARK, task, &Env::default());
+        let plan = LeaderPlan {
+            label: &c_string(task.to_string().as_bytes()),
+            env: &marks,
+            folder: self.settings.folder.path(),
+            reset_signals: &self.reset_signals,
+            cgroup,
+            null: self.null.as_fd(),
+        };
+        let given = streams.not_terminal();
+        let limit = |(resource, limit): (i32, libc::rlimit)| (resource, limit.rlim_cur, limit.rlim_max);
+        let order = JobOrder {
+            programs: program.programs.clone(),
+            argv: program.argv.clone(),
+            env: program.env.clone(),
+            folder: c_string(spec.cwd.as_bytes()),
+            umask: spec.umask,
+            rlimits: self.rlimits(spec.rlimits.as_deref()).into_iter().map(limit).collect(),
+            given: given.map(|fd| fd.is_some()),
+        };
+        let given: Vec<_> = given.into_iter().flatten().collect();
+        let born = birth::start(&plan, &order, &pty.slave, &given, stack);
+        let Born { leader, news, job, job_handle } = born.map_err(|error| match error {
+            BirthError::Job(error) => explain(spec, error),
+            BirthError::Leader(error) => format!("cannot start the leader of its terminal: {}", say(&error)),
+        })?;
+        let Open { out: output, split, .. } = streams;
+        let terminal = NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle };
+        let Spawned { pid, pidfd } = leader;
+        Ok(Begun { pid, pidfd, input: None, cgroup: None, split, terminal: Some(Box::new(terminal)) })
+    }
+
     /// Opens what a process has as standard streams.
     fn streams(&self, task: TaskId, spec: &Spec, streams: Streams) -> Result<Open, Box<str>> {
-        let stdin = match streams {
+        let Brought { stdin, outputs: given } = match streams {
             Streams::Given([stdin, out, err]) => {
-                return Ok(Open { stdin: Some(stdin), out, err: Some(err), input: None, split: None });
+                let (stdin, err, given) = (Some(stdin), Some(err), [None, None]);
+                return Ok(Open { stdin, given, out, err, input: None, split: None });
             }
-            Streams::Own { stdin } => stdin,
+            Streams::Own(brought) => brought,
         };
         let folder = &self.settings.folder;
         let create = |stream| -> Result<OwnedFd, Box<str>> {
@@ -216,7 +315,7 @@ impl Common {
                 (Some(theirs), Some(ours))
             }
         };
-        Ok(Open { stdin, out, err, input, split: Some(spec.split) })
+        Ok(Open { stdin, given, out, err, input, split: Some(spec.split) })
     }
 
     fn make_cgroup(&self, task: TaskId) -> Result<Option<(PathBuf, OwnedFd)>, Box<str>> {
@@ -228,40 +327,6 @@ impl Common {
         };
         let procs = make().map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
         Ok(Some((path, procs)))
-    }
-
-    fn spawn(
-        &self,
-        spec: &Spec,
-        path: Option<&OsText>,
-        env: &[CString],
-        stdio: [BorrowedFd<'_>; 3],
-        cgroup: Option<BorrowedFd<'_>>,
-        stack: &mut ChildStack,
-    ) -> Result<Spawned, SpawnError> {
-        let argv: Vec<CString> = match &spec.work {
-            Work::Argv(argv) => argv.iter().map(|text| c_string(text.as_bytes())).collect(),
-            Work::Shell(line) => {
-                [b"/bin/sh".as_slice(), b"-c", b"--", line.as_bytes()].map(c_string).to_vec()
-            }
-            // The agents' thread starts its programs as commands of their own.
-            Work::Agent(agent) => vec![c_string(agent.name.as_bytes())],
-        };
-        let name = argv.first().map(std::ffi::CString::as_bytes).unwrap_or_default();
-        let programs = candidates(name, path);
-        let rlimits = self.rlimits(spec.rlimits.as_deref());
-        let plan = Plan {
-            programs: &programs,
-            argv: &argv,
-            env,
-            folder: &c_string(spec.cwd.as_bytes()),
-            umask: spec.umask,
-            rlimits: &rlimits,
-            reset_signals: &self.reset_signals,
-            stdio,
-            cgroup,
-        };
-        spawn(&plan, stack)
     }
 
     fn rlimits(&self, wanted: Option<&Rlimits>) -> Vec<(i32, libc::rlimit)> {
@@ -285,6 +350,29 @@ impl Common {
         list.push(c_string(format!("{mark}={id}").as_bytes()));
         list.push(c_string(format!("{INSTANCE_MARK}={}", self.settings.instance).as_bytes()));
         list
+    }
+}
+
+/// A program as it is executed.
+struct Program {
+    /// The files to try.
+    programs: Vec<CString>,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Program {
+    fn new(spec: &Spec, path: Option<&OsText>, env: Vec<CString>) -> Self {
+        let argv: Vec<CString> = match &spec.work {
+            Work::Argv(argv) => argv.iter().map(|text| c_string(text.as_bytes())).collect(),
+            Work::Shell(line) => {
+                [b"/bin/sh".as_slice(), b"-c", b"--", line.as_bytes()].map(c_string).to_vec()
+            }
+            // The agents' thread starts its programs as commands of their own.
+            Work::Agent(agent) => vec![c_string(agent.name.as_bytes())],
+        };
+        let name = argv.first().map(CString::as_bytes).unwrap_or_default();
+        Self { programs: candidates(name, path), argv, env }
     }
 }
 
@@ -363,6 +451,7 @@ fn explain(spec: &Spec, error: SpawnError) -> String {
         (Stage::Clone, Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
         (Stage::Clone, _) => format!("cannot make a process: {why}"),
         (Stage::Session, _) => format!("cannot make a session: {why}"),
+        (Stage::Terminal, _) => format!("cannot take its terminal: {why}"),
         (Stage::Cgroup, _) => format!("cannot join its cgroup: {why}"),
         (Stage::Limits, _) => format!("cannot set its resource limits: {why}"),
         (Stage::Folder, _) => format!("cannot enter the folder {}: {why}", spec.cwd.to_string_lossy()),

@@ -11,6 +11,7 @@ use std::io::{self, Read as _, Seek as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
@@ -18,8 +19,9 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::handed::tree::HandedTree;
 use super::output::OutputFiles;
-use crate::sys::pidfd::PidFd;
+use crate::sys::pidfd::{PidFd, SIGKILL};
 
 /// The environment variable that marks every process of a task.
 pub const TASK_MARK: &str = "BGD_TASK_ID";
@@ -66,18 +68,35 @@ pub struct Tree {
     pub leader: i32,
     /// Whether the leader has not been reaped yet, so that its number is still its own.
     pub leader_is_ours: bool,
+    /// Whether the leader only leads a terminal: it stands for its job, and no signal but SIGKILL is for it.
+    pub leader_stands_by: bool,
     /// Its output files.
     pub files: OutputFiles,
+    /// Its terminal, if it has one: whoever has it open belongs to the tree.
+    pub terminal: Option<PathBuf>,
     /// Its cgroup, if there is one.
     pub cgroup: Option<PathBuf>,
+    /// That of a process that another program started: nothing of it is the daemon's by birth.
+    pub handed: Option<Arc<HandedTree>>,
 }
 
 impl Tree {
+    /// Whether a quick look tells that nobody is left behind the leader, as is nearly always so.
+    pub fn is_plainly_empty(&self) -> bool {
+        match &self.handed {
+            Some(handed) => handed.is_plainly_empty(),
+            None => self.cgroup.is_none() && orphans().is_empty(),
+        }
+    }
+
     /// Living processes of the tree, so many at most. Blocks for a short time; to be called on a worker.
     ///
     /// # Errors
     /// No descriptor is left to hold even one of them.
     pub fn members(&self, at_most: usize) -> io::Result<Vec<Member>> {
+        if let Some(handed) = &self.handed {
+            return handed.members(at_most);
+        }
         let mut found = Vec::new();
         for pid in self.pids() {
             match self.member(pid) {
@@ -95,11 +114,16 @@ impl Tree {
     /// Sends a signal to every living process of the tree. Blocks as [`Self::members`] does. False: one
     /// could not be reached, as no descriptor is left to hold it.
     pub fn signal(&self, signal: i32) -> bool {
+        if let Some(handed) = &self.handed {
+            return handed.signal(signal);
+        }
         let mut reached_all = true;
         // All are held before the first one is signalled, as its end may make others hard to find; fewer
         // at a time where descriptors are short.
         let mut held: Vec<Member> = Vec::new();
-        for pid in self.pids() {
+        let spared =
+            (self.leader_stands_by && self.leader_is_ours && signal != SIGKILL).then_some(self.leader);
+        for pid in self.pids().into_iter().filter(|pid| Some(*pid) != spared) {
             let member = self.member(pid).or_else(|_| {
                 held.drain(..).for_each(|member| member.send(signal));
                 self.member(pid)
@@ -125,13 +149,7 @@ impl Tree {
 
     /// The process of this number, if it lives and belongs to the tree; an error if that can't be known.
     fn member(&self, pid: i32) -> io::Result<Option<Member>> {
-        let handle = match PidFd::open(pid) {
-            Ok(handle) => handle,
-            Err(error) => {
-                let is_short = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].contains(&errno(&error));
-                return if is_short { Err(error) } else { Ok(None) };
-            }
-        };
+        let Some(handle) = hold(pid)? else { return Ok(None) };
         // The handle is taken first and the process looked at through /proc afterwards: if it was
         // still alive then, the look was at the process that the handle holds.
         let is_member = match &self.cgroup {
@@ -172,12 +190,26 @@ impl Tree {
             return true;
         }
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
-        [TASK_MARK, AGENT_MARK].iter().any(is_marked) || self.files.paths().any(|path| appends_to(pid, path))
+        [TASK_MARK, AGENT_MARK].iter().any(is_marked)
+            || self.files.paths().any(|path| appends_to(pid, path))
+            || self.terminal.as_deref().is_some_and(|terminal| has_open(pid, terminal))
+    }
+}
+
+/// A handle to the process of this number; none if there is no such process.
+///
+/// # Errors
+/// No descriptor is left for it.
+pub(super) fn hold(pid: i32) -> io::Result<Option<PidFd>> {
+    match PidFd::open(pid) {
+        Ok(handle) => Ok(Some(handle)),
+        Err(error) if [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].contains(&errno(&error)) => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
 /// How deep a tree may be; deeper ones are cut, and their rest is found as orphans later.
-const MAX_DEPTH: usize = 10_000;
+pub(super) const MAX_DEPTH: usize = 10_000;
 
 /// The children of the daemon's first thread: processes that lost their parents.
 pub fn orphans() -> Vec<i32> {
@@ -231,35 +263,57 @@ fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
 }
 
 /// The part of `/proc/PID/stat` that trees are made of.
-struct Stat {
-    state: u8,
-    parent: i32,
-    session: i32,
+pub(super) struct Stat {
+    pub(super) state: u8,
+    pub(super) parent: i32,
+    pub(super) group: i32,
+    pub(super) session: i32,
 }
 
 impl Stat {
-    fn of(pid: i32) -> Option<Self> {
-        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // The name is in parentheses and may hold anything, so the fields begin behind the last one.
-        let fields = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
-        let mut fields = std::str::from_utf8(fields).ok()?.split_ascii_whitespace();
+    pub(super) fn of(pid: i32) -> Option<Self> {
+        let text = stat_fields(pid)?;
+        let mut fields = text.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
-        let parent = fields.next()?.parse().ok()?;
-        let session = fields.nth(1)?.parse().ok()?;
-        Some(Self { state, parent, session })
+        let mut number = || fields.next()?.parse().ok();
+        Some(Self { state, parent: number()?, group: number()?, session: number()? })
     }
 }
 
-fn is_zombie(pid: i32) -> bool {
+/// The fields of `/proc/PID/stat` from the third on, the state: the name before them may hold anything.
+pub(super) fn stat_fields(pid: i32) -> Option<String> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses, so the fields begin behind the last one.
+    let fields = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
+    std::str::from_utf8(fields).ok().map(str::to_owned)
+}
+
+pub(super) fn is_zombie(pid: i32) -> bool {
     Stat::of(pid).is_none_or(|stat| matches!(stat.state, b'Z' | b'X'))
 }
 
 /// Whether a process was started with this `NAME=value` in its environment.
 pub fn has_mark(pid: i32, mark: &[u8]) -> bool {
-    let Ok(file) = fs::File::open(format!("/proc/{pid}/environ")) else { return false };
+    environment_of(pid).split(|byte| *byte == 0).any(|variable| variable == mark)
+}
+
+/// The value that a process was started with for a variable, if that is text.
+pub fn mark_of(pid: i32, name: &str) -> Option<String> {
+    let environ = environment_of(pid);
+    let value = environ.split(|byte| *byte == 0).find_map(|variable| {
+        variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+    })?;
+    String::from_utf8(value.to_vec()).ok()
+}
+
+/// The environment that a process was started with; empty if it can't be read.
+fn environment_of(pid: i32) -> Vec<u8> {
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/environ")) else { return Vec::new() };
     let mut environ = Vec::new();
-    let read = file.take(ENVIRON_BYTES).read_to_end(&mut environ);
-    read.is_ok() && environ.split(|byte| *byte == 0).any(|variable| variable == mark)
+    match file.take(ENVIRON_BYTES).read_to_end(&mut environ) {
+        Ok(_) => environ,
+        Err(_) => Vec::new(),
+    }
 }
 
 /// Whether a process has a file at this path, or below it, open as a task has its output: for
@@ -270,6 +324,12 @@ pub fn appends_to(pid: i32, path: &Path) -> bool {
         fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(path))
             && is_appending(pid, &fd.file_name())
     })
+}
+
+/// Whether a process has this very file open.
+fn has_open(pid: i32, path: &Path) -> bool {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    fds.filter_map(Result::ok).any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == path))
 }
 
 fn is_appending(pid: i32, fd: &std::ffi::OsStr) -> bool {

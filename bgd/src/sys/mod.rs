@@ -2,6 +2,8 @@
 //! else in the daemon; each block says why it is sound. Nothing here decides anything.
 
 pub mod inherited;
+pub mod mirror;
 pub mod pidfd;
+pub mod signals;
 pub mod spawn;
 pub mod watch;

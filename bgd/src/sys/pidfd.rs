@@ -11,6 +11,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// The signal that no process survives.
 pub const SIGKILL: i32 = libc::SIGKILL;
 
+/// What happened to a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It has ended.
+    Ended(Exit),
+    /// A signal stopped it.
+    Stopped,
+    /// It goes on.
+    Continued,
+}
+
 /// A handle to one process, which stays on it when the process has ended.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
@@ -46,35 +57,94 @@ impl PidFd {
 
     /// Takes away an ended child of ours, and tells how it ended. `None`: it can't be taken away yet, as a
     /// debugger holds on to it.
-    #[allow(unsafe_code, reason = "the safe wrapper does not know the real-time signals")]
     pub fn reap(&self) -> Option<Exit> {
+        match self.wait(libc::WEXITED) {
+            Some(Change::Ended(exit)) => Some(exit),
+            Some(Change::Stopped | Change::Continued) | None => None,
+        }
+    }
+
+    /// What happened to a child of ours since it was last asked about; one that has ended is taken away.
+    /// `None`: nothing.
+    pub fn change(&self) -> Option<Change> {
+        self.wait(libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED)
+    }
+
+    #[allow(unsafe_code, reason = "the safe wrapper does not know the real-time signals")]
+    fn wait(&self, what: i32) -> Option<Change> {
         // SAFETY: siginfo_t is plain data, for which all zeros is a value.
         let mut info = unsafe { std::mem::zeroed::<libc::siginfo_t>() };
         loop {
             let id = self.0.as_raw_fd().cast_unsigned();
-            let flags = libc::WEXITED | libc::WNOHANG;
+            let flags = what | libc::WNOHANG;
             // SAFETY: `info` is a siginfo_t of ours; the descriptor is open.
             let result = unsafe { libc::waitid(libc::P_PIDFD, id, &raw mut info, flags) };
             match Errno::result(result) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
-                Err(error) => return Some(Exit::Unknown(format!("waiting for it failed: {error}").into())),
+                Err(error) => {
+                    let why = format!("waiting for it failed: {error}");
+                    return Some(Change::Ended(Exit::Unknown(why.into())));
+                }
             }
         }
         // SAFETY: after a successful waitid these are the fields that are set.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-        match (pid, info.si_code) {
-            (0, _) => None,
-            (_, libc::CLD_EXITED) => Some(Exit::Code(status)),
-            (_, libc::CLD_KILLED | libc::CLD_DUMPED) => Some(Exit::Signal(status)),
-            (_, code) => Some(Exit::Unknown(format!("the system reported the code {code}").into())),
-        }
+        Some(match (pid, info.si_code) {
+            (0, _) => return None,
+            (_, libc::CLD_EXITED) => Change::Ended(Exit::Code(status)),
+            (_, libc::CLD_KILLED | libc::CLD_DUMPED) => Change::Ended(Exit::Signal(status)),
+            (_, libc::CLD_STOPPED) => Change::Stopped,
+            (_, libc::CLD_CONTINUED) => Change::Continued,
+            (_, code) => Change::Ended(Exit::Unknown(format!("the system reported the code {code}").into())),
+        })
+    }
+
+    /// How a process ended that need not be a child of ours. The kernel keeps that for a handle from the
+    /// moment in which the process was taken away by its parent (Linux 6.15). `None`: it was not yet.
+    ///
+    /// # Errors
+    /// This kernel does not tell (any error), or nobody may know any more (`ESRCH`, Linux 6.13 and 6.14).
+    #[allow(unsafe_code, reason = "the request has no wrapper in a safe crate")]
+    pub fn exit_info(&self) -> io::Result<Option<Exit>> {
+        // SAFETY: pidfd_info is plain data, for which all zeros is a value.
+        let mut info = unsafe { std::mem::zeroed::<libc::pidfd_info>() };
+        info.mask = libc::PIDFD_INFO_EXIT.into();
+        // SAFETY: the request's number holds the size of the structure, which is as large as the kernel
+        // may write; the descriptor is open.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
+        Errno::result(result)?;
+        let is_told = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
+        Ok(is_told.then(|| exit_of_status(info.exit_code)))
+    }
+
+    /// One more handle to the same process.
+    ///
+    /// # Errors
+    /// `EMFILE`: no descriptors are left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
     }
 
     /// Whether the process has ended (it may still wait to be reaped).
     pub fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
+    }
+
+    /// Waits until the process has ended. For one that is about to: this blocks.
+    pub fn until_ended(&self) {
+        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        while poll(&mut fds, PollTimeout::NONE) == Err(Errno::EINTR) {}
+    }
+}
+
+/// What a status as `wait` gives it says.
+pub fn exit_of_status(status: i32) -> Exit {
+    match status {
+        status if libc::WIFEXITED(status) => Exit::Code(libc::WEXITSTATUS(status)),
+        status if libc::WIFSIGNALED(status) => Exit::Signal(libc::WTERMSIG(status)),
+        status => Exit::Unknown(format!("the system reported the status {status}").into()),
     }
 }
 

@@ -34,6 +34,19 @@ pub struct Plan<'a> {
     pub stdio: [BorrowedFd<'a>; 3],
     /// `cgroup.procs` of the cgroup to join.
     pub cgroup: Option<BorrowedFd<'a>>,
+    /// Its place among sessions and process groups.
+    pub place: Place<'a>,
+}
+
+/// The place of a new process among sessions and process groups.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// It leads a new session, without a terminal.
+    Session,
+    /// It leads a new session that has this terminal. All signals stay blocked.
+    Terminal(BorrowedFd<'a>),
+    /// It leads a new group of this process's session, the foreground group of this terminal.
+    Foreground(BorrowedFd<'a>),
 }
 
 /// The step at which a start failed.
@@ -41,8 +54,10 @@ pub struct Plan<'a> {
 pub enum Stage {
     /// No process could be made.
     Clone,
-    /// No session of its own.
+    /// No session or group of its own.
     Session,
+    /// Could not take its terminal.
+    Terminal,
     /// Could not join its cgroup.
     Cgroup,
     /// A resource limit could not be set.
@@ -53,6 +68,20 @@ pub enum Stage {
     Streams,
     /// The program could not be executed.
     Exec,
+}
+
+impl Stage {
+    /// All of them; the place of each is its number where it is told to another process.
+    pub const ALL: [Self; 8] = [
+        Self::Clone,
+        Self::Session,
+        Self::Terminal,
+        Self::Cgroup,
+        Self::Limits,
+        Self::Folder,
+        Self::Streams,
+        Self::Exec,
+    ];
 }
 
 /// Why there is no process.
@@ -67,7 +96,7 @@ pub struct SpawnError {
 /// A process that has begun to run its program.
 #[derive(Debug)]
 pub struct Spawned {
-    /// Its number; also that of its session and process group.
+    /// Its number; also that of its process group, and of its session if it leads one.
     pub pid: i32,
     /// The handle to it.
     pub pidfd: PidFd,
@@ -99,13 +128,24 @@ struct Child {
     reset_count: usize,
     stdio: [RawFd; 3],
     cgroup: RawFd,
+    leads: Leads,
+    /// The terminal, if there is one.
+    terminal: RawFd,
     failed_stage: Stage,
     failed_errno: c_int,
 }
 
+/// What a child leads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leads {
+    Session,
+    Terminal,
+    Foreground,
+}
+
 const SHELL: &CStr = c"/bin/sh";
 
-/// Starts a process in a session of its own.
+/// Starts a process.
 ///
 /// All signals must be blocked in the calling thread, so that no handler runs in the child.
 ///
@@ -118,6 +158,11 @@ pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnEr
     let env = pointers(plan.env);
     let mut shell_argv = vec![SHELL.as_ptr(), ptr::null()];
     shell_argv.extend(argv.iter().skip(1));
+    let (leads, terminal) = match plan.place {
+        Place::Session => (Leads::Session, -1),
+        Place::Terminal(terminal) => (Leads::Terminal, terminal.as_raw_fd()),
+        Place::Foreground(terminal) => (Leads::Foreground, terminal.as_raw_fd()),
+    };
     let mut child = Child {
         programs: programs.as_ptr(),
         argv: argv.as_ptr(),
@@ -131,6 +176,8 @@ pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnEr
         reset_count: plan.reset_signals.len(),
         stdio: plan.stdio.each_ref().map(AsRawFd::as_raw_fd),
         cgroup: plan.cgroup.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+        leads,
+        terminal,
         failed_stage: Stage::Clone,
         failed_errno: 0,
     };
@@ -156,7 +203,10 @@ pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnEr
     if errno == 0 {
         return Ok(Spawned { pid, pidfd: pidfd.into() });
     }
-    PidFd::from(pidfd).reap();
+    // It has let this thread go on a moment before its end.
+    let child = PidFd::from(pidfd);
+    child.until_ended();
+    child.reap();
     Err(SpawnError { stage, errno: Errno::from_raw(errno) })
 }
 
@@ -187,7 +237,7 @@ extern "C" fn prepare_and_exec(argument: *mut c_void) -> c_int {
 unsafe fn prepare(child: &Child) -> Result<(), Stage> {
     // SAFETY: plain system calls with integers, and with pointers that `Child` vouches for.
     unsafe {
-        check(libc::setsid(), Stage::Session)?;
+        take_place(child)?;
         if child.cgroup >= 0 {
             let zero = c"0".as_ptr().cast::<c_void>();
             check(if libc::write(child.cgroup, zero, 1) == 1 { 0 } else { -1 }, Stage::Cgroup)?;
@@ -206,11 +256,36 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
         for index in 0..child.reset_count {
             reset_signal(*child.reset.add(index));
         }
+        if child.leads == Leads::Terminal {
+            return Ok(());
+        }
         let mut none = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
     }
     Ok(())
+}
+
+/// All signals are blocked here, so a process in the background may give its terminal away.
+///
+/// # Safety
+/// As for [`prepare_and_exec`].
+#[allow(unsafe_code, reason = "system calls on the parent's memory")]
+unsafe fn take_place(child: &Child) -> Result<(), Stage> {
+    // SAFETY: plain system calls with integers.
+    unsafe {
+        match child.leads {
+            Leads::Session => check(libc::setsid(), Stage::Session),
+            Leads::Terminal => {
+                check(libc::setsid(), Stage::Session)?;
+                check(libc::ioctl(child.terminal, libc::TIOCSCTTY, 0), Stage::Terminal)
+            }
+            Leads::Foreground => {
+                check(libc::setpgid(0, 0), Stage::Session)?;
+                check(libc::tcsetpgrp(child.terminal, libc::getpid()), Stage::Terminal)
+            }
+        }
+    }
 }
 
 /// The kernel's `struct sigaction`, all zeros: the default. Larger than that of any architecture.
@@ -222,7 +297,7 @@ const SIGSET_BYTES: usize = 8;
 /// Sets a signal back to its default. The C library refuses to do so for two signals that it uses
 /// itself, which whoever started the daemon may have ignored all the same.
 #[allow(unsafe_code, reason = "a system call with a pointer to a constant")]
-fn reset_signal(signal: c_int) {
+pub(super) fn reset_signal(signal: c_int) {
     let (action, old) = (DEFAULT_ACTION.as_ptr(), ptr::null_mut::<c_void>());
     // SAFETY: the kernel reads a structure of zeros that is large enough, and writes nothing.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action, old, SIGSET_BYTES) };

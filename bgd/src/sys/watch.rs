@@ -37,3 +37,14 @@ pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd stays open and the same until it is dropped.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
+
+/// Watches a descriptor that is read and written.
+///
+/// # Errors
+/// The system watches no more descriptors.
+#[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
+pub fn both(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd stays open and the same until it is dropped.
+    let both = Interest::READABLE | Interest::WRITABLE;
+    unsafe { AsyncFd::register_with_interest(fd, both) }.map_err(io::Error::from)
+}

@@ -32,7 +32,7 @@ mod tests {
     }
 
     fn slow() -> Timing {
-        Timing { poll: Duration::from_secs(600), ..Timing::default() }
+        Timing { poll: Duration::from_mins(10), ..Timing::default() }
     }
 
     fn fast() -> Timing {

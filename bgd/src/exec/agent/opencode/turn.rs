@@ -372,7 +372,7 @@ mod tests {
     }
 
     fn sight(busy: bool) -> Sight {
-        let (grace, stall) = (Duration::from_secs(3), Duration::from_secs(60));
+        let (grace, stall) = (Duration::from_secs(3), Duration::from_mins(1));
         Sight { busy, had_begun: true, now: Instant::now(), cancelled: false, grace, stall }
     }
 

@@ -1,0 +1,321 @@
+//! Requests as the dispatcher gets them: read, checked against every limit, nothing left to parse.
+
+use bgd_shared::agent::{AgentListParams, AnswerParams, ResumeParams};
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskRef;
+use bgd_shared::limits;
+use bgd_shared::message::{Request as Envelope, RequestId, parse_params};
+use bgd_shared::request::{
+    self, CancelParams, ClearParams, Encoding, ListParams, METHODS, Method, OutputParams, SubscribeParams,
+    TerminalSize, WriteParams,
+};
+use bgd_shared::task::Exit;
+use bgd_shared::text::OsText;
+use std::os::fd::OwnedFd;
+
+use crate::core::{Cancel, Command, ListQuery, Ordinal, Request, Selection};
+use crate::exec::handed::Handoff;
+use crate::exec::spawner::Brought;
+use crate::signals;
+
+mod foreground;
+mod submit;
+
+/// A request of a client.
+#[derive(Debug)]
+pub struct Call {
+    /// The id for its answer; `None` for a notification, which gets none.
+    pub id: Option<RequestId>,
+    /// Bytes that its answer may need and that are reserved in the client's queue.
+    pub reserved: usize,
+    /// What it asks for.
+    pub body: Body,
+}
+
+/// What a client asks for.
+#[derive(Debug)]
+pub enum Body {
+    /// `hello`
+    Hello,
+    /// `task.submit`, with the descriptors that came along.
+    Submit(Box<Command>, Brought),
+    /// `task.submit` of a prompt, with the agent that gets it, if one is named.
+    Prompt(Box<Command>, Option<String>),
+    /// `agent.list`
+    Agents(AgentListParams),
+    /// A request that the core answers with what the method returns.
+    Core(Request),
+    /// `task.output`
+    Output(OutputParams),
+    /// `task.result`
+    Result(TaskRef),
+    /// `task.list`
+    List(ListQuery),
+    /// `task.get`
+    Get(TaskRef),
+    /// `task.write`
+    Write(TaskRef, Vec<u8>, bool),
+    /// `task.attach`, with the size of the caller's terminal.
+    Attach(TaskRef, Option<TerminalSize>),
+    /// `task.detach` from the background, which only ends an attachment.
+    Leave(TaskRef),
+    /// `task.resize`
+    Resize(TaskRef, TerminalSize),
+    /// `task.handoff`
+    Handoff(Box<Handoff>),
+    /// `task.exit`
+    Exit(TaskRef, Exit),
+    /// `events.subscribe`
+    Subscribe(SubscribeParams),
+    /// `daemon.status`
+    Status,
+    /// `daemon.reload`
+    Reload,
+    /// A line that is no request, or no good one.
+    Refused(RpcError),
+}
+
+/// Methods of the protocol that this version does not have.
+const LATER: &[&str] = &["inbox.read", "inbox.ack"];
+
+impl Body {
+    /// Reads and checks a request. What is wrong with it becomes its answer.
+    pub fn read(request: &Envelope<'_>, fds: Vec<OwnedFd>) -> Self {
+        Self::try_read(request, fds).unwrap_or_else(Self::Refused)
+    }
+
+    fn try_read(request: &Envelope<'_>, fds: Vec<OwnedFd>) -> Result<Self, RpcError> {
+        let method = &*request.method;
+        let params = request.params;
+        Ok(match method {
+            request::TaskSubmit::NAME => submit::submitted(parse_params(method, params)?, fds)?,
+            request::TaskAttach::NAME => foreground::attach(parse_params(method, params)?)?,
+            request::TaskDetach::NAME => foreground::detach(parse_params(method, params)?),
+            request::TaskResize::NAME => foreground::resize(parse_params(method, params)?)?,
+            request::TaskHandoff::NAME => foreground::handoff(parse_params(method, params)?, fds)?,
+            request::TaskExit::NAME => foreground::exit(parse_params(method, params)?)?,
+            request::TaskResume::NAME => {
+                let ResumeParams { id, prompt } = parse_params(method, params)?;
+                Self::Core(resume(id, prompt)?)
+            }
+            request::AgentAnswer::NAME => {
+                let AnswerParams { id, request, option } = parse_params(method, params)?;
+                Self::Core(Request::Answer { id, request, option: option.into() })
+            }
+            request::AgentList::NAME => Self::Agents(parse_params(method, params)?),
+            request::TaskBlock::NAME => {
+                let request::BlockParams { ids, timeout_ms, mode } = parse_params(method, params)?;
+                check_ms("timeout_ms", timeout_ms)?;
+                Self::Core(Request::Block { ids, timeout_ms, mode })
+            }
+            request::TaskList::NAME => Self::List(list(parse_params(method, params)?)?),
+            request::TaskGet::NAME => Self::Get(parse_params::<request::IdParams>(method, params)?.id),
+            request::TaskOutput::NAME => Self::Output(output(parse_params(method, params)?)?),
+            request::TaskResultOf::NAME => {
+                Self::Result(parse_params::<request::IdParams>(method, params)?.id)
+            }
+            request::TaskCancel::NAME => Self::Core(cancel(parse_params(method, params)?)?),
+            request::TaskClear::NAME => Self::Core(clear(parse_params(method, params)?)?),
+            request::TaskSignal::NAME => {
+                let request::SignalParams { id, signal, tree } = parse_params(method, params)?;
+                Self::Core(Request::Signal { id, signal: signals::number(&signal)?, tree })
+            }
+            request::TaskWrite::NAME => write(parse_params(method, params)?)?,
+            request::EventsSubscribe::NAME => {
+                let params: SubscribeParams = parse_params(method, params)?;
+                check_label("session", params.session.as_deref())?;
+                Self::Subscribe(params)
+            }
+            request::SessionEnd::NAME => {
+                let request::SessionEndParams { session } = parse_params(method, params)?;
+                check_label("session", Some(&session))?;
+                Self::Core(Request::EndSession { session: session.into() })
+            }
+            request::DaemonShutdown::NAME => {
+                let request::ShutdownParams { grace_ms } = parse_params(method, params)?;
+                check_ms("grace_ms", grace_ms)?;
+                Self::Core(Request::Shutdown { grace_ms })
+            }
+            request::Hello::NAME => hello(&parse_params(method, params)?)?,
+            request::DaemonStatusOf::NAME => {
+                parse_params(method, params).map(|request::NoParams {}| Self::Status)?
+            }
+            request::DaemonReload::NAME => {
+                parse_params(method, params).map(|request::NoParams {}| Self::Reload)?
+            }
+            unknown => return Err(unknown_method(unknown)),
+        })
+    }
+
+    /// How many bytes the answer may need beyond a task or two.
+    pub fn reserve(&self) -> usize {
+        match self {
+            Self::Output(params) => {
+                let bytes = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
+                usize::try_from(bytes).map_or(usize::MAX, |bytes| bytes / 3 * 4)
+            }
+            #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
+            Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
+            Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
+            Self::Core(Request::Block { ids, .. }) => ids.len() * TASK_BYTES,
+            Self::Hello
+            | Self::Submit(..)
+            | Self::Prompt(..)
+            | Self::Agents(_)
+            | Self::Core(_)
+            | Self::Get(_)
+            | Self::Write(..)
+            | Self::Attach(..)
+            | Self::Leave(_)
+            | Self::Resize(..)
+            | Self::Handoff(_)
+            | Self::Exit(..)
+            | Self::Subscribe(_)
+            | Self::Status
+            | Self::Reload
+            | Self::Refused(_) => 0,
+        }
+    }
+}
+
+/// The bytes of an ordinary task object.
+const TASK_BYTES: usize = 1024;
+
+/// The bytes of `task.output` when the request names no limit.
+pub const OUTPUT_DEFAULT_BYTES: u64 = 64 * 1024;
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(ErrorKind::InvalidParams, message)
+}
+
+fn unknown_method(method: &str) -> RpcError {
+    if LATER.contains(&method) {
+        return RpcError::new(ErrorKind::Unsupported, format!("this version of bgd has no {method} yet"));
+    }
+    let method: String = method.chars().take(64).collect();
+    let error = RpcError::new(ErrorKind::MethodNotFound, format!("there is no method {method:?}"));
+    let near = |known: &&&str| strsim::damerau_levenshtein(known, &method);
+    match METHODS.iter().min_by_key(near).filter(|known| near(known) <= 3) {
+        Some(near) => error.hint(format!("did you mean {near}?")),
+        None => error.hint("bgd-protocol(7) lists the methods"),
+    }
+}
+
+fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {
+    match ms {
+        Some(ms) if ms > limits::DURATION_MS => Err(invalid(format!(
+            "`{name}` is {ms} ms; at most {} ms (100 years) are taken",
+            limits::DURATION_MS
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
+    match text {
+        Some("") => Err(invalid(format!("`{name}` is empty; leave it out instead"))),
+        Some(text) if text.len() > limits::LABEL_BYTES => Err(invalid(format!(
+            "`{name}` has {} bytes; at most {} are taken",
+            text.len(),
+            limits::LABEL_BYTES
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
+    if text.has_nul() {
+        return Err(invalid(format!("`{name}` holds a NUL byte, which the system can't pass on")));
+    }
+    Ok(())
+}
+
+fn hello(params: &request::HelloParams) -> Result<Body, RpcError> {
+    match params.protocol {
+        Some(version) if version != bgd_shared::PROTOCOL => Err(RpcError::new(
+            ErrorKind::Unsupported,
+            format!("protocol {version} is not spoken here, only {}", bgd_shared::PROTOCOL),
+        )
+        .hint("use a client and a daemon of the same release")),
+        Some(_) | None => Ok(Body::Hello),
+    }
+}
+
+fn prompt_required() -> RpcError {
+    RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank: what shall the agent be told?")
+}
+
+fn resume(id: TaskRef, prompt: String) -> Result<Request, RpcError> {
+    if prompt.trim().is_empty() {
+        return Err(prompt_required());
+    }
+    Ok(Request::Resume { id, prompt: prompt.into() })
+}
+
+fn list(params: ListParams) -> Result<ListQuery, RpcError> {
+    let limit = params.limit.unwrap_or(limits::LIST_PAGE_DEFAULT);
+    if limit == 0 || limit > limits::LIST_PAGE {
+        return Err(invalid(format!("`limit` is {limit}; it must be 1 to {}", limits::LIST_PAGE)));
+    }
+    Ok(ListQuery { session: params.session, status: params.status, limit, after: params.after.map(Ordinal) })
+}
+
+fn output(params: OutputParams) -> Result<OutputParams, RpcError> {
+    match params.limit {
+        Some(limit) if limit > limits::OUTPUT_CHUNK_BYTES => Err(invalid(format!(
+            "`limit` is {limit}; at most {} bytes are returned at once",
+            limits::OUTPUT_CHUNK_BYTES
+        ))
+        .hint("read on from `next`")),
+        Some(_) | None => Ok(params),
+    }
+}
+
+fn cancel(params: CancelParams) -> Result<Request, RpcError> {
+    check_ms("grace_ms", params.grace_ms)?;
+    check_label("session", params.session.as_deref())?;
+    let which = match (params.ids.is_empty(), params.all) {
+        (false, false) if params.session.is_none() => Selection::Ids(params.ids),
+        (false, false) => return Err(invalid("`session` goes with `all`, not with `ids`")),
+        (true, true) => Selection::All { session: params.session.map(Into::into) },
+        (false, true) => return Err(invalid("`ids` and `all` exclude each other: give one of them")),
+        (true, false) => return Err(invalid("nothing to cancel: give `ids` or `all`")),
+    };
+    let signal = params.signal.as_deref().map(signals::number).transpose()?;
+    Ok(Request::Cancel(Cancel { which, signal, grace_ms: params.grace_ms }))
+}
+
+fn clear(params: ClearParams) -> Result<Request, RpcError> {
+    check_label("session", params.session.as_deref())?;
+    let which = match (params.ids, params.session) {
+        (None, session) => Selection::All { session: session.map(Into::into) },
+        (Some(_), Some(_)) => {
+            return Err(invalid("`ids` and `session` exclude each other: give one of them"));
+        }
+        (Some(ids), None) if ids.is_empty() => {
+            return Err(
+                invalid("`ids` is empty: nothing to clear").hint("leave it out to clear all finished tasks")
+            );
+        }
+        (Some(ids), None) => Selection::Ids(ids),
+    };
+    Ok(Request::Clear { which, active_too: params.all })
+}
+
+fn write(params: WriteParams) -> Result<Body, RpcError> {
+    let data = params.encoding.decode(params.data).map_err(|error| {
+        invalid(format!(
+            "`data` is not {}: {error}",
+            if params.encoding == Encoding::Base64 { "base64" } else { "UTF-8" }
+        ))
+    })?;
+    if data.len() > limits::WRITE_BYTES {
+        return Err(invalid(format!(
+            "`data` has {} bytes; at most {} are taken",
+            data.len(),
+            limits::WRITE_BYTES
+        ))
+        .hint("send it in parts"));
+    }
+    Ok(Body::Write(params.id, data, params.eof))
+}

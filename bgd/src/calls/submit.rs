@@ -1,0 +1,187 @@
+//! `task.submit`: a command, or a prompt for an agent.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bgd_shared::error::RpcError;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits;
+use bgd_shared::request::{Stdin, SubmitParams};
+use bgd_shared::task::{Kind, Origin};
+use bgd_shared::text::OsText;
+
+use super::foreground::check_size;
+use super::{Body, check_label, check_ms, check_no_nul, invalid, prompt_required, resume};
+use crate::core::{AgentWork, Command, Spec, Work};
+use crate::exec::spawner::Brought;
+
+/// Takes the descriptors in the order in which they travel; more than are named are closed.
+fn take_brought(params: &SubmitParams, fds: Vec<OwnedFd>) -> Result<Brought, RpcError> {
+    let mut fds = fds.into_iter();
+    let mut take = |name: &str, is_named: bool| match (is_named, is_named.then(|| fds.next()).flatten()) {
+        (true, None) => Err(invalid(format!("`{name}` is \"fd\", but no descriptor came with the line"))
+            .hint("send it by SCM_RIGHTS together with the first byte of the line")),
+        (_, fd) => Ok(fd),
+    };
+    let stdin = take("stdin", params.stdin == Some(Stdin::Fd))?;
+    let outputs = [take("stdout", params.stdout.is_some())?, take("stderr", params.stderr.is_some())?];
+    Ok(Brought { stdin, outputs })
+}
+
+/// The two modes of a submit (R37): a new task, or a prompt for the conversation of an earlier one.
+pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
+    if let Some(id) = params.resume {
+        return resume(id, params.prompt.unwrap_or_default()).map(Body::Core);
+    }
+    if params.prompt.is_none() && params.agent.is_some() && params.argv.is_none() && params.shell.is_none() {
+        return Err(prompt_required());
+    }
+    let agent = params.agent.take();
+    if params.prompt.is_none() {
+        if agent.is_some() {
+            return Err(invalid("`agent` goes with `prompt`, not with a command"));
+        }
+        let brought = take_brought(&params, fds)?;
+        return Ok(Body::Submit(Box::new(submit(params)?), brought));
+    }
+    check_prompt(&params)?;
+    Ok(Body::Prompt(Box::new(submit(params)?), agent))
+}
+
+/// Whether a prompt comes with what it needs, and with nothing that only a command can have.
+fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
+    if params.prompt.as_deref().is_none_or(|prompt| prompt.trim().is_empty()) {
+        return Err(prompt_required());
+    }
+    if params.argv.is_some() || params.shell.is_some() {
+        return Err(invalid("`prompt` and a command exclude each other: give one of them"));
+    }
+    if params.description.as_deref().is_none_or(|text| text.trim().is_empty()) {
+        return Err(invalid(
+            "`description` is missing: what shall people read in lists? (with `prompt` it is required)",
+        ));
+    }
+    if params.stdin.is_some() || params.split || params.stdout.is_some() || params.stderr.is_some() {
+        return Err(invalid("`stdin`, `stdout`, `stderr` and `split` go with a command, not with `prompt`"));
+    }
+    if params.pty.is_some() {
+        return Err(invalid("`pty` goes with a command, not with `prompt`: an agent has no terminal"));
+    }
+    Ok(())
+}
+
+fn submit(mut params: SubmitParams) -> Result<Command, RpcError> {
+    check_rlimits(&params.rlimits)?;
+    check_streams(&params)?;
+    check_labels(&params)?;
+    check_ms("time_limit_ms", params.time_limit_ms)?;
+    let prompt: Option<Arc<str>> = params.prompt.take().map(Into::into);
+    let work =
+        if prompt.is_some() { Work::Agent(AgentWork::default()) } else { work(params.argv, params.shell)? };
+    let cwd = params.cwd.ok_or_else(|| invalid("`cwd` is missing: the folder to run in, absolute"))?;
+    let env = params.env.ok_or_else(|| invalid("`env` is missing: the complete environment, an object"))?;
+    check_no_nul("cwd", &cwd)?;
+    if !cwd.as_bytes().starts_with(b"/") {
+        return Err(invalid(format!("`cwd` is {:?}, which is not absolute", cwd.to_string_lossy())));
+    }
+    for (name, value) in &env.0 {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(invalid(format!("`env`: {name:?} can't be the name of a variable")));
+        }
+        check_no_nul(&format!("env.{name}"), value)?;
+    }
+    let umask = params.umask.unwrap_or(0o022);
+    if umask > 0o777 {
+        return Err(invalid(format!("`umask` is {umask}; it must be 0 to 511 (0o777)")));
+    }
+    if params.time_limit_ms == Some(0) {
+        return Err(invalid("`time_limit_ms` is 0: the task could not even start"));
+    }
+    let rlimits = (!params.rlimits.is_empty()).then(|| Arc::new(params.rlimits));
+    let spec = Spec {
+        kind: if prompt.is_some() { Kind::Agent } else { Kind::Process },
+        origin: if params.foreground { Origin::Run } else { Origin::Submit },
+        description: params.description.filter(|text| !text.is_empty()).map(Into::into),
+        work,
+        session: params.session.map(Into::into),
+        channel: params.channel.map(Into::into),
+        tags: params.tags.into_iter().map(Into::into).collect(),
+        cwd: Arc::new(cwd),
+        umask,
+        rlimits,
+        stdin: params.stdin,
+        given: [params.stdout.is_some(), params.stderr.is_some()],
+        pty: params.pty,
+        direct: params.direct,
+        split: params.split,
+        output_file: None,
+        time_limit_ms: params.time_limit_ms,
+    };
+    let (key, foreground) = (params.key.map(Into::into), params.foreground);
+    Ok(Command { id: TaskId::random(), spec, env, prompt, key, foreground })
+}
+
+/// Whether what is said about streams and terminals goes together.
+fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
+    let has_given = params.stdout.is_some() || params.stderr.is_some();
+    if params.split && (has_given || params.pty.is_some()) {
+        return Err(invalid("`split` makes two outputs of its own: leave out `stdout`, `stderr` and `pty`"));
+    }
+    if params.pty.is_some() && params.stdin == Some(Stdin::Pipe) {
+        return Err(invalid(
+            "`pty` and `stdin: \"pipe\"` exclude each other: `task.write` goes to the terminal",
+        ));
+    }
+    if params.direct && !params.foreground {
+        return Err(invalid("`direct` goes with `foreground`"));
+    }
+    if params.foreground && params.key.is_some() {
+        return Err(invalid("`key` goes not with `foreground`: a job is shown where it was started"));
+    }
+    params.pty.map_or(Ok(()), check_size)
+}
+
+fn work(argv: Option<Vec<OsText>>, shell: Option<OsText>) -> Result<Work, RpcError> {
+    match (argv, shell) {
+        (Some(argv), None) => {
+            if argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
+                return Err(invalid("`argv` names no program"));
+            }
+            argv.iter().try_for_each(|text| check_no_nul("argv", text))?;
+            Ok(Work::Argv(argv.into()))
+        }
+        (None, Some(line)) => {
+            check_no_nul("shell", &line)?;
+            Ok(Work::Shell(line))
+        }
+        (None, None) => Err(invalid("nothing to do: give `argv`, `shell`, or `prompt`")),
+        (Some(_), Some(_)) => Err(invalid("`argv` and `shell` exclude each other: give one of them")),
+    }
+}
+
+fn check_labels(params: &SubmitParams) -> Result<(), RpcError> {
+    check_label("session", params.session.as_deref())?;
+    check_label("channel", params.channel.as_deref())?;
+    check_label("key", params.key.as_deref())?;
+    check_label("description", params.description.as_deref().filter(|text| !text.is_empty()))?;
+    check_tags(&params.tags)
+}
+
+/// Whether these labels are taken.
+pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {
+    if tags.len() > limits::TAGS {
+        return Err(invalid(format!("{} tags; at most {} are taken", tags.len(), limits::TAGS)));
+    }
+    tags.iter().try_for_each(|tag| check_label("tags", Some(tag)))
+}
+
+fn check_rlimits(rlimits: &bgd_shared::rlimit::Rlimits) -> Result<(), RpcError> {
+    let known = bgd_shared::rlimit::RESOURCES;
+    for name in rlimits.keys() {
+        if !known.iter().any(|(resource, _)| resource == name) {
+            let names: Vec<_> = known.iter().map(|(resource, _)| *resource).collect();
+            return Err(invalid(format!("`rlimits`: {name:?} is none of {}", names.join(", "))));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! The dispatcher's part in the configuration: reading it again, and what follows from that.
+
+use std::sync::Arc;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::request::ReloadResult;
+
+use super::Dispatcher;
+use crate::answer::Answer;
+use crate::config::{Config, ConfigError};
+use crate::core::Input;
+use crate::mailbox::Report;
+
+impl Dispatcher {
+    /// Has the configuration read on a worker; [`Report::ConfigRead`] follows.
+    pub(super) fn read_config(&self, asked: Option<Answer>) {
+        let (path, facts) = (self.identity.config_path.clone(), self.around.facts.clone());
+        self.around.workers.later(move || {
+            let config = Config::load(&path).map(Box::new);
+            facts.send(Report::ConfigRead { config, asked });
+        });
+    }
+
+    pub(super) fn configured(&mut self, config: Result<Box<Config>, ConfigError>, asked: Option<Answer>) {
+        let config = match config {
+            Ok(config) => *config,
+            Err(error) => {
+                tracing::error!(%error, "configuration not taken over");
+                self.identity.config_error = Some(error.to_string());
+                let error = RpcError::new(ErrorKind::ConfigInvalid, error.to_string())
+                    .hint("the configuration that was in force stays so");
+                if let Some(answer) = asked {
+                    answer.refuse(&error);
+                }
+                return;
+            }
+        };
+        let (changed, needs_restart) = self.config.take_over(config);
+        tracing::info!(?changed, ?needs_restart, "configuration read");
+        self.known_agents = Arc::new(self.config.agents().unwrap_or_default());
+        self.handle(Input::Configure(self.config.core_limits()));
+        self.around.outputs.set_limit(self.config.limits.output_bytes.0);
+        self.subscribers.set_limit(self.config.limits.event_history_bytes);
+        self.server_limits.send_replace((&self.config).into());
+        self.identity.config_loaded = self.identity.config_path.exists();
+        self.identity.config_error = None;
+        if let Some(answer) = asked {
+            answer.give(&ReloadResult { changed, needs_restart });
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Whether a process can be taken over that another program offers: it is the one that is meant, of this
+//! user, alive, and nobody's who may not be touched. It reads `/proc`, so it runs on a worker; nothing is
+//! changed by it, and what it refuses is closed.
+
+use std::collections::HashMap;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Exit;
+use bgd_shared::text::OsText;
+use bgd_shared::time::Timestamp;
+
+use super::Handoff;
+use super::facts::{self, Named, Remains, named_by};
+use super::kinds::{Outputs, outputs};
+use super::tree::HandedTree;
+use crate::descriptors;
+use crate::exec::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
+use crate::sys::pidfd::PidFd;
+
+/// A process that can be taken over.
+#[derive(Debug)]
+pub struct Checked {
+    /// Its number.
+    pub pid: i32,
+    /// The handle to it that came along.
+    pub pidfd: PidFd,
+    /// Who belongs to it.
+    pub tree: HandedTree,
+    /// Its command.
+    pub argv: Vec<OsText>,
+    /// The folder that it is in.
+    pub cwd: OsText,
+    /// Since when it runs.
+    pub started_at: Timestamp,
+}
+
+/// The processes that were taken over already and have not ended, with their tasks.
+#[derive(Debug, Default)]
+pub struct Leaders(pub HashMap<i32, TaskId>);
+
+/// Looks at a process that is offered, and at its descriptors: where its output is.
+///
+/// # Errors
+/// It can't be taken over, and why. Everything that came along is closed then.
+pub fn check(handoff: Handoff, leaders: &Leaders) -> Result<(Checked, Outputs), RpcError> {
+    let Handoff { params, pidfd, streams } = handoff;
+    let pid = params.pid;
+    if descriptors::are_reserved(&pidfd, descriptors::User::Task) {
+        return Err(internal(descriptors::NONE_LEFT));
+    }
+    let is_alive = names(pid, &pidfd)?;
+    let pidfd = PidFd::from(pidfd);
+    if !is_alive {
+        return Err(already_finished(pid, &pidfd));
+    }
+    let users = facts::users(pid);
+    let now = Timestamp::now();
+    let argv = params.argv.unwrap_or_else(|| facts::command(pid));
+    let cwd = facts::folder(pid);
+    let started_at = params.started_at.or_else(|| facts::started_at(pid)).unwrap_or(now).min(now);
+    let is_kernels = facts::is_kernels(pid);
+    let owner = owner(pid, leaders);
+    // What was seen by its number was seen of this process if that has not ended until now.
+    let has_ended = pidfd.has_ended();
+    check_user(pid, users, has_ended)?;
+    if has_ended {
+        return Err(already_finished(pid, &pidfd));
+    }
+    if is_kernels {
+        return Err(invalid(format!("process {pid} is a part of the system")));
+    }
+    if crate::exec::tree::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
+        return Err(invalid(format!("process {pid} is the daemon itself, or one that it runs under")));
+    }
+    if let Some(owner) = owner {
+        return Err(owner.refuse(pid));
+    }
+    let outputs = outputs(streams)?;
+    let handle = pidfd.try_clone().map_err(|_| internal(descriptors::NONE_LEFT))?;
+    let tree = HandedTree::new(pid, handle);
+    Ok((Checked { pid, pidfd, tree, argv, cwd, started_at }, outputs))
+}
+
+/// Whether the descriptor is a handle to this process; false if that has ended and is not known any more.
+fn names(pid: i32, pidfd: &std::os::fd::OwnedFd) -> Result<bool, RpcError> {
+    let not = |what: &str| invalid(format!("descriptor 0 is {what}; it must be a pidfd of process {pid}"));
+    match named_by(pidfd).map_err(|error| internal(&format!("/proc can't be read: {error}")))? {
+        Named::Process(named) if named == pid => Ok(true),
+        Named::Gone => Ok(false),
+        Named::Process(named) => Err(not(&format!("a pidfd of process {named}"))),
+        Named::Nothing => Err(not("no pidfd").hint("pidfd_open(2) makes one")),
+        Named::Thread => Err(not("a handle to a thread (PIDFD_THREAD)").hint("open it without that flag")),
+        Named::Elsewhere => Err(not("a pidfd of a process that the daemon can't see")
+            .hint("it is in another pid namespace, such as that of a container")),
+    }
+}
+
+fn check_user(pid: i32, users: Option<[u32; 4]>, has_ended: bool) -> Result<(), RpcError> {
+    let me = nix::unistd::Uid::effective().as_raw();
+    let stranger = match users {
+        Some(users) => users.into_iter().find(|user| *user != me).map(|user| format!("runs as user {user}")),
+        None if has_ended => None,
+        None => Some("can't be looked at".to_owned()),
+    };
+    match stranger {
+        None => Ok(()),
+        Some(what) => {
+            let message = format!("process {pid} {what}, and the daemon is user {me}'s");
+            Err(RpcError::new(ErrorKind::ForeignProcess, message)
+                .hint("hand it over to the daemon of the user that it runs as"))
+        }
+    }
+}
+
+/// What to say of a process that has ended before it was taken over (R66).
+fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
+    let exit = match (pidfd.exit_info(), facts::remains(pid, pidfd)) {
+        (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Some(exit),
+        _ => None,
+    };
+    let how = match exit {
+        Some(Exit::Code(code)) => format!(": it exited with code {code}"),
+        Some(Exit::Signal(signal)) => format!(": signal {signal} ended it"),
+        Some(Exit::Unknown(_)) | None => String::new(),
+    };
+    RpcError::new(ErrorKind::AlreadyFinished, format!("process {pid} has ended already{how}"))
+        .hint("its result is its parent's; there is no task of it")
+}
+
+/// To whom a process belongs already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Task(TaskId),
+    Agent,
+    Daemon,
+}
+
+impl Owner {
+    fn refuse(self, pid: i32) -> RpcError {
+        match self {
+            Self::Task(task) => invalid(format!("process {pid} belongs to task {task} already")),
+            Self::Agent => invalid(format!("process {pid} belongs to an agent that the daemon runs")),
+            Self::Daemon => invalid(format!("process {pid} descends from the daemon")),
+        }
+    }
+}
+
+/// To whom a process belongs already: it descends from a leader, is in what that leads, or descends from
+/// the daemon itself, as all do that were started by it.
+fn owner(pid: i32, leaders: &Leaders) -> Option<Owner> {
+    let me = std::process::id().cast_signed();
+    let mut marked = None;
+    let mut current = pid;
+    for _ in 0..MAX_DEPTH {
+        let stat = Stat::of(current)?;
+        if let Some(task) = [current, stat.group, stat.session].iter().find_map(|id| leaders.0.get(id)) {
+            return Some(Owner::Task(*task));
+        }
+        marked = marked.or_else(|| {
+            let task = mark_of(current, TASK_MARK).and_then(|id| id.parse().ok()).map(Owner::Task);
+            task.or_else(|| mark_of(current, AGENT_MARK).map(|_| Owner::Agent))
+        });
+        if stat.parent == me {
+            return Some(marked.unwrap_or(Owner::Daemon));
+        }
+        if stat.parent <= 1 {
+            return None;
+        }
+        current = stat.parent;
+    }
+    None
+}
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(ErrorKind::InvalidParams, message)
+}
+
+fn internal(message: &str) -> RpcError {
+    RpcError::new(ErrorKind::Internal, format!("the process can't be taken over: {message}"))
+}

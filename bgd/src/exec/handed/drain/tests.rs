@@ -1,0 +1,122 @@
+//! Drains on real pipes and sockets.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use super::*;
+
+/// A drain that has begun, and the file that it fills.
+struct Begun {
+    drains: Drains,
+    path: PathBuf,
+    /// Kept until the test has ended.
+    home: tempfile::TempDir,
+}
+
+/// A home with an output file that a drain is prepared to fill.
+async fn prepare(source: Source) -> (Prepared, tempfile::TempDir) {
+    let home = tempfile::tempdir().unwrap();
+    let (told, tell) = oneshot::channel();
+    let flow = Flow { source, file: File::create(home.path().join("out")).unwrap() };
+    let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));
+    DrainThread::start().unwrap().prepare(TaskId::random(), vec![flow], tell_it);
+    (tell.await.unwrap(), home)
+}
+
+async fn begin(source: Source) -> Begun {
+    let (prepared, home) = prepare(source).await;
+    Begun { drains: prepared.begin(), path: home.path().join("out"), home }
+}
+
+fn numbered(bytes: usize) -> Vec<u8> {
+    (0..).flat_map(|number: u64| format!("{number}\n").into_bytes()).take(bytes).collect()
+}
+
+#[tokio::test]
+async fn nothing_is_taken_out_before_the_word() {
+    let (mut reader, mut writer) = io::pipe().unwrap();
+    let (prepared, home) = prepare(Source::Pipe(reader.try_clone().unwrap().into())).await;
+    writer.write_all(b"mine").unwrap();
+    drop(prepared);
+    drop(writer);
+    let mut text = String::new();
+    io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert_eq!((text.as_str(), fs::read(home.path().join("out")).unwrap().len()), ("mine", 0));
+}
+
+#[tokio::test]
+async fn every_byte_arrives_up_to_the_end() {
+    let wanted = numbered(3_000_000);
+    let (reader, pipe) = io::pipe().unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let cases: [(Source, OwnedFd); 2] =
+        [(Source::Pipe(reader.into()), pipe.into()), (Source::Socket(near.into()), far.into())];
+    for (source, end) in cases {
+        let begun = begin(source).await;
+        let bytes = wanted.clone();
+        let writer = thread::spawn(move || File::from(end).write_all(&bytes).unwrap());
+        begun.drains.end().await;
+        writer.join().unwrap();
+        assert!(begun.drains.have_ended());
+        assert!(fs::read(&begun.path).unwrap() == wanted, "other bytes than were written");
+        begun.home.close().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_the_pipe_is_taken_out_when_that_is_asked_for() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let begun = begin(Source::Pipe(reader.into())).await;
+    for round in 1..=200 {
+        writer.write_all(&[b'x'; 300]).unwrap();
+        begun.drains.settle().await;
+        assert_eq!(fs::metadata(&begun.path).unwrap().len(), round * 300);
+    }
+    assert!(!begun.drains.have_ended());
+    drop(writer);
+    begun.drains.settle().await;
+    assert!(begun.drains.have_ended());
+}
+
+#[tokio::test]
+async fn a_writer_without_end_holds_up_nobody() {
+    let (reader, writer) = io::pipe().unwrap();
+    let mut yes = std::process::Command::new("yes").stdout(writer).spawn().unwrap();
+    let begun = begin(Source::Pipe(reader.into())).await;
+    begun.drains.settle().await;
+    begun.drains.discard();
+    begun.drains.settle().await;
+    let size = fs::metadata(&begun.path).unwrap().len();
+    begun.drains.settle().await;
+    assert_eq!(fs::metadata(&begun.path).unwrap().len(), size, "dropped from then on");
+    let path = fs::canonicalize(&begun.path).unwrap();
+    let mut open =
+        fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
+    assert!(open.all(|file| file != path), "its space on the disk is kept");
+    yes.kill().unwrap();
+    yes.wait().unwrap();
+    begun.drains.end().await;
+}
+
+#[tokio::test]
+async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let flows = vec![
+        Flow { source: Source::Pipe(reader.into()), file: full() },
+        Flow { source: Source::Socket(near.into()), file: full() },
+    ];
+    let (told, tell) = oneshot::channel();
+    let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));
+    DrainThread::start().unwrap().prepare(TaskId::random(), flows, tell_it);
+    let drains = tell.await.unwrap().begin();
+    let writers = thread::spawn(move || {
+        writer.write_all(&numbered(1_000_000)).unwrap();
+        far.write_all(&numbered(1_000_000)).unwrap();
+    });
+    drains.end().await;
+    writers.join().unwrap();
+}

@@ -1,0 +1,225 @@
+//! What the system tells of a process that the daemon did not start, and of the handle to it. It may not
+//! decide anything about them. A look by number is only worth something if the handle says afterwards
+//! that the process still lives.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::ffi::OsStringExt as _;
+
+use bgd_shared::task::Exit;
+use bgd_shared::text::OsText;
+use bgd_shared::time::Timestamp;
+use nix::fcntl::OFlag;
+use rustix::param::clock_ticks_per_second;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::exec::tree::stat_fields;
+use crate::sys::pidfd::{PidFd, exit_of_status};
+
+/// The longest command line that is taken from the system, in bytes; what comes behind is cut off.
+const COMMAND_BYTES: u64 = 64 * 1024;
+
+/// What a descriptor is a handle to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// No process: it is no pidfd.
+    Nothing,
+    /// One thread of a process.
+    Thread,
+    /// A process that this daemon can't see: it is in another pid namespace.
+    Elsewhere,
+    /// A process that has ended and was taken away by its parent.
+    Gone,
+    /// The process of this number, which may have ended.
+    Process(i32),
+}
+
+/// What a descriptor is a handle to.
+///
+/// # Errors
+/// `/proc` can't be read.
+pub fn named_by(handle: &impl AsFd) -> io::Result<Named> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_fd().as_raw_fd()))?;
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let flags = field("flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
+    // The kernel marks a handle to a thread (PIDFD_THREAD) by this flag, which is no other's on a pidfd.
+    let is_thread = flags.is_some_and(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_EXCL));
+    Ok(match field("Pid:").and_then(|pid| pid.parse::<i32>().ok()) {
+        None => Named::Nothing,
+        Some(_) if is_thread => Named::Thread,
+        Some(0) => Named::Elsewhere,
+        Some(pid @ 1..) => Named::Process(pid),
+        Some(_) => Named::Gone,
+    })
+}
+
+/// The users that a process runs as: real, effective, saved and for files.
+pub fn users(pid: i32) -> Option<[u32; 4]> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut ids = line.split_ascii_whitespace().map_while(|id| id.parse().ok());
+    Some([ids.next()?, ids.next()?, ids.next()?, ids.next()?])
+}
+
+/// Field `number` of `/proc/PID/stat`, as proc(5) counts them: 3, the state, is the first that is known.
+fn field(fields: &str, number: usize) -> Option<u64> {
+    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+}
+
+/// A thread of the kernel (`PF_KTHREAD`).
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// Whether it is no program at all, but a thread of the kernel.
+pub fn is_kernels(pid: i32) -> bool {
+    stat_fields(pid).and_then(|fields| field(&fields, 9)).is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
+/// When a process was started.
+pub fn started_at(pid: i32) -> Option<Timestamp> {
+    let ticks = field(&stat_fields(pid)?, 22)?;
+    let up = clock_gettime(ClockId::Boottime);
+    let up_ms = u64::try_from(up.tv_sec).ok()? * 1000 + u64::try_from(up.tv_nsec).ok()? / 1_000_000;
+    let age_ms = up_ms.saturating_sub(ticks.saturating_mul(1000) / clock_ticks_per_second());
+    Some(Timestamp::from_unix_ms(Timestamp::now().unix_ms().saturating_sub_unsigned(age_ms)))
+}
+
+/// The arguments of a process, cut behind [`COMMAND_BYTES`]. One that hides them is called by its name.
+pub fn command(pid: i32) -> Vec<OsText> {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(format!("/proc/{pid}/cmdline"))
+        .and_then(|file| file.take(COMMAND_BYTES).read_to_end(&mut bytes));
+    if read.is_err() || bytes.iter().all(|byte| *byte == 0) {
+        bytes = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        bytes.retain(|byte| *byte != b'\n');
+    }
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    words.split(|byte| *byte == 0).map(|word| OsText::from(word.to_vec())).collect()
+}
+
+/// The folder that a process is in; empty if the system does not tell.
+pub fn folder(pid: i32) -> OsText {
+    let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+    OsText::from(folder.into_os_string().into_vec())
+}
+
+/// What a process leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leads {
+    /// A session.
+    pub session: bool,
+    /// A process group.
+    pub group: bool,
+}
+
+/// What can be seen of the exit of a process that has ended and was not taken away yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// This is how it ended.
+    Exit(Exit),
+    /// The system does not show it to us, or not at this moment.
+    Hidden,
+    /// Nothing is left.
+    Gone,
+}
+
+/// Looks at a process that has ended, as its handle says.
+pub fn remains(pid: i32, handle: &PidFd) -> Remains {
+    let Some(fields) = stat_fields(pid) else { return Remains::Gone };
+    if !matches!(named_by(handle), Ok(Named::Process(named)) if named == pid) {
+        return Remains::Gone;
+    }
+    let is_zombie = matches!(fields.split_ascii_whitespace().next(), Some("Z" | "X"));
+    let (Some(status), Some(waits)) = (field(&fields, 52), field(&fields, 35)) else {
+        return Remains::Hidden;
+    };
+    // To whom the exit is not shown, a zero is shown. What waits is shown to the same people and is never
+    // zero for a process that has ended; so a zero beside it tells nothing.
+    match i32::try_from(status) {
+        Ok(status) if is_zombie && (status != 0 || waits != 0) => Remains::Exit(exit_of_status(status)),
+        Ok(_) | Err(_) => Remains::Hidden,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn handle(pid: i32) -> PidFd {
+        PidFd::open(pid).unwrap()
+    }
+
+    fn until_ended(handle: &PidFd) {
+        let mut fds = [nix::poll::PollFd::new(handle.as_fd(), nix::poll::PollFlags::POLLIN)];
+        nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE).unwrap();
+    }
+
+    #[test]
+    fn a_handle_tells_what_it_is_for() {
+        let (reader, _writer) = io::pipe().unwrap();
+        assert_eq!(named_by(&reader).unwrap(), Named::Nothing);
+        let me = std::process::id().cast_signed();
+        assert_eq!(named_by(&handle(me)).unwrap(), Named::Process(me));
+        let mut child = Command::new("true").spawn().unwrap();
+        let ended = handle(child.id().cast_signed());
+        until_ended(&ended);
+        assert_eq!(named_by(&ended).unwrap(), Named::Process(child.id().cast_signed()));
+        child.wait().unwrap();
+        assert_eq!(named_by(&ended).unwrap(), Named::Gone);
+        let flags = rustix::process::PidfdFlags::from_bits_retain(OFlag::O_EXCL.bits().cast_unsigned());
+        let pid = rustix::process::getpid();
+        if let Ok(thread) = rustix::process::pidfd_open(pid, flags) {
+            assert_eq!(named_by(&thread).unwrap(), Named::Thread);
+        }
+    }
+
+    #[test]
+    fn the_exit_is_seen_before_and_after_the_parent_took_it_away() {
+        for (line, exit) in
+            [("exit 3", Exit::Code(3)), ("exit 0", Exit::Code(0)), ("kill -15 $$", Exit::Signal(15))]
+        {
+            let mut child = Command::new("/bin/sh").args(["-c", line]).spawn().unwrap();
+            let (pid, ended) = (child.id().cast_signed(), handle(child.id().cast_signed()));
+            until_ended(&ended);
+            // What waits is set a moment after the end is told.
+            let seen = loop {
+                match remains(pid, &ended) {
+                    Remains::Hidden => std::thread::yield_now(),
+                    seen => break seen,
+                }
+            };
+            assert_eq!(seen, Remains::Exit(exit.clone()));
+            assert!(!matches!(ended.exit_info(), Ok(Some(_))), "the kernel keeps it only afterwards");
+            child.wait().unwrap();
+            assert_eq!(remains(pid, &ended), Remains::Gone);
+            // Older kernels do not tell.
+            if let Ok(told) = ended.exit_info() {
+                assert_eq!(told, Some(exit));
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_is_described() {
+        let before = Timestamp::now().unix_ms();
+        let mut command_line = Command::new("/bin/sh");
+        let line = "echo up; read line";
+        command_line.args(["-c", line, "", "a b"]).current_dir("/usr");
+        let mut child = command_line.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Its command can be read a moment after its start is known: when it runs.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+        let pid = child.id().cast_signed();
+        let words: Vec<OsText> = ["/bin/sh", "-c", line, "", "a b"].map(OsText::from).into();
+        assert_eq!((command(pid), folder(pid)), (words, OsText::from("/usr")));
+        let me = nix::unistd::Uid::effective().as_raw();
+        assert_eq!(users(pid), Some([me; 4]));
+        // The system counts in hundredths of a second.
+        let started = started_at(pid).unwrap().unix_ms();
+        assert!((before - 1000..=Timestamp::now().unix_ms() + 1000).contains(&started));
+        assert!(!is_kernels(pid));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!((users(pid), folder(pid)), (None, OsText::from("")));
+    }
+}

@@ -1,0 +1,260 @@
+//! What the descriptors are that come with a process, and whether they are what they are said to be.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::request::HandoffStream;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::net::SocketType;
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
+use rustix::pty::ptsname;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Pipe,
+    PipeToWriteTo,
+    StreamSocket,
+    ListeningSocket,
+    OtherSocket,
+    PtyMaster,
+    Terminal,
+    CharacterDevice,
+    File,
+    Folder,
+    Other,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pipe => "the reading end of a pipe",
+            Self::PipeToWriteTo => "the writing end of a pipe",
+            Self::StreamSocket => "a stream socket",
+            Self::ListeningSocket => "a listening socket",
+            Self::OtherSocket => "a socket of another kind",
+            Self::PtyMaster => "the master of a pseudo-terminal",
+            Self::Terminal => "a terminal",
+            Self::CharacterDevice => "a character device",
+            Self::File => "a regular file",
+            Self::Folder => "a folder",
+            Self::Other => "something else",
+        })
+    }
+}
+
+impl Kind {
+    fn of(fd: &OwnedFd) -> rustix::io::Result<Self> {
+        Ok(match FileType::from_raw_mode(fstat(fd)?.st_mode) {
+            FileType::Fifo if fcntl_getfl(fd)? & OFlags::ACCMODE == OFlags::WRONLY => Self::PipeToWriteTo,
+            FileType::Fifo => Self::Pipe,
+            FileType::Socket => match socket_type(fd)? {
+                SocketType::STREAM if socket_acceptconn(fd)? => Self::ListeningSocket,
+                SocketType::STREAM => Self::StreamSocket,
+                _ => Self::OtherSocket,
+            },
+            // Only a master has a number for its other side.
+            FileType::CharacterDevice if ptsname(fd, Vec::new()).is_ok() => Self::PtyMaster,
+            FileType::CharacterDevice if rustix::termios::isatty(fd) => Self::Terminal,
+            FileType::CharacterDevice => Self::CharacterDevice,
+            FileType::RegularFile => Self::File,
+            FileType::Directory => Self::Folder,
+            _ => Self::Other,
+        })
+    }
+}
+
+/// Where the output of a process comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// A pipe, drained with `splice`.
+    Pipe(OwnedFd),
+    /// A socket, read into the output file.
+    Socket(OwnedFd),
+}
+
+/// The output of a process that is handed over.
+#[derive(Debug)]
+pub enum Outputs {
+    /// At most one for each output file.
+    Drained(Vec<Source>),
+    /// A file that it writes to by itself: where that is.
+    File(PathBuf),
+    /// The master of its terminal.
+    Pty(OwnedFd),
+}
+
+/// Makes out what came along.
+///
+/// # Errors
+/// One of them is not what it is said to be; it is named.
+pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcError> {
+    let mut sources: Vec<(HandoffStream, Source)> = Vec::new();
+    for (index, (stream, fd)) in streams.into_iter().enumerate() {
+        let place = Place { number: index + 1, stream };
+        let kind = Kind::of(&fd).map_err(|error| place.refuse(&format!("can't be looked at: {error}")))?;
+        let source = match (stream, kind) {
+            (HandoffStream::Stdout | HandoffStream::Stderr, Kind::Pipe) => Source::Pipe(fd),
+            (HandoffStream::Stdout | HandoffStream::Stderr, Kind::StreamSocket) => Source::Socket(fd),
+            (HandoffStream::Stdout | HandoffStream::Stderr, _) => {
+                return Err(place.is_instead(kind, "the reading end of a pipe, or a stream socket"));
+            }
+            (HandoffStream::Pty, Kind::PtyMaster) => return Ok(Outputs::Pty(fd)),
+            (HandoffStream::Pty, _) => return Err(place.is_instead(kind, "the master of a pseudo-terminal")),
+            (HandoffStream::File, Kind::File) => return own_file(place, &fd).map(Outputs::File),
+            (HandoffStream::File, _) => return Err(place.is_instead(kind, "a regular file")),
+        };
+        if let Some((other, _)) = sources.iter().find(|(_, other)| are_same(other.fd(), source.fd())) {
+            let other = Place { number: index, stream: *other };
+            let message = format!("{place} is the same pipe as {other}");
+            return Err(invalid(message).hint("name it once: both go to one output then"));
+        }
+        sources.push((stream, source));
+    }
+    // Standard output comes first, whatever the order was in which they travelled.
+    sources.sort_by_key(|(stream, _)| *stream == HandoffStream::Stderr);
+    Ok(Outputs::Drained(sources.into_iter().map(|(_, source)| source).collect()))
+}
+
+impl Source {
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Pipe(fd) | Self::Socket(fd) => fd,
+        }
+    }
+}
+
+fn are_same(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let identity = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+    identity(one).is_some_and(|found| identity(other) == Some(found))
+}
+
+/// Where a file is, which can be read.
+fn own_file(place: Place, fd: &OwnedFd) -> Result<PathBuf, RpcError> {
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let path = fs::read_link(&link).map_err(|error| place.refuse(&format!("has no path: {error}")))?;
+    // Without waiting, should somebody have a lease on it.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&link);
+    let file = opened
+        .map_err(|error| place.refuse(&format!("is {}, which can't be read: {error}", path.display())))?;
+    let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let there = fs::metadata(&path).map(identity).ok();
+    if there.is_none() || there != file.metadata().map(identity).ok() {
+        return Err(place.refuse(&format!("is no file at {} any more", path.display())));
+    }
+    Ok(path)
+}
+
+/// Which of the descriptors it is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: usize,
+    stream: HandoffStream,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.stream {
+            HandoffStream::Stdout => "stdout",
+            HandoffStream::Stderr => "stderr",
+            HandoffStream::Pty => "pty",
+            HandoffStream::File => "file",
+        };
+        write!(f, "descriptor {} (`{name}`)", self.number)
+    }
+}
+
+impl Place {
+    fn refuse(self, what: &str) -> RpcError {
+        invalid(format!("{self} {what}"))
+    }
+
+    fn is_instead(self, kind: Kind, wanted: &str) -> RpcError {
+        self.refuse(&format!("is {kind}; it must be {wanted}"))
+            .hint("the pidfd is descriptor 0, and those that `streams` names come behind it in that order")
+    }
+}
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(ErrorKind::InvalidParams, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HandoffStream::{File as OfFile, Pty, Stderr, Stdout};
+    use super::*;
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+
+    fn refusal(stream: HandoffStream, fd: OwnedFd) -> String {
+        let error = outputs(vec![(stream, fd)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidParams);
+        error.message
+    }
+
+    #[test]
+    fn a_descriptor_that_is_something_else_is_named_with_what_it_is() {
+        let home = tempfile::tempdir().unwrap();
+        let file = || OwnedFd::from(File::create(home.path().join("f")).unwrap());
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let listener = UnixListener::bind(home.path().join("s")).unwrap();
+        let cases: [(HandoffStream, OwnedFd, &str); 9] = [
+            (Stdout, writer.into(), "the writing end of a pipe"),
+            (Stdout, file(), "a regular file"),
+            (Stderr, File::open(home.path()).unwrap().into(), "a folder"),
+            (Stderr, UnixDatagram::unbound().unwrap().into(), "a socket of another kind"),
+            (Stdout, listener.into(), "a listening socket"),
+            (Stdout, pty.master.try_clone().unwrap(), "the master of a pseudo-terminal"),
+            (Pty, pty.slave, "a terminal"),
+            (Pty, reader.into(), "the reading end of a pipe"),
+            (OfFile, File::open("/dev/null").unwrap().into(), "a character device"),
+        ];
+        for (stream, fd, what) in cases {
+            let message = refusal(stream, fd);
+            let name = format!("descriptor 1 (`{}`) is {what};", format!("{stream:?}").to_lowercase());
+            assert!(message.starts_with(&name), "{message}");
+        }
+        assert!(matches!(outputs(vec![(Pty, pty.master)]).unwrap(), Outputs::Pty(_)));
+    }
+
+    #[test]
+    fn pipes_and_sockets_are_told_apart_and_standard_output_comes_first() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let streams =
+            vec![(HandoffStream::Stderr, reader.into()), (HandoffStream::Stdout, OwnedFd::from(socket))];
+        let Outputs::Drained(sources) = outputs(streams).unwrap() else { panic!("they are drained") };
+        assert!(matches!(sources[..], [Source::Socket(_), Source::Pipe(_)]), "{sources:?}");
+    }
+
+    #[test]
+    fn one_pipe_is_not_drained_twice() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let streams = vec![
+            (HandoffStream::Stdout, reader.try_clone().unwrap().into()),
+            (HandoffStream::Stderr, reader.into()),
+        ];
+        let error = outputs(streams).unwrap_err();
+        assert_eq!(error.message, "descriptor 2 (`stderr`) is the same pipe as descriptor 1 (`stdout`)");
+    }
+
+    #[test]
+    fn a_file_is_found_by_its_path_as_long_as_it_is_there() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("log");
+        let written = File::create(&path).unwrap();
+        let fd = || OwnedFd::from(written.try_clone().unwrap());
+        let Outputs::File(own) = outputs(vec![(HandoffStream::File, fd())]).unwrap() else {
+            panic!("it is a file")
+        };
+        assert_eq!(own, fs::canonicalize(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        assert!(refusal(HandoffStream::File, fd()).contains("any more"));
+        fs::write(&path, "another one").unwrap();
+        assert!(refusal(HandoffStream::File, fd()).contains("any more"));
+    }
+}

@@ -1,0 +1,307 @@
+//! The tree of a process that another program started. Nothing of it is the daemon's child, so what it
+//! leaves behind goes to other parents and carries no mark.
+//!
+//! It is the leader with all that descends from it, and what is in the session or the process group that
+//! the leader leads. All of them are held by their handles before one is signalled, and those who live on
+//! stay held: so one that leaves the session and loses its parent by that signal is still reached by the
+//! next. What had done so before the first signal is not found any more.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::facts::{Leads, Named, named_by};
+use crate::exec::tree::{
+    MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, is_zombie, processes_of_user,
+};
+use crate::sys::pidfd::{PidFd, SIGKILL};
+
+/// The signal by which every process stops.
+const SIGSTOP: i32 = libc::SIGSTOP;
+
+/// What is known of the tree of a process that another program started.
+#[derive(Debug)]
+pub struct HandedTree {
+    /// The leader's number.
+    leader: i32,
+    /// The handle to it, which tells whether the number is still its own.
+    handle: PidFd,
+    leads_session: AtomicBool,
+    leads_group: AtomicBool,
+    /// Those who were signalled and live on.
+    held: Mutex<Vec<Member>>,
+}
+
+impl HandedTree {
+    /// The tree of this process.
+    pub fn new(leader: i32, handle: PidFd) -> Self {
+        let tree = Self {
+            leader,
+            handle,
+            leads_session: AtomicBool::new(false),
+            leads_group: AtomicBool::new(false),
+            held: Mutex::default(),
+        };
+        tree.look_at_leader();
+        tree
+    }
+
+    /// The handle to the leader.
+    pub fn handle(&self) -> &PidFd {
+        &self.handle
+    }
+
+    /// Whether nobody can be left, once the leader has ended.
+    pub fn is_plainly_empty(&self) -> bool {
+        let leads = self.look_at_leader();
+        let has_group = leads.group && group_exists(self.leader);
+        !leads.session && !has_group && self.living().is_empty()
+    }
+
+    /// Living processes of the tree, so many at most.
+    ///
+    /// # Errors
+    /// No descriptor is left to hold even one of them.
+    pub fn members(&self, at_most: usize) -> io::Result<Vec<Member>> {
+        let held = self.living();
+        let known = numbers(&held);
+        let mut found = Vec::new();
+        let copies = held.iter().map(|member| {
+            let handle = member.handle.try_clone()?;
+            Ok(Some(Member { pid: member.pid, handle }))
+        });
+        let others = self.pids(&known).into_iter().filter(|pid| !known.contains(pid));
+        for member in copies.chain(others.map(|pid| self.member(pid, &known))) {
+            match member {
+                Ok(member) => found.extend(member),
+                Err(error) if found.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+            if found.len() >= at_most {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sends a signal to every living process of the tree. False: one could not be reached, as no
+    /// descriptor is left to hold it.
+    pub fn signal(&self, signal: i32) -> bool {
+        let mut held = self.living();
+        let (mut reached_all, mut stopped) = (true, 0);
+        loop {
+            let known = numbers(&held);
+            for pid in self.pids(&known).into_iter().filter(|pid| !known.contains(pid)) {
+                // Where descriptors are short those who are held give theirs away when they are signalled.
+                let member = self.member(pid, &known).or_else(|_| {
+                    held.drain(..).for_each(|member| member.send(signal));
+                    self.member(pid, &known)
+                });
+                match member {
+                    Ok(member) => held.extend(member),
+                    Err(error) => {
+                        tracing::warn!(leader = self.leader, pid, signal, %error, "cannot reach a process");
+                        reached_all = false;
+                    }
+                }
+            }
+            // The children of those who are killed go to parents that nobody knows. Who is stopped makes no
+            // children; so all are, until nobody else is found.
+            if signal != SIGKILL || held.len() <= stopped || !reached_all {
+                break;
+            }
+            held[stopped..].iter().for_each(|member| member.send(SIGSTOP));
+            stopped = held.len();
+        }
+        held.iter().for_each(|member| member.send(signal));
+        reached_all
+    }
+
+    /// Those who were signalled before and have not ended yet.
+    fn living(&self) -> MutexGuard<'_, Vec<Member>> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|member| !member.handle.has_ended());
+        held
+    }
+
+    /// Whether the leader's number is still its own: it lives, or waits to be taken away.
+    fn leader_is_there(&self) -> bool {
+        matches!(named_by(&self.handle), Ok(Named::Process(pid)) if pid == self.leader)
+    }
+
+    /// What the leader leads, as far as known: it may begin to at any time, and nobody can tell any more
+    /// when it has been taken away.
+    fn look_at_leader(&self) -> Leads {
+        if let Some(stat) = Stat::of(self.leader)
+            && self.leader_is_there()
+        {
+            self.leads_session.store(stat.session == self.leader, Ordering::Relaxed);
+            self.leads_group.store(stat.group == self.leader, Ordering::Relaxed);
+        } else if Stat::of(self.leader).is_some() {
+            // The number is somebody else's now. The system gives it to nobody while a session or a group
+            // has that name, so both are empty.
+            return Leads { session: false, group: false };
+        }
+        Leads {
+            session: self.leads_session.load(Ordering::Relaxed),
+            group: self.leads_group.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The numbers of those who seem to belong to the tree, with `held` as a part of it.
+    fn pids(&self, held: &HashSet<i32>) -> Vec<i32> {
+        let leads = self.look_at_leader();
+        let mut roots: Vec<i32> = held.iter().copied().collect();
+        if self.leader_is_there() {
+            roots.push(self.leader);
+        }
+        if leads.session || (leads.group && group_exists(self.leader)) {
+            roots.extend(processes_of_user().into_iter().filter(|pid| self.is_led(*pid, leads)));
+        }
+        let spared = spared();
+        let mut seen = HashSet::new();
+        let mut found = descendants_of(&roots);
+        found.retain(|pid| !spared.contains(pid) && seen.insert(*pid));
+        found
+    }
+
+    fn is_led(&self, pid: i32, leads: Leads) -> bool {
+        Stat::of(pid).is_some_and(|stat| {
+            (leads.session && stat.session == self.leader) || (leads.group && stat.group == self.leader)
+        })
+    }
+
+    /// The process of this number, if it lives and belongs to the tree; an error if that can't be known.
+    fn member(&self, pid: i32, held: &HashSet<i32>) -> io::Result<Option<Member>> {
+        let Some(handle) = hold(pid)? else { return Ok(None) };
+        // As with other trees: held first, looked at then, and living still.
+        let is_member = self.is_mine(pid, held) && !is_zombie(pid) && !handle.has_ended();
+        Ok(is_member.then_some(Member { pid, handle }))
+    }
+
+    /// Whether a process that was found in the tree is still there: it, or one of its ancestors, is held,
+    /// is the leader or is in what the leader leads.
+    fn is_mine(&self, pid: i32, held: &HashSet<i32>) -> bool {
+        let leads = self.look_at_leader();
+        let leader_is_there = self.leader_is_there();
+        let mut current = pid;
+        for _ in 0..MAX_DEPTH {
+            let is_leader = leader_is_there && current == self.leader;
+            if is_leader || held.contains(&current) || self.is_led(current, leads) {
+                return true;
+            }
+            match Stat::of(current) {
+                Some(stat) if stat.parent > 1 => current = stat.parent,
+                Some(_) | None => return false,
+            }
+        }
+        false
+    }
+}
+
+/// The numbers of those who live still, so that they are their own.
+fn numbers(members: &[Member]) -> HashSet<i32> {
+    members.iter().filter(|member| !member.handle.has_ended()).map(|member| member.pid).collect()
+}
+
+/// Whether a process group has members, the zombies among them. Nobody gets a signal by that.
+fn group_exists(group: i32) -> bool {
+    nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), None) != Err(nix::errno::Errno::ESRCH)
+}
+
+/// The daemon and those that it runs under: nobody's task takes them along.
+fn spared() -> HashSet<i32> {
+    ancestors_of(std::process::id().cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command, Stdio};
+
+    /// A shell that writes a line when it is ready, and its tree.
+    fn tree(line: &str, group: bool) -> (Child, HandedTree) {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]).stdin(Stdio::null()).stdout(Stdio::piped());
+        if group {
+            command.process_group(0);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut word = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut word).unwrap();
+        assert_eq!(word, "up\n");
+        let pid = child.id().cast_signed();
+        let tree = HandedTree::new(pid, PidFd::open(pid).unwrap());
+        (child, tree)
+    }
+
+    #[test]
+    fn who_is_held_is_killed_with_its_later_children() {
+        let line = "exec 4<&0
+            setsid sh -c 'trap \"\" TERM; echo up; read x <&4; sleep 1000 & echo up; wait' & wait";
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut word = String::new();
+        said.read_line(&mut word).unwrap();
+        let pid = child.id().cast_signed();
+        let tree = HandedTree::new(pid, PidFd::open(pid).unwrap());
+        assert!(tree.signal(libc::SIGTERM));
+        let stdin = child.stdin.take().unwrap();
+        child.wait().unwrap();
+        // At the end of its input it makes a child, which nobody has ever looked for.
+        drop(stdin);
+        said.read_line(&mut word).unwrap();
+        assert_eq!(word, "up\nup\n");
+        let left = tree.members(8).unwrap();
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert!(tree.signal(SIGKILL));
+        left.iter().for_each(wait_for);
+        assert!(tree.members(8).unwrap().is_empty());
+    }
+
+    fn wait_for(member: &Member) {
+        let mut fds =
+            [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&member.handle), nix::poll::PollFlags::POLLIN)];
+        nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE).unwrap();
+    }
+
+    #[test]
+    fn one_that_left_the_session_and_ignores_the_signal_stays_held() {
+        let line = "setsid sh -c 'trap \"\" TERM; echo up >&3; exec sleep 1000 3>&-' 3>&1 >/dev/null & wait";
+        let (mut child, tree) = tree(line, false);
+        assert!(tree.signal(libc::SIGTERM));
+        child.wait().unwrap();
+        let left = tree.members(8).unwrap();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert!(!tree.is_plainly_empty());
+        assert!(tree.signal(libc::SIGKILL));
+        wait_for(&left[0]);
+        assert!(tree.is_plainly_empty() && tree.members(8).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_of_a_group_is_found_when_the_leader_is_gone() {
+        let (mut child, tree) = tree("sleep 1000 >/dev/null & echo up", true);
+        child.wait().unwrap();
+        let left = tree.members(8).unwrap();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert!(tree.signal(libc::SIGKILL));
+        wait_for(&left[0]);
+        assert!(tree.members(8).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_leader_of_nothing_does_not_take_its_group_along() {
+        let (mut child, tree) = tree("echo up; exec sleep 1000", false);
+        let members = tree.members(8).unwrap();
+        assert_eq!(members.iter().map(|member| member.pid).collect::<Vec<_>>(), [child.id().cast_signed()]);
+        assert!(tree.signal(libc::SIGKILL));
+        child.wait().unwrap();
+        assert!(tree.is_plainly_empty() && tree.members(8).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,271 @@
+//! How a process comes to run in a terminal of its own: the pseudo-terminal, its leader, and the job that
+//! the leader starts. It blocks for the start of two processes, so it belongs on the spawner's threads.
+
+use std::ffi::{CString, OsStr};
+use std::fmt;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bgd_shared::fds;
+use bgd_shared::request::TerminalSize;
+use nix::errno::Errno;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
+use rustix::termios::{
+    InputModes, OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+};
+
+use super::leader;
+use super::order::{ANSWER_BYTES, JobOrder, read_answer};
+use crate::exec::strays::wait_for_all;
+use crate::exec::tree::Stat;
+use crate::sys::pidfd::{PidFd, SIGKILL};
+use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
+
+/// How long a leader may take to start its job. Somebody may have stopped it, and the spawner's threads
+/// are few.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long it rests when it must try again.
+const REST: Duration = Duration::from_millis(20);
+
+/// A pseudo-terminal.
+#[derive(Debug)]
+pub struct Pty {
+    /// The daemon's side, which does not block.
+    pub master: OwnedFd,
+    /// The processes' side. The daemon keeps it open too: without it the master would report a hang-up
+    /// whenever no process has the terminal open for a while.
+    pub slave: OwnedFd,
+    /// The name of the processes' side, such as `/dev/pts/3`.
+    pub name: PathBuf,
+}
+
+impl Pty {
+    /// A new one of this size, for text in UTF-8.
+    ///
+    /// # Errors
+    /// What the system says: the most pseudo-terminals may be in use.
+    pub fn open(size: TerminalSize) -> io::Result<Self> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags)?;
+        unlockpt(&master)?;
+        let slave = ioctl_tiocgptpeer(&master, flags)?;
+        let mut modes = tcgetattr(&slave)?;
+        modes.input_modes |= InputModes::IUTF8;
+        tcsetattr(&slave, OptionalActions::Now, &modes)?;
+        set_size(&master, size)?;
+        rustix::io::ioctl_fionbio(&master, true)?;
+        let name = ptsname(&master, Vec::new())?;
+        Ok(Self { name: Path::new(OsStr::from_bytes(name.as_bytes())).into(), master, slave })
+    }
+}
+
+/// Sets the size of a terminal. If it has changed, the foreground group of the terminal is told by SIGWINCH.
+///
+/// # Errors
+/// What the system says.
+pub fn set_size(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
+    let TerminalSize { rows: ws_row, cols: ws_col } = size;
+    Ok(tcsetwinsize(master, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?)
+}
+
+/// The size of a terminal.
+///
+/// # Errors
+/// What the system says.
+pub fn size_of(master: &OwnedFd) -> io::Result<TerminalSize> {
+    let Winsize { ws_row: rows, ws_col: cols, .. } = tcgetwinsize(master)?;
+    Ok(TerminalSize { rows, cols })
+}
+
+/// The processes' side of a terminal.
+///
+/// # Errors
+/// What the system says.
+pub fn slave_of(master: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(ioctl_tiocgptpeer(master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?)
+}
+
+/// What a leader is started with; everything else is about its job.
+#[derive(Debug)]
+pub struct LeaderPlan<'a> {
+    /// What it is called in lists of processes, behind the program's name: the task's id.
+    pub label: &'a CString,
+    /// Its environment: the marks by which processes of the daemon are known.
+    pub env: &'a [CString],
+    /// The folder to be in.
+    pub folder: &'a Path,
+    /// Signals whose disposition must be set back to the default.
+    pub reset_signals: &'a [i32],
+    /// `cgroup.procs` of the cgroup to join.
+    pub cgroup: Option<BorrowedFd<'a>>,
+    /// `/dev/null`.
+    pub null: BorrowedFd<'a>,
+}
+
+/// A job in its terminal.
+#[derive(Debug)]
+pub struct Born {
+    /// The leader, a child of the daemon.
+    pub leader: Spawned,
+    /// What the leader tells of the job comes here. It does not block.
+    pub news: OwnedFd,
+    /// The job's number.
+    pub job: i32,
+    /// The handle to the job.
+    pub job_handle: PidFd,
+}
+
+/// Why there is no job.
+#[derive(Debug)]
+pub enum BirthError {
+    /// It could not be started; exactly as without a terminal.
+    Job(SpawnError),
+    /// Its leader could not be, or did not do its part.
+    Leader(io::Error),
+}
+
+impl fmt::Display for BirthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job(error) => write!(f, "{error:?}"),
+            Self::Leader(error) => write!(f, "cannot start the leader of its terminal: {error}"),
+        }
+    }
+}
+
+/// Starts a leader on the terminal's processes' side, and has it start the job. `given` are the standard
+/// streams that are not the terminal, as the order names them.
+///
+/// # Errors
+/// Says why; no process is left then.
+pub fn start(
+    plan: &LeaderPlan<'_>,
+    order: &JobOrder,
+    slave: &OwnedFd,
+    given: &[BorrowedFd<'_>],
+    stack: &mut ChildStack,
+) -> Result<Born, BirthError> {
+    let (ours, theirs) = UnixStream::pair().map_err(BirthError::Leader)?;
+    let leader = start_leader(plan, &theirs, slave, stack)?;
+    drop(theirs);
+    match talk(&ours, order, given) {
+        Ok(Ok((job, job_handle))) => Ok(Born { leader, news: ours.into(), job, job_handle }),
+        Ok(Err(error)) => {
+            end(&leader);
+            Err(BirthError::Job(error))
+        }
+        Err(error) => {
+            end(&leader);
+            Err(BirthError::Leader(error))
+        }
+    }
+}
+
+fn start_leader(
+    plan: &LeaderPlan<'_>,
+    socket: &UnixStream,
+    slave: &OwnedFd,
+    stack: &mut ChildStack,
+) -> Result<Spawned, BirthError> {
+    let text = |text: &str| CString::new(text).unwrap_or_default();
+    let folder = CString::new(plan.folder.as_os_str().as_bytes()).unwrap_or_default();
+    let plan = Plan {
+        // The file that this daemon was started from, also where another one has taken its name since.
+        programs: &[text("/proc/self/exe")],
+        argv: &[text("bgd"), text(leader::ARGUMENT), plan.label.clone()],
+        env: plan.env,
+        folder: &folder,
+        umask: 0o077,
+        rlimits: &[],
+        reset_signals: plan.reset_signals,
+        stdio: [socket.as_fd(), slave.as_fd(), plan.null],
+        cgroup: plan.cgroup,
+        place: Place::Terminal(slave.as_fd()),
+    };
+    spawn(&plan, stack).map_err(|error| match error.stage {
+        // It is the leader's program, not the job's, that can't be executed.
+        Stage::Exec | Stage::Folder => BirthError::Leader(error.errno.into()),
+        Stage::Clone | Stage::Session | Stage::Terminal | Stage::Cgroup | Stage::Limits | Stage::Streams => {
+            BirthError::Job(error)
+        }
+    })
+}
+
+/// Gives the order and takes the answer.
+fn talk(
+    mut leader: &UnixStream,
+    order: &JobOrder,
+    given: &[BorrowedFd<'_>],
+) -> io::Result<Result<(i32, PidFd), SpawnError>> {
+    leader.set_read_timeout(Some(PATIENCE))?;
+    leader.set_write_timeout(Some(PATIENCE))?;
+    let order = order.encode();
+    let sent = fds::send(leader, &order, given)?;
+    leader.write_all(&order[sent..])?;
+    let mut answer = [0; ANSWER_BYTES];
+    let (count, came) = fds::receive(leader, &mut answer)?;
+    leader.read_exact(&mut answer[count..]).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::other("it ended before it had started the program"),
+        _ => error,
+    })?;
+    leader.set_nonblocking(true)?;
+    match read_answer(answer) {
+        Err(error) => Ok(Err(error)),
+        Ok(job) => {
+            let handle = came.into_iter().next().ok_or(Errno::EBADF)?;
+            Ok(Ok((job, handle.into())))
+        }
+    }
+}
+
+/// Ends a leader that has no job, or that can't be talked to, and takes it away. It may have started the job
+/// all the same, so all of its session is ended.
+fn end(leader: &Spawned) {
+    let deadline = Instant::now() + PATIENCE;
+    // One that has ended needs no signal.
+    let _ = leader.pidfd.signal(SIGKILL);
+    wait_for_all([&leader.pidfd], deadline);
+    // It starts nothing any more, and its number stays that of its session until it is taken away.
+    while end_members(leader.pid, deadline) {
+        if Instant::now() >= deadline {
+            tracing::warn!(session = leader.pid, "some processes of a session without a leader do not end");
+            break;
+        }
+    }
+    leader.pidfd.reap();
+}
+
+/// Ends those who are in a session whose leader has ended. False: nobody is.
+fn end_members(session: i32, deadline: Instant) -> bool {
+    let mut found = false;
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    for pid in pids.filter(|pid| *pid != session) {
+        let is_member = || Stat::of(pid).is_some_and(|stat| stat.session == session);
+        if !is_member() {
+            continue;
+        }
+        match PidFd::open(pid) {
+            Ok(process) if process.has_ended() || !is_member() => {}
+            Ok(process) => {
+                found = true;
+                let _ = process.signal(SIGKILL);
+                wait_for_all([&process], deadline);
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
+            // No descriptor is left now; nothing tells when one is.
+            Err(_) => {
+                found = true;
+                thread::sleep(REST);
+            }
+        }
+    }
+    found
+}

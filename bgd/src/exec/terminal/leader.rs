@@ -1,0 +1,161 @@
+//! The leader of a terminal: the program `bgd` in a mode of its own, one small process for each task that
+//! has a terminal.
+//!
+//! It leads the session that the terminal controls, as a shell does, and the job is its child, in a
+//! process group of its own. A job that led the session itself would be an orphaned group, which the
+//! kernel does not stop by Ctrl-Z. The leader has all signals blocked, tells the daemon when the job
+//! stops, and ends exactly as the job did, so that the daemon sees the job's exit in its own child's.
+//! When the daemon is gone it hangs up, as a closed terminal does.
+//!
+//! It may not use anything of the daemon but `sys`: it is another process.
+
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use bgd_shared::fds;
+use bgd_shared::task::Exit;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{MsgFlags, send};
+use rustix::io::fcntl_dupfd_cloexec;
+
+use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
+use crate::sys::mirror;
+use crate::sys::pidfd::{Change, PidFd};
+use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
+
+/// The first argument of a process that is to be a leader.
+pub const ARGUMENT: &str = "--terminal-leader";
+
+/// Signals that this program does not leave alone: the start-up of Rust programs ignores this one.
+const RESET_SIGNALS: &[i32] = &[libc::SIGPIPE];
+
+const SIGHUP: i32 = libc::SIGHUP;
+const SIGCONT: i32 = libc::SIGCONT;
+
+/// The whole life of a leader. Its standard input is a socket to the daemon, its standard output the
+/// terminal; there is nobody to read its standard error.
+pub fn main() -> ExitCode {
+    match live() {
+        Ok(Exit::Code(code)) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+        Ok(Exit::Signal(signal)) => {
+            mirror::end_by(signal);
+            // Only a signal that ends nobody leads here.
+            ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+        }
+        Ok(Exit::Unknown(_)) => ExitCode::FAILURE,
+        Err(error) => {
+            use std::io::Write as _;
+            let _ = writeln!(io::stderr(), "bgd: {ARGUMENT} is for bgd itself: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Starts the job and lives as long as it does. Tells how it ended.
+fn live() -> io::Result<Exit> {
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None)?;
+    // Not on 0 to 2, where the job's streams are put.
+    let daemon = UnixStream::from(fcntl_dupfd_cloexec(io::stdin(), 3)?);
+    let terminal = fcntl_dupfd_cloexec(io::stdout(), 3)?;
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    let news = SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let started = start(&daemon, &terminal)?;
+    let answer = order::answer(started.as_ref().map(|job| job.pid).map_err(|error| *error));
+    let descriptors = started.as_ref().ok().map(|job| job.pidfd.as_fd());
+    fds::send(&daemon, &answer, descriptors.as_slice())?;
+    match started {
+        Ok(job) => watch(&daemon, &terminal, &news, &job.pidfd),
+        Err(_) => Ok(Exit::Code(0)),
+    }
+}
+
+/// Takes the order and starts the job. What came along is closed again here.
+fn start(daemon: &UnixStream, terminal: &OwnedFd) -> io::Result<Result<Spawned, SpawnError>> {
+    let (order, came) = receive(daemon)?;
+    let mut came = came.iter();
+    let mut stdio = [terminal.as_fd(); 3];
+    for (stream, given) in stdio.iter_mut().zip(order.given) {
+        if given {
+            let missing = || io::Error::new(io::ErrorKind::InvalidData, "a descriptor did not come along");
+            *stream = came.next().ok_or_else(missing)?.as_fd();
+        }
+    }
+    let limit = |(resource, rlim_cur, rlim_max): &(i32, u64, u64)| {
+        (*resource, libc::rlimit { rlim_cur: *rlim_cur, rlim_max: *rlim_max })
+    };
+    let plan = Plan {
+        programs: &order.programs,
+        argv: &order.argv,
+        env: &order.env,
+        folder: &order.folder,
+        umask: order.umask,
+        rlimits: &order.rlimits.iter().map(limit).collect::<Vec<_>>(),
+        reset_signals: RESET_SIGNALS,
+        stdio,
+        cgroup: None,
+        place: Place::Foreground(terminal.as_fd()),
+    };
+    Ok(spawn(&plan, &mut ChildStack::default()))
+}
+
+/// The order, and the descriptors that came with it.
+fn receive(mut daemon: &UnixStream) -> io::Result<(JobOrder, Vec<OwnedFd>)> {
+    let mut head = [0; HEAD_BYTES];
+    let (count, descriptors) = fds::receive(daemon, &mut head)?;
+    daemon.read_exact(&mut head[count..])?;
+    let mut rest = vec![0; JobOrder::rest(head)];
+    daemon.read_exact(&mut rest)?;
+    Ok((JobOrder::decode(&rest)?, descriptors))
+}
+
+/// Lives as long as the job, and tells the daemon when it stops and goes on.
+fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &PidFd) -> io::Result<Exit> {
+    loop {
+        while let Some(change) = job.change() {
+            let word = match change {
+                Change::Ended(exit) => {
+                    if let Exit::Unknown(why) = &exit {
+                        // This process can't end in such a way, so it is said.
+                        tell(daemon, &[&[UNKNOWN], why.as_bytes()].concat());
+                    }
+                    keep_survivors(terminal);
+                    return Ok(exit);
+                }
+                Change::Stopped => STOPPED,
+                Change::Continued => CONTINUED,
+            };
+            tell(daemon, &[word]);
+        }
+        let mut descriptors =
+            [PollFd::new(news.as_fd(), PollFlags::POLLIN), PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut descriptors, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while matches!(news.read_signal(), Ok(Some(_))) {}
+        // The daemon says nothing any more, so this is the end of it.
+        if descriptors[1].any().unwrap_or(false) {
+            let _ = job.signal(SIGHUP);
+            let _ = job.signal(SIGCONT);
+            return Ok(Exit::Code(0));
+        }
+    }
+}
+
+/// Tells the daemon something. What does not fit is not missed: the daemon has not read hundreds of words
+/// before it.
+fn tell(daemon: &UnixStream, words: &[u8]) {
+    let _ = send(daemon.as_raw_fd(), words, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+}
+
+/// The end of a session's leader hangs up the foreground group, which a shell that goes on to live does
+/// not. So what the job has left running is spared by taking the foreground.
+fn keep_survivors(terminal: &OwnedFd) {
+    let _ = rustix::termios::tcsetpgrp(terminal, rustix::process::getpgrp());
+}

@@ -1,0 +1,540 @@
+//! What a terminal shows: kept so that it can be drawn on another one at any time.
+//!
+//! Bytes come at several times the speed at which a parser of terminals takes them, so they are only
+//! parsed when somebody wants to see the screen, or when too many wait; and of plain text in lines only
+//! the last ones are, as everything before them has scrolled away. Which modes are set is known at once.
+//!
+//! A job may write what is much work to parse (it clears the screen all the time). So it is parsed in
+//! slices, between which others get their turn; and of what would be too much work only the end is
+//! parsed, on an empty screen: the picture is then what the last part of it draws.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::num::NonZeroU16;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bgd_shared::request::TerminalSize;
+use memchr::{memchr, memrchr, memrchr_iter};
+use vt100::{Cell, Color, Parser};
+
+use super::modes::Modes;
+use super::news;
+use super::sequences::Sequences;
+use super::work::{Slice, slices};
+
+/// So many bytes are to be parsed before more are taken.
+const BACKLOG: usize = 256 * 1024;
+
+/// The most work that is done for one backlog; of a longer one the end is parsed. It is four times as much
+/// as clearing the largest screen.
+const MOST_WORK: usize = 4 * 1024 * 1024;
+
+/// How much work is done at once.
+const SLICE: usize = 128 * 1024;
+
+/// What a terminal shows.
+pub struct Screen {
+    size: TerminalSize,
+    sequences: Sequences,
+    /// What has not been parsed yet.
+    backlog: Vec<u8>,
+    /// How much of that is parsed: it is dropped when the last slice is.
+    parsed: usize,
+    /// The slices in which the rest is parsed, if that has begun.
+    slices: VecDeque<Slice>,
+    /// Not there before something was parsed, as it takes some 40 bytes for each character of the screen.
+    parser: Option<Box<Parser>>,
+}
+
+impl Screen {
+    /// An empty one.
+    pub fn new(size: TerminalSize) -> Self {
+        let (sequences, slices) = (Sequences::new(size), VecDeque::new());
+        Self { size, sequences, backlog: Vec::new(), parsed: 0, slices, parser: None }
+    }
+
+    /// Its size.
+    pub fn size(&self) -> TerminalSize {
+        self.size
+    }
+
+    /// The modes that are set.
+    pub fn modes(&self) -> &Modes {
+        self.sequences.modes()
+    }
+
+    /// Takes what was written to it. The caller has it parsed when [`Self::is_full`] says so.
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.sequences.take(bytes, &mut self.backlog);
+    }
+
+    /// Whether so much waits that it is to be parsed before more is taken.
+    pub fn is_full(&self) -> bool {
+        self.backlog.len() >= BACKLOG
+    }
+
+    /// Changes its size. What waits is parsed first; the caller may have done that in slices.
+    pub fn resize(&mut self, size: TerminalSize) {
+        self.parse();
+        self.size = size;
+        let scrolls_parts = self.modes().scrolls_parts();
+        self.sequences.resized(size);
+        let (rows, cols) = sides(size);
+        self.guarded(|parser| {
+            parser.screen_mut().set_size(rows, cols);
+            if scrolls_parts {
+                scroll_all(parser);
+            }
+        });
+    }
+
+    /// What to write to a terminal that is as at first, so that it shows this one and goes on with it. The
+    /// terminal may have more rows than this one: so many. What its main screen shows is pushed up. What waits
+    /// is parsed first; the caller may have done that in slices.
+    pub fn redraw(&mut self, rows: u16) -> Vec<u8> {
+        self.parse();
+        let mut text = match self.modes().enter() {
+            Some(enter) => format!("{enter}\x1b[H\x1b[2J"),
+            None => format!("\x1b[{rows};1H{}\x1b[H", "\n".repeat(rows.into())),
+        };
+        if let Some(parser) = &self.parser {
+            draw(parser.screen(), &mut text);
+        }
+        let modes = self.sequences.modes();
+        text.push_str(&modes.set());
+        if let Some(parser) = &self.parser {
+            draw_cursor(parser.screen(), modes.origin(), &mut text);
+        }
+        text.push_str(&modes.character_sets());
+        let mut bytes = text.into_bytes();
+        bytes.extend_from_slice(self.sequences.unfinished());
+        bytes
+    }
+
+    /// Parses all that waits.
+    fn parse(&mut self) {
+        while self.parse_slice() {}
+    }
+
+    /// Parses a slice of what waits, which takes some milliseconds at most. False: nothing is left.
+    pub fn parse_slice(&mut self) -> bool {
+        if self.slices.is_empty() {
+            self.plan();
+        }
+        let Some(Slice { end, .. }) = self.slices.pop_front() else { return false };
+        let backlog = std::mem::take(&mut self.backlog);
+        let start = std::mem::replace(&mut self.parsed, end);
+        self.guarded(|parser| parser.process(&backlog[start..end]));
+        self.backlog = backlog;
+        if self.slices.is_empty() {
+            self.backlog.drain(..end);
+            self.parsed = 0;
+            return false;
+        }
+        true
+    }
+
+    /// Cuts what waits in slices.
+    fn plan(&mut self) {
+        if self.modes().region().is_none() {
+            skip_lines(&mut self.backlog, self.size.rows);
+        }
+        // The parser loses what comes behind a character that it gets in parts, so it gets whole ones.
+        let whole = news::whole_characters(&self.backlog);
+        self.slices = slices(&self.backlog[..whole], self.size, SLICE).into();
+        let mut work: usize = self.slices.iter().map(|slice| slice.work).sum();
+        let is_too_much = work > MOST_WORK;
+        while work > MOST_WORK
+            && self.slices.len() > 1
+            && let Some(skipped) = self.slices.pop_front()
+        {
+            work -= skipped.work;
+            self.parsed = skipped.end;
+        }
+        if is_too_much {
+            self.begin_again();
+        }
+    }
+
+    /// Begins with an empty screen, in the modes that will be set when all that waits is parsed: where the
+    /// rest of it changes them, they come to the same.
+    fn begin_again(&mut self) {
+        self.parser = None;
+        let modes = self.modes();
+        let enter = if modes.is_alternate() { "\x1b[?47h" } else { "" };
+        let modes = format!("{enter}{}\x1b[H", modes.set());
+        self.guarded(|parser| parser.process(modes.as_bytes()));
+    }
+
+    /// Has the parser do something. Should it panic at something that a job has written, it begins with an
+    /// empty screen, which the job may draw again.
+    fn guarded(&mut self, job: impl FnOnce(&mut Parser)) {
+        let (rows, cols) = sides(self.size);
+        let parser = self.parser.get_or_insert_with(|| Box::new(Parser::new(rows, cols, 0)));
+        if catch_unwind(AssertUnwindSafe(|| job(parser))).is_err() {
+            tracing::warn!("what a terminal shows can't be followed; it begins with an empty screen");
+            self.parser = None;
+        }
+    }
+}
+
+fn sides(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
+    (
+        NonZeroU16::new(size.rows).unwrap_or(NonZeroU16::MIN),
+        NonZeroU16::new(size.cols).unwrap_or(NonZeroU16::MIN),
+    )
+}
+
+/// Makes all rows scroll, on both screens, as every terminal does when its size changes; the parser does
+/// not. The cursor stays.
+fn scroll_all(parser: &mut Parser) {
+    const SCREENS: [&[u8]; 2] = [b"\x1b[?47l", b"\x1b[?47h"];
+    let shown = usize::from(parser.screen().alternate_screen());
+    for screen in [1 - shown, shown] {
+        parser.process(SCREENS[screen]);
+        let (row, col) = parser.screen().cursor_position();
+        parser.process(format!("\x1b[r\x1b[{};{}H", row + 1, col + 1).as_bytes());
+    }
+}
+
+/// Takes out of a backlog the lines of plain text at its end that will have scrolled away: all but the last
+/// ones. What is left begins behind the end of a line.
+///
+/// From wherever the cursor is, `rows` lines take it to the bottom and as many more clear the screen of
+/// what it showed before; so nothing before them can be seen, nor can where they began.
+fn skip_lines(backlog: &mut Vec<u8>, rows: u16) {
+    // Behind the last sequence, whose end does not matter: it is cut where a line ends.
+    let plain = memrchr(0x1b, backlog).map_or(0, |escape| {
+        escape + memchr(b'\n', &backlog[escape..]).map_or(backlog.len() - escape, |end| end + 1)
+    });
+    let enough = 2 * usize::from(rows);
+    let is_whole = |end: &usize| *end > plain && backlog[end - 1] == b'\r';
+    let cut = memrchr_iter(b'\n', &backlog[plain..]).map(|end| plain + end).skip(enough).find(is_whole);
+    if let Some(cut) = cut {
+        // The end of the last one stays.
+        backlog.drain(plain..cut - 1);
+    }
+}
+
+/// Draws the characters of a screen on an empty one whose cursor is anywhere.
+fn draw(screen: &vt100::Screen, text: &mut String) {
+    let (rows, cols) = screen.size();
+    let mut pen = Pen::default();
+    for row in 0..rows.get() {
+        let cells = (0..cols.get()).filter_map(|col| screen.cell(row, col));
+        let cells: Vec<&Cell> = cells.collect();
+        let is_blank = |cell: &&Cell| !cell.has_contents() && Pen::of(cell) == Pen::default();
+        let Some(last) = cells.iter().rposition(|cell| !is_blank(cell)) else { continue };
+        let _ = write!(text, "\x1b[{};1H", row + 1);
+        for cell in cells[..=last].iter().filter(|cell| !cell.is_wide_continuation()) {
+            pen.change(Pen::of(cell), text);
+            text.push_str(if cell.has_contents() { cell.contents() } else { " " });
+        }
+    }
+    pen.change(Pen::default(), text);
+}
+
+/// Puts the cursor where it is, with the attributes of what will be written next. `origin` is the row that
+/// rows count from.
+fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
+    let (row, col) = screen.cursor_position();
+    let cols = screen.size().1.get();
+    let shown_row = row.saturating_sub(origin) + 1;
+    let mut pen = Pen::default();
+    if col < cols {
+        let _ = write!(text, "\x1b[{shown_row};{}H", col + 1);
+    } else {
+        // It waits behind the last character of the row, where only writing that character puts it.
+        let is_second_half = screen.cell(row, cols - 1).is_some_and(Cell::is_wide_continuation);
+        let last = cols.saturating_sub(if is_second_half { 2 } else { 1 });
+        let _ = write!(text, "\x1b[{shown_row};{}H", last + 1);
+        if let Some(cell) = screen.cell(row, last) {
+            pen.change(Pen::of(cell), text);
+            text.push_str(if cell.has_contents() { cell.contents() } else { " " });
+        }
+    }
+    pen.change(Pen::next(screen), text);
+}
+
+/// How characters are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pen {
+    colors: [Color; 2],
+    /// As the numbers in [`ATTRIBUTES`].
+    attributes: [bool; 5],
+}
+
+/// Bold, dim, italic, underlined and inverse, as the terminal knows them.
+const ATTRIBUTES: [u8; 5] = [1, 2, 3, 4, 7];
+
+impl Pen {
+    fn of(cell: &Cell) -> Self {
+        let attributes = [cell.bold(), cell.dim(), cell.italic(), cell.underline(), cell.inverse()];
+        Self { colors: [cell.fgcolor(), cell.bgcolor()], attributes }
+    }
+
+    /// How the next character will be drawn.
+    fn next(screen: &vt100::Screen) -> Self {
+        let attributes = [screen.bold(), screen.dim(), screen.italic(), screen.underline(), screen.inverse()];
+        Self { colors: [screen.fgcolor(), screen.bgcolor()], attributes }
+    }
+
+    /// Takes another pen, by the sequence that begins with none.
+    fn change(&mut self, next: Self, text: &mut String) {
+        if *self == next {
+            return;
+        }
+        *self = next;
+        text.push_str("\x1b[0");
+        for (number, _) in ATTRIBUTES.iter().zip(next.attributes).filter(|(_, is_on)| *is_on) {
+            let _ = write!(text, ";{number}");
+        }
+        for (base, color) in [(30, next.colors[0]), (40, next.colors[1])] {
+            let _ = match color {
+                Color::Default => Ok(()),
+                Color::Idx(number @ 0..8) => write!(text, ";{}", base + number),
+                Color::Idx(number) => write!(text, ";{};5;{number}", base + 8),
+                Color::Rgb(red, green, blue) => write!(text, ";{};2;{red};{green};{blue}", base + 8),
+            };
+        }
+        text.push('m');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE: TerminalSize = TerminalSize { rows: 4, cols: 9 };
+
+    /// What can be seen of a screen.
+    #[derive(Debug, PartialEq)]
+    struct Seen {
+        /// The text, with what blanks are behind it.
+        rows: Vec<String>,
+        /// Where characters are drawn in another way than the one before: row, column and how.
+        pens: Vec<(u16, u16, Pen)>,
+        cursor: (u16, u16),
+        /// How the next character will be drawn.
+        next: Pen,
+        modes: Modes,
+    }
+
+    fn see(screen: &mut Screen) -> Seen {
+        screen.parse();
+        let modes = screen.modes().clone();
+        let mut shown = None;
+        screen.guarded(|parser| shown = Some(parser.screen().clone()));
+        let shown = shown.expect("a screen");
+        let (rows, cols) = (shown.size().0.get(), shown.size().1.get());
+        let cell = |row, col| shown.cell(row, col).expect("a cell");
+        let text =
+            |cell: &Cell| if cell.has_contents() { cell.contents().to_owned() } else { " ".to_owned() };
+        let mut pens: Vec<(u16, u16, Pen)> = Vec::new();
+        for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
+            let pen = Pen::of(cell(row, col));
+            if pens.last().map_or(Pen::default(), |last| last.2) != pen {
+                pens.push((row, col, pen));
+            }
+        }
+        Seen {
+            rows: (0..rows).map(|row| (0..cols).map(|col| text(cell(row, col))).collect()).collect(),
+            pens,
+            cursor: shown.cursor_position(),
+            next: Pen::next(&shown),
+            modes,
+        }
+    }
+
+    fn screen_of(bytes: &[u8]) -> Screen {
+        let mut screen = Screen::new(SIZE);
+        screen.take(bytes);
+        screen
+    }
+
+    /// The text of the rows, without what is blank at their ends.
+    fn text(screen: &mut Screen) -> Vec<String> {
+        see(screen).rows.iter().map(|row| row.trim_end().to_owned()).collect()
+    }
+
+    /// Something that a program writes. Half of it is plain text in lines, much of it at once at times.
+    fn pieces() -> impl Strategy<Value = String> {
+        let word =
+            prop::sample::select(vec!["a", "bcd", "ä", "漢", "e\u{301}", "long enough for two lines", "\t"]);
+        let line = (word.clone(), 1_usize..30).prop_map(|(word, count)| format!("{word}\r\n").repeat(count));
+        let control = prop::sample::select(vec!["\r\n", "\n", "\r", "\x08", "\x07", "\x0e", "\x0f", "\x0b"]);
+        let number = 0_u8..12;
+        let sequence = (number.clone(), number, prop::sample::select(&b"@ABCDEFGHJKLMPSTX`mrsu"[..]))
+            .prop_map(|(one, other, last)| format!("\x1b[{one};{other}{}", char::from(last)));
+        let color = (0_u8..=255).prop_map(|color| format!("\x1b[38;5;{color};48;2;1;2;{color};1m"));
+        let mode = prop::sample::select(vec![1_u16, 6, 25, 47, 1047, 1000, 1006, 2004]);
+        let mode = (mode, any::<bool>())
+            .prop_map(|(mode, on)| format!("\x1b[?{mode}{}", if on { 'h' } else { 'l' }));
+        let others = prop::sample::select(vec![
+            "\x1b[m",
+            "\x1b[H",
+            "\x1b[2J",
+            "\x1b=",
+            "\x1b>",
+            "\x1b7",
+            "\x1b8",
+            "\x1bM",
+            "\x1bD",
+            "\x1bE",
+            "\x1bc",
+            "\x1b(0",
+            "\x1b(B",
+            "\x1b)0",
+            "\x1b]2;title\x07",
+            "\x1b[?1049h",
+            "\x1b[?1049l",
+            "\x1b[4 q",
+            "\x1b[>1u",
+            "\x1b[<u",
+            "\x1b[!p",
+            "\x1b[4h",
+        ]);
+        let piece = prop_oneof![
+            4 => word.prop_map(str::to_owned),
+            4 => line,
+            2 => control.prop_map(str::to_owned),
+            3 => sequence,
+            1 => color,
+            1 => mode,
+            2 => others.prop_map(str::to_owned),
+        ];
+        let text = prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat());
+        // For the parser each screen has an origin mode of its own, for terminals both have the same.
+        let is_alternate = |text: &str| ["47h", "1049h"].iter().any(|mode| text.contains(mode));
+        text.prop_map(move |text| if is_alternate(&text) { text.replace("\x1b[?6h", "") } else { text })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn what_is_skipped_could_not_be_seen(text in pieces()) {
+            let mut lazy = screen_of(text.as_bytes());
+            let mut thorough = Screen::new(SIZE);
+            let mut all = Vec::new();
+            thorough.sequences.take(text.as_bytes(), &mut all);
+            thorough.guarded(|parser| parser.process(&all));
+            prop_assert_eq!(see(&mut lazy), see(&mut thorough));
+        }
+
+        #[test]
+        fn it_does_not_matter_how_it_comes(text in pieces(), cuts in prop::collection::vec(1_usize..80, 1..9)) {
+            let mut parted = Screen::new(SIZE);
+            let mut rest = text.as_bytes();
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (part, tail) = rest.split_at(rest.len().min(*cut));
+                parted.take(part);
+                parted.parse();
+                rest = tail;
+            }
+            prop_assert_eq!(see(&mut parted), see(&mut screen_of(text.as_bytes())));
+        }
+
+        /// Also on a terminal that shows something else, as long as it is not left in another mode.
+        #[test]
+        fn another_terminal_shows_the_same(text in pieces(), before in pieces(), end in 0_usize..5) {
+            // It may have ended in the middle of a sequence, which goes on there, too.
+            let bytes = &text.as_bytes()[..text.len().saturating_sub(end)];
+            let mut screen = screen_of(bytes);
+            // What was set on the alternate screen and left there can't be reached from the main one.
+            let is_main = |part: &&str| !["?47h", "?1047h", "?1049h"].iter().any(|mode| part.starts_with(mode));
+            let before: Vec<_> = before.split("\x1b[").filter(is_main).collect();
+            let mut other = screen_of(before.join("\x1b[").as_bytes());
+            let restore = other.modes().restore();
+            other.take(restore.as_bytes());
+            other.take(&screen.redraw(SIZE.rows));
+            // Whether anything had been coloured makes no difference to what can be seen.
+            let (mut here, mut there) = (see(&mut screen), see(&mut other));
+            for seen in [&mut here, &mut there] {
+                seen.modes = seen.modes.current();
+            }
+            prop_assert_eq!(here, there);
+            prop_assert_eq!(screen.sequences.unfinished(), other.sequences.unfinished());
+        }
+    }
+
+    #[test]
+    fn the_main_screen_is_pushed_up_and_not_overwritten() {
+        let mut users = Parser::new(NonZeroU16::new(6).unwrap(), NonZeroU16::new(20).unwrap(), 100);
+        users.process(b"$ ls\r\nprecious\r\n$ bgctl attach");
+        users.process(&screen_of(b"one\r\ntwo").redraw(6));
+        let contents = users.screen().contents();
+        assert_eq!(contents.trim_end(), "one\ntwo");
+        users.screen_mut().set_scrollback(6);
+        assert_eq!(users.screen().contents().lines().nth(1), Some("precious"));
+    }
+
+    #[test]
+    fn a_flood_leaves_its_end() {
+        let mut screen = Screen::new(SIZE);
+        for number in 0..100_000 {
+            screen.take(format!("no {number}\r\n").as_bytes());
+            if screen.is_full() {
+                screen.parse();
+            }
+        }
+        assert_eq!(text(&mut screen), ["no 99997", "no 99998", "no 99999", ""]);
+    }
+
+    #[test]
+    fn what_is_too_much_work_leaves_what_its_end_draws() {
+        let size = TerminalSize { rows: 1000, cols: 1000 };
+        let whole = usize::from(size.rows) * usize::from(size.cols);
+        for piece in ["\x1b[2J", "x\x1b[65535b", "\x1b[999L", "\x1bc", "\x1b[?1049h\x1b[?1049l"] {
+            let mut screen = Screen::new(size);
+            screen.take(b"\x1b[?1049h\x1b[5;900rlost");
+            while !screen.is_full() {
+                screen.take(piece.as_bytes());
+            }
+            screen.take(b"\x1b[?1049h\x1b[3;800r\x1b[?2004h\x1b[2J\x1b[Hend");
+            screen.plan();
+            let work: usize = screen.slices.iter().map(|slice| slice.work).sum();
+            assert!(work <= MOST_WORK, "{piece:?}: {work}");
+            assert!(screen.slices.iter().all(|slice| slice.work <= SLICE + 2 * whole + 100), "{piece:?}");
+            screen.parse();
+            assert_eq!(screen.backlog.len(), 0, "{piece:?}");
+            let Seen { rows, modes, .. } = see(&mut screen);
+            assert_eq!((rows[0].trim_end(), modes.region()), ("end", Some((3, 800))), "{piece:?}");
+            assert!(modes.is_alternate(), "{piece:?}");
+        }
+    }
+
+    #[test]
+    fn modes_outlive_what_was_not_parsed() {
+        let mut screen = Screen::new(TerminalSize { rows: 100, cols: 1000 });
+        screen.take(b"\x1b[?1049h\x1b[2;3r");
+        while !screen.is_full() {
+            screen.take(b"\x1b[2J");
+        }
+        screen.take(b"\x1b[Hone\r\ntwo\r\nthree\r\nfour");
+        assert_eq!(text(&mut screen)[..4], ["one", "three", "four", ""]);
+        screen.take(b"\x1b[?1049l");
+        assert_eq!(text(&mut screen)[0], "", "the main screen, where nothing is");
+    }
+
+    #[test]
+    fn another_size_keeps_the_text() {
+        let mut screen = screen_of(b"\x1b[2;3rone\r\ntwo");
+        screen.resize(TerminalSize { rows: 3, cols: 20 });
+        screen.take(b" and more than eight\r\nthree");
+        assert_eq!(text(&mut screen), ["two and more than ei", "ght", "three"]);
+    }
+
+    #[test]
+    fn nothing_that_a_job_writes_makes_it_panic() {
+        let mut screen = Screen::new(TerminalSize { rows: 1, cols: 1 });
+        screen.take("漢\u{301}\u{fe0f}\x1b[65535;65535H\x1b[65535@\x1b[65535b\x1b[?6h\x1b[9;3r漢".as_bytes());
+        assert!(!screen.redraw(1000).is_empty());
+        screen.resize(TerminalSize { rows: 1000, cols: 1000 });
+        assert!(!screen.redraw(1).is_empty());
+    }
+}

@@ -1,0 +1,394 @@
+//! One terminal that is followed: what its job writes is kept in the task's output and shown, and what its
+//! viewers type is written to it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::TerminalSize;
+use nix::errno::Errno;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+
+use super::order::{STOPPED, UNKNOWN};
+use super::screen::Screen;
+use super::viewers::{Viewer, Viewers};
+use super::{Opening, birth, news};
+use crate::sys::watch;
+
+/// What a terminal is told.
+#[derive(Debug)]
+pub enum Order {
+    /// Somebody is to be shown it.
+    Attach(Viewer),
+    /// Somebody who is shown it wants all of it once more.
+    DrawAgain { client: u64, size: Option<TerminalSize> },
+    /// Somebody is not shown it any more.
+    Leave { client: u64 },
+    /// The size of somebody's own terminal.
+    Resize { client: u64, size: TerminalSize },
+    /// Something was typed.
+    Write(Write),
+    /// Everything that is in it shall be passed on now. What the leader has said is told: why it does not
+    /// know how its job has ended.
+    Drain(oneshot::Sender<Option<Box<str>>>),
+}
+
+/// A write to a terminal.
+#[derive(Debug)]
+pub struct Write {
+    /// What.
+    pub data: Vec<u8>,
+    /// How much of it was taken.
+    pub written: usize,
+    /// Who waits for it.
+    pub done: oneshot::Sender<io::Result<u64>>,
+    /// Its place among those that may wait.
+    pub permit: OwnedSemaphorePermit,
+}
+
+/// A terminal that is followed.
+pub struct Session {
+    task: TaskId,
+    master: AsyncFd<OwnedFd>,
+    /// Kept open, so that the master reports no hang-up.
+    _slave: Option<OwnedFd>,
+    leader_news: Option<AsyncFd<OwnedFd>>,
+    /// Why the leader does not know how its job has ended, if it said so.
+    unknown_end: Option<Vec<u8>>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    writes: VecDeque<Write>,
+    output: Output,
+    screen: Screen,
+    viewers: Viewers,
+    /// Where in the output the viewers are.
+    told: u64,
+    /// The beginning of a character that was not told yet.
+    held: Vec<u8>,
+    buffer: Rc<RefCell<Box<[u8]>>>,
+    /// Nothing can be read any more.
+    is_at_end: bool,
+}
+
+impl Session {
+    /// Follows a terminal. Must be called in the thread's runtime.
+    ///
+    /// # Errors
+    /// The system watches no more descriptors.
+    pub fn new(
+        opening: Opening,
+        orders: mpsc::UnboundedReceiver<Order>,
+        buffer: Rc<RefCell<Box<[u8]>>>,
+    ) -> io::Result<Self> {
+        let Opening { task, master, slave, size, output, leader_news, owner } = opening;
+        rustix::io::ioctl_fionbio(&master, true)?;
+        let mut viewers = Viewers::default();
+        if let Some(owner) = owner {
+            viewers.add(owner, true);
+        }
+        Ok(Self {
+            task,
+            master: watch::both(master)?,
+            _slave: slave,
+            leader_news: leader_news.map(watch::readable).transpose()?,
+            unknown_end: None,
+            orders,
+            writes: VecDeque::new(),
+            output: Output { task, file: output.into(), lost: 0 },
+            screen: Screen::new(size),
+            viewers,
+            told: 0,
+            held: Vec::new(),
+            buffer,
+            is_at_end: false,
+        })
+    }
+
+    /// Follows it until nobody holds it any more.
+    pub async fn run(mut self) {
+        loop {
+            self.catch_up().await;
+            self.tell_stop().await;
+            let may_read = !self.is_at_end && !self.viewers.hold_back();
+            tokio::select! {
+                biased;
+                order = self.orders.recv() => match order {
+                    Some(order) => self.obey(order).await,
+                    None => return,
+                },
+                () = readable(self.leader_news.as_ref()) => self.hear_leader(),
+                ready = self.master.writable(), if !self.writes.is_empty() => match ready {
+                    Ok(mut ready) => {
+                        if write(self.master.get_ref(), &mut self.writes) {
+                            ready.clear_ready();
+                        }
+                    }
+                    Err(error) => return self.give_up(&error),
+                },
+                ready = self.master.readable(), if may_read => {
+                    match ready {
+                        Ok(mut ready) => {
+                            let buffer = Rc::clone(&self.buffer);
+                            let (count, then) = read(self.master.get_ref(), &mut buffer.borrow_mut());
+                            match then {
+                                Then::More => {}
+                                Then::Wait => ready.clear_ready(),
+                                Then::End => self.is_at_end = true,
+                            }
+                            drop(ready);
+                            self.show(&buffer.borrow()[..count]);
+                            self.make_room().await;
+                        }
+                        Err(error) => return self.give_up(&error),
+                    }
+                    tokio::task::yield_now().await;
+                }
+                () = self.viewers.have_room() => {}
+            }
+        }
+    }
+
+    fn give_up(&self, error: &io::Error) {
+        tracing::error!(task = %self.task, %error, "a terminal can't be followed; it is closed");
+    }
+
+    async fn obey(&mut self, order: Order) {
+        match order {
+            Order::Attach(viewer) => self.viewers.add(viewer, false),
+            Order::DrawAgain { client, size } => {
+                if let Some(size) = size {
+                    self.viewers.resize(client, size);
+                }
+                self.viewers.draw_again(client);
+            }
+            Order::Leave { client } => self.viewers.remove(client),
+            Order::Resize { client, size } => self.viewers.resize(client, size),
+            Order::Write(write) => return self.writes.push_back(write),
+            Order::Drain(done) => {
+                self.drain().await;
+                self.hear_leader();
+                let why = self.unknown_end.as_deref();
+                let _ = done.send(why.map(|why| String::from_utf8_lossy(why).into()));
+                return;
+            }
+        }
+        self.take_size().await;
+    }
+
+    /// Takes the size that all viewers see all of.
+    async fn take_size(&mut self) {
+        let Some(size) = self.viewers.size().filter(|size| *size != self.screen.size()) else { return };
+        self.parse().await;
+        self.screen.resize(size);
+        if let Err(error) = birth::set_size(self.master.get_ref(), size) {
+            tracing::warn!(task = %self.task, %error, "cannot set the size of a terminal");
+        }
+    }
+
+    /// Has the kept screen brought up to date. The other terminals get their turn meanwhile.
+    async fn parse(&mut self) {
+        while self.screen.parse_slice() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The same, if it takes no more before that. Belongs behind [`Self::show`], when the buffer is free.
+    async fn make_room(&mut self) {
+        if self.screen.is_full() {
+            self.parse().await;
+        }
+    }
+
+    /// Keeps and shows what the job has written.
+    fn show(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.output.keep(bytes);
+        self.screen.take(bytes);
+        if self.held.is_empty() {
+            let whole = news::whole_characters(bytes);
+            self.held.extend_from_slice(&bytes[whole..]);
+            self.tell(&bytes[..whole]);
+        } else {
+            let mut all = std::mem::take(&mut self.held);
+            all.extend_from_slice(bytes);
+            self.held = all.split_off(news::whole_characters(&all));
+            self.tell(&all);
+        }
+    }
+
+    fn tell(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let (task, offset, modes) = (self.task, self.told, self.screen.modes());
+        self.told += bytes.len() as u64;
+        self.viewers.tell(modes, |have_changed| {
+            news::output(task, offset, bytes.to_vec(), false, have_changed.then(|| modes.restore()))
+        });
+    }
+
+    /// Draws the screen for those who lack it.
+    async fn catch_up(&mut self) {
+        if !self.viewers.is_any_due() {
+            return;
+        }
+        self.parse().await;
+        let Self { task, screen, viewers, told, .. } = self;
+        let modes = screen.modes().clone();
+        let rows = screen.size().rows;
+        viewers.catch_up(&modes, |theirs, their_rows| {
+            let mut bytes = theirs.restore().into_bytes();
+            bytes.extend(screen.redraw(their_rows.unwrap_or(rows)));
+            // A title may end in half a character, which will be told as a whole.
+            bytes.truncate(news::whole_characters(&bytes));
+            news::output(*task, *told, bytes, true, Some(modes.restore()))
+        });
+    }
+
+    /// Tells those who have room that the job has stopped.
+    async fn tell_stop(&mut self) {
+        if self.viewers.is_stop_due() {
+            // First what it wrote before it stopped.
+            self.drain().await;
+            self.viewers.tell_stop(&news::stopped(self.task));
+        }
+    }
+
+    /// Passes on what is in the terminal now, also to those who read slowly: it is little.
+    async fn drain(&mut self) {
+        let buffer = Rc::clone(&self.buffer);
+        // One full buffer is more than the kernel holds; what comes behind it was written later.
+        let (count, then) = read(self.master.get_ref(), &mut buffer.borrow_mut());
+        self.is_at_end |= then == Then::End;
+        self.show(&buffer.borrow()[..count]);
+        let held = std::mem::take(&mut self.held);
+        self.tell(&held);
+        self.make_room().await;
+    }
+
+    /// Takes what the leader tells of its job.
+    fn hear_leader(&mut self) {
+        let mut words = [0; 64];
+        while let Some(leader) = &self.leader_news {
+            match nix::unistd::read(leader.get_ref(), &mut words) {
+                Err(Errno::EAGAIN) => return,
+                Err(Errno::EINTR) => {}
+                // It has ended, and its job with it.
+                Ok(0) | Err(_) => self.leader_news = None,
+                Ok(count) => self.heed(&words[..count]),
+            }
+        }
+    }
+
+    fn heed(&mut self, words: &[u8]) {
+        let reason = match &mut self.unknown_end {
+            Some(reason) => return reason.extend_from_slice(words),
+            None => words.iter().position(|word| *word == UNKNOWN),
+        };
+        let (words, reason) = words.split_at(reason.unwrap_or(words.len()));
+        if let Some(word) = words.last() {
+            self.viewers.note_stop(*word == STOPPED);
+        }
+        self.unknown_end = reason.get(1..).map(<[u8]>::to_vec);
+    }
+}
+
+/// Waits until there is something to read.
+async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
+    let Some(fd) = fd else { return std::future::pending().await };
+    // An error shows when it is read.
+    if let Ok(mut ready) = fd.readable().await {
+        ready.clear_ready();
+    }
+}
+
+/// How reading goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// There may be more.
+    More,
+    /// There is nothing more now.
+    Wait,
+    /// There will be nothing more.
+    End,
+}
+
+/// Reads what is there, as much as fits.
+fn read(master: &OwnedFd, buffer: &mut [u8]) -> (usize, Then) {
+    let mut count = 0;
+    while count < buffer.len() {
+        match nix::unistd::read(master, &mut buffer[count..]) {
+            Ok(0) => return (count, Then::End),
+            Ok(more) => count += more,
+            Err(Errno::EAGAIN) => return (count, Then::Wait),
+            Err(Errno::EINTR) => {}
+            // Nobody has it open any more.
+            Err(_) => return (count, Then::End),
+        }
+    }
+    (count, Then::More)
+}
+
+/// Writes what waits. Whether the terminal takes nothing more now.
+fn write(master: &OwnedFd, writes: &mut VecDeque<Write>) -> bool {
+    while let Some(first) = writes.front_mut() {
+        let result = match nix::unistd::write(master, &first.data[first.written..]) {
+            Ok(0) if !first.data.is_empty() => return true,
+            Err(Errno::EAGAIN) => return true,
+            Err(Errno::EINTR) => continue,
+            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+            Ok(count) => {
+                first.written += count;
+                if first.written < first.data.len() {
+                    continue;
+                }
+                Ok(first.data.len() as u64)
+            }
+        };
+        if let Some(Write { done, permit, .. }) = writes.pop_front() {
+            drop(permit);
+            let _ = done.send(result);
+        }
+    }
+    false
+}
+
+/// The task's output file.
+struct Output {
+    task: TaskId,
+    file: File,
+    /// Bytes that could not be kept since the last time that some could.
+    lost: u64,
+}
+
+impl Output {
+    /// Appends. What can't be kept (the disk may be full) is lost and told in the log: the terminal goes on.
+    fn keep(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.file.write(bytes) {
+                Ok(count @ 1..) => {
+                    if self.lost > 0 {
+                        tracing::warn!(task = %self.task, lost = self.lost, "what a terminal shows is kept again");
+                        self.lost = 0;
+                    }
+                    bytes = &bytes[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => {
+                    if self.lost == 0 {
+                        let error = result.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+                        tracing::warn!(task = %self.task, %error, "what a terminal shows can't be kept");
+                    }
+                    self.lost += bytes.len() as u64;
+                    return;
+                }
+            }
+        }
+    }
+}

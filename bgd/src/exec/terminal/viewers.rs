@@ -1,0 +1,242 @@
+//! Who is shown a terminal. The owner of a foreground job gets every byte, and the terminal is not read
+//! while too much waits for it; a viewer that came later is left behind when it reads too slowly, and is
+//! drawn the whole screen when it has caught up. It may not look at what is shown.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bgd_shared::request::TerminalSize;
+use futures_util::future::select_all;
+
+use super::modes::Modes;
+use crate::client::Client;
+
+/// A door that the dispatcher closes: nothing is told to a viewer behind it any more, from that moment on.
+#[derive(Clone, Debug)]
+pub struct Door(Arc<Mutex<bool>>);
+
+impl Door {
+    /// An open one.
+    pub fn open() -> Self {
+        Self(Arc::new(Mutex::new(true)))
+    }
+
+    /// Closes it.
+    pub fn close(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    fn tell(&self, client: &Client, line: &[u8]) {
+        let is_open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_open {
+            client.tell(line);
+        }
+    }
+}
+
+/// Somebody who is shown a terminal.
+#[derive(Debug)]
+pub struct Viewer {
+    /// Who.
+    pub client: Arc<Client>,
+    /// What closes when it leaves.
+    pub door: Door,
+    /// The size of its terminal, if it told one.
+    pub size: Option<TerminalSize>,
+    /// Whether it gets every byte, however slowly it reads.
+    pub is_owner: bool,
+}
+
+#[derive(Debug)]
+struct Shown {
+    viewer: Viewer,
+    /// The modes that its terminal is in, by what it was sent.
+    modes: Modes,
+    /// It was left behind, or has not been drawn anything yet.
+    is_behind: bool,
+    /// It was drawn the alternate screen only, so the main one is to be drawn as soon as it is shown.
+    lacks_main: bool,
+    /// It is to hear that the job has stopped.
+    lacks_stop: bool,
+}
+
+impl Shown {
+    /// Whether it can be drawn the screen that it lacks.
+    fn is_due(&self) -> bool {
+        self.is_behind && self.viewer.client.has_caught_up()
+    }
+
+    /// Whether it can be told now that the job has stopped: it is not behind, and has room.
+    fn may_hear_stop(&self) -> bool {
+        self.lacks_stop && !self.is_behind && !self.viewer.client.is_slow()
+    }
+}
+
+/// Everybody who is shown a terminal.
+#[derive(Debug, Default)]
+pub struct Viewers(Vec<Shown>);
+
+impl Viewers {
+    /// Adds one, in place of what it was before. It gets nothing before it was drawn the screen, unless it
+    /// is there `from_the_first` byte.
+    pub fn add(&mut self, viewer: Viewer, from_the_first: bool) {
+        let before = self.0.iter().position(|shown| shown.viewer.client.id == viewer.client.id);
+        let modes = before.map(|place| self.0.remove(place).modes).unwrap_or_default();
+        let is_behind = !from_the_first;
+        self.0.push(Shown { viewer, modes, is_behind, lacks_main: false, lacks_stop: false });
+    }
+
+    /// Draws the screen for one that is there already, once more.
+    pub fn draw_again(&mut self, client: u64) {
+        if let Some(shown) = self.get(client) {
+            shown.is_behind = true;
+        }
+    }
+
+    /// Removes one.
+    pub fn remove(&mut self, client: u64) {
+        self.0.retain(|shown| shown.viewer.client.id != client);
+    }
+
+    /// Notes the size of one's terminal.
+    pub fn resize(&mut self, client: u64, size: TerminalSize) {
+        if let Some(shown) = self.get(client) {
+            shown.viewer.size = Some(size);
+        }
+    }
+
+    fn get(&mut self, client: u64) -> Option<&mut Shown> {
+        self.0.iter_mut().find(|shown| shown.viewer.client.id == client)
+    }
+
+    /// Whether nobody is there.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The size that everybody sees all of: the fewest rows and the fewest columns that anybody told.
+    pub fn size(&self) -> Option<TerminalSize> {
+        let sizes = self.0.iter().filter_map(|shown| shown.viewer.size);
+        sizes.reduce(|one, other| TerminalSize {
+            rows: one.rows.min(other.rows),
+            cols: one.cols.min(other.cols),
+        })
+    }
+
+    /// Whether an owner reads too slowly for more.
+    pub fn hold_back(&self) -> bool {
+        self.0.iter().any(|shown| shown.viewer.is_owner && shown.viewer.client.is_slow())
+    }
+
+    /// Tells everybody who is not behind, by a line that `line` makes: for those whose terminals are in
+    /// other modes than these, and for the rest. One that reads too slowly is left behind, unless it is
+    /// the owner.
+    pub fn tell(&mut self, modes: &Modes, line: impl Fn(bool) -> Vec<u8>) {
+        let mut lines = [None, None];
+        for shown in self.0.iter_mut().filter(|shown| !shown.is_behind) {
+            if !shown.viewer.is_owner && shown.viewer.client.is_slow() {
+                shown.is_behind = true;
+                continue;
+            }
+            let has_changed = shown.modes != *modes;
+            let line = lines[usize::from(has_changed)].get_or_insert_with(|| line(has_changed));
+            shown.viewer.door.tell(&shown.viewer.client, line);
+            if has_changed {
+                shown.modes.clone_from(modes);
+            }
+            if shown.lacks_main && !modes.is_alternate() {
+                (shown.lacks_main, shown.is_behind) = (false, true);
+            }
+        }
+    }
+
+    /// The job has stopped, which everybody is to hear once; or it goes on, and nobody needs to hear of a
+    /// stop any more.
+    pub fn note_stop(&mut self, has_stopped: bool) {
+        self.0.iter_mut().for_each(|shown| shown.lacks_stop = has_stopped);
+    }
+
+    /// Whether somebody can be told now that the job has stopped. Nobody is while an owner holds the
+    /// terminal back, as what the job wrote before is not told yet.
+    pub fn is_stop_due(&self) -> bool {
+        !self.hold_back() && self.0.iter().any(Shown::may_hear_stop)
+    }
+
+    /// Tells that the job has stopped, to everybody who has not heard it and has room. The others hear it
+    /// when they have.
+    pub fn tell_stop(&mut self, line: &[u8]) {
+        for shown in self.0.iter_mut().filter(|shown| shown.may_hear_stop()) {
+            shown.viewer.door.tell(&shown.viewer.client, line);
+            shown.lacks_stop = false;
+        }
+    }
+
+    /// Whether somebody waits to be drawn the screen, and can be.
+    pub fn is_any_due(&self) -> bool {
+        self.0.iter().any(Shown::is_due)
+    }
+
+    /// Brings everybody up to date who is behind and has read what was sent before: `line` draws the
+    /// screen for a terminal that is in these modes and has so many rows, if it is known.
+    pub fn catch_up(&mut self, modes: &Modes, mut line: impl FnMut(&Modes, Option<u16>) -> Vec<u8>) {
+        for shown in self.0.iter_mut().filter(|shown| shown.is_due()) {
+            let line = line(&shown.modes, shown.viewer.size.map(|size| size.rows));
+            shown.viewer.door.tell(&shown.viewer.client, &line);
+            shown.modes.clone_from(modes);
+            (shown.is_behind, shown.lacks_main) = (false, modes.is_alternate());
+        }
+    }
+
+    /// Waits until an owner that held the terminal back can be told more, or somebody who was left behind
+    /// has read everything, or somebody can be told that the job has stopped.
+    pub async fn have_room(&self) {
+        let lacks_something = |shown: &&Shown| shown.is_behind || shown.viewer.is_owner || shown.lacks_stop;
+        let waits = self.0.iter().filter(lacks_something);
+        let waits = waits.filter(|shown| shown.is_behind || shown.viewer.client.is_slow());
+        let mut waits = waits.map(|shown| Box::pin(shown.viewer.client.reads_on(shown.is_behind))).peekable();
+        if waits.peek().is_none() {
+            return std::future::pending().await;
+        }
+        select_all(waits).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::ClientLimits;
+
+    fn viewer(id: u64) -> (Viewer, Arc<Client>) {
+        let client = Arc::new(Client::new(id, ClientLimits { requests: 1, write_queue_bytes: 1000 }));
+        let viewer = Viewer { client: Arc::clone(&client), door: Door::open(), size: None, is_owner: true };
+        (viewer, client)
+    }
+
+    /// Reads everything that waits.
+    async fn read(client: &Client) -> Vec<u8> {
+        let bytes = client.next_bytes(|| true).await.unwrap_or_default();
+        let _ = client.wrote();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_hears_once_that_the_job_has_stopped() {
+        let mut viewers = Viewers::default();
+        let ((owner, slow), (other, quick)) = (viewer(1), viewer(2));
+        viewers.add(owner, true);
+        viewers.add(other, true);
+        slow.tell(&[b'x'; 600]);
+        for _ in 0..100 {
+            viewers.note_stop(true);
+            assert!(!viewers.is_stop_due(), "the owner holds the terminal back");
+            viewers.note_stop(false);
+        }
+        viewers.note_stop(true);
+        assert_eq!(read(&slow).await.len(), 600);
+        assert!(viewers.is_stop_due());
+        viewers.tell_stop(b"stopped");
+        viewers.tell_stop(b"stopped");
+        assert!(!viewers.is_stop_due());
+        assert_eq!(read(&slow).await, b"stopped");
+        assert_eq!(read(&quick).await, b"stopped");
+    }
+}

@@ -5,6 +5,10 @@
 
 mod agent;
 mod args;
+mod console;
+mod handoff;
+mod job;
+mod run;
 mod submit;
 
 use std::ffi::OsString;
@@ -14,6 +18,10 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 pub use self::agent::*;
 pub use self::args::*;
+pub use self::console::ConsoleArgs;
+pub use self::handoff::HandoffArgs;
+pub use self::job::JobArgs;
+pub use self::run::{AttachArgs, RunArgs};
 pub use self::submit::SubmitArgs;
 
 /// Declares the verbs once: name, arguments, and the line that `bgctl --help` shows.
@@ -51,6 +59,8 @@ macro_rules! verbs {
 verbs! {
     /// Hands over a command or a prompt. It has the most arguments by far, so they are kept elsewhere.
     Submit(Box<SubmitArgs>) = "submit", "Run a command or an agent in the background and print the task's id";
+    /// Runs a job in the foreground.
+    Run(Box<RunArgs>) = "run", "Run a command or an agent in the foreground; Ctrl-B moves it to the background";
     /// Gives a follow-up prompt.
     Resume(ResumeArgs) = "resume", "Give the agent of a completed task a follow-up prompt";
     /// Shows tasks.
@@ -59,12 +69,18 @@ verbs! {
     Status(StatusArgs) = "status", "Show everything about one task";
     /// Prints a task's output.
     Output(OutputArgs) = "output", "Print the output of a task";
+    /// Goes back to a task's terminal.
+    Attach(AttachArgs) = "attach", "Go back into the terminal of a task";
     /// Waits for tasks.
     Block(BlockArgs) = "block", "Wait until tasks have ended";
     /// Ends tasks.
     Cancel(CancelArgs) = "cancel", "End tasks with all their processes";
     /// Removes finished tasks.
     Clear(ClearArgs) = "clear", "Remove finished tasks and their output";
+    /// An interactive host.
+    Console(ConsoleArgs) = "console", "A prompt whose lines run in the foreground, with Ctrl-B to move them to the background";
+    /// Takes over a process.
+    Handoff(HandoffArgs) = "handoff", "Hand a running child of the caller over to the background";
     /// Sends a signal.
     Signal(SignalArgs) = "signal", "Send a signal to a running task";
     /// Writes to a task's standard input.
@@ -81,6 +97,8 @@ verbs! {
     Daemon(DaemonArgs) = "daemon", "Start, stop or look at the daemon";
     /// Shell completions.
     Completions(CompletionsArgs) = "completions", "Print a completion script for a shell";
+    /// Shell integration.
+    ShellInit(ShellInitArgs) = "shell-init", "Print a script that makes a key of a shell run lines through bgctl";
 }
 
 /// Options that every verb takes.
@@ -100,6 +118,7 @@ pub struct Globals {
 
 const ROOT_EXAMPLES: &str = "\
 EXAMPLES:
+  bgctl run -- make -j8               run it here; Ctrl-B moves it to the background
   bgctl submit -- make -j8            run it in the background, print its id
   bgctl list                          what is there
   bgctl output -f 3f2a                follow its output; an id may be cut to 4 characters
@@ -141,6 +160,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb)
     let verb = Verb::read(name, matches)?;
     let checked = match &verb {
         Verb::Submit(args) => args.check(),
+        Verb::Run(args) => args.check(),
         Verb::Resume(args) => args.check(),
         _ => Ok(()),
     };

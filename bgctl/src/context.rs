@@ -4,7 +4,7 @@
 use std::io::{self, BufWriter, StdoutLock, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use bgd_shared::client::{Client, ClientError};
+use bgd_shared::client::{Client, ClientError, PolledClient};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::Method;
 use bgd_shared::socket::SocketPath;
@@ -74,13 +74,22 @@ impl Context {
         params: &M::Params,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<M::Result, Failure> {
+        self.exchange(|client| client.call_with_fds::<M>(params, descriptors))
+    }
+
+    /// Says several things at once; the first exchange connects, and starts a daemon if there is none. It
+    /// may be made twice.
+    ///
+    /// # Errors
+    /// No daemon, a broken connection, or the daemon's refusal.
+    pub fn exchange<T>(&mut self, say: impl Fn(&mut Client) -> Result<T, ClientError>) -> Result<T, Failure> {
         if let Some(client) = &mut self.client {
-            return Ok(client.call_with_fds::<M>(params, descriptors)?);
+            return Ok(say(client)?);
         }
         let socket = self.socket()?;
         let start = !self.globals.no_start;
         let mut client = connect::connect(&socket, start)?;
-        let mut outcome = client.call_with_fds::<M>(params, descriptors);
+        let mut outcome = say(&mut client);
         if let Err(error) = &outcome
             && start
             && is_gone(error, &mut client, &socket)
@@ -88,10 +97,20 @@ impl Context {
             // The daemon was on its way out when we came. All that it knew went with it, so that asking
             // its successor can do nothing twice.
             client = connect::connect(&socket, true)?;
-            outcome = client.call_with_fds::<M>(params, descriptors);
+            outcome = say(&mut client);
         }
         self.client = Some(client);
         Ok(outcome?)
+    }
+
+    /// Gives the connection that the calls so far were made on to a loop of its own.
+    ///
+    /// # Errors
+    /// There was none, and none can be made.
+    pub fn polled(&mut self) -> Result<PolledClient, Failure> {
+        self.client()?;
+        let client = self.client.take();
+        Ok(client.ok_or_else(no_connection)?.into())
     }
 
     /// A connection to the daemon if one runs; never starts one.
@@ -122,9 +141,7 @@ impl Context {
         if self.client.is_none() {
             self.client = Some(connect::connect(&self.socket()?, !self.globals.no_start)?);
         }
-        self.client
-            .as_mut()
-            .ok_or_else(|| Failure::new(crate::exit::Code::NO_DAEMON, "no_daemon", "there is no connection"))
+        self.client.as_mut().ok_or_else(no_connection)
     }
 
     /// Prints text as it is.
@@ -168,6 +185,10 @@ impl Context {
         self.flush()?;
         Ok(self.out.get_ref().as_fd().try_clone_to_owned()?.into())
     }
+}
+
+fn no_connection() -> Failure {
+    Failure::new(crate::exit::Code::NO_DAEMON, "no_daemon", "there is no connection")
 }
 
 /// Whether the daemon has gone since we connected. One that says that it is about to end is waited for.

@@ -30,6 +30,14 @@ impl Code {
     pub const NOT_ALLOWED: Self = Self(77);
     /// The configuration is wrong.
     pub const CONFIG: Self = Self(78);
+    /// `run`: the program was found, but can't be run.
+    pub const NOT_EXECUTABLE: Self = Self(126);
+    /// `run`: there is no such program.
+    pub const NOT_FOUND: Self = Self(127);
+    /// `run`: the terminal was closed.
+    pub const HUNG_UP: Self = Self(128 + 1);
+    /// Ctrl-C.
+    pub const INTERRUPTED: Self = Self(128 + 2);
     /// Nobody reads our standard output any more: what a shell reports for SIGPIPE.
     pub const BROKEN_PIPE: Self = Self(128 + 13);
 }

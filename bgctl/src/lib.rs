@@ -11,17 +11,22 @@
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
 pub mod cli;
 mod commands;
+mod complete;
 mod connect;
+mod console;
 mod context;
 mod copy;
 mod duration;
+mod ending;
 pub mod exit;
 mod failure;
 mod follow;
+mod job;
 mod prompt;
 mod remote;
 pub mod render;
 mod tail;
+mod terminal;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
@@ -34,6 +39,11 @@ pub use crate::failure::Failure;
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    match complete::answer(&args) {
+        Ok(false) => {}
+        Ok(true) => return Code::OK.into(),
+        Err(error) => return usage(&error, false).into(),
+    }
     let json = asks_for_json(&args);
     let code = match cli::parse(args) {
         Ok((globals, verb)) => {

@@ -6,7 +6,7 @@ use bgd_shared::id::TaskRef;
 use clap::Args;
 use clap::error::ErrorKind;
 
-use super::submit::too_many;
+use super::job::too_many;
 
 /// Arguments of `resume`.
 #[derive(Args, Debug)]
@@ -26,7 +26,7 @@ PROMPT is one argument, so quote it; `-` reads it from standard input.")]
 #[command(override_usage = "bgctl resume [OPTIONS] <ID> [--] <PROMPT>")]
 pub struct ResumeArgs {
     /// The completed agent task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = crate::complete::tasks())]
     pub id: TaskRef,
     /// What the agent is told next; `-` reads it from standard input
     #[arg(value_name = "PROMPT")]
@@ -69,7 +69,7 @@ or ask), command or address. `-` stands for what is known only with --check.
 prompt is sent, but it may take some seconds each.")]
 pub struct AgentsArgs {
     /// Only these agents
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = crate::complete::agents())]
     pub names: Vec<String>,
     /// Start each one that is there, to see whether that works
     #[arg(long)]
@@ -92,7 +92,7 @@ If the task asks nothing, or another question than --request names, the exit cod
 is 65.")]
 pub struct AnswerArgs {
     /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = crate::complete::tasks())]
     pub id: TaskRef,
     /// The answer: an option's id or name, or allow or deny [default: only show the question]
     #[arg(value_name = "OPTION")]

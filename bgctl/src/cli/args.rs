@@ -7,6 +7,7 @@ use bgd_shared::task::Status;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
+use crate::complete::{active_tasks, finished_tasks, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
 
 fn status_parser() -> impl TypedValueParser<Value = Status> {
@@ -54,7 +55,7 @@ EXAMPLES:
   bgctl --json status 3f2a | jq .task.exit")]
 pub struct StatusArgs {
     /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = tasks())]
     pub id: TaskRef,
 }
 
@@ -75,7 +76,7 @@ The bytes come out exactly as the task wrote them. With --json one object of the
 wire is printed; its `next` is the --since to go on with.")]
 pub struct OutputArgs {
     /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = tasks())]
     pub id: TaskRef,
     /// Go on until the task has ended
     #[arg(short, long)]
@@ -117,7 +118,7 @@ a script that must tell these from codes of the task reads --json. The task of a
 agent has no code of its own: 0 if it completed, 1 if it failed or was cancelled.")]
 pub struct BlockArgs {
     /// The tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", add = tasks(), required = true)]
     pub ids: Vec<TaskRef>,
     /// How long to wait at most: 90s, 10m, or none
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_timeout)]
@@ -143,7 +144,7 @@ when it has ended. A task that is still pending is never started. Of one that
 has ended already, the processes that live on are ended.")]
 pub struct CancelArgs {
     /// The tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "ID", add = active_tasks(), required_unless_present = "all", conflicts_with = "all")]
     pub ids: Vec<TaskRef>,
     /// Every task that has not ended
     #[arg(long)]
@@ -172,7 +173,7 @@ Without IDs every task that has ended is removed, but for those of which
 processes live on (`lingering`): named, or with --all, these are ended first.")]
 pub struct ClearArgs {
     /// Finished tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", conflicts_with = "session")]
+    #[arg(value_name = "ID", add = finished_tasks(), conflicts_with = "session")]
     pub ids: Vec<TaskRef>,
     /// Active tasks too: they are cancelled first
     #[arg(long)]
@@ -190,7 +191,7 @@ EXAMPLES:
   bgctl signal 3f2a STOP --tree")]
 pub struct SignalArgs {
     /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = active_tasks())]
     pub id: TaskRef,
     /// The signal: a name, with or without SIG, or a number
     #[arg(value_name = "SIG")]
@@ -212,7 +213,7 @@ EXAMPLES:
 The task must have been submitted with --stdin-pipe. TEXT is written as it is.")]
 pub struct WriteArgs {
     /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = active_tasks())]
     pub id: TaskRef,
     /// What to write [default: standard input, to its end]
     #[arg(value_name = "TEXT")]
@@ -246,7 +247,7 @@ pub struct EventsArgs {
     #[arg(long, value_name = "KEY")]
     pub session: Option<String>,
     /// Only events of this task; may be repeated
-    #[arg(long = "task", value_name = "ID")]
+    #[arg(long = "task", value_name = "ID", add = tasks())]
     pub tasks: Vec<TaskRef>,
 }
 
@@ -305,6 +306,9 @@ pub enum DaemonVerb {
 /// Arguments of `completions`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Verbs, options, ids of tasks with their descriptions, and names of agents are
+completed; the script asks bgctl for them, so it stays true after an upgrade.
+
 EXAMPLES:
   mkdir -p ~/.local/share/bash-completion/completions ~/.config/fish/completions
   bgctl completions bash > ~/.local/share/bash-completion/completions/bgctl
@@ -325,4 +329,29 @@ pub enum ShellName {
     Zsh,
     /// fish.
     Fish,
+}
+
+/// Arguments of `shell-init`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  eval \"$(bgctl shell-init bash)\"                 in ~/.bashrc
+  eval \"$(bgctl shell-init zsh)\"                  in ~/.zshrc, behind compinit
+  bgctl shell-init fish | source                  in ~/.config/fish/config.fish
+  eval \"$(bgctl shell-init bash --bind '\\e\\r')\"   another key: Alt-Enter
+
+It makes Ctrl-X Ctrl-R run the line that is typed through `bgctl run`, so that
+Ctrl-B can send it to the background later; and it brings the completions along.
+The line is read by a new shell of the same kind, which knows no aliases and no
+functions of this one.")]
+pub struct ShellInitArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: ShellName,
+    /// The key, as the shell's own `bind` or `bindkey` writes it [default: Ctrl-X Ctrl-R]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub bind: Option<String>,
+    /// Bind no key: only the completions
+    #[arg(long, conflicts_with = "bind")]
+    pub no_bind: bool,
 }

@@ -2,16 +2,21 @@
 
 mod agents;
 mod answer;
+mod attach;
 mod block;
 mod cancel;
 mod clear;
 mod completions;
+mod console;
 mod daemon;
 mod events;
+mod handoff;
 mod list;
 mod output;
 mod resume;
+mod run;
 mod session;
+mod shell_init;
 mod signal;
 mod status;
 mod submit;
@@ -29,13 +34,17 @@ use crate::failure::Failure;
 pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
     match verb {
         Verb::Submit(args) => submit::run(*args, context),
+        Verb::Run(args) => run::run(*args, context),
         Verb::Resume(args) => resume::run(args, context),
         Verb::List(args) => list::run(args, context),
         Verb::Status(args) => status::run(args, context),
         Verb::Output(args) => output::run(&args, context),
+        Verb::Attach(args) => attach::run(args, context),
         Verb::Block(args) => block::run(args, context),
         Verb::Cancel(args) => cancel::run(args, context),
         Verb::Clear(args) => clear::run(args, context),
+        Verb::Console(args) => console::run(args, context),
+        Verb::Handoff(args) => handoff::run(args, context),
         Verb::Signal(args) => signal::run(args, context),
         Verb::Write(args) => write::run(args, context),
         Verb::Agents(args) => agents::run(args, context),
@@ -44,5 +53,6 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Session(args) => session::run(args, context),
         Verb::Daemon(args) => daemon::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),
+        Verb::ShellInit(args) => shell_init::run(&args, context),
     }
 }

@@ -69,6 +69,7 @@ pub mod samples {
             kind: Kind::Process,
             origin: Origin::Submit,
             foreground: false,
+            pty: false,
             status: Status::Pending,
             description: "make -j8".into(),
             argv: Some(vec!["make".into(), "-j8".into()]),

@@ -1,0 +1,67 @@
+//! What a command or a prompt is given on its way, in the background (`submit`) or the foreground (`run`).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::error::ErrorKind;
+
+use crate::duration::parse_ms;
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write it as NAME=VALUE".to_owned()),
+    }
+}
+
+/// Arguments of every job.
+#[derive(Args, Debug, Default)]
+pub struct JobArgs {
+    /// What lists show for it [default: the command; with `run`, the first line of a prompt]
+    #[arg(short, long, value_name = "TEXT")]
+    pub description: Option<String>,
+    /// The parent session it belongs to [default: $BGD_SESSION]
+    #[arg(long, value_name = "KEY")]
+    pub session: Option<String>,
+    /// Where news of it is delivered
+    #[arg(long, value_name = "NAME")]
+    pub channel: Option<String>,
+    /// The folder to run in [default: this one]
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub cwd: Option<PathBuf>,
+    /// A label of your own; may be repeated
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// End it as failed when it has run for so long (90s, 10m, 1h30m)
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    pub time_limit: Option<u64>,
+    /// Set a variable of its environment; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
+    pub env: Vec<(String, String)>,
+}
+
+/// A prompt is exactly one argument. Joining several would lose what stood between them.
+pub(super) fn one_prompt(option: &str, named: bool, words: &[OsString]) -> Result<(), (ErrorKind, String)> {
+    match (named, words) {
+        (true, []) | (false, [_]) => Ok(()),
+        (true, [word, ..]) => {
+            let word = word.to_string_lossy();
+            let what =
+                format!("--prompt has the whole prompt, but `{word}` stands there too: quote the prompt");
+            Err((ErrorKind::ArgumentConflict, what))
+        }
+        (false, []) => {
+            let what = format!(
+                "{option} needs a PROMPT: give it as the last argument, or `-` to read it from standard input"
+            );
+            Err((ErrorKind::MissingRequiredArgument, what))
+        }
+        (false, words) => Err((ErrorKind::TooManyValues, too_many(words.len()))),
+    }
+}
+
+/// What is said where a prompt came in several arguments.
+pub(super) fn too_many(words: usize) -> String {
+    format!("PROMPT must be one argument, but here are {words}: quote it, and put options in front of it")
+}

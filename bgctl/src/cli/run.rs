@@ -1,0 +1,120 @@
+//! What the verbs of foreground jobs take: `run` and `attach`.
+
+use std::ffi::OsString;
+
+use bgd_shared::foreground::Key;
+use bgd_shared::id::TaskRef;
+use clap::Args;
+use clap::error::ErrorKind;
+
+use super::job::{JobArgs, one_prompt};
+
+/// Arguments of `run`.
+#[derive(Args, Debug, Default)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl run -- make -j8               as `make -j8`; Ctrl-B moves it to the background
+  bgctl run --shell 'make 2>&1 | tee log'
+  bgctl run --key ctrl-] -- vim       another key, as vim has a use for Ctrl-B itself
+  bgctl run --direct -- top           no key at all: it stays where it is
+  bgctl run -- sort < names > sorted  without a terminal: files and pipes as they are
+  bgctl run --agent opencode 'why does the build fail?'
+
+If standard output is a terminal, the job runs in a terminal of the same size, so
+that colours and full-screen programs work, and Ctrl-C, Ctrl-\\ and Ctrl-Z do what
+they do in a shell. Ctrl-B (--key, else `background_key` of the configuration)
+gives the prompt back while the job goes on: `bgctl output -f ID` shows what it
+writes, `bgctl attach ID` is back in its terminal. What was typed right behind the
+key, before the prompt is back, is kept for the shell if it can be: further presses
+never are, and what came together with the key is dropped.
+
+Else it gets bgctl's own standard input, output and error as they are, and the
+signals that bgctl gets. There is no key then. Of a terminal as standard input
+nothing is given while bgctl is in the background of its shell.
+
+If the terminal or bgctl is gone before the job was moved to the background, it gets
+SIGHUP, and after the grace SIGKILL, with all its processes.
+
+An agent's text is printed as it comes; its questions are shown, and `bgctl answer`
+answers them. Ctrl-C cancels it.
+
+With --json the task is printed as it ended, or as it was moved to the background,
+on standard error: standard output is the job's own.
+
+EXIT CODES:
+  the job's own, or 128 + the signal that ended it
+    0  also: it was moved to the background
+    1  the agent failed or was cancelled; or a command ended with 0 and failed
+       all the same, as its time limit was over
+   70  it could not be started for another reason than these, or nobody knows its code
+  126  the program was found, but can't be run
+  127  there is no such program
+  129  the terminal was closed
+  130  the agent was cancelled by Ctrl-C")]
+#[command(override_usage = "\
+bgctl run [OPTIONS] [--] <CMD> [ARG]...
+       bgctl run [OPTIONS] --shell <LINE>
+       bgctl run [OPTIONS] --agent <NAME> <PROMPT>")]
+pub struct RunArgs {
+    /// What every job is given.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// The key that moves it to the background: ctrl-b, ctrl-], …, or none [default: as configured]
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<Key>,
+    /// It can't be moved to the background; the key is its own
+    #[arg(long, conflicts_with = "key")]
+    pub direct: bool,
+    /// A line for /bin/sh, in place of a command
+    #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
+    pub shell: Option<OsString>,
+    /// The agent that is given PROMPT, in place of a command
+    #[arg(long, value_name = "NAME", add = crate::complete::agents(), conflicts_with = "shell")]
+    pub agent: Option<String>,
+    /// The program and its arguments; with --agent the PROMPT
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present_any = ["shell", "agent"],
+        add = crate::complete::commands())]
+    pub command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Whether a prompt is one argument.
+    ///
+    /// # Errors
+    /// The kind of wrong usage, and what to do about it.
+    pub fn check(&self) -> Result<(), (ErrorKind, String)> {
+        match self.agent {
+            Some(_) => one_prompt("--agent", false, &self.command),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Arguments of `attach`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl attach 3f2a
+  bgctl attach --key ctrl-] 3f2a
+
+Shows the terminal of a task that has one, as it is now, and gives it what is typed.
+Ctrl-B (--key, else `background_key` of the configuration) leaves again; the task
+goes on. Several may be attached at once: all see the same, in the size that fits
+into the smallest of their terminals.
+
+Of a task without a terminal, or if standard output is none, the output is followed,
+as by `bgctl output -f`.
+
+EXIT CODES:
+    0  left by the key
+   65  the task has ended already
+  128 + the signal, if one ended bgctl: the task goes on
+  as those of `bgctl run`, if the task has ended meanwhile")]
+pub struct AttachArgs {
+    /// The key that leaves: ctrl-b, ctrl-], …, or none [default: as configured]
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<Key>,
+    /// The task: its id, or the first 4 characters of it or more
+    #[arg(value_name = "ID", add = crate::complete::active_tasks())]
+    pub id: TaskRef,
+}

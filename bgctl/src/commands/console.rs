@@ -1,0 +1,30 @@
+//! `console`: an interactive host whose lines run in the foreground, and can be moved to the background.
+
+use std::io::{self, IsTerminal as _};
+
+use super::run::{ask_for_key, told_key};
+use crate::cli::ConsoleArgs;
+use crate::console::{Console, Setup};
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// Runs lines until the user leaves.
+pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        return Err(Failure::usage("the console needs a terminal, to read from and to write to")
+            .hint("in scripts use `bgctl run` and `bgctl submit`"));
+    }
+    if context.json() {
+        return Err(Failure::usage("--json makes no sense for the console, which is for people"));
+    }
+    let key = context.exchange(|client| {
+        let asked = ask_for_key(client, args.key)?;
+        told_key(client, asked)
+    })?;
+    let named = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
+    let session = named.unwrap_or_else(|| format!("console:{}", std::process::id()));
+    let socket = context.named_socket()?;
+    let news = context.existing()?;
+    Console::begin(Setup { link: context.polled()?, news, key, session, socket })?.run()
+}

@@ -1,0 +1,89 @@
+//! `handoff`: hands a running child of the caller over, with descriptors that the caller lets us inherit.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bgd_shared::request::{HandoffParams, HandoffStream, OriginKind, TaskHandoff};
+use nix::errno::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::cli::HandoffArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// The longest command that is made a description, in characters.
+const DESCRIPTION_CHARS: usize = 200;
+
+/// Hands it over, and prints what the user is told.
+pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
+    let pidfd = open(args.pid)?;
+    let named = [
+        (HandoffStream::Stdout, "--stdout", args.stdout),
+        (HandoffStream::Stderr, "--stderr", args.stderr),
+        (HandoffStream::Pty, "--pty", args.pty),
+        (HandoffStream::File, "--file", args.file),
+    ];
+    let mut streams = Vec::new();
+    let mut descriptors = vec![pidfd];
+    for (stream, option, number) in named {
+        if let Some(number) = number {
+            streams.push(stream);
+            descriptors.push(inherited(option, number)?);
+        }
+    }
+    let description = args.description.filter(|text| !text.is_empty());
+    let params = HandoffParams {
+        pid: args.pid,
+        description: description.unwrap_or_else(|| command_of(args.pid)),
+        argv: None,
+        started_at: None,
+        session: args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty()),
+        channel: args.channel,
+        tags: args.tags,
+        streams,
+        origin_kind: if args.direct { OriginKind::Direct } else { OriginKind::Tool },
+    };
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    let result = context.call_with_fds::<TaskHandoff>(&params, &borrowed)?;
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        context.print(&format!("{}\n", result.message))?;
+    }
+    Ok(Code::OK)
+}
+
+/// A handle to the process that has this number now.
+fn open(pid: i32) -> Result<OwnedFd, Failure> {
+    let Some(number) = Pid::from_raw(pid).filter(|_| pid > 0) else {
+        return Err(Failure::usage(format!("--pid {pid} is no process")));
+    };
+    pidfd_open(number, PidfdFlags::empty()).map_err(|error| match Errno::from_raw(error.raw_os_error()) {
+        Errno::ESRCH => Failure::new(
+            Code::WRONG_STATE,
+            "already_finished",
+            format!("there is no process {pid}: it has ended, and its output is still yours to read"),
+        ),
+        _ => Failure::io(format!("process {pid}"), &error.into()),
+    })
+}
+
+/// A copy of a descriptor that the caller left open for us.
+fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
+    let this = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+    let copy = this.and_then(|this| pidfd_getfd(this, number, PidfdGetfdFlags::empty()));
+    copy.map_err(|error| match Errno::from_raw(error.raw_os_error()) {
+        Errno::EBADF => Failure::usage(format!("{option} {number}: no such descriptor is open"))
+            .hint("the caller must leave it open for bgctl, as with `{out}<` in bash"),
+        _ => Failure::io(format!("{option} {number}"), &error.into()),
+    })
+}
+
+/// The command of a process, for people.
+fn command_of(pid: i32) -> String {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> =
+        words.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy).collect();
+    let command: String = words.join(" ").chars().take(DESCRIPTION_CHARS).collect();
+    if command.is_empty() { format!("process {pid}") } else { command }
+}

@@ -1,0 +1,216 @@
+//! `run`: a job in the foreground, as if the shell had started it; Ctrl-B moves it to the background.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::foreground::Key;
+use bgd_shared::request::{
+    DetachResult, Given, Hello, HelloParams, Stdin, SubmitParams, TaskResult, TaskSubmit,
+};
+use bgd_shared::task::{Exit, Task};
+use nix::sys::signal::Signal;
+use rustix::stdio::{dup2_stdin, dup2_stdout};
+use serde::Serialize;
+
+use crate::cli::{JobArgs, RunArgs};
+use crate::context::Context;
+use crate::ending;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::job::{self, Work};
+use crate::prompt;
+use crate::render::json;
+use crate::terminal::{Left, Over, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group};
+
+/// Runs the job to its end, or until it is moved to the background.
+pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
+    if let Some(agent) = args.agent.take() {
+        return with_agent(agent, args, context);
+    }
+    let work = match args.shell {
+        Some(line) => Work::Shell(line),
+        None => Work::Argv(args.command),
+    };
+    let params = SubmitParams {
+        foreground: true,
+        direct: args.direct,
+        ..job::params(args.job, work, context.named_socket()?)?
+    };
+    if io::stdout().is_terminal() {
+        on_terminal(params, args.key, context)
+    } else {
+        with_own_streams(params, context)
+    }
+}
+
+/// The job gets a terminal of its own for what is a terminal here, and the rest as it is.
+fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) -> Result<Code, Failure> {
+    let screen = Screen::open()?;
+    let size = screen.size();
+    let (input, errors) = (io::stdin(), io::stderr());
+    let (gives_input, gives_errors) = (!input.is_terminal(), !errors.is_terminal());
+    let params = SubmitParams {
+        pty: Some(size),
+        stdin: gives_input.then_some(Stdin::Fd),
+        stderr: gives_errors.then_some(Given::Fd),
+        ..params
+    };
+    let streams = [gives_input.then(|| input.as_fd()), gives_errors.then(|| errors.as_fd())];
+    let streams: Vec<BorrowedFd<'_>> = streams.into_iter().flatten().collect();
+    let (key, task) = submit(&params, &streams, key, context)?;
+    if gives_input {
+        let_go(&[Stream::Input])?;
+    }
+    let role = if params.direct { Role::Direct } else { Role::Foreground };
+    match Show::alone(context.polled()?, task.id, role, key, screen, size)? {
+        Left::Ended(task) => {
+            if gives_input {
+                end_with(&task);
+            }
+            tell_end(*task, context)
+        }
+        Left::Backgrounded(result) => tell_move(&result, context),
+        Left::HungUp => Ok(Code::HUNG_UP),
+        // Only attachments are left so, and jobs that are not alone.
+        Left::Detached | Left::Stopped(_) => Ok(Code::OK),
+        Left::Signalled(code) => Ok(Code(code)),
+    }
+}
+
+/// Ends the rest of the pipeline by the key that has ended the job: the terminal gave that to the job alone.
+fn end_with(task: &Task) {
+    for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+        if task.exit == Some(Exit::Signal(signal as i32)) {
+            signal_group(signal);
+        }
+    }
+}
+
+/// The job gets all three streams as they are.
+fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code, Failure> {
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    // Of a terminal the shell in its foreground is the only reader.
+    let gives_input = !input.is_terminal() || is_in_foreground(&input);
+    let params = SubmitParams {
+        stdin: gives_input.then_some(Stdin::Fd),
+        stdout: Some(Given::Fd),
+        stderr: Some(Given::Fd),
+        ..params
+    };
+    let mut streams = vec![output.as_fd(), errors.as_fd()];
+    if gives_input {
+        streams.insert(0, input.as_fd());
+    }
+    let task = context.call_with_fds::<TaskSubmit>(&params, &streams)?.task;
+    let task = pass_signals(context.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
+    tell_end(task, context)
+}
+
+/// An agent is given a prompt, and has no streams: its text is printed here.
+fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
+    // The command line was checked to have exactly one.
+    let given = args.command.into_iter().next().unwrap_or_default();
+    let prompt = prompt::read(given, context)?;
+    let description = args.job.description.or_else(|| Some(job::beginning(&prompt)));
+    let work = Work::Prompt { agent: Some(agent), prompt };
+    let params = SubmitParams {
+        foreground: true,
+        direct: args.direct,
+        ..job::params(JobArgs { description, ..args.job }, work, context.named_socket()?)?
+    };
+    let (key, task) = submit(&params, &[], args.key, context)?;
+    let news = context.existing()?;
+    match Talk::alone(context.polled()?, news, task.id, params.direct, key)? {
+        Over::Ended(task) => tell_end(*task, context),
+        Over::Cancelled(task, code) => {
+            if context.json() {
+                tell_json(&TaskResult { task: *task })?;
+            }
+            Ok(Code(code))
+        }
+        Over::Backgrounded(result) => tell_move(&result, context),
+        Over::Signalled(code) => Ok(Code(code)),
+    }
+}
+
+/// Submits, and asks for the key in force, in one go.
+fn submit(
+    params: &SubmitParams,
+    streams: &[BorrowedFd<'_>],
+    key: Option<Key>,
+    context: &mut Context,
+) -> Result<(Key, Task), Failure> {
+    context.exchange(|client| {
+        let asked = ask_for_key(client, key)?;
+        let call = client.send::<TaskSubmit>(params, streams)?;
+        let key = told_key(client, asked)?;
+        Ok((key, client.answer::<TaskSubmit>(call)?.task))
+    })
+}
+
+/// Asks for the configured key, unless one was named. Nothing waits for the answer yet.
+pub(super) fn ask_for_key(client: &mut Client, named: Option<Key>) -> Result<Result<Key, u64>, ClientError> {
+    match named {
+        Some(key) => Ok(Ok(key)),
+        None => client.send::<Hello>(&HelloParams::default(), &[]).map(Err),
+    }
+}
+
+/// The key in force.
+pub(super) fn told_key(client: &mut Client, asked: Result<Key, u64>) -> Result<Key, ClientError> {
+    match asked {
+        Ok(key) => Ok(key),
+        Err(call) => Ok(client.answer::<Hello>(call)?.background_key),
+    }
+}
+
+enum Stream {
+    Input,
+    Output,
+}
+
+/// Closes what the job has now: whoever is at the other end of a pipe is to see the job's end, and not
+/// that of bgctl.
+fn let_go(streams: &[Stream]) -> Result<(), Failure> {
+    let nothing = File::options().read(true).write(true).open("/dev/null");
+    let replaced = nothing.and_then(|nothing| {
+        for stream in streams {
+            match stream {
+                Stream::Input => dup2_stdin(&nothing)?,
+                Stream::Output => dup2_stdout(&nothing)?,
+            }
+        }
+        Ok(())
+    });
+    replaced.map_err(|error| Failure::io("can't let go of a standard stream", &error))
+}
+
+/// Says that the job goes on in the background (R61).
+fn tell_move(result: &DetachResult, context: &mut Context) -> Result<Code, Failure> {
+    if context.json() {
+        tell_json(result)?;
+    } else {
+        context.print(&format!("{}\n", result.message))?;
+    }
+    Ok(Code::OK)
+}
+
+/// Says how the job ended, where its exit code does not.
+pub(super) fn tell_end(task: Task, context: &Context) -> Result<Code, Failure> {
+    let code = ending::code(&task);
+    if context.json() {
+        tell_json(&TaskResult { task })?;
+    } else if let Some(remark) = ending::remark(&task) {
+        // Standard error may be closed; the exit code says the same in short.
+        let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean_lines(&remark));
+    }
+    Ok(code)
+}
+
+/// Standard output is the job's own.
+pub(super) fn tell_json(value: &impl Serialize) -> Result<(), Failure> {
+    let _ = io::stderr().write_all(&json::line(value)?);
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! `shell-init`: a script that makes a key of a shell run the typed line through `bgctl run`, with the
+//! completions.
+
+use crate::cli::{ShellInitArgs, ShellName};
+use crate::complete;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+const BASH: &str = include_str!("shell_init/init.bash");
+const ZSH: &str = include_str!("shell_init/init.zsh");
+const FISH: &str = include_str!("shell_init/init.fish");
+
+/// Prints the script.
+pub fn run(args: &ShellInitArgs, context: &mut Context) -> Result<Code, Failure> {
+    context.print_bytes(&complete::script(args.shell)?)?;
+    if !args.no_bind {
+        let (script, key) = match args.shell {
+            ShellName::Bash => (BASH, r"\C-x\C-r"),
+            ShellName::Zsh => (ZSH, "^X^R"),
+            ShellName::Fish => (FISH, r"\cx\cr"),
+        };
+        let key = args.bind.as_deref().unwrap_or(key);
+        if key.is_empty() || key.contains(['\'', '"', '\n']) {
+            return Err(Failure::usage("--bind takes a key as the shell writes it, without quotes"));
+        }
+        context.print(&script.replace("@KEY@", key))?;
+    }
+    Ok(Code::OK)
+}

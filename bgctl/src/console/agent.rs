@@ -1,0 +1,51 @@
+//! Prompts for agents: their tasks run in the console's foreground as jobs do, and only show text.
+
+use bgd_shared::client::Client;
+use bgd_shared::request::{SubmitParams, TaskSubmit};
+use bgd_shared::socket::SocketPath;
+use bgd_shared::task::Status;
+use nix::sys::signal::Signal;
+
+use super::{Console, jobs, say};
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::job::{self, Work};
+use crate::terminal::{Over, Talk};
+
+impl Console {
+    /// Gives an agent a prompt, and shows its text until it ends or the key is pressed.
+    pub(super) fn prompt(&mut self, agent: Option<String>, text: String) -> Result<Option<Code>, Failure> {
+        let socket = match &self.socket {
+            Some(path) => SocketPath::new(path)?,
+            None => SocketPath::from_env()?,
+        };
+        let news = Client::connect(&socket)?;
+        let params = self.params(&job::beginning(&text), Work::Prompt { agent, prompt: text.clone() })?;
+        let task = self.call::<TaskSubmit>(&SubmitParams { foreground: true, ..params })?.task;
+        let job = self.jobs.new_job(task.id, text, false);
+        match Talk::begin(&mut self.link, &mut self.jobs, news, job.id, self.key)?.run()? {
+            Over::Ended(task) => {
+                self.jobs.ended(job.id);
+                if task.status != Status::Completed {
+                    say(&format!("[{}]\n", jobs::how(&task)))?;
+                }
+            }
+            Over::Cancelled(task, code) => {
+                self.jobs.ended(job.id);
+                say(&format!("[{}]\n", jobs::how(&task)))?;
+                return Ok(leaves(code).then_some(Code(code)));
+            }
+            Over::Backgrounded(result) => say(&format!("{}\n", result.message))?,
+            Over::Signalled(code) => {
+                self.jobs.ended(job.id);
+                return Ok(leaves(code).then_some(Code(code)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether a signal, as a shell reports it, ends the console too: those of keys are for the task alone.
+fn leaves(code: u8) -> bool {
+    [Signal::SIGHUP, Signal::SIGTERM].iter().any(|signal| i32::from(code) == 128 + *signal as i32)
+}

@@ -1,0 +1,299 @@
+//! What a line of the console means. Shell syntax is the shell's: of that only so much is read here as
+//! tells whether the line ends in `&`, and whether it is one plain command that may be the console's own.
+
+use bgd_shared::id::TaskRef;
+
+/// What a line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Nothing: it is empty, or a comment.
+    Nothing,
+    /// Something that the console does itself.
+    Own(Own),
+    /// A line for the shell.
+    Job {
+        /// The line, without what only the console reads.
+        text: String,
+        /// The user started it directly, with `!`.
+        direct: bool,
+        /// It ends in `&`: it runs beside the prompt.
+        beside: bool,
+    },
+    /// A prompt for an agent.
+    Prompt {
+        /// The agent. `None`: the configured one.
+        agent: Option<String>,
+        /// What it is told.
+        text: String,
+    },
+}
+
+/// What the console does itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// Later jobs run in another folder: the words behind `cd`, for a shell.
+    Cd(String),
+    /// Leaves the console with this exit code.
+    Exit(u8),
+    /// Says what the console can do.
+    Help,
+    /// Lists the jobs.
+    Jobs,
+    /// Gives a job the terminal.
+    Fg(Which),
+}
+
+/// A job, as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Of those beside the prompt the one that was started last.
+    Latest,
+    /// The number in brackets.
+    Number(usize),
+    /// Any task.
+    Task(TaskRef),
+}
+
+/// Reads a line.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn read(text: &str) -> Result<Line, String> {
+    let text = text.trim();
+    if let Some(prompt) = text.strip_prefix('@') {
+        return read_prompt(prompt);
+    }
+    if let Some(line) = text.strip_prefix('!') {
+        return match read_job(line.trim_start(), true) {
+            Line::Nothing => Err("`!` needs a command: `!COMMAND` runs it directly".to_owned()),
+            line => Ok(line),
+        };
+    }
+    if let Some(own) = read_own(text)? {
+        return Ok(Line::Own(own));
+    }
+    Ok(read_job(text, false))
+}
+
+fn read_prompt(text: &str) -> Result<Line, String> {
+    let (agent, prompt) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    let prompt = prompt.trim();
+    if prompt.is_empty() {
+        let advice = "write `@AGENT PROMPT`, or `@ PROMPT` for the configured agent";
+        return Err(format!("`@{agent}` needs a prompt: {advice}"));
+    }
+    let agent = (!agent.is_empty()).then(|| agent.to_owned());
+    Ok(Line::Prompt { agent, text: prompt.to_owned() })
+}
+
+fn read_job(text: &str, direct: bool) -> Line {
+    let shape = shape(text);
+    if shape.end == 0 {
+        return Line::Nothing;
+    }
+    let (text, beside) = match shape.ampersand.map(|at| text[..at].trim_end()) {
+        // Alone it is for the shell to complain about.
+        Some(before) if !before.is_empty() => (before, true),
+        _ => (text, false),
+    };
+    Line::Job { text: text.to_owned(), direct, beside }
+}
+
+fn read_own(text: &str) -> Result<Option<Own>, String> {
+    let shape = shape(text);
+    if !shape.is_plain {
+        return Ok(None);
+    }
+    let text = &text[..shape.end];
+    let (verb, words) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    let words = words.trim();
+    Ok(Some(match (verb, words) {
+        ("cd", words) => Own::Cd(words.to_owned()),
+        ("exit", "") => Own::Exit(0),
+        ("exit", code) => {
+            let code = code.parse().map_err(|_| format!("exit takes a code of 0 to 255, not `{code}`"))?;
+            Own::Exit(code)
+        }
+        ("help", "") => Own::Help,
+        ("jobs", "") => Own::Jobs,
+        ("fg", "") => Own::Fg(Which::Latest),
+        ("fg", word) => Own::Fg(read_which(word)?),
+        _ => return Ok(None),
+    }))
+}
+
+fn read_which(word: &str) -> Result<Which, String> {
+    let advice = "`fg %1` takes the job of that number, `fg ID` any task";
+    let wrong = || format!("`{word}` names no job: {advice}");
+    match word.strip_prefix('%') {
+        Some(number) => number.parse().map(Which::Number).map_err(|_| wrong()),
+        None => word.parse().map(Which::Task).map_err(|_| wrong()),
+    }
+}
+
+/// What a shell would see of a line at first sight.
+struct Shape {
+    /// Where it ends, without a comment and the blanks before that.
+    end: usize,
+    /// Where the `&` is that it ends in.
+    ampersand: Option<usize>,
+    /// Whether it is one command, without a pipe, a redirection or a bracket.
+    is_plain: bool,
+}
+
+fn shape(text: &str) -> Shape {
+    let mut shape = Shape { end: 0, ampersand: None, is_plain: true };
+    let mut quote = None;
+    // The sign before, if it is one that makes another operator of `&`.
+    let mut before = None;
+    let mut at_word_start = true;
+    let mut signs = text.char_indices();
+    while let Some((at, sign)) = signs.next() {
+        let was = before.take();
+        match (quote, sign) {
+            (None, '#') if at_word_start => {
+                // To the end of the line, behind which there may be another one.
+                if signs.by_ref().all(|(_, sign)| sign != '\n') {
+                    break;
+                }
+                shape.is_plain = false;
+                continue;
+            }
+            (None, sign) if sign.is_whitespace() => {
+                shape.is_plain &= sign != '\n';
+                at_word_start = true;
+                continue;
+            }
+            (None | Some('"'), '\\') => drop(signs.next()),
+            (None, '\'' | '"') => quote = Some(sign),
+            (Some(open), sign) if sign == open => quote = None,
+            (None, '&' | ';' | '|' | '<' | '>' | '(' | ')') => {
+                shape.is_plain = false;
+                before = Some(sign);
+            }
+            _ => {}
+        }
+        at_word_start = before.is_some();
+        let is_alone = before == Some('&') && !matches!(was, Some('&' | '|' | '<' | '>'));
+        shape.ampersand = is_alone.then_some(at);
+        shape.end = signs.offset();
+    }
+    shape
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn job(text: &str, direct: bool, beside: bool) -> Line {
+        Line::Job { text: text.to_owned(), direct, beside }
+    }
+
+    #[track_caller]
+    fn reads(text: &str, line: &Line) {
+        assert_eq!(read(text).as_ref(), Ok(line), "{text}");
+    }
+
+    #[test]
+    fn a_line_is_the_shells() {
+        for text in
+            ["make -j8", "a | b && c", "for i in 1 2; do sleep $i & done", "echo 'a\nb'", "cd x # y\nmake"]
+        {
+            reads(text, &job(text, false, false));
+        }
+        reads("  make  ", &job("make", false, false));
+        for text in ["", "   ", "# make", "  # a & b"] {
+            reads(text, &Line::Nothing);
+        }
+        reads("# first\nmake", &job("# first\nmake", false, false));
+    }
+
+    #[test]
+    fn an_ampersand_at_the_end_runs_it_beside_the_prompt() {
+        for text in ["make &", "make&", " make  & ", "make & # the build"] {
+            reads(text, &job("make", false, true));
+        }
+        reads("a & b &", &job("a & b", false, true));
+        reads("echo 'it # is' &", &job("echo 'it # is'", false, true));
+        reads("echo a#b &", &job("echo a#b", false, true));
+        reads("make >log 2>&1 &", &job("make >log 2>&1", false, true));
+        for text in [
+            "make \\&",
+            "echo 'a &",
+            "echo \"a &",
+            "a &&",
+            "a |&",
+            "make >&",
+            "make # and &",
+            "echo 'a &'",
+            "echo \"\\\" &",
+            "&",
+            "a & b",
+            "a & # c\nb",
+        ] {
+            reads(text, &job(text, false, false));
+        }
+    }
+
+    #[test]
+    fn r64_an_exclamation_mark_runs_it_directly() {
+        reads("!top", &job("top", true, false));
+        reads("! make -j8 &", &job("make -j8", true, true));
+        // What it names is a program, not what the console does itself.
+        reads("!exit 3", &job("exit 3", true, false));
+        for text in ["!", "!  ", "! # top"] {
+            assert!(read(text).unwrap_err().contains("needs a command"), "{text}");
+        }
+    }
+
+    #[test]
+    fn r69_an_at_sign_gives_an_agent_a_prompt() {
+        let prompt = |agent: Option<&str>, text: &str| Line::Prompt {
+            agent: agent.map(str::to_owned),
+            text: text.to_owned(),
+        };
+        reads("@codex why does it fail?", &prompt(Some("codex"), "why does it fail?"));
+        reads("@ why?", &prompt(None, "why?"));
+        // It is text: what a shell would make of it does not matter.
+        reads("@codex fix a & b &", &prompt(Some("codex"), "fix a & b &"));
+        reads("@codex two\nlines # all", &prompt(Some("codex"), "two\nlines # all"));
+        for text in ["@", "@codex", "@codex  ", "@ "] {
+            assert!(read(text).unwrap_err().contains("needs a prompt"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_the_console_does_itself_is_one_plain_command() {
+        for (text, own) in [
+            ("cd", Own::Cd(String::new())),
+            ("cd ~/'my folder' # there", Own::Cd("~/'my folder'".to_owned())),
+            ("exit", Own::Exit(0)),
+            ("exit 3", Own::Exit(3)),
+            ("help", Own::Help),
+            (" jobs ", Own::Jobs),
+            ("fg", Own::Fg(Which::Latest)),
+            ("fg %12", Own::Fg(Which::Number(12))),
+            ("fg 3f2a", Own::Fg(Which::Task("3f2a".parse().unwrap()))),
+        ] {
+            reads(text, &Line::Own(own));
+        }
+        for text in ["cd /tmp && make", "cd x; y", "cdx", "jobs | wc", "help me", "exit >x"] {
+            reads(text, &job(text, false, false));
+        }
+        for (text, advice) in
+            [("exit 256", "0 to 255"), ("exit x", "not `x`"), ("fg %x", "fg %1"), ("fg !", "fg ID")]
+        {
+            assert!(read(text).unwrap_err().contains(advice), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_makes_it_panic(text in "[ a&|>'\"\\\\#!@%\n;(é]*") {
+            if let Ok(Line::Job { text, .. }) = read(&text) {
+                prop_assert!(!text.is_empty());
+            }
+        }
+    }
+}

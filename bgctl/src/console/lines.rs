@@ -1,0 +1,160 @@
+//! What a job beside the prompt shows, as lines of text that can be printed above the prompt: several jobs
+//! may speak at once, and none of them knows where the cursor is.
+//!
+//! So colours and movements of the cursor are taken out here. All of them are in the task's output.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use anstream::adapter::StripBytes;
+
+use crate::render::clean;
+
+/// Bytes of a line; a longer one goes on in the next.
+const LINE_BYTES: usize = 4096;
+
+/// Bytes of lines that wait to be shown, while another job has the terminal. Of more only the last are kept.
+const KEPT_BYTES: usize = 64 * 1024;
+
+/// The lines of one job.
+#[derive(Debug, Default)]
+pub struct Lines {
+    strip: StripBytes,
+    line: Vec<u8>,
+    /// The cursor went back to the beginning of the line: what comes next overwrites it.
+    returned: bool,
+    kept: VecDeque<String>,
+    kept_bytes: usize,
+    /// Lines that were not kept.
+    dropped: u64,
+}
+
+impl Lines {
+    /// Takes what the job's terminal shows.
+    pub fn push(&mut self, bytes: &[u8]) {
+        // It borrows itself while it cuts.
+        let mut strip = std::mem::take(&mut self.strip);
+        for text in strip.strip_next(bytes) {
+            for byte in text {
+                self.byte(*byte);
+            }
+        }
+        self.strip = strip;
+    }
+
+    fn byte(&mut self, byte: u8) {
+        match byte {
+            b'\n' => {
+                self.returned = false;
+                return self.end_line();
+            }
+            b'\r' => {
+                self.returned = true;
+                return;
+            }
+            _ => {}
+        }
+        if std::mem::take(&mut self.returned) {
+            self.line.clear();
+        }
+        self.line.push(byte);
+        if self.line.len() >= LINE_BYTES {
+            self.end_line();
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = clean(&String::from_utf8_lossy(&std::mem::take(&mut self.line)));
+        self.kept_bytes += line.len() + 1;
+        self.kept.push_back(line);
+        while self.kept_bytes > KEPT_BYTES
+            && let Some(first) = self.kept.pop_front()
+        {
+            self.kept_bytes -= first.len() + 1;
+            self.dropped += 1;
+        }
+    }
+
+    /// The job has ended, or shows nothing here any more: what it began is a line.
+    pub fn finish(&mut self) {
+        if !self.line.is_empty() {
+            self.end_line();
+        }
+    }
+
+    /// What is to be shown now, each line behind `[number]`. `id` is where to find what was dropped.
+    pub fn take(&mut self, number: usize, id: &str) -> String {
+        let mut text = String::new();
+        let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            let lines = if dropped == 1 { "line is" } else { "lines are" };
+            let _ = writeln!(text, "[{number}] … {dropped} {lines} not shown: bgctl output {id}");
+        }
+        self.kept_bytes = 0;
+        for line in self.kept.drain(..) {
+            let _ = writeln!(text, "[{number}] {line}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(parts: &[&[u8]]) -> String {
+        let mut lines = Lines::default();
+        for part in parts {
+            lines.push(part);
+        }
+        lines.finish();
+        lines.take(1, "3f2a91bc")
+    }
+
+    #[test]
+    fn each_line_tells_whose_it_is() {
+        assert_eq!(shown(&[b"one\r\ntwo\r\n"]), "[1] one\n[1] two\n");
+        assert_eq!(shown(&[b"o", b"ne\r", b"\nno end"]), "[1] one\n[1] no end\n");
+        assert_eq!(shown(&[b"\r\n"]), "[1] \n");
+        assert_eq!(shown(&[]), "");
+    }
+
+    #[test]
+    fn a_line_waits_for_its_end() {
+        let mut lines = Lines::default();
+        lines.push(b"50%");
+        assert_eq!(lines.take(2, ""), "");
+        lines.push(b"\r100%\r\n");
+        assert_eq!(lines.take(2, ""), "[2] 100%\n", "and is what a terminal would show in the end");
+        lines.push(b"sure? ");
+        lines.finish();
+        assert_eq!(lines.take(2, ""), "[2] sure? \n");
+    }
+
+    #[test]
+    fn nothing_reaches_the_terminal_as_a_command() {
+        assert_eq!(
+            shown(&[b"\x1b[31mred\x1b[0m \x1b]0;ti", b"tle\x07\x1b[", b"2Jgone\x07\ta\n"]),
+            "[1] red gone a\n"
+        );
+        assert_eq!(shown(&[b"gr\xc3", b"\xbc\xc3\xbcn\n"]), "[1] gr\u{fc}\u{fc}n\n");
+    }
+
+    #[test]
+    fn what_is_too_much_is_counted_and_the_last_is_kept() {
+        let mut lines = Lines::default();
+        for number in 0..100_000 {
+            lines.push(format!("line {number}\r\n").as_bytes());
+        }
+        let text = lines.take(1, "3f2a91bc");
+        assert!(text.len() < 3 * KEPT_BYTES / 2);
+        let (first, rest) = text.split_once('\n').unwrap();
+        let shown = rest.lines().count();
+        assert_eq!(first, format!("[1] … {} lines are not shown: bgctl output 3f2a91bc", 100_000 - shown));
+        assert!(rest.ends_with("[1] line 99999\n"));
+        assert_eq!(lines.take(1, ""), "");
+        lines.push(&[b'x'; LINE_BYTES + 1]);
+        lines.finish();
+        assert_eq!(lines.take(1, "").lines().count(), 2);
+    }
+}

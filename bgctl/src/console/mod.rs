@@ -1,0 +1,441 @@
+//! The console: a prompt whose lines run in the foreground, with the key that moves them to the background.
+//!
+//! One thread has all the state and sleeps in `poll`; others read lines, print above the prompt and hear
+//! the news, and tell it. While a job has the terminal nothing else touches that: what is to be said waits
+//! for the next prompt. All jobs are of one connection, so that they end with the console (R71).
+
+mod agent;
+mod editor;
+mod folder;
+mod jobs;
+mod line;
+mod lines;
+mod news;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
+
+use bgd_shared::client::{Client, ClientError, PolledClient, Protocol, Received};
+use bgd_shared::foreground::Key;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    AttachParams, DetachParams, ListParams, Method, SignalParams, SubmitParams, TaskAttach, TaskDetach,
+    TaskList, TaskSignal, TaskSubmit, TerminalSize,
+};
+use bgd_shared::task::{Status, Task};
+use nix::sys::signal::Signal;
+
+use self::editor::{Editor, Heard};
+use self::folder::Folder;
+use self::jobs::{Job, Jobs, Visit};
+use self::line::{Line, Own, Which};
+use crate::cli::JobArgs;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::job::{self, Work};
+use crate::render::table;
+use crate::terminal::{self, Around as _, Left, Role, Screen, Show, Signals, Wants};
+
+/// The signals that are dealt with at the prompt, and those that no other thread may get while a job has the
+/// terminal.
+const SIGNALS: &[Signal] = &[
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+];
+
+const FG_HINT: &str = "`jobs` lists what there is";
+
+const HELP: &str = "\
+LINE            runs in the foreground; the key moves it to the background
+LINE &          runs beside the prompt, still in the foreground
+!LINE           runs directly: the key leaves it alone
+@AGENT PROMPT   gives an agent a prompt; @ PROMPT the configured one
+jobs            what runs here and in the background
+fg %1, fg ID    gives a job the terminal
+cd [DIR]        later lines run there
+exit [CODE]     leaves; so does Ctrl-D
+Each line is one of its own for the shell, so variables and `cd` in the middle of one do not last.
+";
+
+/// What a console is begun with.
+#[derive(Debug)]
+pub struct Setup {
+    /// The connection that its jobs are of.
+    pub link: PolledClient,
+    /// One for the news.
+    pub news: Client,
+    /// The key in force.
+    pub key: Key,
+    /// The parent session of its tasks.
+    pub session: String,
+    /// The daemon's socket, if the command line named it.
+    pub socket: Option<String>,
+}
+
+/// A console.
+pub struct Console {
+    link: PolledClient,
+    jobs: Jobs,
+    editor: Editor,
+    signals: Signals,
+    key: Key,
+    session: String,
+    socket: Option<String>,
+    shell: OsString,
+    folder: Folder,
+    /// The size of the terminal that the daemon knows.
+    size: TerminalSize,
+    /// A signal has said so, while something else was waited for.
+    ends_with: Option<Code>,
+}
+
+/// What came of waiting at the prompt.
+enum Typed {
+    Line(String),
+    End,
+    Signal(Code),
+}
+
+/// Prints beside the prompt, while nothing else has the terminal.
+fn say(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
+}
+
+fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+impl Console {
+    /// Takes signals and terminal.
+    ///
+    /// # Errors
+    /// The terminal is of no use for this, or the daemon is gone.
+    pub fn begin(setup: Setup) -> Result<Self, Failure> {
+        let Setup { link, news, key, session, socket } = setup;
+        if matches!(key.byte(), Some(b'\r' | b'\n')) {
+            let message = format!("{key} is Enter, which the console needs itself");
+            return Err(Failure::usage(message).hint("name another key with --key"));
+        }
+        let signals = Signals::take(SIGNALS)?;
+        let size = Screen::open()?.size();
+        let (editor, trouble) = Editor::start(key, editor::history_path())?;
+        news::follow(news, &session, editor.speaker())?;
+        if let Some(trouble) = trouble {
+            say(&format!("bgctl: {trouble}\n"))?;
+        }
+        let jobs = Jobs::new(key);
+        let folder = Folder::here()?;
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+        let shell = shell.unwrap_or_else(|| "/bin/sh".into());
+        Ok(Self { link, jobs, editor, signals, key, session, socket, shell, folder, size, ends_with: None })
+    }
+
+    /// Runs lines until the user leaves.
+    ///
+    /// # Errors
+    /// The daemon is gone, or no line can be read any more.
+    pub fn run(mut self) -> Result<Code, Failure> {
+        let code = loop {
+            match self.type_line()? {
+                Typed::Line(text) => {
+                    if let Some(code) = self.settle(|console| console.line(&text))?.flatten() {
+                        break code;
+                    }
+                }
+                Typed::End => break Code::OK,
+                // Nobody is there to be told anything.
+                Typed::Signal(code) => return Ok(code),
+            }
+        };
+        self.tell_what_stays()?;
+        Ok(code)
+    }
+
+    /// What the daemon refuses, or the user did wrong, is told, and the next line is typed.
+    fn settle<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match act(self) {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(failure) if failure.rpc_code.is_some() || failure.code == Code::USAGE => {
+                failure.tell(false);
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    // At the prompt.
+
+    fn type_line(&mut self) -> Result<Typed, Failure> {
+        // What was said while a job had the terminal is there before the prompt is.
+        let said = self.editor.take_pending() + &self.jobs.take_said();
+        say(&said)?;
+        self.editor.open(self.folder.prompt());
+        loop {
+            while let Some(heard) = self.editor.next_heard() {
+                match heard {
+                    Heard::Line(text) => return Ok(Typed::Line(text)),
+                    // A terminal that was closed looks like that, too.
+                    Heard::End | Heard::Broken(_) if !io::stdout().is_terminal() => {
+                        return Ok(Typed::Signal(Code::HUNG_UP));
+                    }
+                    Heard::End => return Ok(Typed::End),
+                    Heard::Broken(why) => {
+                        return Err(Failure::new(Code::INTERNAL, "io", format!("can't read lines: {why}")));
+                    }
+                    Heard::Pressed => self.jobs.pressed(&mut self.link)?,
+                    Heard::News(news) => self.editor.print(&news),
+                    Heard::Printed => {}
+                }
+            }
+            while let Some(received) = self.link.next_received()? {
+                self.jobs.received(received)?;
+            }
+            let said = self.jobs.take_said();
+            self.editor.print(&said);
+            if let Some(code) = self.signalled() {
+                return Ok(Typed::Signal(code));
+            }
+            self.wait(self.editor.has_room())?;
+        }
+    }
+
+    /// Waits until somebody says something.
+    fn wait(&mut self, reads_link: bool) -> Result<(), Failure> {
+        let wants = Wants {
+            link: Some(self.link.as_fd()),
+            reads_link,
+            writes_link: self.link.wants_write(),
+            changes: Some(self.editor.as_fd()),
+            ..Wants::new(self.signals.as_fd())
+        };
+        let ready = wants.wait().map_err(|error| Failure::io("can't wait", &error))?;
+        if ready.writes_link {
+            self.link.write()?;
+        }
+        if ready.reads_link {
+            self.link.read().map_err(|error| match error {
+                ClientError::Closed | ClientError::Io(_) => {
+                    let message = "the daemon is gone, and the tasks with it";
+                    Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why")
+                }
+                error => error.into(),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The code to leave with, if a signal says so. Those of keys are for jobs, and no job is there.
+    fn signalled(&mut self) -> Option<Code> {
+        while let Some(caught) = self.signals.next_caught() {
+            if matches!(caught.signal, Signal::SIGHUP | Signal::SIGTERM) {
+                self.ends_with = Some(Code(caught.shell_code()));
+            }
+        }
+        self.ends_with
+    }
+
+    // Lines.
+
+    /// Does what a line says. A code: leave with it.
+    fn line(&mut self, text: &str) -> Result<Option<Code>, Failure> {
+        let line = line::read(text).map_err(Failure::usage)?;
+        self.tell_size()?;
+        match line {
+            Line::Nothing => {}
+            Line::Own(Own::Exit(code)) => return Ok(Some(Code(code))),
+            Line::Own(Own::Help) => say(HELP)?,
+            Line::Own(Own::Cd(words)) => self.folder.change(&words)?,
+            Line::Own(Own::Jobs) => self.list()?,
+            Line::Own(Own::Fg(which)) => return self.fg(&which),
+            Line::Job { text, direct, beside } => return self.job(text, direct, beside),
+            Line::Prompt { agent, text } => return self.prompt(agent, text),
+        }
+        Ok(None)
+    }
+
+    fn job(&mut self, text: String, direct: bool, beside: bool) -> Result<Option<Code>, Failure> {
+        let argv = vec![self.shell.clone(), "-c".into(), text.clone().into()];
+        let params = self.params(&text, Work::Argv(argv))?;
+        let params = SubmitParams { foreground: true, direct, pty: Some(self.size), ..params };
+        let task = self.call::<TaskSubmit>(&params)?.task;
+        let job = self.jobs.new_job(task.id, text, direct);
+        if beside {
+            self.jobs.put(&mut self.link, job)?;
+            return Ok(None);
+        }
+        self.show(job)
+    }
+
+    fn params(&self, description: &str, work: Work) -> Result<SubmitParams, Failure> {
+        let mut env = self.folder.variables();
+        env.push(("BGD_SESSION".to_owned(), self.session.clone()));
+        let args = JobArgs {
+            description: Some(description.to_owned()),
+            session: Some(self.session.clone()),
+            cwd: Some(self.folder.path().to_owned()),
+            env,
+            ..JobArgs::default()
+        };
+        job::params(args, work, self.socket.clone())
+    }
+
+    /// Gives a job of this console the terminal until it ends or is left.
+    fn show(&mut self, mut job: Job) -> Result<Option<Code>, Failure> {
+        let role = if job.direct { Role::Direct } else { Role::Foreground };
+        let mut screen = Screen::open()?;
+        screen.show(b"", Some(std::mem::take(&mut job.restore)))?;
+        let show = Show::begin(&mut self.link, &mut self.jobs, job.id, role, self.key, screen, self.size)?;
+        match show.run()? {
+            Left::Ended(task) => {
+                self.jobs.ended(job.id);
+                if task.status != Status::Completed {
+                    say(&format!("[{}]\n", jobs::how(&task)))?;
+                }
+            }
+            Left::Backgrounded(result) => say(&format!("{}\n", result.message))?,
+            Left::Stopped(restore) => {
+                job.stopped = true;
+                job.restore = restore;
+                self.jobs.put(&mut self.link, job)?;
+            }
+            Left::HungUp => return Ok(Some(Code::HUNG_UP)),
+            // Only attachments are left so.
+            Left::Detached | Left::Signalled(_) => {}
+        }
+        Ok(None)
+    }
+
+    /// Gives a job the terminal: one from beside the prompt, or any other task, which can be left again.
+    fn fg(&mut self, which: &Which) -> Result<Option<Code>, Failure> {
+        let job = self.jobs.take(which);
+        say(&self.jobs.take_said())?;
+        let task = match (&job, which) {
+            (Some(job), _) => job.id.into(),
+            (None, Which::Task(task)) => task.clone(),
+            (None, Which::Latest) => return Err(Failure::usage("no job is beside the prompt").hint(FG_HINT)),
+            (None, Which::Number(number)) => {
+                return Err(Failure::usage(format!("there is no job %{number}")).hint(FG_HINT));
+            }
+        };
+        let TerminalSize { rows, cols } = self.size;
+        let params = AttachParams { id: task, rows: Some(rows), cols: Some(cols) };
+        let Some(mut job) = job else {
+            let task = self.call::<TaskAttach>(&params)?.task;
+            return self.visit(task.id);
+        };
+        if terminal::is_changed(&job.restore) {
+            // It is drawn anew. Of what has only written lines these are there already.
+            self.link.call::<TaskAttach>(&params)?;
+        }
+        if std::mem::take(&mut job.stopped) {
+            let go_on = SignalParams { id: job.id.into(), signal: "CONT".to_owned(), tree: true };
+            self.link.call::<TaskSignal>(&go_on)?;
+        }
+        self.show(job)
+    }
+
+    /// Shows a task of the background. The key leaves it, whatever else is in the foreground.
+    fn visit(&mut self, id: TaskId) -> Result<Option<Code>, Failure> {
+        let mut visit = Visit::of(&mut self.jobs, id, self.key);
+        let screen = Screen::open()?;
+        let show = Show::begin(&mut self.link, &mut visit, id, Role::Attached, self.key, screen, self.size)?;
+        match show.run()? {
+            // The news tell of its end.
+            Left::Ended(_) => Ok(None),
+            Left::HungUp => Ok(Some(Code::HUNG_UP)),
+            Left::Signalled(code) => Ok(Some(Code(code))),
+            Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => {
+                let params = DetachParams { id: id.into(), background: false };
+                self.call::<TaskDetach>(&params).map(|_| None)
+            }
+        }
+    }
+
+    fn list(&mut self) -> Result<(), Failure> {
+        let mut text = String::new();
+        for job in self.jobs.beside() {
+            let state = if job.stopped { "stopped" } else { "foreground" };
+            let shown = jobs::shown(&job.text);
+            let number = format!("[{}]", job.number);
+            let _ = writeln!(text, "{number:4} {}  {state:11} {shown}", job.id.short());
+        }
+        for task in self.background()? {
+            let shown = jobs::shown(&task.description);
+            let _ = writeln!(text, "     {}  {:11} {shown}", task.id.short(), table::status(&task));
+        }
+        say(&text)
+    }
+
+    /// The tasks of this session that go on in the background.
+    fn background(&mut self) -> Result<Vec<Task>, Failure> {
+        let params = ListParams {
+            session: Some(self.session.clone()),
+            status: vec![Status::Pending, Status::Running, Status::Resumed],
+            limit: Some(1000),
+            after: None,
+        };
+        let mut tasks = self.call::<TaskList>(&params)?.tasks;
+        tasks.retain(|task| !task.foreground);
+        Ok(tasks)
+    }
+
+    /// Makes a call and waits for its answer.
+    fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
+        let call = self.link.call::<M>(params)?;
+        loop {
+            while let Some(received) = self.link.next_received()? {
+                match received {
+                    Received::Answer { call: answered, outcome } if answered == call => {
+                        return Ok(Protocol::result::<M>(outcome)?);
+                    }
+                    other => self.jobs.received(other)?,
+                }
+            }
+            // Heard now, done at the next prompt.
+            let _ = self.signalled();
+            self.wait(true)?;
+        }
+    }
+
+    /// The terminal may have another size by now.
+    fn tell_size(&mut self) -> Result<(), Failure> {
+        let size = Screen::open()?.size();
+        if size != self.size {
+            self.size = size;
+            self.jobs.resize(&mut self.link, size)?;
+        }
+        Ok(())
+    }
+
+    /// What ends with the console, and what does not.
+    fn tell_what_stays(&mut self) -> Result<(), Failure> {
+        let ending = self.jobs.beside().len();
+        if ending > 0 {
+            say(&format!(
+                "{} in the foreground end{} here\n",
+                count(ending, "job"),
+                if ending == 1 { "s" } else { "" }
+            ))?;
+        }
+        let staying = self.background()?.len();
+        if staying > 0 {
+            let verb = if staying == 1 { "goes" } else { "go" };
+            let which = &self.session;
+            say(&format!(
+                "{} {verb} on in the background: bgctl list --session {which}\n",
+                count(staying, "task")
+            ))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! News of the background tasks of the console's parent session, as sentences for the user.
+//!
+//! They come on a connection of their own, which a thread reads at once, whatever the user does: so the
+//! daemon never has to leave some out.
+
+use std::collections::HashSet;
+use std::thread;
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::event::{Event, EventKind, News};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{EventsSubscribe, ListParams, SubscribeParams, TaskList};
+use bgd_shared::task::{Origin, Status, Task};
+
+use super::editor::{Heard, Speaker};
+use crate::duration::show_ms;
+use crate::failure::Failure;
+use crate::render::{bounded, clean, table};
+
+/// Characters of a task's description, or of what its agent asks, that are shown.
+const SHOWN: usize = 100;
+
+/// Subscribes to the news of a session, and has them said from then on.
+///
+/// # Errors
+/// The daemon refuses, or is gone.
+pub fn follow(mut client: Client, session: &str, speaker: Speaker) -> Result<(), Failure> {
+    let subscribe = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
+    client.call::<EventsSubscribe>(&subscribe)?;
+    let list = ListParams {
+        session: Some(session.to_owned()),
+        status: vec![Status::Pending, Status::Running, Status::Resumed],
+        limit: Some(1000),
+        after: None,
+    };
+    let mut watch = Watch::of(&client.call::<TaskList>(&list)?.tasks);
+    let run = move || while tell_next(&mut client, &subscribe, &mut watch, &speaker).unwrap_or(false) {};
+    let thread = thread::Builder::new().name("news".to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
+}
+
+/// False: nobody listens any more. Of a daemon that is gone the console's other connection tells.
+fn tell_next(
+    client: &mut Client,
+    subscribe: &SubscribeParams,
+    watch: &mut Watch,
+    speaker: &Speaker,
+) -> Result<bool, ClientError> {
+    let sentence = match client.next_news()?.news {
+        News::Event(event) => watch.told(&event),
+        News::Gap(gap) => {
+            if gap.ended {
+                client.call::<EventsSubscribe>(subscribe)?;
+            }
+            Some("[BACKGROUND TASKS] Some news are missing here: see `bgctl list`\n".to_owned())
+        }
+    };
+    Ok(sentence.is_none_or(|sentence| speaker.say(Heard::News(sentence))))
+}
+
+/// Knows which tasks are in the background: of a job that ends in the foreground its own client tells.
+#[derive(Debug, Default)]
+struct Watch {
+    /// Those of the background that began in the foreground.
+    moved: HashSet<TaskId>,
+}
+
+impl Watch {
+    /// With the tasks that are active now.
+    fn of(tasks: &[Task]) -> Self {
+        let moved = tasks.iter().filter(|task| task.origin == Origin::Run && !task.foreground);
+        Self { moved: moved.map(|task| task.id).collect() }
+    }
+
+    /// The sentence for an event, if there is one.
+    fn told(&mut self, event: &Event) -> Option<String> {
+        let task = &event.task;
+        match event.kind {
+            EventKind::Backgrounded | EventKind::Resumed => {
+                if task.origin == Origin::Run {
+                    self.moved.insert(task.id);
+                }
+                None
+            }
+            EventKind::Completed | EventKind::Failed | EventKind::Cancelled => {
+                let is_news = self.moved.remove(&task.id) || task.origin != Origin::Run;
+                is_news.then(|| ended(task))
+            }
+            EventKind::NeedsInput if !task.foreground => asks(task),
+            EventKind::NeedsInput
+            | EventKind::Submitted
+            | EventKind::Started
+            | EventKind::Output
+            | EventKind::Progress
+            | EventKind::Cleared => None,
+        }
+    }
+}
+
+fn ended(task: &Task) -> String {
+    let status = task.status.as_str().to_uppercase();
+    let time = task.started_at.map(|started| {
+        let after = if task.status == Status::Completed { "in" } else { "after" };
+        let ended = task.completed_at.unwrap_or(started);
+        format!(" {after} {}", show_ms(table::between(started, ended)))
+    });
+    let why = task.error.as_deref().map(|why| format!(": {}", bounded(&clean(why), SHOWN)));
+    let (time, why) = (time.unwrap_or_default(), why.unwrap_or_default());
+    format!("[BACKGROUND TASK {status}] {}{time}{why}\n", name(task))
+}
+
+fn asks(task: &Task) -> Option<String> {
+    let question = clean(&task.progress.needs_input.as_ref()?.question);
+    let question = bounded(&question, SHOWN);
+    Some(format!("[BACKGROUND TASK ASKS] {}: {question}: bgctl answer {}\n", name(task), task.id.short()))
+}
+
+fn name(task: &Task) -> String {
+    format!("Task \"{}\" ({})", bounded(&clean(&task.description), SHOWN), task.id.short())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples::{question, task};
+    use bgd_shared::task::Progress;
+    use bgd_shared::time::Timestamp;
+
+    fn event(kind: EventKind, task: &Task) -> Event {
+        Event { seq: 1, at: Timestamp::from_unix_ms(0), kind, task: task.clone() }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_unix_ms(second * 1000)
+    }
+
+    fn ended(origin: Origin, status: Status, error: Option<&str>) -> Task {
+        let (started_at, completed_at) = (Some(at(1000)), Some(at(1012)));
+        Task { origin, status, error: error.map(str::to_owned), started_at, completed_at, ..task() }
+    }
+
+    #[test]
+    fn the_end_of_a_background_task_is_told() {
+        let mut watch = Watch::default();
+        let task = ended(Origin::Submit, Status::Completed, None);
+        assert_eq!(
+            watch.told(&event(EventKind::Completed, &task)).unwrap(),
+            "[BACKGROUND TASK COMPLETED] Task \"make -j8\" (3f2a9c1e) in 12s\n"
+        );
+        let task = ended(Origin::Handoff, Status::Failed, Some("exited with\ncode 2"));
+        assert_eq!(
+            watch.told(&event(EventKind::Failed, &task)).unwrap(),
+            "[BACKGROUND TASK FAILED] Task \"make -j8\" (3f2a9c1e) after 12s: exited with code 2\n"
+        );
+        let task = Task { started_at: None, ..ended(Origin::Submit, Status::Cancelled, None) };
+        assert_eq!(
+            watch.told(&event(EventKind::Cancelled, &task)).unwrap(),
+            "[BACKGROUND TASK CANCELLED] Task \"make -j8\" (3f2a9c1e)\n"
+        );
+    }
+
+    #[test]
+    fn a_job_that_ends_in_the_foreground_is_no_news() {
+        let mut watch = Watch::default();
+        let task = ended(Origin::Run, Status::Completed, None);
+        assert_eq!(watch.told(&event(EventKind::Completed, &task)), None);
+        for moved in [EventKind::Backgrounded, EventKind::Resumed] {
+            assert_eq!(watch.told(&event(moved, &task)), None);
+            assert!(watch.told(&event(EventKind::Completed, &task)).is_some());
+            assert_eq!(watch.told(&event(EventKind::Completed, &task)), None, "once");
+        }
+        let active = Task { status: Status::Running, ..task };
+        let mut watch = Watch::of(&[active.clone(), Task { id: TaskId::from_u128(1), ..active.clone() }]);
+        assert!(watch.told(&event(EventKind::Failed, &active)).is_some(), "it was moved before");
+        let mut watch = Watch::of(&[Task { foreground: true, ..active.clone() }]);
+        assert_eq!(watch.told(&event(EventKind::Failed, &active)), None);
+    }
+
+    #[test]
+    fn what_an_agent_asks_in_the_background_is_told() {
+        let progress = Progress { needs_input: Some(question()), ..Progress::default() };
+        let asking = Task { progress, ..task() };
+        assert_eq!(
+            Watch::default().told(&event(EventKind::NeedsInput, &asking)).unwrap(),
+            "[BACKGROUND TASK ASKS] Task \"make -j8\" (3f2a9c1e): Run `make`?: bgctl answer 3f2a9c1e\n"
+        );
+        let foreground = Task { foreground: true, ..asking };
+        assert_eq!(Watch::default().told(&event(EventKind::NeedsInput, &foreground)), None);
+    }
+}

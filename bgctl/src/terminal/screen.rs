@@ -1,0 +1,273 @@
+//! The screen side of the user's terminal: what the job shows, in order and whole, without ever waiting.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use bgd_shared::request::TerminalSize;
+use nix::fcntl::OFlag;
+use rustix::termios::tcgetwinsize;
+
+/// Bytes that wait for the terminal before no more are taken from the daemon, which then makes the job
+/// wait. They take the longest after Ctrl-B, so they are few.
+const PENDING_BYTES: usize = 64 * 1024;
+
+/// The size of a terminal that does not tell its own.
+const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+
+/// The most rows and columns that the daemon takes.
+const SIDE: u16 = 1000;
+
+/// The terminal that the user looks at.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: File,
+    pending: Vec<u8>,
+    /// What leaves the terminal usable if nothing more is shown.
+    restore: String,
+    /// Whether that is what was shown last.
+    is_left: bool,
+    /// Whether the cursor is at the beginning of a line; in the alternate screen, where it will be behind it.
+    at_line_start: bool,
+}
+
+impl Screen {
+    /// Standard output, which is a terminal.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open() -> io::Result<Self> {
+        Self::over(io::stdout().as_fd().try_clone_to_owned()?)
+    }
+
+    /// The same over a terminal that was opened elsewhere.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn over(terminal: OwnedFd) -> io::Result<Self> {
+        // Opened again, it is a description of its own: others who have it must not find it non-blocking.
+        let path = format!("/proc/self/fd/{}", terminal.as_raw_fd());
+        let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+        // A terminal that belongs to another user can't be; writing to it may wait then.
+        let terminal = OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+            .or_else(|_| io::Result::Ok(terminal.into()))?;
+        Ok(Self { terminal, pending: Vec::new(), restore: String::new(), is_left: true, at_line_start: true })
+    }
+
+    /// Its size now.
+    pub fn size(&self) -> TerminalSize {
+        match tcgetwinsize(&self.terminal) {
+            Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
+                TerminalSize { rows: size.ws_row.min(SIDE), cols: size.ws_col.min(SIDE) }
+            }
+            _ => SIZE,
+        }
+    }
+
+    /// Whether more may be shown.
+    pub fn has_room(&self) -> bool {
+        self.pending.len() < PENDING_BYTES
+    }
+
+    /// Whether something waits to be written.
+    pub fn wants_write(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Shows what the job wrote. `restore`, if it has changed, is what leaves the terminal usable behind that.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn show(&mut self, bytes: &[u8], restore: Option<String>) -> io::Result<()> {
+        let was_alternate = is_alternate(&self.restore);
+        if let Some(restore) = restore {
+            self.restore = restore;
+        }
+        if let Some(last) = bytes.last()
+            && !was_alternate
+            && !is_alternate(&self.restore)
+        {
+            self.at_line_start = *last == b'\n';
+        }
+        self.is_left = false;
+        self.queue(bytes)
+    }
+
+    fn queue(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.wants_write() {
+            self.pending.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let written = self.write_some(bytes)?;
+        self.pending.extend_from_slice(&bytes[written..]);
+        Ok(())
+    }
+
+    /// Shows what leaves the terminal usable, with the cursor at the beginning of a line.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn leave(&mut self) -> io::Result<()> {
+        if self.is_left {
+            return Ok(());
+        }
+        self.is_left = true;
+        let line = if self.at_line_start { "" } else { "\r\n" };
+        self.at_line_start = true;
+        self.queue(&[self.restore.as_bytes(), line.as_bytes()].concat())
+    }
+
+    /// Drops what waits to be written: the terminal is gone, or nobody wants to wait for it.
+    pub fn forget(&mut self) {
+        self.pending = Vec::new();
+        self.is_left = true;
+    }
+
+    /// Whether the job has the terminal in a state that is not the usual one, such as the alternate screen.
+    pub fn is_changed(&self) -> bool {
+        is_changed(&self.restore)
+    }
+
+    /// What leaves the terminal usable.
+    pub fn restore(&self) -> &str {
+        &self.restore
+    }
+
+    /// Writes what the terminal takes now.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn write(&mut self) -> io::Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        let written = self.write_some(&pending)?;
+        self.pending = pending;
+        self.pending.drain(..written);
+        Ok(())
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.terminal.write(&bytes[written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
+    }
+}
+
+impl AsFd for Screen {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.terminal.as_fd()
+    }
+}
+
+impl Drop for Screen {
+    /// Where a loop ends without having left the terminal properly.
+    fn drop(&mut self) {
+        // The terminal may be what is gone.
+        let _ = self.leave().and_then(|()| self.write());
+    }
+}
+
+/// Whether what leaves the terminal usable does more than to end colours.
+pub fn is_changed(restore: &str) -> bool {
+    !matches!(restore, "" | "\x1b[m")
+}
+
+/// Whether what leaves the terminal usable leaves the alternate screen, which takes the cursor back to
+/// where it was.
+fn is_alternate(restore: &str) -> bool {
+    ["\x1b[?1049l", "\x1b[?1047l", "\x1b[?47l"].iter().any(|leave| restore.contains(leave))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, fcntl};
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use nix::pty::openpty;
+    use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
+    use std::io::Read as _;
+
+    /// What the user sees, the screen, and the descriptor that it was opened over.
+    fn terminal() -> (File, Screen, OwnedFd) {
+        let pty = openpty(None, None).unwrap();
+        let mut modes = tcgetattr(&pty.slave).unwrap();
+        cfmakeraw(&mut modes);
+        tcsetattr(&pty.slave, SetArg::TCSANOW, &modes).unwrap();
+        let screen = Screen::over(pty.slave.try_clone().unwrap()).unwrap();
+        (pty.master.into(), screen, pty.slave)
+    }
+
+    #[track_caller]
+    fn sees(user: &mut File, text: &str) {
+        let mut got = vec![0; text.len()];
+        user.read_exact(&mut got).unwrap();
+        assert_eq!(String::from_utf8(got).unwrap(), text);
+    }
+
+    #[test]
+    fn a_terminal_that_is_not_read_makes_nobody_wait() {
+        let (mut user, mut screen, other) = terminal();
+        let flood = vec![b'x'; 1 << 20];
+        screen.show(&flood, None).unwrap();
+        assert!(screen.wants_write() && !screen.has_room());
+        std::thread::scope(|scope| {
+            scope.spawn(|| user.read_exact(&mut vec![0; 1 << 20]).unwrap());
+            while screen.wants_write() {
+                let mut sources = [PollFd::new(screen.as_fd(), PollFlags::POLLOUT)];
+                poll(&mut sources, PollTimeout::NONE).unwrap();
+                screen.write().unwrap();
+            }
+        });
+        assert!(!screen.wants_write() && screen.has_room());
+        let flags = OFlag::from_bits_retain(fcntl(&other, FcntlArg::F_GETFL).unwrap());
+        assert!(!flags.contains(OFlag::O_NONBLOCK), "others are not to see the difference");
+    }
+
+    #[test]
+    fn the_terminal_is_left_at_the_beginning_of_a_line() {
+        let (mut user, mut screen, _other) = terminal();
+        screen.leave().unwrap();
+        screen.show(b"text\r\n", None).unwrap();
+        screen.leave().unwrap();
+        screen.show(b"more", None).unwrap();
+        screen.leave().unwrap();
+        sees(&mut user, "text\r\nmore\r\n");
+        // A prompt with bracketed paste: still on its line.
+        screen.show(b"$ ", Some("\x1b[?2004l".into())).unwrap();
+        assert!(screen.is_changed());
+        screen.leave().unwrap();
+        screen.leave().unwrap();
+        sees(&mut user, "$ \x1b[?2004l\r\n");
+        for usual in ["", "\x1b[m"] {
+            screen.show(b"", Some(usual.into())).unwrap();
+            assert!(!screen.is_changed());
+        }
+        screen.show(b"", Some(String::new())).unwrap();
+        // A full-screen program: back on the line where it was started.
+        screen.show(b"\x1b[?1049h~", Some("\x1b[?1049l".into())).unwrap();
+        screen.show(b"tilde", None).unwrap();
+        screen.leave().unwrap();
+        sees(&mut user, "\x1b[?1049h~tilde\x1b[?1049l");
+        screen.show(b"", Some(String::new())).unwrap();
+        screen.show(b"\x1b[?25l", Some("\x1b[?25h".into())).unwrap();
+        drop(screen);
+        sees(&mut user, "\x1b[?25l\x1b[?25h\r\n");
+    }
+
+    #[test]
+    fn a_terminal_without_a_size_has_the_usual_one() {
+        let (_user, screen, _other) = terminal();
+        assert_eq!(screen.size(), SIZE);
+    }
+}

@@ -1,0 +1,171 @@
+//! Standard output, whatever it is: a terminal, or a file or pipe that somebody else may read from.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::screen::Screen;
+
+/// Bytes that wait for the reader before no more are taken from the daemon.
+const PENDING_BYTES: usize = 64 * 1024;
+
+/// A pipe that `poll` calls writable takes so many bytes without a wait (`PIPE_BUF`).
+const PIPE_BYTES: usize = 4096;
+
+/// Standard output.
+#[derive(Debug)]
+pub enum Sink {
+    /// A terminal.
+    Screen(Screen),
+    /// Anything else.
+    Plain(Plain),
+}
+
+/// Standard output that is no terminal. Its description may be shared with other programs, so its modes
+/// stay as they are.
+#[derive(Debug)]
+pub struct Plain {
+    out: File,
+    pending: Vec<u8>,
+}
+
+impl Plain {
+    fn over(out: File) -> Self {
+        Self { out, pending: Vec::new() }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let some = &self.pending[..self.pending.len().min(PIPE_BYTES)];
+        match self.out.write(some) {
+            Ok(0) if !some.is_empty() => Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                self.pending.drain(..written);
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Sink {
+    /// Standard output of this process.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open() -> io::Result<Self> {
+        let out = io::stdout();
+        if out.is_terminal() {
+            return Screen::open().map(Self::Screen);
+        }
+        Ok(Self::Plain(Plain::over(out.as_fd().try_clone_to_owned()?.into())))
+    }
+
+    /// Whether it is a terminal.
+    pub fn is_screen(&self) -> bool {
+        matches!(self, Self::Screen(_))
+    }
+
+    /// Whether more may be shown.
+    pub fn has_room(&self) -> bool {
+        match self {
+            Self::Screen(screen) => screen.has_room(),
+            Self::Plain(plain) => plain.pending.len() < PENDING_BYTES,
+        }
+    }
+
+    /// Whether something waits to be written.
+    pub fn wants_write(&self) -> bool {
+        match self {
+            Self::Screen(screen) => screen.wants_write(),
+            Self::Plain(plain) => !plain.pending.is_empty(),
+        }
+    }
+
+    /// Shows these bytes, as soon as the reader takes them.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn show(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            // Without a byte nothing is shown that would have to be left.
+            _ if bytes.is_empty() => Ok(()),
+            Self::Screen(screen) => screen.show(bytes, None),
+            Self::Plain(plain) => {
+                plain.pending.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the line of a terminal, if one was begun. Elsewhere every byte is the task's own.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn leave(&mut self) -> io::Result<()> {
+        match self {
+            Self::Screen(screen) => screen.leave(),
+            Self::Plain(_) => Ok(()),
+        }
+    }
+
+    /// Drops what waits to be written.
+    pub fn forget(&mut self) {
+        match self {
+            Self::Screen(screen) => screen.forget(),
+            Self::Plain(plain) => plain.pending = Vec::new(),
+        }
+    }
+
+    /// Writes what is taken now, after `poll` has told that something is.
+    ///
+    /// # Errors
+    /// Nobody reads it any more.
+    pub fn write(&mut self) -> io::Result<()> {
+        match self {
+            Self::Screen(screen) => screen.write(),
+            Self::Plain(plain) => plain.write(),
+        }
+    }
+}
+
+impl AsFd for Sink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Screen(screen) => screen.as_fd(),
+            Self::Plain(plain) => plain.out.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn a_pipe_gets_every_byte_once_and_tells_that_its_reader_is_gone() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut sink = Sink::Plain(Plain::over(std::os::fd::OwnedFd::from(writer).into()));
+        let text: Vec<u8> = (0..=255).cycle().take(PENDING_BYTES).collect();
+        sink.show(&text).unwrap();
+        assert!(sink.wants_write() && !sink.has_room());
+        let mut got = Vec::new();
+        let mut buffer = [0; PIPE_BYTES];
+        while sink.wants_write() {
+            sink.write().unwrap();
+            let count = reader.read(&mut buffer).unwrap();
+            got.extend_from_slice(&buffer[..count]);
+        }
+        assert!(got == text, "{} of {} bytes", got.len(), text.len());
+        sink.leave().unwrap();
+        assert!(!sink.wants_write(), "no byte of our own");
+        drop(reader);
+        sink.show(b"x").unwrap();
+        assert_eq!(sink.write().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        sink.forget();
+        assert!(!sink.wants_write());
+    }
+}

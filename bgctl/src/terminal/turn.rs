@@ -1,0 +1,155 @@
+//! One turn of a loop: what is waited for, and what has come.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// What a turn waits for. What is `None` is not waited for at all.
+#[derive(Debug)]
+pub struct Wants<'a> {
+    /// The connection.
+    pub link: Option<BorrowedFd<'a>>,
+    /// Whether it may be read from.
+    pub reads_link: bool,
+    /// Whether something is to be written to it.
+    pub writes_link: bool,
+    /// Another connection, to be read from.
+    pub news: Option<BorrowedFd<'a>>,
+    /// The keyboard. That it is gone is always told.
+    pub keyboard: Option<BorrowedFd<'a>>,
+    /// Whether it may be read from.
+    pub reads_keyboard: bool,
+    /// Signals.
+    pub signals: BorrowedFd<'a>,
+    /// Where something is to be written.
+    pub screen: Option<BorrowedFd<'a>>,
+    /// Something that changes, such as a file.
+    pub changes: Option<BorrowedFd<'a>>,
+    /// When the turn begins at the latest.
+    pub until: Option<Instant>,
+}
+
+/// What has come. None of it, if the time has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "any of them may have come together")]
+pub struct Ready {
+    /// The daemon has said something, or is gone.
+    pub reads_link: bool,
+    /// The daemon takes more.
+    pub writes_link: bool,
+    /// The other connection has something, or is gone.
+    pub news: bool,
+    /// Something was typed.
+    pub keyboard: bool,
+    /// The keyboard is gone.
+    pub hung_up: bool,
+    /// The screen takes more, or is gone.
+    pub screen: bool,
+    /// Something has changed.
+    pub changes: bool,
+}
+
+impl<'a> Wants<'a> {
+    /// Nothing but signals.
+    pub const fn new(signals: BorrowedFd<'a>) -> Self {
+        Self {
+            link: None,
+            reads_link: false,
+            writes_link: false,
+            news: None,
+            keyboard: None,
+            reads_keyboard: false,
+            signals,
+            screen: None,
+            changes: None,
+            until: None,
+        }
+    }
+
+    /// Sleeps until something has come. A signal is not told: its descriptor is read in every turn.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait(&self) -> io::Result<Ready> {
+        let flags = |reads: bool, writes: bool| {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::POLLIN, reads);
+            flags.set(PollFlags::POLLOUT, writes);
+            flags
+        };
+        let link = self.link.filter(|_| self.reads_link || self.writes_link);
+        // One that is not waited for stands for another, without a wish of its own.
+        let other = |descriptor: Option<BorrowedFd<'a>>, flags| match descriptor {
+            Some(descriptor) => PollFd::new(descriptor, flags),
+            None => PollFd::new(self.signals, PollFlags::empty()),
+        };
+        let mut sources = [
+            PollFd::new(self.signals, PollFlags::POLLIN),
+            other(link, flags(self.reads_link, self.writes_link)),
+            other(self.keyboard, flags(self.reads_keyboard, false)),
+            other(self.screen, PollFlags::POLLOUT),
+            other(self.changes, PollFlags::POLLIN),
+            other(self.news, PollFlags::POLLIN),
+        ];
+        loop {
+            match poll(&mut sources, timeout(self.until)) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let [_, link, keyboard, screen, changes, news] =
+            sources.map(|source| source.revents().unwrap_or(PollFlags::empty()));
+        let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+        let typed = keyboard.contains(PollFlags::POLLIN);
+        Ok(Ready {
+            reads_link: link.intersects(PollFlags::POLLIN | gone),
+            writes_link: link.contains(PollFlags::POLLOUT),
+            news: news.intersects(PollFlags::POLLIN | gone),
+            keyboard: typed,
+            hung_up: keyboard.intersects(gone) && !typed,
+            screen: !screen.is_empty(),
+            changes: !changes.is_empty(),
+        })
+    }
+}
+
+/// Rounded up, so that the turn does not begin too early.
+fn timeout(until: Option<Instant>) -> PollTimeout {
+    let Some(until) = until else { return PollTimeout::NONE };
+    let left = until.saturating_duration_since(Instant::now());
+    PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    #[test]
+    fn only_what_is_wanted_is_told() {
+        let (quiet, _other) = UnixStream::pair().unwrap();
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.write_all(b"x").unwrap();
+        let mut wants = Wants::new(quiet.as_fd());
+        wants.until = Some(Instant::now() + Duration::from_millis(1));
+        wants.link = Some(here.as_fd());
+        wants.keyboard = Some(here.as_fd());
+        assert_eq!(wants.wait().unwrap(), Ready::default(), "the time has come");
+        wants.until = None;
+        wants.writes_link = true;
+        assert_eq!(wants.wait().unwrap(), Ready { writes_link: true, ..Ready::default() });
+        wants.reads_keyboard = true;
+        assert!(wants.wait().unwrap().keyboard);
+        drop(there);
+        wants.reads_keyboard = false;
+        wants.writes_link = false;
+        assert_eq!(wants.wait().unwrap(), Ready { hung_up: true, ..Ready::default() });
+    }
+}

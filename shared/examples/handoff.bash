@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Starts a command, shows what it writes for a while, and then hands it over to bgd while it runs.
+#
+#     handoff.bash LINES COMMAND [ARG...]
+#
+# Shows the first LINES lines itself; the rest is in `bgctl output ID`.
+set -u
+
+lines=$1
+shift
+# Bash reads a pipe byte by byte, so nothing is taken that is not shown.
+exec {out}< <(exec "$@" 2>&1)
+pid=$!
+for ((shown = 0; shown < lines; shown++)); do
+    IFS= read -r line <&"$out" || break
+    printf '%s\n' "$line"
+done
+
+message=$(bgctl handoff --pid "$pid" --stdout "$out" -d "$*" 2>&1)
+code=$?
+if ((code == 65)); then
+    # It ended first: the rest of its output and its exit code are ours.
+    cat <&"$out"
+    wait "$pid"
+    exit
+fi
+printf '%s\n' "$message"
+exit "$code"

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Starts a command, shows what it writes for a while, and then hands it over to bgd while it runs.
+
+    handoff.py LINES COMMAND [ARG...]
+
+Shows the first LINES lines itself; the rest is in `bgctl output ID`. Needs Python 3.9.
+"""
+import json
+import os
+import socket
+import subprocess
+import sys
+
+
+def socket_path():
+    if path := os.environ.get("BGD_SOCKET"):
+        return path
+    if folder := os.environ.get("XDG_RUNTIME_DIR"):
+        return f"{folder}/bgd/bgd.sock"
+    return f"/tmp/bgd-{os.getuid()}/bgd.sock"
+
+
+def hand_over(child, description, streams):
+    """Gives a running child to the daemon; `streams` are pairs of a kind and a descriptor."""
+    pidfd = os.pidfd_open(child.pid)
+    params = {"pid": child.pid, "description": description, "argv": child.args,
+              "streams": [kind for kind, _ in streams]}
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "task.handoff", "params": params})
+    subprocess.run(["bgctl", "daemon", "start"], stdout=subprocess.DEVNULL, check=True)
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect(socket_path())
+        # The descriptors travel with the first byte of the line.
+        socket.send_fds(daemon, [line.encode() + b"\n"], [pidfd] + [fd for _, fd in streams])
+        answer = json.loads(daemon.makefile().readline())
+    os.close(pidfd)
+    return answer
+
+
+lines, command = int(sys.argv[1]), sys.argv[2:]
+# Nothing may be read ahead of what is shown, so the pipe is read without a buffer.
+child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
+for _ in range(lines):
+    sys.stdout.write(child.stdout.readline().decode())
+
+answer = hand_over(child, " ".join(command), [("stdout", child.stdout.fileno())])
+if "result" in answer:
+    # From here on the pipe is the daemon's, and the command may outlive this program.
+    print(answer["result"]["message"])
+elif answer["error"]["data"]["kind"] == "already_finished":
+    sys.stdout.write(child.stdout.read().decode())
+    sys.exit(child.wait())
+else:
+    sys.exit(answer["error"]["message"])

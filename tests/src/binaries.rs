@@ -25,6 +25,15 @@ pub fn helper_path(name: &str) -> PathBuf {
     path
 }
 
+/// An example of the package for authors of clients.
+pub fn example_path(name: &str) -> PathBuf {
+    let path = profile_folder().join("examples").join(name);
+    if !path.exists() {
+        build(&["-p", "bgd-shared", "--example", name]);
+    }
+    path
+}
+
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| match env::var_os("BGD_BIN_DIR") {

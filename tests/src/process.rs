@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -103,6 +103,13 @@ impl Process {
         let needle = home.as_os_str().as_bytes();
         environ.windows(needle.len()).any(|part| part == needle)
             || fs::read_link(self.proc("cwd")).is_ok_and(|cwd| cwd.starts_with(home))
+    }
+}
+
+impl AsFd for Process {
+    /// The pidfd: it can be read when the process is dead.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 }
 

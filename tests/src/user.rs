@@ -10,6 +10,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
 
 use crate::binaries::{bgctl_path, bgd_path};
+use crate::daemon::TestDaemon;
 
 /// Fails the test with a clear word where it is not run by root.
 #[track_caller]
@@ -68,4 +69,15 @@ pub fn as_user<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
         Ok(value) => value,
         Err(panic) => std::panic::resume_unwind(panic),
     })
+}
+
+/// A daemon that has a small disk of its own under its state folder. The disk is in a mount namespace and
+/// so goes away with the last process in there.
+#[track_caller]
+pub fn on_a_small_disk(options: &str) -> TestDaemon {
+    must_be_root();
+    let mount =
+        format!("mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && exec \"$0\" \"$@\"");
+    let prelude = format!("exec unshare --mount sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
+    TestDaemon::builder().prelude(prelude).start()
 }

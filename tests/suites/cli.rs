@@ -324,16 +324,41 @@ fn each_verb_has_help_with_examples() {
 fn completions_are_scripts_that_their_shells_can_read() {
     let home = TestDaemon::home_only();
     for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
-        let script = home.run(&["completions", shell]).success().stdout;
-        let text = String::from_utf8(script).unwrap();
-        assert!(bgctl::cli::Verb::NAMES.iter().all(|verb| text.contains(verb)), "{shell}");
-        let path = home.home().join(shell);
-        fs::write(&path, text).unwrap();
-        let output = Command::new(shell).arg(check).arg(&path).output();
-        let output = output.unwrap_or_else(|error| panic!("{shell}, which tests/run installs: {error}"));
-        assert!(output.status.success(), "{shell}: {output:?}");
+        for verb in ["completions", "shell-init"] {
+            let script = home.run(&[verb, shell]).success().stdout;
+            let path = home.home().join(shell);
+            fs::write(&path, script).unwrap();
+            let output = Command::new(shell).arg(check).arg(&path).output();
+            let output = output.unwrap_or_else(|error| panic!("{shell}, which tests/run installs: {error}"));
+            assert!(output.status.success(), "{shell}: {output:?}");
+        }
     }
     home.run(&["completions", "tcsh"]).expect_code(2);
+    assert!(home.processes().is_empty(), "completing starts no daemon");
+}
+
+#[test]
+fn completions_know_verbs_programs_and_the_tasks_that_are_there() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell("echo one");
+    daemon.block(&[id]);
+    let candidates = |shell: &str, words: &[&str], listing: &str| {
+        let place = (words.len() - 1).to_string();
+        let mut command = daemon.bgctl(&[&["--"], words].concat());
+        command.env("BGCTL_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
+        Outcome::of(command.env("_CLAP_COMPLETE_COMP_TYPE", listing)).success().stdout_text()
+    };
+    assert!(candidates("fish", &["bgctl", "sub"], "9").starts_with("submit\t"));
+    for verb in ["status", "output", "clear"] {
+        let line = candidates("fish", &["bgctl", verb, ""], "9");
+        assert!(line.starts_with(&format!("{}\tcompleted: echo one\n", id.short())), "{verb}: {line}");
+    }
+    // Bash shows what a task is only in the list of a second press.
+    let (first, second) = (["9", "63"]).map(|kind| candidates("bash", &["bgctl", "status", ""], kind)).into();
+    assert!(first.lines().any(|line| line == id.short()), "{first}");
+    assert!(second.contains(&format!("{}  (completed: echo one)", id.short())), "{second}");
+    assert!(!candidates("fish", &["bgctl", "cancel", ""], "9").contains(&id.short()), "it has ended");
+    assert!(candidates("fish", &["bgctl", "run", "set"], "9").lines().any(|line| line == "setpriv"));
 }
 
 #[test]

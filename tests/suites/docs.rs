@@ -247,9 +247,7 @@ fn the_page_names_every_verb_and_no_other() {
 #[test]
 fn the_variables_of_the_pages_are_those_of_the_code() {
     let mut code = String::new();
-    for file in
-        ["bgd/src/log.rs", "bgd/src/exec/tree.rs", "bgctl/src/connect.rs", "bgctl/src/commands/submit.rs"]
-    {
+    for file in ["bgd/src/log.rs", "bgd/src/exec/tree.rs", "bgctl/src/connect.rs", "bgctl/src/job.rs"] {
         code += &docs::read(file);
     }
     code += &docs::read("shared/src/socket.rs");

@@ -7,7 +7,7 @@ use bgd_tests::shared::request::{
     ClearParams, DaemonStatusOf, NoParams, SubmitParams, TaskCancel, TaskClear,
 };
 use bgd_tests::shared::task::Status;
-use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
+use bgd_tests::user::{Programs, as_user, on_a_small_disk, unused_uid};
 use bgd_tests::{Process, Raw, TestDaemon, wait};
 
 const MANY: &str = "max_concurrent_tasks = 1000\n[grace]\ncancel = \"1h\"";
@@ -146,16 +146,6 @@ fn a_refused_fork_fails_the_task_alone() {
         assert!(!daemon.cancel(&[id])[0].lingering);
         assert_eq!(daemon.output(id), b"forked\n");
     });
-}
-
-/// A daemon that has a small disk of its own under its state folder. The disk is in a mount namespace and
-/// so goes away with the last process in there.
-fn on_a_small_disk(options: &str) -> TestDaemon {
-    must_be_root();
-    let mount =
-        format!("mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && exec \"$0\" \"$@\"");
-    let prelude = format!("exec unshare --mount sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
-    TestDaemon::builder().prelude(prelude).start()
 }
 
 /// Removes every finished task, and waits until their files are gone: that happens soon after.

@@ -123,7 +123,8 @@ fn each_method_answers() {
     assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
-    assert_eq!(METHODS.len(), 19, "a new method is to be called here or below");
+    // Those of terminals and of what is handed over have suites of their own.
+    assert_eq!(METHODS.len(), 24, "a new method is to be called here or elsewhere");
 }
 
 #[test]
@@ -186,7 +187,13 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         ),
         ("task.submit", json!({"shell": "true"}), "invalid_params", -32602, "cwd"),
         ("hello", json!({"protocol": 2}), "unsupported", -32018, "protocol 2"),
-        ("task.attach", json!({"id": id}), "unsupported", -32018, "task.attach"),
+        ("inbox.read", json!({"session": "s"}), "unsupported", -32018, "inbox.read"),
+        ("task.attach", json!({"id": id}), "not_running", -32019, "does not run"),
+        ("task.attach", json!({"id": id, "rows": 5}), "invalid_params", -32602, "cols"),
+        ("task.resize", json!({"id": id, "rows": 0, "cols": 5}), "invalid_params", -32602, "rows"),
+        ("task.detach", json!({"id": id, "background": true}), "already_finished", -32012, "ended already"),
+        ("task.handoff", json!({"pid": 0, "description": "x"}), "invalid_params", -32602, "pid"),
+        ("task.handoff", json!({"pid": 2, "description": "x"}), "invalid_params", -32602, "pidfd"),
         ("task.resume", json!({"id": id, "prompt": "x"}), "not_resumable", -32004, "command"),
         ("task.resume", json!({"id": id}), "prompt_required", -32007, "prompt"),
         ("agent.list", json!({"names": ["nobody"]}), "unknown_agent", -32008, "codex"),

@@ -4,6 +4,7 @@
 //! B, …), several times, and medians are looked at. One file a measurement; each gives rows.
 
 mod filled;
+mod foreground;
 mod idle;
 mod machine;
 mod memory;
@@ -48,11 +49,12 @@ const MEASUREMENTS: &[Measurement] = &[
     ("read", read_output::measure),
     ("waiters", waiters::measure),
     ("turns", turns::measure),
+    ("foreground", foreground::measure),
 ];
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
 /// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters, turns
-/// (of an agent).
+/// (of an agent), foreground (`run`).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

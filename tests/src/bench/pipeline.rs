@@ -126,7 +126,7 @@ impl Pipeline {
         loop {
             match self.protocol.next_received()? {
                 Some(Received::Answer { outcome, .. }) => return Ok(outcome?),
-                Some(Received::News(_)) => {}
+                Some(Received::News(_) | Received::Output(_) | Received::Stopped(_)) => {}
                 None => {
                     let count = self.stream.read(&mut self.buffer)?;
                     if count == 0 {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bgd_shared::error::RpcError;
 use bgd_shared::event::EventParams;
-use bgd_shared::request::method_schemas;
+use bgd_shared::request::{OutputNews, StoppedNews, method_schemas};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -26,7 +26,13 @@ pub fn document() -> Value {
     }
     let event = writing.subschema_for::<EventParams>();
     let error = writing.subschema_for::<RpcError>();
-    let notifications = json!({ "event": { "params": event } });
+    let output = writing.subschema_for::<OutputNews>();
+    let stopped = writing.subschema_for::<StoppedNews>();
+    let notifications = json!({
+        "event": { "params": event },
+        "output": { "params": output },
+        "stopped": { "params": stopped },
+    });
     let of_methods = |part: &str| -> Vec<Value> {
         methods.values().filter_map(|method| method.get(part)).cloned().collect()
     };

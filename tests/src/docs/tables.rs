@@ -61,8 +61,10 @@ pub fn of_protocol(schema: &Value) -> Tables {
     for object in OBJECTS {
         tables.insert(format!("object {object}"), fields(schema, object, Direction::Received));
     }
-    tables.insert("object Rlimit".to_owned(), fields(schema, "Rlimit", Direction::Sent));
-    for name in ["Status", "EventKind", "OptionKind"] {
+    for object in ["Rlimit", "TerminalSize"] {
+        tables.insert(format!("object {object}"), fields(schema, object, Direction::Sent));
+    }
+    for name in ["Status", "EventKind", "OptionKind", "HandoffStream"] {
         tables.insert(format!("words {name}"), list_of_words(schema, name));
     }
     tables.insert("errors".to_owned(), errors(schema));
@@ -72,7 +74,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Objects that the daemon sends, with a list of their fields on the page.
-const OBJECTS: [&str; 12] = [
+const OBJECTS: [&str; 14] = [
     "Task",
     "Progress",
     "NeedsInput",
@@ -85,6 +87,8 @@ const OBJECTS: [&str; 12] = [
     "Event",
     "Gap",
     "ErrorData",
+    "OutputNews",
+    "StoppedNews",
 ];
 
 fn errors(schema: &Value) -> String {
@@ -109,6 +113,8 @@ fn limits_table() -> String {
         ("Bytes of one `task.result` of a process", bytes(limits::RESULT_BYTES)),
         ("Bytes of one `task.write`", bytes(limits::WRITE_BYTES as u64)),
         ("Bytes that are kept at the beginning of an output", bytes(limits::OUTPUT_HEAD_BYTES)),
+        ("Foreground jobs of one connection", limits::FOREGROUND_JOBS.to_string()),
+        ("Connections that are shown one terminal", limits::TERMINAL_VIEWERS.to_string()),
         ("Tasks on one page of `task.list`", limits::LIST_PAGE.to_string()),
         ("Descriptors that travel with one line", limits::FDS_PER_FRAME.to_string()),
         ("Bytes of a description, a session, a channel, a tag or a key", limits::LABEL_BYTES.to_string()),
@@ -164,6 +170,7 @@ pub fn of_config() -> Tables {
     for (key, default) in config_defaults() {
         let range = config_range(&key).unwrap_or_else(|| match key.as_str() {
             "default_agent" => "a known agent".to_owned(),
+            "background_key" => "ctrl- and a letter or one of @ \\ ] ^ _; none".to_owned(),
             "allow_root" => "true, false".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
             "grace.cancel" => "0s to 100 years".to_owned(),
@@ -309,6 +316,7 @@ pub fn needs_restart(key: &str) -> bool {
     let other = match (key, value) {
         ("tree", _) => "\"session\"".to_owned(),
         ("default_agent", _) => "\"opencode\"".to_owned(),
+        ("background_key", _) => "\"ctrl-o\"".to_owned(),
         ("grace.cancel", _) => "\"7s\"".to_owned(),
         ("limits.output_bytes", _) => "\"7GiB\"".to_owned(),
         (_, Some(toml::Value::Integer(number))) => (number + 1).to_string(),

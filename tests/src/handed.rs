@@ -1,0 +1,148 @@
+//! Children of the tests that are handed over to a daemon (R70).
+
+use std::io::{self, PipeReader, Read, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::error::RpcError;
+use bgd_shared::handoff;
+use bgd_shared::request::{DetachResult, HandoffParams, HandoffStream, TaskHandoff};
+use bgd_shared::task::Task;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::daemon::TestDaemon;
+use crate::wait;
+
+/// A child of this process with its standard input, and with a handle to it.
+#[derive(Debug)]
+pub struct Job {
+    /// The child, which nobody has waited for.
+    pub child: Child,
+    /// The handle.
+    pub pidfd: OwnedFd,
+}
+
+/// A job that only a test which fails leaves running.
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Job {
+    /// Starts a command in the home of a daemon, so that it is missed if it is left.
+    #[track_caller]
+    pub fn start(daemon: &TestDaemon, command: &mut Command) -> Self {
+        let child = command.current_dir(daemon.home()).stdin(Stdio::piped()).spawn();
+        Self::of(child.expect("a command can be run"))
+    }
+
+    /// A child that nobody has waited for.
+    #[track_caller]
+    pub fn of(child: Child) -> Self {
+        let pidfd = handoff::pidfd(&child).expect("a child that nobody has waited for");
+        Self { child, pidfd }
+    }
+
+    /// Starts a line for the shell whose outputs go to one pipe.
+    #[track_caller]
+    pub fn shell(daemon: &TestDaemon, line: &str) -> (Self, PipeReader) {
+        Self::piped(daemon, Command::new("/bin/sh").args(["-c", line]))
+    }
+
+    /// Starts a command whose outputs go to one pipe.
+    #[track_caller]
+    pub fn piped(daemon: &TestDaemon, command: &mut Command) -> (Self, PipeReader) {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        command.stderr(writer.try_clone().expect("a copy")).stdout(writer);
+        let job = Self::start(daemon, command);
+        // Else the command holds the end that is written to.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        (job, reader)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// What is said of it.
+    pub fn params(&self) -> HandoffParams {
+        handoff::params(&self.child, "a job")
+    }
+
+    /// Hands it over with these outputs.
+    #[track_caller]
+    pub fn hand_over(&self, client: &mut Client, streams: &[(HandoffStream, BorrowedFd<'_>)]) -> Task {
+        let given = self.offer(client, streams).expect("task.handoff");
+        assert_eq!(given.message, message(&given.task));
+        given.task
+    }
+
+    /// Hands it over with the pipe that is its output.
+    #[track_caller]
+    pub fn hand_over_pipe(&self, daemon: &TestDaemon, pipe: &impl AsFd) -> Task {
+        self.hand_over(&mut daemon.client(), &[(HandoffStream::Stdout, pipe.as_fd())])
+    }
+
+    /// The same where it may be refused.
+    pub fn offer(
+        &self,
+        client: &mut Client,
+        streams: &[(HandoffStream, BorrowedFd<'_>)],
+    ) -> Result<DetachResult, ClientError> {
+        handoff::hand_over(client, &self.child, "a job", streams)
+    }
+
+    /// Writes a line to its standard input.
+    #[track_caller]
+    pub fn say(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().expect("a standard input");
+        stdin.write_all(format!("{line}\n").as_bytes()).expect("somebody who reads it");
+    }
+
+    /// Waits for its death, and leaves it as it is then: only its parent takes it away.
+    #[track_caller]
+    pub fn wait_dead(&self) {
+        assert!(wait::readable(self.pidfd.as_fd(), wait::PATIENCE), "{self:?} does not die");
+    }
+
+    /// Waits for it, as its parent. Closes its standard input.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("a child can be waited for")
+    }
+}
+
+/// R61's sentence.
+pub fn message(task: &Task) -> String {
+    format!("Command was manually backgrounded by user with ID {}", task.id)
+}
+
+/// Offers what must be refused: these descriptors, with what is said of them.
+#[track_caller]
+pub fn refused(client: &mut Client, params: &HandoffParams, fds: &[BorrowedFd<'_>]) -> RpcError {
+    match client.call_with_fds::<TaskHandoff>(params, fds) {
+        Err(ClientError::Rpc(error)) => error,
+        other => panic!("{params:?} is not refused: {other:?}"),
+    }
+}
+
+/// A handle to a process.
+#[track_caller]
+pub fn pidfd_of(pid: i32) -> OwnedFd {
+    let pid = Pid::from_raw(pid).expect("a number of a process");
+    pidfd_open(pid, PidfdFlags::empty()).expect("a process that is there")
+}
+
+/// Reads a line byte by byte, so that nothing behind it is taken.
+#[track_caller]
+pub fn line_of(reader: &mut impl Read) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while reader.read(&mut byte).expect("a pipe can be read") > 0 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).expect("text")
+}

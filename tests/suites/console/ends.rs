@@ -1,0 +1,98 @@
+//! The end of a console, and of what it needs.
+
+use bgd_shared::task::Status;
+use bgd_tests::{Process, Terminal, TestDaemon};
+
+use super::{at_prompt, console, run_line, task_of};
+
+/// A console with a job beside the prompt and another in the background.
+#[track_caller]
+fn with_jobs(daemon: &TestDaemon) -> (Terminal, Process, Process) {
+    let mut console = console(daemon);
+    console.type_line("sleep 1001");
+    console.wait_text("[Ctrl-B] Background");
+    console.type_keys("\x02");
+    console.wait_text("manually backgrounded by user");
+    at_prompt(&mut console);
+    run_line(&mut console, "sleep 1002 &");
+    let processes = ["sleep 1001", "sleep 1002"].map(|line| {
+        let task = daemon.wait_running(task_of(daemon, line).id);
+        Process::open(task.pid.unwrap()).unwrap()
+    });
+    let [background, beside] = processes;
+    (console, background, beside)
+}
+
+#[track_caller]
+fn only_the_background_goes_on(daemon: &TestDaemon, background: &Process, beside: &Process) {
+    beside.gone();
+    let ended = daemon.wait_status(task_of(daemon, "sleep 1002").id, Status::Cancelled);
+    assert!(ended.error.unwrap().contains("terminal or client"));
+    let task = task_of(daemon, "sleep 1001");
+    assert_eq!(task.status, Status::Running);
+    assert!(background.is_alive());
+    daemon.cancel(&[task.id]);
+}
+
+#[test]
+fn r71_leaving_ends_the_foreground_and_leaves_the_background() {
+    let daemon = TestDaemon::start();
+    let (mut console, background, beside) = with_jobs(&daemon);
+    console.type_keys("\x04");
+    assert_eq!(console.ended().code(), Some(0));
+    assert!(console.is_sane());
+    assert!(console.screen().ends_with(
+        "1 job in the foreground ends here\n\
+         1 task goes on in the background: bgctl list --session here"
+    ));
+    only_the_background_goes_on(&daemon, &background, &beside);
+}
+
+#[test]
+fn r71_a_closed_terminal_ends_the_foreground() {
+    let daemon = TestDaemon::start();
+    let (mut console, background, beside) = with_jobs(&daemon);
+    assert_eq!(console.close().code(), Some(129));
+    only_the_background_goes_on(&daemon, &background, &beside);
+}
+
+#[test]
+fn a_signal_leaves_a_sane_terminal() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_keys("half");
+    console.wait_line("~> half");
+    assert!(!console.is_sane());
+    console.process().signal(rustix::process::Signal::TERM).unwrap();
+    assert_eq!(console.ended().code(), Some(143));
+    assert!(console.is_sane());
+}
+
+#[test]
+fn exit_takes_a_code() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_line("exit 7");
+    assert_eq!(console.ended().code(), Some(7));
+    assert!(console.is_sane());
+}
+
+#[test]
+fn without_its_daemon_it_ends_and_leaves_a_sane_terminal() {
+    for has_job in [false, true] {
+        let mut daemon = TestDaemon::start();
+        let mut console = console(&daemon);
+        if has_job {
+            console.type_line("echo up; exec sleep 1000");
+            console.wait_text("\nup");
+        } else {
+            console.type_keys("half");
+            console.wait_line("~> half");
+        }
+        daemon.kill9();
+        assert_eq!(console.ended().code(), Some(69), "{console:?}");
+        assert!(console.is_sane());
+        assert!(console.screen().contains("daemon"), "{console:?}");
+        daemon.launch();
+    }
+}

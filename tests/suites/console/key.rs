@@ -1,0 +1,184 @@
+//! The key: which job it takes, and which it leaves alone.
+
+use std::io::Write as _;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::task::Status;
+use bgd_tests::{Terminal, TestDaemon};
+
+use super::{at_prompt, console, fifo, moved, run_line, task_of};
+
+#[test]
+fn r60_the_hint_is_shown_while_a_job_runs() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    assert!(!console.screen().contains("Ctrl-B"), "nothing runs");
+    console.type_line("read x; echo got $x");
+    console.wait_text("[Ctrl-B] Background");
+    console.type_line("it");
+    console.wait_text("\ngot it\n");
+    at_prompt(&mut console);
+    run_line(&mut console, "!echo direct");
+    assert!(!console.screen().contains("Ctrl-B"), "{console:?}");
+    run_line(&mut console, "sleep 1000 &");
+    assert!(console.screen().contains("running  sleep 1000  [Ctrl-B] Background\n"), "{console:?}");
+    console.type_keys("\x04");
+    assert!(console.ended().success());
+}
+
+#[test]
+fn r60_the_key_in_force_is_named_and_works() {
+    let daemon = TestDaemon::builder().config("background_key = \"ctrl-]\"").start();
+    for (args, key, name) in
+        [(&["console"][..], "\x1d", "Ctrl-]"), (&["console", "--key", "C-t"], "\x14", "Ctrl-T")]
+    {
+        let mut console = Terminal::bgctl(&daemon, args);
+        at_prompt(&mut console);
+        console.type_line("sleep 1000");
+        console.wait_text(&format!("[{name}] Background"));
+        console.type_keys(key);
+        console.wait_text("manually backgrounded by user");
+        at_prompt(&mut console);
+        daemon.cancel(&moved(&console));
+    }
+}
+
+#[test]
+fn r61_the_prompt_is_back_at_once_and_the_result_is_the_sentence() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_line("printf half; exec sleep 1000");
+    console.wait_text("\nhalf");
+    let before = task_of(&daemon, "printf half; exec sleep 1000");
+    assert!(before.foreground);
+    console.type_keys("\x02");
+    console.wait_text("ID ");
+    at_prompt(&mut console);
+    let sentence = format!("\nhalf\nCommand was manually backgrounded by user with ID {}\n~> ", before.id);
+    assert!(console.screen().ends_with(sentence.trim_end()), "{console:?}");
+    // R62: the same process, now as a background task.
+    let task = daemon.task(before.id);
+    assert_eq!((task.status, task.foreground, task.pid), (Status::Running, false, before.pid));
+    run_line(&mut console, "jobs");
+    let line = format!("     {}  running     printf half; exec sleep 1000", task.id.short());
+    assert!(console.screen().contains(&line), "{console:?}");
+    daemon.cancel(&[task.id]);
+}
+
+#[test]
+fn r62_no_output_is_lost_and_none_comes_twice() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    let mut fifo = fifo(&daemon);
+    console.type_line("head -n 4 fifo");
+    fifo.write_all(b"one\ntwo\n").unwrap();
+    console.wait_text("\ntwo");
+    console.type_keys("\x02");
+    console.wait_text("manually backgrounded by user");
+    at_prompt(&mut console);
+    fifo.write_all(b"three\nfour\n").unwrap();
+    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"head -n 4 fifo\"");
+    let task = task_of(&daemon, "head -n 4 fifo");
+    assert_eq!(daemon.output(task.id), b"one\r\ntwo\r\nthree\r\nfour\r\n");
+    assert!(!console.screen().contains("three"), "{console:?}");
+}
+
+#[test]
+fn r63_of_several_the_latest_that_may_be_is_taken() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    for line in ["sleep 1001 &", "sleep 1002 &", "!sleep 1003 &"] {
+        run_line(&mut console, line);
+    }
+    let ids = ["sleep 1001", "sleep 1002"].map(|line| task_of(&daemon, line).id);
+    console.type_keys("\x02");
+    console.wait_text(&format!("manually backgrounded by user with ID {}", ids[1]));
+    assert_eq!(moved(&console), [ids[1]]);
+    // Also where a job has the terminal that can't be moved.
+    console.type_line("!printf up; read x; echo $x");
+    console.wait_text("\nup");
+    console.type_keys("\x02");
+    console.type_line("still here");
+    console.wait_text("\nstill here\n");
+    console.wait_text(&format!("manually backgrounded by user with ID {}", ids[0]));
+    at_prompt(&mut console);
+    assert!(ids.iter().all(|id| !daemon.task(*id).foreground));
+    assert!(task_of(&daemon, "sleep 1003").foreground);
+    daemon.cancel(&ids);
+}
+
+#[test]
+fn r64_what_the_user_runs_directly_keeps_the_key() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_line("!stty -echo; echo up; exec cat -v");
+    console.wait_text("\nup");
+    console.type_keys("a\x02b\r");
+    console.wait_text("\na^Bb");
+    assert!(task_of(&daemon, "stty -echo; echo up; exec cat -v").foreground);
+    console.type_keys("\x04");
+    at_prompt(&mut console);
+    run_line(&mut console, "!sleep 1000 &");
+    console.type_keys("\x02");
+    run_line(&mut console, "jobs");
+    assert!(console.screen().contains("foreground  sleep 1000"), "{console:?}");
+    assert!(moved(&console).is_empty());
+}
+
+#[test]
+fn r65_with_nothing_in_the_foreground_the_key_does_nothing() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    // It would move the cursor in other programs.
+    console.type_keys("echo ab\x02\x02c\r");
+    console.wait_text("\nabc\n");
+    at_prompt(&mut console);
+    assert_eq!(console.screen(), "~> echo abc\n[Ctrl-B] Background\nabc\n~>");
+}
+
+#[test]
+fn r66_a_job_that_finishes_meanwhile_is_either_finished_or_moved() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let mut console = console(&daemon);
+    for round in 0..20 {
+        let line = format!("read x; exit {}", 100 + round);
+        run_line(&mut console, "# a clear screen");
+        console.type_line(&line);
+        console.wait_text("[Ctrl-B] Background");
+        console.type_keys("\r\x02");
+        console.wait("an end", |screen| {
+            let shown = screen.contents();
+            shown.contains("[failed (") || shown.contains("backgrounded by user")
+        });
+        at_prompt(&mut console);
+        let id = task_of(&daemon, &line).id;
+        let mut was_moved = false;
+        watch.until(|event| {
+            was_moved |= event.task.id == id && event.kind == EventKind::Backgrounded;
+            event.task.id == id && event.kind.is_terminal()
+        });
+        assert_eq!(moved(&console), if was_moved { vec![id] } else { vec![] }, "{console:?}");
+        if was_moved {
+            console.wait_text("[BACKGROUND TASK FAILED]");
+        } else {
+            assert!(console.screen().contains(&format!("[failed ({})]", 100 + round)), "{console:?}");
+        }
+    }
+}
+
+#[test]
+fn r67_a_burst_of_presses_moves_one_job() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_line("echo up; exec sleep 1000");
+    console.wait_text("\nup");
+    console.type_keys([0x02; 20]);
+    console.wait_text("manually backgrounded by user");
+    at_prompt(&mut console);
+    run_line(&mut console, "echo ok");
+    assert_eq!(console.screen(), "~> echo ok\n[Ctrl-B] Background\nok\n~>");
+    let task = task_of(&daemon, "echo up; exec sleep 1000");
+    assert!(!task.foreground);
+    daemon.cancel(&[task.id]);
+}

@@ -1,0 +1,64 @@
+//! `bgctl console` in a real terminal: what its user sees, of seed and requirements R60 to R71.
+
+mod ends;
+mod key;
+mod prompt;
+
+use std::fs::{File, OpenOptions};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{ListParams, TaskList};
+use bgd_shared::task::Task;
+use bgd_tests::{Terminal, TestDaemon};
+
+/// A console at its prompt `~> `.
+#[track_caller]
+fn console(daemon: &TestDaemon) -> Terminal {
+    let mut console = Terminal::bgctl(daemon, &["console", "--session", "here"]);
+    at_prompt(&mut console);
+    console
+}
+
+/// Waits for the prompt on an otherwise empty line.
+#[track_caller]
+fn at_prompt(console: &mut Terminal) {
+    console.wait_line("~>");
+}
+
+/// Types a line, and waits until the prompt is back.
+#[track_caller]
+fn run_line(console: &mut Terminal, line: &str) {
+    console.type_keys("\x0c");
+    console.wait("a clear screen", |screen| screen.contents().trim_end() == "~>");
+    console.type_line(line);
+    console.wait("the next prompt", |screen| {
+        let shown = screen.contents();
+        shown.matches("~>").count() > 1 && shown.trim_end().ends_with("\n~>")
+    });
+}
+
+/// The ids in the sentences of R61, each alone on its line.
+fn moved(console: &Terminal) -> Vec<TaskId> {
+    let screen = console.screen();
+    let ids = screen.lines().filter_map(|line| {
+        let id = line.strip_prefix("Command was manually backgrounded by user with ID ")?;
+        Some(id.trim_end().parse().unwrap_or_else(|_| panic!("{line:?}")))
+    });
+    ids.collect()
+}
+
+/// The task with this description.
+#[track_caller]
+fn task_of(daemon: &TestDaemon, description: &str) -> Task {
+    let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    let task = tasks.into_iter().find(|task| task.description == description);
+    daemon.task(task.unwrap_or_else(|| panic!("there is no task {description:?}")).id)
+}
+
+/// A fifo in the home, to be written to by the test.
+fn fifo(daemon: &TestDaemon) -> File {
+    let path = daemon.home().join("fifo");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // With a reader of its own, so that opening waits for nobody.
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}

@@ -1,0 +1,231 @@
+//! The prompt: lines beside it, news above it, and what the console does itself.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+
+use bgd_tests::{Outcome, Terminal, TestDaemon};
+
+use super::{at_prompt, console, fifo, run_line, task_of};
+
+#[test]
+fn jobs_beside_the_prompt_speak_above_it() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    let mut fifo = fifo(&daemon);
+    console.type_line("read x <fifo; echo $x; printf '\\033[31mtw'; echo o; exit 3 &");
+    console.wait_text("[Ctrl-B] Background");
+    at_prompt(&mut console);
+    console.type_keys("echo a half li");
+    console.wait_line("~> echo a half li");
+    fifo.write_all(b"one\n").unwrap();
+    console.wait_text("\n[1] one\n[1] two\n[1] failed (3)  read x");
+    console.wait_line("~> echo a half li");
+    console.type_line("ne");
+    console.wait_text("\na half line\n");
+    at_prompt(&mut console);
+}
+
+#[test]
+fn a_flood_beside_the_prompt_stands_in_nobodys_way() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    let mut fifo = fifo(&daemon);
+    console.type_line("yes 'a line of the flood' & read x <fifo; kill $!; wait; echo; echo over &");
+    console.wait_text("[1] a line of the flood\n");
+    for round in 0..20 {
+        // At once, so that each line ends while something is printed above the next.
+        console.type_keys(format!("echo first {round}\recho second {round}\r"));
+        for text in [format!("\nsecond {round}\r\n"), "~> ".to_owned()] {
+            let mut seen = Vec::new();
+            console.drain(|bytes| {
+                seen.extend_from_slice(bytes);
+                let is_there = seen.windows(text.len()).any(|part| part == text.as_bytes());
+                seen.drain(..seen.len().saturating_sub(text.len()));
+                !is_there
+            });
+        }
+    }
+    fifo.write_all(b"enough\n").unwrap();
+    console.wait_text("[1] over\n[1] completed  yes");
+    at_prompt(&mut console);
+    run_line(&mut console, "echo still there");
+}
+
+#[test]
+fn r55_the_end_of_a_background_task_is_told_above_the_prompt() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_keys("echo ty");
+    console.wait_line("~> echo ty");
+    daemon.run(&["submit", "--session", "here", "-d", "mine", "--", "true"]).success();
+    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"mine\" (");
+    console.wait_line("~> echo ty");
+    // While a job has the terminal it waits.
+    console.type_line("ped; stty -echo; read x; echo end");
+    console.wait_text("\ntyped");
+    let id = daemon.run(&["submit", "--session", "here", "-d", "late", "--shell", "exit 4"]).success();
+    daemon.run(&["submit", "--session", "other", "-d", "not ours", "--", "true"]).success();
+    daemon.run(&["block", id.stdout_text().trim()]).expect_code(1);
+    console.type_line("");
+    console.wait_text("\nend\n[BACKGROUND TASK FAILED] Task \"late\" (");
+    at_prompt(&mut console);
+    assert!(!console.screen().contains("not ours"), "{console:?}");
+}
+
+#[test]
+fn a_stopped_job_waits_beside_the_prompt() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_line("cat -u");
+    console.wait_text("[Ctrl-B] Background");
+    console.type_line("one");
+    console.wait_text("\none\none");
+    console.type_keys("\x1a");
+    console.wait_text("[1] ");
+    console.wait_text(" stopped  cat -u\n");
+    at_prompt(&mut console);
+    console.type_line("fg");
+    console.wait_text("~> fg\n");
+    console.type_line("two");
+    console.wait_text("\ntwo\ntwo");
+    console.type_keys("\x1a");
+    console.wait("a prompt", |screen| screen.contents().trim_end().ends_with("stopped  cat -u\n~>"));
+    // Moved to the background it goes on.
+    console.type_keys("\x02");
+    console.wait_text("manually backgrounded by user");
+    let task = task_of(&daemon, "cat -u");
+    run_line(&mut console, "jobs");
+    assert!(console.screen().contains(&format!("{}  running     cat -u", task.id.short())), "{console:?}");
+    console.type_line(&format!("fg {}", task.id.short()));
+    console.wait("the terminal of the task", |screen| screen.contents().starts_with("one\none\n"));
+    console.type_line("three");
+    console.wait_text("three\nthree");
+    console.type_keys("\x02");
+    at_prompt(&mut console);
+    assert!(!daemon.task(task.id).status.as_str().is_empty());
+    daemon.cancel(&[task.id]);
+    console.wait_text("[BACKGROUND TASK CANCELLED] Task \"cat -u\"");
+}
+
+#[test]
+fn a_full_screen_program_comes_back_as_it_was() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    fs::write(daemon.home().join("text"), "first line\n").unwrap();
+    console.type_line("less text");
+    console.wait_alternate(true);
+    console.wait_text("first line");
+    console.type_keys("\x1a");
+    console.wait_alternate(false);
+    at_prompt(&mut console);
+    console.type_line("fg %1");
+    console.wait_alternate(true);
+    console.wait_text("first line");
+    console.type_keys("q");
+    console.wait_alternate(false);
+    at_prompt(&mut console);
+    assert!(console.screen().contains("stopped  less text"), "{console:?}");
+}
+
+#[test]
+fn jobs_have_the_size_the_folder_and_the_session_of_the_console() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    fs::create_dir(daemon.home().join("a folder")).unwrap();
+    run_line(&mut console, "stty size; echo $BGD_SESSION");
+    assert!(console.screen().contains("\n24 80\nhere\n"), "{console:?}");
+    console.type_line("cd 'a folder'");
+    console.wait_line("~/a folder>");
+    console.type_line("pwd; echo $OLDPWD");
+    let home = daemon.home().display();
+    console.wait_text(&format!("\n{home}/a folder\n{home}\n"));
+    console.wait_line("~/a folder>");
+    console.type_line("cd nowhere");
+    console.wait_text("bgctl: cd: can't cd to nowhere");
+    console.type_line("cd -");
+    at_prompt(&mut console);
+    console.resize((30, 100));
+    run_line(&mut console, "stty size");
+    assert!(console.screen().contains("\n30 100\n"), "{console:?}");
+    // A task that a job submits is of the session, too.
+    let bgctl = bgd_tests::bgctl_path();
+    console.type_line(&format!("{} submit -d inner -- true >/dev/null", bgctl.display()));
+    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"inner\"");
+}
+
+#[test]
+fn several_lines_that_are_typed_at_once_run_one_by_one() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_keys("echo one\recho two\recho three\r");
+    console.wait_text("\nthree\n");
+    at_prompt(&mut console);
+    let order = ["\none\n", "\ntwo\n", "\nthree\n"].map(|text| console.screen().find(text).unwrap());
+    assert!(order.is_sorted(), "{console:?}");
+}
+
+#[test]
+fn ctrl_c_clears_the_line_or_goes_to_the_job() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_keys("rm -rf");
+    console.wait_line("~> rm -rf");
+    console.type_keys("\x03");
+    at_prompt(&mut console);
+    console.type_line("echo up; exec sleep 1000");
+    console.wait_text("\nup");
+    console.type_keys("\x03");
+    console.wait_text("\n[failed (SIGINT)]\n");
+    at_prompt(&mut console);
+}
+
+#[test]
+fn the_history_is_kept_for_its_owner_only() {
+    let daemon = TestDaemon::start();
+    let mut first = console(&daemon);
+    run_line(&mut first, "echo remembered");
+    run_line(&mut first, " echo not this");
+    first.type_keys("\x04");
+    assert!(first.ended().success());
+    let file = daemon.home().join("state/bgd/console_history");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "#V2\necho remembered\n");
+    let mut second = console(&daemon);
+    second.type_keys("\x1b[A");
+    second.wait_line("~> echo remembered");
+    second.type_line("");
+    second.wait_text("\nremembered\n");
+    at_prompt(&mut second);
+}
+
+#[test]
+fn what_is_wrong_with_a_line_is_told() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    for (line, told) in [
+        ("!", "bgctl: `!` needs a command: `!COMMAND` runs it directly"),
+        ("@nobody", "bgctl: `@nobody` needs a prompt: "),
+        ("fg", "bgctl: no job is beside the prompt"),
+        ("fg %3", "bgctl: there is no job %3"),
+        ("fg abcdef", "bgctl: there is no task abcdef"),
+        ("nosuchprogram", "[failed (127)]"),
+        ("kill -9 $$", "[failed (SIGKILL)]"),
+        ("help", "LINE &          runs beside the prompt"),
+    ] {
+        run_line(&mut console, line);
+        assert!(console.screen().contains(told), "{line}: {console:?}");
+    }
+}
+
+#[test]
+fn without_a_terminal_it_says_what_to_use() {
+    let daemon = TestDaemon::start();
+    let outcome = Outcome::of(daemon.bgctl(&["console"]).stdin(Stdio::null()));
+    assert_eq!(outcome.code, 2);
+    assert!(outcome.stderr.contains("bgctl: the console needs a terminal"), "{}", outcome.stderr);
+    let mut terminal = Terminal::bgctl(&daemon, &["console", "--key", "ctrl-m"]);
+    assert_eq!(terminal.ended().code(), Some(2));
+    assert!(terminal.screen().contains("Ctrl-M is Enter, which the console needs itself"), "{terminal:?}");
+}

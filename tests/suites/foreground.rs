@@ -1,0 +1,155 @@
+//! Foreground jobs on the wire, without a terminal: who may hand one over, which end counts, and what
+//! becomes of it when its client goes away.
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    DaemonStatusOf, DetachParams, Encoding, ListParams, NoParams, Stdin, SubmitParams, TaskList, TaskWrite,
+    WriteParams,
+};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::{FakeDaemon, Raw, TestDaemon, helper_path};
+use serde_json::{Value, json};
+
+/// Why a job was cancelled whose client went away.
+const ABANDONED: &str = "its terminal or client went away";
+
+/// A client that shows a job; its number is the id of the job's submit.
+fn job(daemon: &TestDaemon, more: &SubmitParams) -> (Raw, TaskId) {
+    let mut client = Raw::connect(daemon.socket());
+    let params = SubmitParams { foreground: true, ..more.clone() };
+    let answer = client.call(1, "task.submit", &json!(params));
+    let task: Task = serde_json::from_value(answer["result"]["task"].clone()).expect("a task");
+    assert!(task.foreground, "{task:?}");
+    (client, task.id)
+}
+
+fn shell(daemon: &TestDaemon, line: &str) -> SubmitParams {
+    SubmitParams { shell: Some(line.into()), ..daemon.params() }
+}
+
+/// The answer to a press of the key.
+fn press(client: &mut Raw, task: TaskId) -> Value {
+    client.call(2, "task.detach", &json!(DetachParams { id: task.into(), background: true }))
+}
+
+#[track_caller]
+fn kind(answer: &Value) -> &str {
+    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
+/// Asks until the daemon serves nobody else. Each question is a round through the dispatcher, so this is
+/// no idle wait.
+#[track_caller]
+fn until_alone(daemon: &TestDaemon) {
+    let mut client = daemon.client();
+    let end = std::time::Instant::now() + bgd_tests::wait::PATIENCE;
+    while client.call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status").connections > 1 {
+        assert!(std::time::Instant::now() < end, "a connection is left");
+    }
+}
+
+#[track_caller]
+fn write(daemon: &TestDaemon, task: TaskId) {
+    let params =
+        WriteParams { id: task.into(), data: "go\n".to_owned(), encoding: Encoding::Utf8, eof: false };
+    daemon.client().call::<TaskWrite>(&params).expect("task.write");
+}
+
+#[test]
+fn r61_r62_r67_a_job_is_handed_over_once_and_goes_on() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let waits =
+        SubmitParams { stdin: Some(Stdin::Pipe), ..shell(&daemon, "echo one; read line; echo $line") };
+    let other = daemon.submit_with(&waits).id;
+    // It does not wait for the slot that the other one has.
+    let (mut client, id) = job(&daemon, &waits);
+    let pid = daemon.wait_running(id).pid;
+    let answer = press(&mut client, id);
+    let sentence = format!("Command was manually backgrounded by user with ID {id}");
+    assert_eq!(answer["result"]["message"], sentence);
+    assert_eq!(answer["result"]["task"]["foreground"], false);
+    assert_eq!(kind(&press(&mut client, id)), "not_backgroundable");
+    drop(client);
+    until_alone(&daemon);
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.pid, task.foreground), (Status::Running, pid, false));
+    for task in [id, other] {
+        write(&daemon, task);
+        assert_eq!(daemon.block(&[task])[0].status, Status::Completed);
+        assert_eq!(daemon.output(task), b"one\ngo\n");
+    }
+}
+
+#[test]
+fn r64_r71_a_direct_job_stays_and_ends_with_its_client() {
+    let daemon = TestDaemon::start();
+    let line = "trap 'echo hung up; exit 0' HUP; echo ready; read line";
+    let params = SubmitParams { direct: true, stdin: Some(Stdin::Pipe), ..shell(&daemon, line) };
+    let mut watch = daemon.watch();
+    let (mut client, id) = job(&daemon, &params);
+    watch.until(|event| event.task.id == id && event.task.progress.output_bytes > 0);
+    let answer = press(&mut client, id);
+    assert_eq!(kind(&answer), "not_backgroundable");
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.ends_with("started it directly")));
+    assert!(daemon.task(id).foreground);
+    drop(client);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Cancelled, Some(ABANDONED)));
+    assert_eq!(daemon.output(id), b"ready\nhung up\n");
+}
+
+#[test]
+fn r66_a_job_that_ended_first_is_shown_with_its_end() {
+    let daemon = TestDaemon::start();
+    let (mut client, id) = job(&daemon, &shell(&daemon, "exit 3"));
+    daemon.block(&[id]);
+    let answer = press(&mut client, id);
+    assert_eq!(kind(&answer), "already_finished");
+    let task = &answer["error"]["data"]["task"];
+    assert_eq!((&task["id"], &task["exit"]["code"]), (&json!(id), &json!(3)));
+}
+
+#[test]
+fn r71_a_job_that_ignores_sighup_is_killed_after_the_grace() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"100ms\"").start();
+    let params = shell(&daemon, "trap '' HUP; echo ready; while :; do sleep 1000; done");
+    let mut watch = daemon.watch();
+    let (client, id) = job(&daemon, &params);
+    watch.until(|event| event.task.id == id && event.task.progress.output_bytes > 0);
+    drop(client);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.exit), (Status::Cancelled, Some(Exit::Signal(9))));
+    assert_eq!(task.error.as_deref(), Some(ABANDONED));
+}
+
+/// A prompt is submitted when its agent's program was found. A client that goes away before that leaves no
+/// job that nobody could ever end.
+#[test]
+fn r69_r71_a_prompt_whose_client_goes_before_its_agent_is_found_does_not_linger() {
+    let program = helper_path("fake_acp");
+    let folder = program.parent().expect("it is in a folder").to_string_lossy();
+    let daemon = FakeDaemon::with("[agents.far]\ncommand = [\"fake_acp\"]\n", &[], "");
+    // So many folders take longer to look through than a client takes to go.
+    let path = format!("{}{folder}", "/:".repeat(60_000));
+    let far = |prompt| {
+        let mut params = daemon.prompt_params(prompt);
+        params.agent = Some("far".to_owned());
+        let others = params.env.iter().flat_map(|env| env.0.iter()).filter(|(name, _)| &**name != "PATH");
+        let env = others.cloned().chain([("PATH".into(), path.as_str().into())]).collect();
+        SubmitParams { env: Some(env), ..params }
+    };
+    let mut client = Raw::connect(daemon.socket());
+    client.request(1, "task.submit", &json!(SubmitParams { foreground: true, ..far("hang") }));
+    // Answered when the prompt has been read.
+    assert_eq!(client.call(2, "hello", &json!({}))["id"], 2);
+    drop(client);
+    until_alone(&daemon);
+    let after: Vec<TaskId> = (0..2).map(|_| daemon.submit_with(&far("say hi")).id).collect();
+    daemon.block(&after);
+    let all = daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list").tasks;
+    for task in all.iter().filter(|task| !after.contains(&task.id)) {
+        // It was found first after all, and so it was a job for a moment.
+        let task = daemon.block(&[task.id]).remove(0);
+        assert_eq!((task.status, task.error.as_deref()), (Status::Cancelled, Some(ABANDONED)));
+    }
+}

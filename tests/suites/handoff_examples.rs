@@ -1,0 +1,82 @@
+//! The examples of a hand-over in Rust, Python, Node and bash, run as they are.
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::{Command, Output};
+
+use bgd_shared::foreground::backgrounded_message;
+use bgd_tests::docs::root;
+use bgd_tests::{TestDaemon, bgctl_path, example_path};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+/// Writes line after line for as long as the gate is closed, so that it can't end first.
+const JOB: &str = "echo one; echo two; echo three; read gate < gate; echo four; exit 3";
+
+/// The examples as commands, with `bgctl` on PATH.
+fn examples(daemon: &TestDaemon) -> [Command; 4] {
+    let script = |name: &str| root().join("shared/examples").join(name).into_os_string();
+    let folder = bgctl_path().parent().unwrap().to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&path))).unwrap();
+    let example = |program: OsString, args: &[OsString]| {
+        let mut command = Command::new(program);
+        command.args(args).env_clear().envs(daemon.environment()).env("PATH", &path);
+        command.current_dir(daemon.home());
+        command
+    };
+    [
+        example(example_path("handoff").into(), &[]),
+        example("python3".into(), &[script("handoff.py")]),
+        example("node".into(), &[script("handoff.js")]),
+        example("bash".into(), &[script("handoff.bash")]),
+    ]
+}
+
+#[test]
+fn r70_examples_hand_over_and_go_while_the_command_stays() {
+    let daemon = TestDaemon::start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    for command in examples(&daemon) {
+        handed_over(&daemon, command);
+    }
+}
+
+fn handed_over(daemon: &TestDaemon, mut command: Command) {
+    let Output { status, stdout, stderr } = command.args(["2", "sh", "-c", JOB]).output().unwrap();
+    let text = String::from_utf8(stdout).unwrap();
+    assert!(status.success(), "{text}{}", String::from_utf8_lossy(&stderr));
+    let (shown, message) = text.trim_end().rsplit_once('\n').unwrap();
+    let id = message.strip_prefix("Command was manually backgrounded by user with ID ").unwrap();
+    assert!(shown.starts_with("one\ntwo"), "{shown}");
+    // The example has ended, and its command has not.
+    fs::write(daemon.home().join("gate"), "\n").unwrap();
+    daemon.run(&["block", "--exit-code", "--timeout", "none", id]).expect_code(3);
+    let rest = daemon.run(&["output", id]).success().stdout_text();
+    assert_eq!(format!("{shown}\n{rest}"), "one\ntwo\nthree\nfour\n");
+    let task = daemon.run(&["--json", "status", id]).success().stdout_text();
+    assert!(task.contains(r#""origin":"handoff""#), "{task}");
+}
+
+/// What ends before the hand-over is the example's own: all of its output, and its exit code. At the
+/// moment of its end either may come first, but never both.
+#[test]
+fn r66_examples_show_the_end_that_came_first() {
+    let daemon = TestDaemon::start();
+    for mut command in examples(&daemon) {
+        let output = command.args(["2", "sh", "-c", "echo one; exit 3"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        match text.strip_prefix("one\n").unwrap_or_else(|| panic!("{text}{errors}")) {
+            "" => assert_eq!(output.status.code(), Some(3), "{errors}"),
+            message => {
+                let id = message.trim_end().rsplit(' ').next().unwrap();
+                assert_eq!(message.trim_end(), backgrounded_message(id.parse().unwrap()));
+                assert_eq!(output.status.code(), Some(0));
+                daemon.run(&["block", "--exit-code", "--timeout", "none", id]).expect_code(3);
+                daemon.run(&["clear", id]).success();
+            }
+        }
+        assert_eq!(daemon.run(&["list", "-q"]).success().stdout_text(), "");
+    }
+}

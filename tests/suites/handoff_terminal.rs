@@ -1,0 +1,240 @@
+//! R70, R62: children of other programs that run in terminals of theirs, or write to files, are handed over.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    ClearParams, HandoffStream, IdParams, OutputParams, TaskClear, TaskGet, TaskOutput,
+};
+use bgd_shared::task::{Exit, Status};
+use bgd_tests::handed::{Job, line_of};
+use bgd_tests::wait::PATIENCE;
+use bgd_tests::{Process, Terminal, TestDaemon};
+
+/// Starts a command in a terminal of its own, shows so many bytes of it (in a file), and hands it over. What
+/// it then reads on its standard input, it does: `die` right away, `hang up`, or wait for its child.
+const PARENT: &str = r#"
+import fcntl, json, os, pty, signal, socket, struct, sys, termios
+rows, cols, shown = map(int, sys.argv[1:4])
+pid, master = pty.fork()
+if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+    os.execvp(sys.argv[4], sys.argv[4:])
+with open("foreground", "wb") as foreground:
+    while shown > 0:
+        part = os.read(master, min(shown, 65536))
+        foreground.write(part)
+        shown -= len(part)
+params = {"pid": pid, "description": "in a terminal", "streams": ["pty"]}
+call = {"jsonrpc": "2.0", "id": 1, "method": "task.handoff", "params": params}
+with socket.socket(socket.AF_UNIX) as daemon:
+    daemon.connect(os.environ["BGD_SOCKET"])
+    socket.send_fds(daemon, [json.dumps(call).encode() + b"\n"], [os.pidfd_open(pid), master])
+    print(json.loads(daemon.makefile().readline())["result"]["task"]["id"], flush=True)
+os.close(master)
+if sys.stdin.readline() == "die\n":
+    os.kill(os.getpid(), signal.SIGKILL)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"#;
+
+/// Says what it reads, and of which size its terminal is.
+const TALK: &str = r#"
+import os, signal, sys
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+signal.signal(signal.SIGWINCH, lambda *_: say("size", *reversed(os.get_terminal_size())))
+say("up")
+for line in sys.stdin:
+    if line == "end\n":
+        sys.exit(9)
+    say("got", line.strip())
+"#;
+
+/// A program that handed over a job in a terminal of this size, what it still says, and the task.
+#[track_caller]
+fn in_terminal(
+    daemon: &TestDaemon,
+    size: (u16, u16),
+    shown: usize,
+    command: &[&str],
+) -> (Job, impl std::io::Read + use<>, TaskId) {
+    let mut parent = Command::new("python3");
+    let numbers = [usize::from(size.0), usize::from(size.1), shown].map(|number| number.to_string());
+    parent.args(["-c", PARENT]).args(numbers).args(command).env_clear().envs(daemon.environment());
+    let (job, mut said) = Job::piped(daemon, &mut parent);
+    let id = line_of(&mut said).parse().expect("the id of a task");
+    (job, said, id)
+}
+
+#[test]
+fn r70_whoever_attaches_is_in_the_terminal_of_a_job() {
+    let daemon = TestDaemon::start();
+    for last_word in ["die", "wait"] {
+        let python = ["python3", "-c", TALK];
+        let (mut parent, mut said, id) = in_terminal(&daemon, (30, 100), "up\r\n".len(), &python);
+        parent.say(last_word);
+        if last_word == "die" {
+            parent.wait_dead();
+        }
+        let task = daemon.client().call::<TaskGet>(&IdParams { id: id.into() }).unwrap().task;
+        assert!(task.pty && !task.foreground);
+        let mut terminal = Terminal::bgctl(&daemon, &["attach", &id.to_string()]);
+        // The smaller one wins, and the job hears of it.
+        terminal.wait_text("size 24 80");
+        terminal.type_line("hello");
+        terminal.wait_text("got hello");
+        terminal.resize((20, 60));
+        terminal.wait_text("size 20 60");
+        terminal.type_line("end");
+        assert_eq!(terminal.ended().code(), Some(9), "{terminal:?}");
+        let ended = daemon.block(&[id]).remove(0);
+        assert_eq!((ended.status, ended.exit), (Status::Failed, Some(Exit::Code(9))));
+        let output = "size 24 80\r\nhello\r\ngot hello\r\nsize 20 60\r\nend\r\n";
+        assert_eq!(String::from_utf8_lossy(&daemon.output(id)), output);
+        assert_eq!(ended.output.bytes, output.len() as u64);
+        if last_word == "wait" {
+            assert_eq!(line_of(&mut said), "9", "its parent has it, too");
+        }
+    }
+}
+
+#[test]
+fn r62_what_a_terminal_shows_before_and_after_is_the_whole() {
+    let daemon = TestDaemon::start();
+    // More than fits into a terminal, so that the job can't end before it is handed over. It ends right
+    // after its last byte.
+    for (bytes, behind) in [(16 << 20, 3_000_123)].into_iter().chain([(200_000, 12_345); 10]) {
+        let line = format!("stty -opost; seq 1 100000000 2>/dev/null | head -c {bytes}; exit 3");
+        let (mut parent, _said, id) = in_terminal(&daemon, (24, 80), behind, &["sh", "-c", &line]);
+        parent.say("wait");
+        let ended = daemon.block(&[id]).remove(0);
+        let rest = u64::try_from(bytes - behind).unwrap();
+        assert_eq!((ended.exit, ended.output.bytes), (Some(Exit::Code(3)), rest));
+        let mut whole = fs::read(daemon.home().join("foreground")).unwrap();
+        assert_eq!(whole.len(), behind);
+        whole.extend(daemon.output(id));
+        let seq = Command::new("seq").args(["1", "10000000"]).stdout(Stdio::piped()).spawn();
+        let mut seq = Kill(seq.unwrap());
+        let mut wanted = vec![0; bytes];
+        seq.0.stdout.take().unwrap().read_exact(&mut wanted).unwrap();
+        let differs = whole.iter().zip(&wanted).position(|(one, other)| one != other);
+        assert_eq!((differs, whole.len()), (None, bytes), "other bytes than were written");
+    }
+}
+
+/// A program that need not be read to its end.
+struct Kill(std::process::Child);
+
+impl Drop for Kill {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn r70_a_terminal_without_a_size_gets_the_usual_one_and_is_closed_with_its_task() {
+    let daemon = TestDaemon::start();
+    let line = "setsid sh -c 'trap \"\" HUP; exec sleep 1000' & echo $! >pid; echo up; trap '' HUP; wait";
+    let (mut parent, mut said, id) = in_terminal(&daemon, (0, 0), "up\r\n".len(), &["sh", "-c", line]);
+    let pid = fs::read_to_string(daemon.home().join("pid")).unwrap().trim().parse().unwrap();
+    let grandchild = Process::open(pid).unwrap();
+    let job = daemon.client().call::<TaskGet>(&IdParams { id: id.into() }).unwrap().task.pid.unwrap();
+    let tty = fs::read_link(format!("/proc/{job}/fd/0")).unwrap();
+    let stty = Command::new("stty").arg("size").stdin(File::open(tty).unwrap()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&stty.stdout), "24 80\n");
+    let terminals = || {
+        let fds = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+        let names = fds.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
+        names.filter(|name| name.to_string_lossy().starts_with("/dev/pt")).collect::<Vec<_>>()
+    };
+    let open = terminals();
+    assert_eq!(open.len(), 2, "a master, and the processes' side of it: {open:?}");
+    daemon.run(&["cancel", "--grace", "0", &id.to_string()]).success();
+    grandchild.gone();
+    assert_eq!(daemon.block(&[id]).remove(0).status, Status::Cancelled);
+    parent.say("wait");
+    let code = line_of(&mut said);
+    assert!(matches!(&*code, "-15" | "-9"), "{code}");
+    // A thread of its own closes it, and nothing tells when.
+    let end = Instant::now() + PATIENCE;
+    while !terminals().is_empty() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    assert_eq!(terminals(), Vec::<PathBuf>::new());
+}
+
+/// Where the daemon would keep the output of a task.
+fn own_file(daemon: &TestDaemon, id: TaskId) -> PathBuf {
+    let other = daemon.submit(&["true"]);
+    let path = daemon.block(&[other]).remove(0).output.path;
+    Path::new(&path).with_file_name(format!("{id}.out"))
+}
+
+/// Reads a task's output over the wire.
+fn over_the_wire(daemon: &TestDaemon, id: TaskId) -> String {
+    let params = OutputParams { id: id.into(), offset: None, limit: None, stream: None };
+    daemon.client().call::<TaskOutput>(&params).unwrap().data
+}
+
+#[test]
+fn r70_a_file_is_read_where_it_is_and_left_alone() {
+    let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
+    let path = daemon.home().join("log");
+    fs::write(&path, "before\n").unwrap();
+    let file = File::options().append(true).open(&path).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "read x; echo one; read x; echo two; head -c 3000000 /dev/zero; exit 5"]);
+    command.stdout(file.try_clone().unwrap());
+    let mut job = Job::start(&daemon, &mut command);
+    let mut watch = daemon.watch();
+    let task = job.hand_over(&mut daemon.client(), &[(HandoffStream::File, file.as_fd())]);
+    assert_eq!(Path::new(&task.output.path), fs::canonicalize(&path).unwrap());
+    assert_eq!((task.output.stderr_path, task.pty), (None, false));
+    let id = task.id.to_string();
+    assert_eq!(over_the_wire(&daemon, task.id), "before\n");
+    job.say("go on");
+    watch.until(|event| event.kind == EventKind::Output && event.task.output.bytes == 11);
+    let now = daemon.client().call::<TaskGet>(&IdParams { id: task.id.into() }).unwrap().task;
+    assert_eq!((now.progress.last_line.as_deref(), now.output.bytes), (Some("one"), 11));
+    assert_eq!(daemon.run(&["output", &id]).success().stdout_text(), "before\none\n");
+    assert_eq!(daemon.run(&["output", "--tail", "1", &id]).success().stdout_text(), "one\n");
+    job.say("go on");
+    let ended = daemon.block(&[task.id]).remove(0);
+    assert_eq!((ended.status, ended.exit), (Status::Failed, Some(Exit::Code(5))));
+    // It is the program's, so it may become as large as that wants, and it stays.
+    assert_eq!((ended.output.bytes, ended.output.dropped_bytes), (3_000_015, 0));
+    let meta = fs::metadata(&path).unwrap();
+    assert!(meta.len() == 3_000_015 && meta.blocks() * 512 >= 3_000_000, "{meta:?}");
+    assert!(!own_file(&daemon, task.id).exists(), "nothing is kept of it elsewhere");
+    let params = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
+    daemon.client().call::<TaskClear>(&params).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[..15], *b"before\none\ntwo\n");
+}
+
+#[test]
+fn r70_a_file_that_is_taken_away_is_an_error_that_names_it() {
+    let daemon = TestDaemon::start();
+    let path = daemon.home().join("log");
+    let mut file = File::create_new(&path).unwrap();
+    file.write_all(b"something\n").unwrap();
+    let mut command = Command::new("sh");
+    let mut job = Job::start(&daemon, command.args(["-c", "read x"]).stdout(file.try_clone().unwrap()));
+    let task = job.hand_over(&mut daemon.client(), &[(HandoffStream::File, file.as_fd())]);
+    fs::remove_file(&path).unwrap();
+    let failure = daemon.run(&["output", &task.id.to_string()]);
+    assert!(failure.stderr.contains(&*path.to_string_lossy()), "{failure:?}");
+    // What has come in its place is not waited for.
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let failure = daemon.run(&["--json", "output", &task.id.to_string()]).expect_code(70);
+    assert!(failure.stderr.contains(&*path.to_string_lossy()), "{failure:?}");
+    job.say("go on");
+    assert_eq!(daemon.block(&[task.id]).remove(0).status, Status::Completed);
+}

@@ -1,0 +1,177 @@
+//! How `run` ends: as the job does, by signals, and when one of the three goes away.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Stdio};
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::{Exit, Origin, Status};
+use bgd_tests::{Process, TestDaemon, wait};
+use rustix::process::Signal;
+
+#[test]
+fn the_exit_code_is_the_jobs_own() {
+    let daemon = TestDaemon::start();
+    fs::write(daemon.home().join("plain"), "no program").unwrap();
+    fs::write(daemon.home().join("script"), "#!/no/such/shell\n").unwrap();
+    fs::set_permissions(daemon.home().join("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    let cases: &[(i32, &[&str], &str)] = &[
+        (0, &["--", "true"], ""),
+        (3, &["--shell", "exit 3"], ""),
+        (255, &["--shell", "exit 255"], ""),
+        (143, &["--shell", "kill -TERM $$"], ""),
+        (137, &["--shell", "kill -KILL $$"], ""),
+        (127, &["--", "no-such-program"], "no-such-program: command not found in PATH"),
+        (127, &["--", "./no-such-program"], "no such program"),
+        (126, &["--", "./plain"], "not executable"),
+        (126, &["--", "./script"], "interpreter"),
+        (126, &["--", "/"], "/: "),
+        (70, &["--cwd", "/no/such/folder", "--", "true"], "/no/such/folder"),
+        (143, &["--time-limit", "10ms", "--", "sleep", "1000"], "timed out after"),
+        (
+            1,
+            &["--time-limit", "300ms", "--shell", "trap 'exit 0' TERM; sleep 1000 & wait"],
+            "timed out after",
+        ),
+        (2, &[], "required"),
+        (2, &["--key", "b", "--", "true"], "is no key"),
+        (2, &["--agent", "x", "two", "words"], "quote it"),
+    ];
+    for (code, args, word) in cases {
+        let outcome = daemon.run(&[&["run"], *args].concat());
+        assert_eq!(outcome.code, *code, "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(word), "{args:?}: {}", outcome.stderr);
+        assert_eq!(outcome.stderr.is_empty(), word.is_empty(), "{args:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn json_goes_to_standard_error() {
+    let daemon = TestDaemon::start();
+    let outcome =
+        daemon.run(&["run", "--json", "--tag", "mine", "--shell", "echo out; exit 3"]).expect_code(3);
+    assert_eq!(outcome.stdout_text(), "out\n");
+    let told: bgd_shared::request::TaskResult = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((told.task.exit, told.task.origin), (Some(Exit::Code(3)), Origin::Run));
+    assert_eq!(told.task.tags, ["mine"]);
+}
+
+/// A `run` of a line for the shell, and its task when that has written `up`.
+fn running(daemon: &TestDaemon, line: &str) -> (Child, TaskId) {
+    let log = daemon.home().join("log");
+    let output = fs::File::create(&log).unwrap();
+    let mut command = daemon.bgctl(&["run", "--shell", line]);
+    let errors = fs::File::create(daemon.home().join("errors")).unwrap();
+    let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap();
+    wait::for_line(&log, "up");
+    let id = daemon.run(&["list", "-q", "--limit", "1"]).success().word();
+    (child, id)
+}
+
+fn errors(daemon: &TestDaemon) -> String {
+    fs::read_to_string(daemon.home().join("errors")).unwrap()
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let daemon = TestDaemon::start();
+    for (signal, name) in [
+        (Signal::TERM, "TERM"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::HUP, "HUP"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ] {
+        let line = format!("trap 'echo got; exit 9' {name}; echo up; while :; do sleep 0.01; done");
+        let (mut run, _) = running(&daemon, &line);
+        Process::open(run.id().cast_signed()).unwrap().signal(signal).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(9), "{name}");
+        assert_eq!(fs::read_to_string(daemon.home().join("log")).unwrap(), "up\ngot\n");
+    }
+}
+
+#[test]
+fn a_signal_that_the_job_does_not_survive_is_told_by_the_code() {
+    let daemon = TestDaemon::start();
+    let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");
+    Process::open(run.id().cast_signed()).unwrap().signal(Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    assert_eq!(daemon.task(id).exit, Some(Exit::Signal(15)));
+    assert_eq!(errors(&daemon), "");
+}
+
+#[test]
+fn a_job_that_somebody_cancels_says_so() {
+    let daemon = TestDaemon::start();
+    let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");
+    daemon.cancel(&[id]);
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    assert!(errors(&daemon).contains("was cancelled"), "{}", errors(&daemon));
+}
+
+#[test]
+fn r71_a_job_whose_client_is_killed_ends_as_in_a_shell() {
+    let daemon = TestDaemon::start();
+    let line = "trap 'echo hangup; exit 5' HUP; (setsid sleep 1000 &); echo up; while :; do sleep 0.01; done";
+    let (mut run, id) = running(&daemon, line);
+    let mut watch = daemon.watch();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let ended = watch.until_kind(id, EventKind::Cancelled).task;
+    assert_eq!(ended.exit, Some(Exit::Code(5)));
+    assert!(ended.error.unwrap().contains("went away"));
+    assert_eq!(fs::read_to_string(daemon.home().join("log")).unwrap(), "up\nhangup\n");
+    assert_eq!(daemon.task_processes().len(), 0, "its whole tree");
+}
+
+#[test]
+fn without_a_daemon_any_more_it_says_so() {
+    let mut daemon = TestDaemon::start();
+    let (mut run, _) = running(&daemon, "echo up; exec sleep 1000");
+    daemon.kill9();
+    assert_eq!(run.wait().unwrap().code(), Some(69));
+    assert!(errors(&daemon).contains("the daemon is gone"), "{}", errors(&daemon));
+    daemon.launch();
+}
+
+#[test]
+fn a_daemon_that_ends_takes_the_job_with_it() {
+    let mut daemon = TestDaemon::start();
+    let (mut run, _) = running(&daemon, "echo up; exec sleep 1000");
+    daemon.stop();
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    assert!(errors(&daemon).contains("was cancelled"), "{}", errors(&daemon));
+}
+
+#[test]
+fn what_nohup_wants_ignored_is_not_passed_on() {
+    let daemon = TestDaemon::start();
+    let log = daemon.home().join("log");
+    let bgctl = daemon.bgctl(&[]);
+    let line = "trap 'echo got' HUP; trap 'exit 6' TERM; echo up; while :; do sleep 0.01; done";
+    let mut nohup = std::process::Command::new("nohup");
+    nohup.arg(bgd_tests::bgctl_path()).args(["run", "--shell", line]).env_clear().current_dir(daemon.home());
+    nohup.envs(bgctl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = fs::File::create(&log).unwrap();
+    let mut run = nohup.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().unwrap();
+    wait::for_line(&log, "up");
+    let process = Process::open(run.id().cast_signed()).unwrap();
+    process.signal(Signal::HUP).unwrap();
+    process.signal(Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(6));
+    assert_eq!(fs::read_to_string(&log).unwrap(), "up\n");
+}
+
+#[test]
+fn a_job_is_listed_while_it_runs_and_when_it_has_ended() {
+    let daemon = TestDaemon::start();
+    let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");
+    let task = daemon.wait_running(id);
+    assert!(task.foreground && task.origin == Origin::Run && !task.pty);
+    daemon.run(&["signal", &id.to_string(), "TERM"]).success();
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    let task = daemon.task(id);
+    assert!(!task.foreground && task.status == Status::Failed);
+}

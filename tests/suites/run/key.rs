@@ -1,0 +1,205 @@
+//! Ctrl-B: the prompt is back, the job goes on.
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bgd_tests::{Process, Terminal, TestDaemon};
+
+/// The id in the sentence of R61, which stands alone on its line.
+#[track_caller]
+fn backgrounded(screen: &str) -> TaskId {
+    let line = screen.lines().find(|line| line.contains("backgrounded"));
+    let line = line.unwrap_or_else(|| panic!("no sentence on\n{screen}"));
+    let id = line.strip_prefix("Command was manually backgrounded by user with ID ");
+    id.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap()
+}
+
+#[test]
+fn r61_the_key_ends_the_foreground_at_once() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'printf half; exec sleep 1000'");
+    shell.wait_line("half");
+    let before = daemon.task(daemon.run(&["list", "-q"]).success().word());
+    shell.type_keys("\x02");
+    shell.wait_prompt();
+    let id = backgrounded(&shell.screen());
+    assert!(
+        shell
+            .screen()
+            .ends_with(&format!("\nhalf\nCommand was manually backgrounded by user with ID {id}\n$"))
+    );
+    shell.type_line("echo \"<$?>\"");
+    assert_eq!(shell.wait_code(), 0);
+    // R62: it is the same process.
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.foreground, task.pid), (Status::Running, false, before.pid));
+    assert!(Process::open(task.pid.unwrap()).unwrap().is_alive());
+    assert!(daemon.run(&["list"]).success().stdout_text().contains("sleep 1000"));
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn r62_no_output_is_lost_and_none_comes_twice() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run -- seq 3000000");
+    let number = |line: &str| line.parse::<u32>().is_ok_and(|number| number > 1000);
+    shell.wait("some lines", |screen| screen.contents().lines().any(number));
+    shell.type_keys("\x02");
+    shell.wait_text("backgrounded by user");
+    shell.wait_prompt();
+    let id = backgrounded(&shell.screen());
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    let output = String::from_utf8(daemon.output(id)).unwrap();
+    let expected = (1..=3_000_000).fold(String::new(), |text, number| text + &number.to_string() + "\r\n");
+    assert!(output == expected, "{} of {} bytes", output.len(), expected.len());
+}
+
+#[test]
+fn r64_a_direct_job_keeps_the_key() {
+    let daemon = TestDaemon::start();
+    let mut terminal =
+        Terminal::bgctl(&daemon, &["run", "--direct", "--shell", "stty -echo; echo up; exec cat -v"]);
+    terminal.wait_text("up");
+    terminal.type_keys("a\x02b\r");
+    terminal.wait_text("a^Bb");
+    terminal.type_keys("\x04");
+    assert!(terminal.ended().success());
+    assert!(!terminal.screen().contains("Ctrl-B"));
+}
+
+#[test]
+fn r66_a_job_that_ends_meanwhile_is_either_finished_or_moved() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    let (mut finished, mut moved) = (0, 0);
+    for round in 0..40 {
+        shell.type_line(&format!(
+            "bgctl run --shell 'printf up; read x; exit 7' && echo moved {round} || echo code {round} $?"
+        ));
+        shell.wait_line("up");
+        // The job ends a moment before, or a moment after the key.
+        shell.type_keys(if round % 2 == 0 { "\r\x02" } else { "\x02\r" });
+        let (was_moved, ended) = (format!("\nmoved {round}"), format!("\ncode {round} 7"));
+        shell.wait("an end", |screen| {
+            let text = screen.contents();
+            text.contains(&was_moved) || text.contains(&ended)
+        });
+        shell.wait("the prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
+        let screen = shell.screen();
+        if screen.contains(&was_moved) {
+            moved += 1;
+            let id = backgrounded(&screen);
+            let task = daemon.task(id);
+            if task.status.is_active() {
+                daemon.cancel(&[id]);
+            }
+        } else {
+            finished += 1;
+            assert!(!screen.contains("backgrounded"), "{screen}");
+        }
+        shell.clear();
+    }
+    assert_eq!(finished + moved, 40);
+    assert!(daemon.status().summary.total() == 40);
+}
+
+#[test]
+fn r67_a_burst_of_presses_is_one_and_none_reaches_the_shell() {
+    let daemon = TestDaemon::start();
+    for round in 0..20 {
+        let command =
+            "trap '' HUP; bgctl run --shell 'echo up; exec sleep 1000'; stty -echo; echo next; exec cat -v";
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", command]).env_clear().current_dir(daemon.home());
+        let bgctl = daemon.bgctl(&[]);
+        bash.envs(bgctl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        bash.env("PATH", format!("{}:/usr/bin:/bin", bgd_tests::bgctl_path().parent().unwrap().display()));
+        let mut terminal = Terminal::open(&bash);
+        terminal.wait_text("up");
+        // Together, or one by one.
+        let presses = "\x02".repeat(20);
+        if round % 2 == 0 {
+            terminal.type_keys(&presses);
+        } else {
+            presses.chars().for_each(|key| terminal.type_keys(key.to_string()));
+        }
+        terminal.wait_text("next\n");
+        terminal.type_line("end");
+        terminal.wait_text("end");
+        let screen = terminal.screen();
+        // Presses behind the end of bgctl are the shell's, as any key is. They are not in this case.
+        assert_eq!(screen.matches("backgrounded").count(), 1, "{screen}");
+        if round % 2 == 0 {
+            assert!(screen.ends_with("\nnext\nend"), "{screen}");
+        }
+        daemon.cancel(&[backgrounded(&screen)]);
+    }
+}
+
+#[test]
+fn what_is_typed_before_the_key_is_the_jobs_and_what_comes_behind_is_the_shells() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'stty -echo; echo up; read a; echo \"got $a\"; exec sleep 1000'");
+    shell.wait_text("up\n");
+    shell.type_keys("words\r");
+    shell.wait_text("got words\n");
+    shell.type_keys("\x02");
+    shell.wait_text("backgrounded by user");
+    shell.type_keys("echo to the shell\r");
+    shell.wait_text("\nto the shell\n$");
+    daemon.cancel(&[backgrounded(&shell.screen())]);
+}
+
+#[test]
+fn another_key_is_named_by_an_option_or_by_the_configuration() {
+    let daemon = TestDaemon::builder().config("background_key = \"ctrl-t\"\n").start();
+    let mut shell = Terminal::shell(&daemon);
+    for (args, hint, key) in
+        [("", "[Ctrl-T] Background", "\x14"), ("--key ^]", "[Ctrl-]] Background", "\x1d")]
+    {
+        shell.type_line(&format!("bgctl run {args} --shell 'stty -echo; echo up; cat -v'"));
+        shell.wait_text(&format!("{hint}\nup\n"));
+        shell.type_keys("\x02\r");
+        shell.wait_text("^B\n");
+        shell.type_keys(key);
+        shell.wait_text("backgrounded by user");
+        shell.wait_prompt();
+        daemon.cancel(&[backgrounded(&shell.screen())]);
+        shell.clear();
+    }
+}
+
+#[test]
+fn the_key_is_known_in_the_forms_of_newer_terminals_and_a_paste_has_none() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    for form in ["\x1b[98;5u", "\x1b[98;5u\x1b[98;5:3u", "\x1b[27;5;98~"] {
+        shell.type_line("bgctl run --shell 'stty -echo; echo up; cat -v'");
+        shell.wait_text("up\n");
+        shell.type_keys("\x1b[200~a\x02b\x1b[201~\r");
+        shell.wait_text("^[[200~a^Bb^[[201~\n");
+        shell.type_keys(form);
+        shell.wait_text("backgrounded by user");
+        shell.wait_prompt();
+        daemon.cancel(&[backgrounded(&shell.screen())]);
+        shell.clear();
+    }
+}
+
+#[test]
+fn json_of_the_hand_over_goes_to_standard_error() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl --json run --shell 'echo up >&2; exec sleep 1000' 2> told");
+    shell.wait_line("");
+    bgd_tests::wait::for_line(&daemon.home().join("told"), "up");
+    shell.type_keys("\x02");
+    shell.wait_prompt();
+    let told = std::fs::read_to_string(daemon.home().join("told")).unwrap();
+    let told: bgd_shared::request::DetachResult = serde_json::from_str(told.lines().nth(1).unwrap()).unwrap();
+    assert!(told.message.ends_with(&told.task.id.to_string()));
+    assert!(!shell.screen().contains("backgrounded"));
+    daemon.cancel(&[told.task.id]);
+}

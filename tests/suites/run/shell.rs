@@ -1,0 +1,189 @@
+//! Job control: the shell stops a job and lets it go on, in the foreground or in the background.
+
+use std::fs;
+use std::thread;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+use bgd_tests::{Process, Terminal, TestDaemon, wait};
+
+/// Whether a process is stopped.
+fn is_stopped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+/// Waits until it is so; for what the kernel does a moment after it was asked to, and tells nobody.
+#[track_caller]
+fn until(is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < wait::PATIENCE, "it does not happen");
+        thread::yield_now();
+    }
+}
+
+fn only_task(daemon: &TestDaemon) -> TaskId {
+    daemon.run(&["list", "-q"]).success().word()
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_lets_both_go_on() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'echo up; while read x; do echo \"got $x\"; done'");
+    shell.wait_text("Background\nup\n");
+    let pid = daemon.wait_running(only_task(&daemon)).pid.unwrap();
+    for round in 0..3 {
+        shell.type_keys("\x1a");
+        shell.wait_text("Stopped");
+        shell.wait_prompt();
+        until(|| is_stopped(pid));
+        assert_eq!(shell.run_line("jobs | grep -c Stopped"), 0);
+        shell.fg();
+        shell.type_line(&format!("words {round}"));
+        shell.wait_text(&format!("got words {round}"));
+        until(|| !is_stopped(pid));
+    }
+    shell.type_keys("\x04");
+    shell.wait_prompt();
+    assert_eq!(shell.run_line("true"), 0);
+}
+
+#[test]
+fn a_stopped_job_goes_on_in_the_background_of_the_shell() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'echo up; read x; echo \"got $x\"'");
+    shell.wait_text("up\n");
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    let pid = daemon.task(only_task(&daemon)).pid.unwrap();
+    assert_eq!(shell.run_line("bg"), 0);
+    until(|| !is_stopped(pid));
+    // The keys are the shell's.
+    assert_eq!(shell.run_line("(exit 3)"), 3);
+    assert_eq!(shell.run_line("jobs | grep -q Running"), 0);
+    shell.fg();
+    shell.type_line("words");
+    shell.wait_text("got words\n");
+    shell.wait_prompt();
+}
+
+#[test]
+fn a_full_screen_program_is_back_after_fg() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run -- vim -u NONE -n text");
+    shell.wait_alternate(true);
+    shell.type_keys("itext in the editor\x1b");
+    shell.wait_text("text in the editor");
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    assert!(!shell.emulated().alternate_screen());
+    shell.type_line("fg");
+    shell.wait_alternate(true);
+    shell.wait_text("text in the editor\n~");
+    shell.type_keys(":q!\r");
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+}
+
+#[test]
+fn a_program_that_does_not_draw_again_is_drawn_again() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(
+        "bgctl run --shell \"printf '\\\\033[?1049h\\\\033[2;5Hdrawn %s\\\\033[?25l' once; exec cat\"",
+    );
+    shell.wait_text("drawn once");
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    assert!(!shell.emulated().alternate_screen() && !shell.emulated().hide_cursor());
+    shell.type_line("fg");
+    shell.wait_alternate(true);
+    shell.wait("the picture", |screen| {
+        screen.contents().starts_with("\n    drawn once") && screen.hide_cursor()
+    });
+    shell.type_keys("\x04");
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+}
+
+#[test]
+fn a_run_in_the_background_of_the_shell_leaves_the_terminal_alone() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'echo up; read x; echo \"got $x\"; exit 4' &");
+    shell.wait_text("$ up\n");
+    // Every key is the shell's.
+    assert_eq!(shell.run_line("(exit 3)"), 3);
+    shell.fg();
+    shell.type_line("words");
+    shell.wait_text("got words\n");
+    shell.wait_prompt();
+    shell.type_line("echo \"<$?>\"");
+    assert_eq!(shell.wait_code(), 4);
+}
+
+#[test]
+fn without_a_terminal_of_its_own_a_job_is_stopped_too() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    let log = daemon.home().join("log");
+    shell.type_line("bgctl run --shell 'echo $$; sh -c \"echo \\$\\$; exec sleep 1000\"; exit 3' > log");
+    let lines = wait::for_change(&log, || {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        (text.lines().count() == 2 && text.ends_with('\n')).then_some(text)
+    });
+    let pids: Vec<i32> = lines.lines().map(|line| line.parse().unwrap()).collect();
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    // The whole tree. A process stops a moment after it was told to.
+    for pid in &pids {
+        until(|| is_stopped(*pid));
+    }
+    shell.fg();
+    let processes: Vec<Process> = pids.iter().map(|pid| Process::open(*pid).unwrap()).collect();
+    shell.type_keys("\x03");
+    shell.wait_line("^C$");
+    shell.type_line("echo \"<$?>\"");
+    assert_eq!(shell.wait_code(), 130);
+    processes.iter().for_each(Process::gone);
+}
+
+#[test]
+fn a_job_of_the_background_does_not_read_the_terminal_of_the_shell() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'cat; echo end' > log &");
+    wait::for_line(&daemon.home().join("log"), "end");
+    assert_eq!(shell.run_line("(exit 3)"), 3);
+}
+
+#[test]
+fn in_tmux_the_key_is_pressed_twice() {
+    let daemon = TestDaemon::start();
+    let bgctl = daemon.bgctl(&[]);
+    let mut tmux = std::process::Command::new("tmux");
+    let socket = daemon.home().join("tmux");
+    tmux.args(["-f", "/dev/null", "-S"]).arg(&socket).args(["new-session", "bash --norc --noprofile -i"]);
+    tmux.envs(bgctl.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(daemon.home());
+    tmux.env("PS1", "$ ").env("SHELL", "/bin/sh");
+    let path = format!("{}:/usr/bin:/bin", bgd_tests::bgctl_path().parent().unwrap().display());
+    tmux.env("PATH", path);
+    let mut terminal = Terminal::open(&tmux);
+    terminal.wait_line("$");
+    terminal.type_line("bgctl run --shell 'echo up; exec sleep 1000'");
+    terminal.wait_text("[Ctrl-B] Background\nup");
+    terminal.type_keys("\x02\x02");
+    terminal.wait_text("Command was manually backgrounded by user with ID");
+    terminal.wait_line("$");
+    daemon.cancel(&[only_task(&daemon)]);
+    terminal.type_line("exit");
+    assert!(terminal.ended().success());
+}

@@ -1,0 +1,180 @@
+//! R69: an agent's task in the foreground of `bgctl run --agent` and of the console.
+
+use std::fs;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{ListParams, TaskList};
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::{FakeDaemon, Terminal};
+
+/// A shell, or with these arguments a `bgctl`, whose agents find the fake agent's home.
+#[track_caller]
+fn terminal(daemon: &FakeDaemon, args: Option<&[&str]>) -> Terminal {
+    let home = daemon.fake_home().0;
+    fs::create_dir_all(&home).unwrap();
+    match args {
+        None => {
+            let mut shell = Terminal::shell(daemon);
+            assert_eq!(shell.run_line(&format!("export FAKE_ACP_HOME='{}'", home.display())), 0);
+            shell
+        }
+        Some(args) => Terminal::open(daemon.bgctl(args).env("FAKE_ACP_HOME", home)),
+    }
+}
+
+/// The id in the sentence of R61, which stands alone on its line.
+#[track_caller]
+fn moved(terminal: &Terminal) -> TaskId {
+    let screen = terminal.screen();
+    let sentence = "Command was manually backgrounded by user with ID ";
+    let id = screen.lines().find_map(|line| line.strip_prefix(sentence));
+    id.unwrap_or_else(|| panic!("no sentence on\n{screen}")).trim_end().parse().unwrap()
+}
+
+/// Whether lines and their echo are made by the terminal again, as its programs find it.
+#[track_caller]
+fn assert_sane(shell: &mut Terminal) {
+    assert_eq!(shell.run_line("stty -a | grep -q ' icanon.* echo '"), 0);
+}
+
+/// The only task.
+#[track_caller]
+fn only_task(daemon: &FakeDaemon) -> Task {
+    let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    assert_eq!(tasks.len(), 1, "{tasks:?}");
+    daemon.task(tasks[0].id)
+}
+
+#[test]
+fn r69_text_comes_as_it_is_said() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line("bgctl run --agent fake 'say one; await go; say  and two'; echo \"<$?>\"");
+    shell.wait_text("\n[Ctrl-B] Background\none");
+    // What is typed is for nobody, and is not shown.
+    shell.type_keys("zyxzyx");
+    daemon.touch("go");
+    assert_eq!(shell.wait_code(), 0);
+    let task = only_task(&daemon);
+    assert_eq!(
+        (task.status, task.description.as_str()),
+        (Status::Completed, "say one; await go; say  and two")
+    );
+    let shown = String::from_utf8(shell.shown()).unwrap();
+    assert_eq!(shown.matches("\none and two").count(), 1, "{shown:?}");
+    assert!(!shown.contains("zyxzyx"));
+    assert_sane(&mut shell);
+}
+
+#[test]
+fn r69_the_key_hands_an_agents_task_over() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line("bgctl run --agent fake 'say half; await go; say  rest'");
+    shell.wait_line("half");
+    shell.type_keys("\x02".repeat(20));
+    shell.wait_prompt();
+    let id = moved(&shell);
+    let sentence = format!("\nhalf\nCommand was manually backgrounded by user with ID {id}\n$");
+    assert!(shell.screen().ends_with(&sentence), "{shell:?}");
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.foreground), (Status::Running, false));
+    shell.type_line("echo \"<$?>\"");
+    assert_eq!(shell.wait_code(), 0);
+    daemon.touch("go");
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(daemon.output(id), b"half rest\n");
+    assert_sane(&mut shell);
+}
+
+#[test]
+fn r69_an_agents_task_that_was_started_directly_stays() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line("bgctl run --direct --agent fake 'say here; await go'; echo \"<$?>\"");
+    shell.wait_line("here");
+    shell.type_keys("\x02");
+    daemon.touch("go");
+    assert_eq!(shell.wait_code(), 0);
+    assert!(!String::from_utf8_lossy(&shell.shown()).contains("ackground"));
+    assert_eq!(only_task(&daemon).status, Status::Completed);
+}
+
+#[test]
+fn r69_ctrl_c_cancels_an_agents_task() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line("bgctl run --agent fake 'say half; hang'; echo \"<$?>\"");
+    shell.wait_line("half");
+    shell.type_keys("\x03");
+    assert_eq!(shell.wait_code(), 130);
+    assert_eq!(only_task(&daemon).status, Status::Cancelled);
+    assert_sane(&mut shell);
+}
+
+#[test]
+fn r69_an_agents_question_is_shown() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line("bgctl run --agent fake 'say first; ask Run make?'; echo \"<$?>\"");
+    let id = {
+        shell.wait_text("OPTION` answers");
+        only_task(&daemon).id
+    };
+    shell.wait_text(&format!("`bgctl answer {}", id.short()));
+    assert!(shell.screen().contains("\nfirst\nquestion 1: "), "{shell:?}");
+    daemon.run(&["answer", &id.to_string(), "allow"]).success();
+    assert_eq!(shell.wait_code(), 0);
+    assert_eq!(daemon.result(id), "firstallowed: allow-once");
+}
+
+#[test]
+fn r69_without_a_terminal_the_text_is_all() {
+    let daemon = FakeDaemon::start(&[], "");
+    let told = daemon.bgctl_with_fake(&["run", "--agent", "fake", "stream 20000 abcdefghij"]).success();
+    assert!(told.stdout_text() == "abcdefghij".repeat(20_000) + "\n", "{} bytes", told.stdout_text().len());
+    assert_eq!(told.stderr, "");
+    let told = daemon.bgctl_with_fake(&["run", "--agent", "fake", "say so; error -32000 no, no"]);
+    let told = told.expect_code(1);
+    assert_eq!(told.stdout_text(), "so\n");
+    let why = told.stderr;
+    assert!(why.starts_with("bgctl: ") && why.contains("no, no"), "{why:?}");
+}
+
+#[test]
+fn r71_an_agents_task_ends_with_its_terminal() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut terminal = terminal(&daemon, Some(&["run", "--agent", "fake", "say half; hang"]));
+    terminal.wait_line("half");
+    let id = only_task(&daemon).id;
+    terminal.close();
+    let task = daemon.ends_as(id, Status::Cancelled);
+    assert!(task.error.unwrap().contains("its terminal or client went away"));
+}
+
+#[test]
+fn r69_agents_in_the_console() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut console = terminal(&daemon, Some(&["console", "--session", "here"]));
+    console.wait_line("~>");
+    console.type_line("@fake say one; await go; say  and two");
+    console.wait_line("one");
+    console.type_keys("\x02");
+    console.wait_text("\nCommand was manually backgrounded by user with ID ");
+    console.wait_line("~>");
+    let id = moved(&console);
+    assert!(!daemon.task(id).foreground);
+    daemon.touch("go");
+    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"say one;");
+    assert_eq!(daemon.output(id), b"one and two\n");
+    console.type_line("@fake say three; hang");
+    console.wait_line("three");
+    console.type_keys("\x03");
+    console.wait_text("\n[cancelled");
+    console.wait_line("~>");
+    console.type_line("@fake say four");
+    console.wait_text("\nfour\n");
+    console.wait_line("~>");
+    console.type_line("exit");
+    assert!(console.ended().success());
+}

@@ -1,0 +1,343 @@
+//! Terminals of jobs as the daemon shows them on the wire: every byte, to everybody, in everybody's size.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+
+use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::limits::TERMINAL_VIEWERS;
+use bgd_tests::shared::request::{
+    DaemonStatusOf, DetachParams, Encoding, Given, NoParams, ResizeParams, SignalParams, Stdin, SubmitParams,
+    TaskDetach, TaskResize, TaskSignal, TaskWrite, WriteParams,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::user::on_a_small_disk;
+use bgd_tests::{TestDaemon, Viewer, wait};
+
+fn leave(id: TaskId) -> DetachParams {
+    DetachParams { id: id.into(), background: false }
+}
+
+fn to_background(id: TaskId) -> DetachParams {
+    DetachParams { id: id.into(), background: true }
+}
+
+fn size(id: TaskId, rows: u16, cols: u16) -> ResizeParams {
+    ResizeParams { id: id.into(), rows, cols }
+}
+
+/// What a terminal makes of lines.
+fn shown(lines: &str) -> Vec<u8> {
+    lines.replace('\n', "\r\n").into_bytes()
+}
+
+#[test]
+fn every_byte_is_shown_and_kept_and_the_end_comes_behind_the_last_one() {
+    let daemon = TestDaemon::start();
+    let mixed = "i=0; while [ $i -lt 3000 ]; do \
+        printf 'line %s of ümläuts 漢字 \\033[1;3%smcoloured\\033[m\\n' $i $((i % 8)); i=$((i+1)); done; \
+        head -c 100000 /dev/urandom; printf 'the last word'";
+    for _ in 0..3 {
+        let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(mixed));
+        assert!(task.pty);
+        let task = viewer.ended(task.id);
+        assert_eq!((task.status, task.exit), (Status::Completed, Some(Exit::Code(0))));
+        assert!(viewer.shown.ends_with(b"the last word"));
+        assert!(viewer.shown.starts_with("line 0 of ümläuts 漢字 \u{1b}[1;30mcoloured".as_bytes()));
+        assert!(viewer.shown == daemon.output(task.id), "what is shown is not what is kept");
+        assert_eq!(viewer.next, Some(task.output.bytes));
+    }
+}
+
+#[test]
+fn r62_a_hand_over_in_mid_stream_loses_nothing_and_shows_nothing_more() {
+    let daemon = TestDaemon::start();
+    let line = "i=0; while [ $i -lt 30000 ]; do echo line number $i; i=$((i+1)); done";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    viewer.until_shown("line number 100\r\n");
+    let result = viewer.call::<TaskDetach>(&to_background(task.id));
+    assert_eq!(result.message, format!("Command was manually backgrounded by user with ID {}", task.id));
+    let told = viewer.next;
+    assert_eq!(viewer.ended(task.id).status, Status::Completed);
+    assert_eq!(viewer.next, told, "a job in the background is not shown");
+    let whole =
+        (0..30_000).fold(String::new(), |text, number| text + "line number " + &number.to_string() + "\n");
+    let kept = daemon.output(task.id);
+    assert!(kept == shown(&whole) && kept.starts_with(&viewer.shown));
+}
+
+#[test]
+fn a_job_in_the_background_has_a_terminal_that_nobody_needs_to_look_at() {
+    let daemon = TestDaemon::start();
+    let params = SubmitParams {
+        foreground: false,
+        ..daemon.in_terminal("stty size; head -c 300000 /dev/zero | tr '\\0' x; test -t 0 && test -t 2")
+    };
+    let task = daemon.submit_with(&params);
+    let task = daemon.block(&[task.id]).remove(0);
+    assert_eq!((task.status, task.pty, task.output.bytes), (Status::Completed, true, 300_007));
+}
+
+/// Says its size at the beginning and whenever that changes.
+const SIZES: &str = "exec python3 -uc 'import os, signal
+def say(*_): print(*os.get_terminal_size(0), flush=True)
+signal.signal(signal.SIGWINCH, say)
+say()
+while True: signal.pause()'";
+
+#[test]
+fn the_job_learns_of_the_size_that_everybody_can_see() {
+    let daemon = TestDaemon::start();
+    let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal(SIZES));
+    let id = task.id;
+    owner.until_shown("80 24\r\n");
+    owner.call::<TaskResize>(&size(id, 30, 100));
+    owner.until_shown("100 30\r\n");
+    let mut second = Viewer::attach(&daemon, id, Some((40, 70)));
+    owner.until_shown("70 30\r\n");
+    // One that tells no size takes what there is.
+    let third = Viewer::attach(&daemon, id, None);
+    second.call::<TaskResize>(&size(id, 20, 90));
+    owner.until_shown("90 20\r\n");
+    drop(third);
+    // The same once more is no news: nothing is shown between these two.
+    second.call::<TaskResize>(&size(id, 20, 90));
+    second.call::<TaskDetach>(&leave(id));
+    owner.until_shown("90 20\r\n100 30\r\n");
+    // It stays when nobody looks, and whoever comes then has their way.
+    owner.call::<TaskDetach>(&to_background(id));
+    let mut last = Viewer::attach(&daemon, id, None);
+    last.until_seen("100 30");
+    last.try_attach(id, Some((10, 50))).unwrap();
+    last.until_shown("50 10\r\n");
+    let gone = Viewer::attach(&daemon, id, Some((5, 5)));
+    last.until_shown("5 5\r\n");
+    // A lost connection counts as leaving.
+    drop(gone);
+    last.until_shown("50 10\r\n");
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn whoever_is_left_behind_is_drawn_the_screen_and_slows_nobody() {
+    let daemon = TestDaemon::start();
+    let line = "read go; i=0; while [ $i -lt 2000 ]; do seq 1000; i=$((i+1)); done; \
+        printf '\\033[1mthe \\033[31mend\\033[m'; read go";
+    let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let mut slow = Viewer::attach(&daemon, task.id, Some((24, 80)));
+    owner.type_keys(task.id, "go\r");
+    owner.until_shown("\u{1b}[1mthe \u{1b}[31mend\u{1b}[m");
+    // All of it was shown to the owner, while nothing was taken here.
+    assert!(owner.shown.len() > 7_000_000, "{}", owner.shown.len());
+    slow.until_seen("the end");
+    assert_eq!(slow.redraws.len(), 2, "once at first, and once when it had been left behind");
+    assert_eq!(slow.screen(), owner.screen());
+    assert_eq!(slow.emulated().cursor_position(), owner.emulated().cursor_position());
+    // From there on it goes on with everybody.
+    slow.type_keys(task.id, "go\r");
+    for viewer in [&mut owner, &mut slow] {
+        assert_eq!(viewer.ended(task.id).status, Status::Completed);
+        assert!(viewer.shown.ends_with(b"go\r\n"), "{viewer:?}");
+    }
+    assert!(owner.shown == daemon.output(task.id));
+}
+
+#[test]
+fn the_end_waits_for_nobody_who_does_not_read() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    // An owner that reads nothing, with less than what may wait for it.
+    let (_owner, short) = Viewer::run(&daemon, &daemon.in_terminal("seq 10000"));
+    assert_eq!(daemon.block(&[short.id])[0].status, Status::Completed);
+    // Somebody who is attached and reads nothing.
+    let flood = SubmitParams { foreground: false, ..daemon.in_terminal("read go; seq 300000") };
+    let flood = daemon.submit_with(&flood).id;
+    let mut sleeper = Viewer::attach(&daemon, flood, None);
+    sleeper.type_keys(flood, "go\r");
+    assert_eq!(daemon.block(&[flood])[0].status, Status::Completed);
+    // An owner that reads nothing holds its own job back, as every terminal does; and it can be ended.
+    let (owner, long) = Viewer::run(&daemon, &daemon.in_terminal("echo $$ > note; exec seq 1000000"));
+    wait::for_line(&daemon.home().join("note"), "");
+    assert_eq!(daemon.cancel(&[long.id])[0].status, Status::Cancelled);
+    drop(owner);
+}
+
+#[test]
+fn a_full_screen_program_is_drawn_and_left_without_a_trace() {
+    let daemon = TestDaemon::start();
+    let line = "echo before; printf '\\033[?1049h\\033[?25l\\033[?2004h\\033[2J\\033[3;5Hhello \\033[7mworld'; \
+        read go; printf '\\033[m\\033[?2004l\\033[?25h\\033[?1049l'; echo after; read go";
+    let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    owner.until_shown("world");
+    assert_eq!(owner.restore, "\u{1b}[?2004l\u{1b}[?25h\u{1b}[?1049l\u{1b}[m");
+    let mut second = Viewer::attach(&daemon, task.id, None);
+    assert_eq!(second.restore, owner.restore);
+    let screen = second.emulated();
+    assert_eq!(
+        (screen.alternate_screen(), screen.hide_cursor(), screen.bracketed_paste()),
+        (true, true, true)
+    );
+    assert_eq!(screen.contents(), "\n\n    hello world");
+    assert!(screen.cell(2, 10).is_some_and(vt100::Cell::inverse));
+    assert_eq!(screen.cursor_position(), (2, 15));
+    second.type_keys(task.id, "go\r");
+    // What was shown before it attached is drawn as soon as it can be seen.
+    second.until("the main screen", |viewer| viewer.screen().ends_with("after"));
+    second.until("the main screen as it is", |viewer| viewer.screen() == "before\nafter");
+    owner.until_seen("after");
+    assert_eq!(owner.screen(), "before\nafter");
+    // Attributes were used and may be in use, for all that is known.
+    assert_eq!((&*owner.restore, &*second.restore), ("\u{1b}[m", "\u{1b}[m"));
+    owner.type_keys(task.id, "go\r");
+    assert_eq!(owner.ended(task.id).status, Status::Completed);
+}
+
+#[test]
+fn only_so_many_may_look_at_once() {
+    let daemon = TestDaemon::start();
+    let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal("read go"));
+    let mut others: Vec<_> = (1..TERMINAL_VIEWERS).map(|_| Viewer::attach(&daemon, task.id, None)).collect();
+    let mut late = Viewer::connect(&daemon);
+    let error = late.try_attach(task.id, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooManyRequests, "{error}");
+    assert!(error.message.contains("32 clients show the terminal of task"), "{error}");
+    // Once more is no one more.
+    others[0].try_attach(task.id, None).unwrap();
+    others[1].call::<TaskDetach>(&leave(task.id));
+    late.try_attach(task.id, None).unwrap();
+    owner.type_keys(task.id, "go\r");
+    for viewer in others.iter_mut().chain([&mut late, &mut owner]) {
+        viewer.ended(task.id);
+    }
+    assert!(late.screen().ends_with("go") && others[1].screen().is_empty(), "{late:?} {:?}", others[1]);
+}
+
+#[test]
+fn who_has_no_terminal_or_is_not_shown_it_is_told_so() {
+    let daemon = TestDaemon::start();
+    let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal("read go"));
+    let plain = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(plain);
+    let mut other = Viewer::connect(&daemon);
+    let error = other.try_attach(plain, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.data.hint.as_deref().is_some_and(|hint| hint.contains("bgctl output --follow")));
+    let error = other.try_call::<TaskResize>(&size(task.id, 10, 10)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
+    let error = other.try_call::<TaskDetach>(&leave(task.id)).unwrap_err();
+    assert!(error.message.contains("does not show the terminal"), "{error}");
+    let error = owner.try_call::<TaskDetach>(&leave(task.id)).unwrap_err();
+    assert!(error.message.contains("is a foreground job of this connection"), "{error}");
+    for (rows, cols) in [(0, 80), (24, 0), (1001, 80), (24, 1001)] {
+        let error = owner.try_call::<TaskResize>(&size(task.id, rows, cols)).unwrap_err();
+        assert!(error.message.contains("1 to 1000"), "{error}");
+        assert_eq!(
+            other.try_attach(task.id, Some((rows, cols))).unwrap_err().kind(),
+            ErrorKind::InvalidParams
+        );
+    }
+    let eof = WriteParams { id: task.id.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
+    let error = owner.try_call::<TaskWrite>(&eof).unwrap_err();
+    assert!(error.message.contains("`eof`") && error.message.contains("terminal"), "{error}");
+    // As the hint says.
+    owner.type_keys(task.id, "\u{4}");
+    assert_eq!(owner.ended(task.id).exit, Some(Exit::Code(1)));
+    for error in [
+        other.try_attach(task.id, None).unwrap_err(),
+        owner.try_call::<TaskResize>(&size(task.id, 10, 10)).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::NotRunning, "{error}");
+    }
+    daemon.cancel(&[plain]);
+}
+
+#[test]
+fn given_streams_are_exact_and_the_terminal_is_the_rest() {
+    let daemon = TestDaemon::start();
+    let (input, mut input_end) = std::io::pipe().unwrap();
+    let (mut error_end, error) = std::io::pipe().unwrap();
+    let line = "test -t 1 && cat >&2; echo seen >/dev/tty; tty <&1";
+    let params = SubmitParams { stdin: Some(Stdin::Fd), stderr: Some(Given::Fd), ..daemon.in_terminal(line) };
+    let (mut viewer, task) = Viewer::run_with(&daemon, &params, &[input.as_fd(), error.as_fd()]);
+    drop((input, error));
+    std::io::Write::write_all(&mut input_end, b"exact\nbytes\0\xff").unwrap();
+    drop(input_end);
+    let mut came = Vec::new();
+    error_end.read_to_end(&mut came).unwrap();
+    assert_eq!(came, b"exact\nbytes\0\xff");
+    assert_eq!(viewer.ended(task.id).status, Status::Completed);
+    let text = String::from_utf8(viewer.shown).unwrap();
+    assert!(text.starts_with("seen\r\n/dev/pts/"), "{text}");
+}
+
+#[test]
+fn a_full_disk_stops_no_terminal() {
+    let daemon = on_a_small_disk("size=8m");
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("seq 2000000; echo the end"));
+    let task = viewer.ended(task.id);
+    assert_eq!(task.status, Status::Completed);
+    let lines = (1..=2_000_000).fold(String::new(), |text, number| text + &number.to_string() + "\n");
+    assert!(viewer.shown == shown(&(lines + "the end\n")), "not everything was shown");
+    assert!(task.output.bytes < 8 << 20, "{}", task.output.bytes);
+    let warnings = viewer.call::<DaemonStatusOf>(&NoParams {}).warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("full")), "{warnings:?}");
+}
+
+#[test]
+fn writes_wait_for_a_job_that_does_not_read_and_not_too_many_do() {
+    let daemon = TestDaemon::start();
+    let line = "stty raw -echo; echo ready; kill -STOP $$; head -c 100000 | cksum";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    let data = "x".repeat(1000);
+    let params = WriteParams { id: task.id.into(), data, encoding: Encoding::Utf8, eof: false };
+    // The kernel keeps some, and 64 wait behind that.
+    let calls: Vec<_> = (0..100).map(|_| viewer.send::<TaskWrite>(&params)).collect();
+    viewer.until("a refusal", |viewer| viewer.refusals() > 0);
+    viewer.call::<TaskSignal>(&SignalParams { id: task.id.into(), signal: "CONT".into(), tree: true });
+    let mut written = 0;
+    for call in calls {
+        match viewer.answer(call) {
+            Ok(_) => written += 1,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::TooManyRequests, "{error}"),
+        }
+    }
+    assert!((64..100).contains(&written), "{written}");
+    viewer.type_keys(task.id, &"x".repeat(100_000 - 1000 * written));
+    assert_eq!(viewer.ended(task.id).status, Status::Completed);
+    let mut cksum = std::process::Command::new("sh");
+    let expected = cksum.args(["-c", "head -c 100000 /dev/zero | tr '\\0' x | cksum"]).output().unwrap();
+    assert!(viewer.shown.windows(expected.stdout.len()).any(|part| part == expected.stdout), "{viewer:?}");
+}
+
+#[test]
+fn the_open_terminals_of_the_daemon_are_those_of_its_jobs() {
+    let daemon = TestDaemon::start();
+    let terminals = || {
+        let open = std::fs::read_dir(daemon.process().proc("fd")).unwrap().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok())
+            .filter(|target| target.starts_with("/dev/pts") || target.starts_with("/dev/ptmx"))
+            .count()
+    };
+    for _ in 0..10 {
+        let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo word"));
+        viewer.ended(task.id);
+        let error =
+            SubmitParams { shell: None, argv: Some(vec!["/no/such".into()]), ..daemon.in_terminal("") };
+        let (mut viewer, task) = Viewer::run(&daemon, &error);
+        assert_eq!(viewer.ended(task.id).status, Status::Failed);
+    }
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("read go"));
+    viewer.type_keys(task.id, "go");
+    // Both sides of this one are left. Each question is a round through the dispatcher, so this is no
+    // idle wait.
+    let end = std::time::Instant::now() + wait::PATIENCE;
+    while terminals() != 2 {
+        assert!(std::time::Instant::now() < end, "{} are open", terminals());
+        daemon.status();
+    }
+    drop(viewer);
+    assert_eq!(daemon.block(&[task.id])[0].status, Status::Cancelled);
+    let kept = File::open(&*daemon.task(task.id).output.path).map(|file| file.metadata().unwrap().len());
+    assert!(kept.is_ok_and(|length| length > 0), "what was typed was shown and so is kept");
+}

@@ -1,0 +1,383 @@
+//! Jobs in terminals on real processes: they run, stop and end as they do in a user's own terminal, and as
+//! they do without one.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    CancelParams, DetachParams, Given, SignalParams, SubmitParams, TaskCancel, TaskDetach, TaskSignal,
+};
+use bgd_tests::shared::rlimit::Rlimit;
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::{Process, TestDaemon, Viewer, wait};
+use rustix::process::Signal;
+
+fn signal(id: TaskId, signal: &str, tree: bool) -> SignalParams {
+    SignalParams { id: id.into(), signal: signal.into(), tree }
+}
+
+/// A field of `/proc/PID/stat`: 3 is the state, 5 the process group, 6 the session, 8 the foreground group.
+#[track_caller]
+fn stat(pid: i32, field: usize) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a living process");
+    let (_, fields) = text.rsplit_once(") ").expect("a name in parentheses");
+    fields.split(' ').nth(field - 3).expect("a field").to_owned()
+}
+
+/// The leader of a job's terminal.
+#[track_caller]
+fn leader_of(task: &Task) -> Process {
+    let session = stat(task.pid.expect("a running task"), 6).parse().expect("a number");
+    Process::open(session).expect("a living leader")
+}
+
+/// The process whose number a job wrote to this file.
+#[track_caller]
+fn noted(daemon: &TestDaemon, name: &str) -> Process {
+    let line = wait::for_line(&daemon.home().join(name), "");
+    Process::open(line.trim().parse().expect("a number")).expect("a living process")
+}
+
+/// The same command with a terminal and without one; how both ended.
+#[track_caller]
+fn both_ways(daemon: &TestDaemon, params: &SubmitParams) -> [Task; 2] {
+    let (mut viewer, task) = Viewer::run(daemon, params);
+    let in_terminal = viewer.ended(task.id);
+    let plainly = SubmitParams { pty: None, foreground: false, ..params.clone() };
+    let plainly = daemon.submit_with(&plainly).id;
+    [in_terminal, daemon.block(&[plainly]).remove(0)]
+}
+
+#[test]
+fn it_ends_as_it_does_without_a_terminal() {
+    let daemon = TestDaemon::start();
+    for (line, exit) in [
+        ("exit 0", Exit::Code(0)),
+        ("exit 7", Exit::Code(7)),
+        ("exit 255", Exit::Code(255)),
+        ("kill -TERM $$", Exit::Signal(15)),
+        ("kill -KILL $$", Exit::Signal(9)),
+        ("kill -PIPE $$", Exit::Signal(13)),
+        ("kill -SEGV $$", Exit::Signal(11)),
+        ("exec perl -e 'kill 40, $$'", Exit::Signal(40)),
+    ] {
+        let [in_terminal, plainly] = both_ways(&daemon, &daemon.in_terminal(line));
+        assert_eq!(in_terminal.exit, Some(exit), "{line}");
+        assert_eq!((in_terminal.status, in_terminal.error), (plainly.status, plainly.error), "{line}");
+        assert_eq!((plainly.exit, plainly.lingering), (in_terminal.exit, in_terminal.lingering), "{line}");
+    }
+}
+
+#[test]
+fn what_can_not_be_started_is_said_in_the_same_words() {
+    let daemon = TestDaemon::start();
+    let at = |name: &str| daemon.home().join(name);
+    fs::write(at("plain"), "text").unwrap();
+    fs::write(at("orphan"), "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(at("orphan"), fs::Permissions::from_mode(0o755)).unwrap();
+    let in_terminal = daemon.in_terminal("");
+    let program = |argv: &[&str]| {
+        let argv = argv.iter().map(|arg| (*arg).into()).collect();
+        SubmitParams { shell: None, argv: Some(argv), ..in_terminal.clone() }
+    };
+    let long = "x".repeat(200_000);
+    let elsewhere = SubmitParams { cwd: Some("/no/such/folder".into()), ..program(&["true"]) };
+    for (params, word) in [
+        (program(&["no-such-program"]), "no-such-program: command not found in PATH"),
+        (program(&["/no/such/program"]), "/no/such/program: no such program"),
+        (program(&["./plain"]), "./plain: not executable (permission denied)"),
+        (
+            program(&["./orphan"]),
+            "./orphan: its interpreter (the program named in its first line) was not found",
+        ),
+        (program(&["/"]), "/: not executable (permission denied)"),
+        (program(&["true", &long]), "true: the arguments and the environment are too long"),
+        (elsewhere, "cannot enter the folder /no/such/folder: No such file or directory"),
+    ] {
+        let [in_terminal, plainly] = both_ways(&daemon, &params);
+        assert_eq!((in_terminal.status, in_terminal.error.as_deref()), (Status::Failed, Some(word)));
+        assert_eq!((plainly.status, plainly.error.as_deref()), (Status::Failed, Some(word)));
+        assert_eq!((in_terminal.pid, in_terminal.exit, in_terminal.output.bytes), (None, None, 0));
+    }
+    assert!(daemon.task_processes().is_empty());
+}
+
+/// Everything that a process has from its parent, one thing a line.
+const SURROUNDINGS: &str = "env | grep -v ^BGD_TASK_ID= | sort; ulimit -a; ulimit -Ha; umask; pwd; nice; \
+    grep -E '^(Sig(Ign|Blk|Cgt|Pnd)|Cap|NoNewPrivs|Groups|Uid)' /proc/self/status; \
+    cut -d. -f1 /proc/self/oom_score_adj; ls /proc/self/fd; cat /proc/self/cgroup";
+
+#[test]
+fn it_has_the_same_surroundings_as_without_a_terminal() {
+    let mut daemon = TestDaemon::builder()
+        // What the daemon was started with does not reach its tasks.
+        .env("ODD", "a=b\u{1}c")
+        .prelude("ulimit -n 5000; umask 077; trap '' HUP USR1 PIPE")
+        .start();
+    let with = |pty: bool| {
+        let mut params =
+            SubmitParams { stdout: Some(Given::Fd), umask: Some(0o027), ..daemon.in_terminal(SURROUNDINGS) };
+        params.rlimits.insert("nofile".into(), Rlimit { soft: Some(1234), hard: Some(2345) });
+        params.rlimits.insert("core".into(), Rlimit { soft: Some(0), hard: Some(1 << 20) });
+        if !pty {
+            params.pty = None;
+        }
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (mut viewer, task) = Viewer::run_with(&daemon, &params, &[writer.as_fd()]);
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(viewer.ended(task.id).status, Status::Completed, "{text}");
+        text
+    };
+    let (in_terminal, plainly) = (with(true), with(false));
+    assert_eq!(in_terminal, plainly);
+    for part in ["1234\n", "2345\n", "ODD=a=b\u{1}c\n", "\n0027\n", "SigIgn:\t0000000000000000\n"] {
+        assert!(plainly.contains(part), "{part:?} is not in\n{plainly}");
+    }
+    assert!(daemon.stop().success());
+}
+
+#[test]
+fn it_is_a_terminal_for_people() {
+    let daemon = TestDaemon::start();
+    let line = "tty; stty -a; ps -o stat= -p $$; echo $$ > note; read line; echo \"<$line>\"";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let job = noted(&daemon, "note");
+    assert_eq!(daemon.wait_running(task.id).pid, Some(job.pid()), "the job's number, not its leader's");
+    // In a group of its own, which is the terminal's foreground.
+    let leader = leader_of(&daemon.wait_running(task.id));
+    assert_ne!(leader.pid(), job.pid());
+    assert_eq!([stat(job.pid(), 5), stat(job.pid(), 8)], [job.pid().to_string(), job.pid().to_string()]);
+    assert!(leader.cmdline().ends_with(&format!("--terminal-leader {}", task.id)), "{}", leader.cmdline());
+    // Characters are erased as a whole.
+    viewer.type_keys(task.id, "wärong\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}ä right\r");
+    viewer.until_shown("<wä right>");
+    viewer.ended(task.id);
+    let text = String::from_utf8(viewer.shown).unwrap();
+    assert!(
+        text.starts_with("/dev/pts/") && text.contains("\r\nisig icanon ") && text.contains("iutf8"),
+        "{text}"
+    );
+    assert!(text.contains("rows 24; columns 80;"), "{text}");
+}
+
+#[test]
+fn keys_interrupt_quit_and_end_input() {
+    let daemon = TestDaemon::start();
+    for (keys, exit) in [("\u{3}", Exit::Signal(2)), ("\u{1c}", Exit::Signal(3)), ("\u{4}", Exit::Code(0))] {
+        let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"));
+        viewer.until_shown("ready");
+        viewer.type_keys(task.id, keys);
+        assert_eq!(viewer.ended(task.id).exit, Some(exit), "{keys:?}");
+    }
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_its_viewers_are_told() {
+    let daemon = TestDaemon::start();
+    let line = "echo $$ > note; sleep 1000 | cat & echo ready; while read word; do echo \"<$word>\"; done";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    viewer.until_shown("ready");
+    let mut second = Viewer::attach(&daemon, task.id, None);
+    let job = noted(&daemon, "note");
+    for stops in 1..4 {
+        viewer.type_keys(task.id, "\u{1a}");
+        viewer.until("a stopped job", |viewer| viewer.stops == stops);
+        assert_eq!(stat(job.pid(), 3), "T");
+        second.until("a stopped job", |viewer| viewer.stops == stops);
+        assert!(second.shown.ends_with(b"^Z"), "what came before is shown before: {second:?}");
+        // The daemon sees a running task all the time.
+        assert_eq!(daemon.task(task.id).status, Status::Running);
+        viewer.call::<TaskSignal>(&signal(task.id, "CONT", true));
+        // The answer comes as soon as the signal is on its way, so the next Ctrl-Z waits for its effect.
+        viewer.type_keys(task.id, &format!("word {stops}\r"));
+        viewer.until_shown(&format!("<word {stops}>"));
+    }
+    // A stopped job can be ended.
+    viewer.type_keys(task.id, "\u{1a}");
+    viewer.until("a stopped job", |viewer| viewer.stops == 4);
+    assert_eq!(daemon.cancel(&[task.id])[0].status, Status::Cancelled);
+    assert!(!job.is_alive());
+}
+
+#[test]
+fn a_signal_is_for_the_job_and_not_for_its_leader() {
+    let daemon = TestDaemon::start();
+    let line = "trap 'echo one' USR1; trap 'echo two' TERM; sleep 1000 & echo $! > note; echo ready; \
+        while :; do wait; done";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    viewer.until_shown("ready");
+    let leader = leader_of(&daemon.wait_running(task.id));
+    viewer.call::<TaskSignal>(&signal(task.id, "USR1", false));
+    viewer.until_shown("one");
+    viewer.call::<TaskSignal>(&signal(task.id, "TERM", false));
+    viewer.until_shown("two");
+    let child = noted(&daemon, "note");
+    assert!(child.is_alive() && leader.is_alive());
+    // One for the whole tree reaches the child, too, and spares the leader.
+    viewer.call::<TaskSignal>(&signal(task.id, "TERM", true));
+    child.gone();
+    viewer.until("a second word", |viewer| viewer.screen().matches("two").count() == 2);
+    viewer.call::<TaskSignal>(&signal(task.id, "KILL", false));
+    let task = viewer.ended(task.id);
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Signal(9))));
+}
+
+#[test]
+fn cancel_reaches_the_tree_and_the_leader_tells_how_the_job_ended() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    let line = "trap 'echo asked; exit 3' TERM; \
+        setsid sh -c 'trap \"\" HUP; echo $$ > apart; while :; do sleep 1000; done' & \
+        echo $$ > note; while :; do wait; done";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let (apart, job) = (noted(&daemon, "apart"), noted(&daemon, "note"));
+    let task =
+        viewer.call::<TaskCancel>(&CancelParams { ids: vec![task.id.into()], ..CancelParams::default() });
+    let task = &task.tasks[0];
+    assert_eq!((task.status, &task.exit), (Status::Cancelled, &Some(Exit::Code(3))));
+    assert!(viewer.screen().ends_with("asked") && !job.is_alive() && !apart.is_alive());
+    assert!(daemon.task_processes().is_empty());
+}
+
+#[test]
+fn r71_a_lost_client_hangs_up_the_whole_tree() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    let line = "trap 'echo hung up >> note; exit 0' HUP; \
+        setsid sh -c 'trap \"echo apart >> note; exit 0\" HUP; echo $$ > apart; while :; do read x; done' & \
+        echo $$ > note; while :; do wait; done";
+    let (viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    noted(&daemon, "apart");
+    noted(&daemon, "note");
+    drop(viewer);
+    let task = daemon.block(&[task.id]).remove(0);
+    assert_eq!(task.status, Status::Cancelled);
+    assert_eq!(task.error.as_deref(), Some("its terminal or client went away"));
+    let note = fs::read_to_string(daemon.home().join("note")).unwrap();
+    assert!(note.contains("hung up\n") && note.contains("apart\n"), "{note}");
+}
+
+#[test]
+fn r71_who_ignores_that_is_killed_after_the_grace() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
+    let line = "trap '' HUP; echo $$ > note; while :; do sleep 1000; done";
+    let (viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let job = noted(&daemon, "note");
+    drop(viewer);
+    let task = daemon.block(&[task.id]).remove(0);
+    assert_eq!((task.status, task.exit), (Status::Cancelled, Some(Exit::Signal(9))));
+    job.gone();
+}
+
+#[test]
+fn a_killed_leader_hangs_up_its_terminal() {
+    let daemon = TestDaemon::start();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"));
+    viewer.until_shown("ready");
+    let task = daemon.wait_running(task.id);
+    let job = Process::open(task.pid.unwrap()).unwrap();
+    leader_of(&task).signal(Signal::KILL).unwrap();
+    let task = viewer.ended(task.id);
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Signal(9))));
+    job.gone();
+    // A job that does not care lingers, as everything does that outlives what leads it, and can be ended.
+    let line =
+        "trap '' HUP; echo $$ > note; while :; do read line; echo \"<$line>\" >> lines; sleep 1000; done";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let job = noted(&daemon, "note");
+    leader_of(&daemon.wait_running(task.id)).signal(Signal::KILL).unwrap();
+    let task = viewer.ended(task.id);
+    assert_eq!((task.exit, task.lingering), (Some(Exit::Signal(9)), true));
+    assert!(job.is_alive());
+    assert!(!daemon.cancel(&[task.id])[0].lingering);
+    assert!(!job.is_alive());
+}
+
+#[test]
+fn what_a_job_leaves_in_its_terminal_goes_on() {
+    let daemon = TestDaemon::start();
+    // In the job's own group; in a session of its own without the terminal; and one that writes later.
+    let line = "sleep 1000 & echo $! > one; setsid sh -c 'exec sleep 1000 <>/dev/null >&0 2>&0' & echo $! > two; \
+        (trap '' HUP; echo up > three; while [ ! -e go ]; do sleep 0.01; done; echo late; exec sleep 1000) & \
+        while [ ! -e three ]; do sleep 0.01; done; echo early";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let task = viewer.ended(task.id);
+    assert_eq!((task.status, task.lingering), (Status::Completed, true));
+    let left = [noted(&daemon, "one"), noted(&daemon, "two")];
+    assert!(left.iter().all(Process::is_alive), "{left:?}");
+    // What comes later is still shown and kept.
+    fs::write(daemon.home().join("go"), "").unwrap();
+    viewer.until_shown("early\r\nlate\r\n");
+    let task = daemon.cancel(&[task.id]).remove(0);
+    assert!(!task.lingering && left.iter().all(|process| !process.is_alive()));
+    assert_eq!(daemon.output(task.id), b"early\r\nlate\r\n");
+}
+
+#[test]
+fn a_job_that_becomes_a_daemon_is_found_and_ended() {
+    let daemon = TestDaemon::start();
+    let line = "exec perl -MPOSIX -e 'fork and exit; POSIX::setsid(); fork and exit; \
+        open STDIN, \"</dev/null\"; open STDOUT, \">/dev/null\"; open STDERR, \">/dev/null\"; \
+        open N, \">note\"; print N \"$$\\n\"; close N; sleep 1000'";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let task = viewer.ended(task.id);
+    assert_eq!((task.status, task.lingering), (Status::Completed, true));
+    let left = noted(&daemon, "note");
+    assert!(!daemon.cancel(&[task.id])[0].lingering);
+    assert!(!left.is_alive());
+}
+
+#[test]
+fn a_script_without_its_first_line_runs_in_a_shell() {
+    let daemon = TestDaemon::start();
+    let script = daemon.home().join("script");
+    fs::write(&script, "echo $1 from $0; tty >/dev/null && test -t 2").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let argv = Some(vec!["./script".into(), "word".into()]);
+    let (mut viewer, task) =
+        Viewer::run(&daemon, &SubmitParams { shell: None, argv, ..daemon.in_terminal("") });
+    assert_eq!(viewer.ended(task.id).status, Status::Completed);
+    assert_eq!(viewer.shown, b"word from ./script\r\n");
+}
+
+#[test]
+fn nothing_of_a_terminal_outlives_a_killed_daemon() {
+    let mut daemon = TestDaemon::start();
+    // One that hears the hang-up, and one that does not care and is ended by the next daemon.
+    let (_viewer, _) = Viewer::run(&daemon, &daemon.in_terminal("echo $$ > one; exec sleep 1000"));
+    let stubborn = "trap '' HUP; echo $$ > two; setsid sleep 1000 & while :; do sleep 1000; done";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(stubborn));
+    viewer.call::<TaskDetach>(&DetachParams { id: task.id.into(), background: true });
+    let (hears, ignores) = (noted(&daemon, "one"), noted(&daemon, "two"));
+    let leader = leader_of(&daemon.wait_running(task.id));
+    daemon.kill9();
+    hears.gone();
+    leader.gone();
+    assert!(ignores.is_alive());
+    daemon.launch();
+    assert!(!ignores.is_alive());
+    assert!(daemon.task_processes().is_empty());
+}
+
+#[test]
+fn the_leader_is_for_the_daemon_alone() {
+    let daemon = TestDaemon::start();
+    let mut command = std::process::Command::new(bgd_tests::bgd_path());
+    let output = command.arg("--terminal-leader").stdin(std::process::Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("bgd: --terminal-leader is for bgd itself: "), "{said}");
+    let help = std::process::Command::new(bgd_tests::bgd_path()).arg("--help").output().unwrap();
+    assert!(!String::from_utf8(help.stdout).unwrap().contains("leader"));
+    // It is small: the daemon's memory is not its own.
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"));
+    viewer.until_shown("ready");
+    let leader = leader_of(&daemon.wait_running(task.id));
+    let private = leader.memory_kb("Private_Dirty").unwrap();
+    assert!(private < 1024, "{private} kB");
+    viewer.type_keys(task.id, "\u{4}");
+    viewer.ended(task.id);
+}

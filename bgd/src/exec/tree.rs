@@ -12,6 +12,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
@@ -98,15 +99,23 @@ impl Tree {
             return handed.members(at_most);
         }
         let mut found = Vec::new();
-        for pid in self.pids() {
-            match self.member(pid) {
-                Ok(member) => found.extend(member),
-                Err(error) if found.is_empty() => return Err(error),
-                Err(_) => break,
+        for _ in 0..LOOKS {
+            let pids = self.pids();
+            for pid in &pids {
+                match self.member(*pid) {
+                    Ok(member) => found.extend(member),
+                    Err(error) if found.is_empty() => return Err(error),
+                    Err(_) => break,
+                }
+                if found.len() == at_most {
+                    break;
+                }
             }
-            if found.len() == at_most {
+            // Those that were there have ended, but may have left children behind.
+            if !found.is_empty() || pids.is_empty() {
                 break;
             }
+            wait_for_leaving(&pids);
         }
         Ok(found)
     }
@@ -160,7 +169,19 @@ impl Tree {
     }
 
     fn descendants(&self) -> Vec<i32> {
-        let mut roots: Vec<i32> = orphans().into_iter().filter(|pid| self.owns_orphan(*pid)).collect();
+        let mut listed = orphans();
+        let mut roots: Vec<i32> = Vec::new();
+        for _ in 0..LOOKS {
+            roots = listed.iter().copied().filter(|pid| self.owns_orphan(*pid)).collect();
+            // One that ends meanwhile can't be known any more, and leaves its children to the daemon; and
+            // while one is taken away the kernel may leave another one out of the list.
+            let is_leaving = wait_for_leaving(&listed);
+            let now = orphans();
+            if now == listed && !is_leaving {
+                break;
+            }
+            listed = now;
+        }
         if self.leader_is_ours {
             roots.insert(0, self.leader);
         }
@@ -206,6 +227,22 @@ pub(super) fn hold(pid: i32) -> io::Result<Option<PidFd>> {
         Err(error) if [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].contains(&errno(&error)) => Err(error),
         Err(_) => Ok(None),
     }
+}
+
+/// How often a tree is looked at, at most, until it holds still.
+const LOOKS: usize = 16;
+
+/// How long a process is given that is about to end.
+const LEAVING: Duration = Duration::from_millis(1);
+
+/// Whether one of these processes is on its way out: it has given up its memory, and so can't be known,
+/// but still has its children. It is given a moment then.
+fn wait_for_leaving(pids: &[i32]) -> bool {
+    let is_leaving = pids.iter().any(|pid| Stat::of(*pid).is_some_and(|stat| stat.is_leaving()));
+    if is_leaving {
+        thread::sleep(LEAVING);
+    }
+    is_leaving
 }
 
 /// How deep a tree may be; deeper ones are cut, and their rest is found as orphans later.
@@ -268,15 +305,24 @@ pub(super) struct Stat {
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) session: i32,
+    /// Bytes of its address space; none of a process that ends, or of a thread of the kernel.
+    memory: u64,
 }
 
 impl Stat {
+    fn is_leaving(&self) -> bool {
+        self.memory == 0 && !matches!(self.state, b'Z' | b'X')
+    }
+
     pub(super) fn of(pid: i32) -> Option<Self> {
         let text = stat_fields(pid)?;
         let mut fields = text.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         let mut number = || fields.next()?.parse().ok();
-        Some(Self { state, parent: number()?, group: number()?, session: number()? })
+        let [parent, group, session] = [number()?, number()?, number()?];
+        // The 23rd of all.
+        let memory = fields.nth(16)?.parse().ok()?;
+        Some(Self { state, parent, group, session, memory })
     }
 }
 

@@ -55,6 +55,7 @@ pub fn params(child: &Child, description: &str) -> HandoffParams {
         started_at: None,
         session: None,
         channel: None,
+        terminal: None,
         tags: Vec::new(),
         streams: Vec::new(),
         origin_kind: OriginKind::Tool,

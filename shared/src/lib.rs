@@ -27,6 +27,7 @@ pub mod handoff;
 pub mod id;
 pub mod limits;
 pub mod message;
+pub mod notice;
 pub mod request;
 pub mod rlimit;
 pub mod socket;

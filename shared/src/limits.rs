@@ -71,3 +71,23 @@ pub const TAGS: usize = 64;
 
 /// The longest time limit, grace or timeout in milliseconds: about 100 years.
 pub const DURATION_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+
+/// The most items in one answer of `inbox.read`.
+pub const INBOX_PAGE: usize = 1000;
+
+/// The items in an answer of `inbox.read` when the request names no `limit`.
+pub const INBOX_PAGE_DEFAULT: usize = 100;
+
+/// The most bytes that an answer of `inbox.read` has, about; at least one item is in it.
+pub const INBOX_PAGE_BYTES: usize = 1024 * 1024;
+
+/// The most items in all inboxes together; beyond it the oldest is dropped. So many inboxes remember that
+/// they have lost any; beyond it the one that forgets it is the one whose loss is the oldest.
+pub const INBOXES_ITEMS: usize = 100_000;
+
+/// The most bytes that the texts of the tasks in all inboxes have together; beyond it the oldest items are
+/// dropped. The results are not counted: they are read from their files.
+pub const INBOXES_BYTES: usize = 64 * 1024 * 1024;
+
+/// The most parent sessions that one connection may own.
+pub const OWNED_SESSIONS: usize = 64;

@@ -139,6 +139,22 @@ impl Client {
         }
     }
 
+    /// The next event of the subscriptions made here, if it has been received already. Never waits.
+    ///
+    /// # Errors
+    /// The daemon sent what this client can't read.
+    pub fn received_news(&mut self) -> Result<Option<EventParams>, ClientError> {
+        if let Some(news) = self.news.pop_front() {
+            return Ok(Some(news));
+        }
+        while let Some(received) = self.protocol.next_received()? {
+            if let Received::News(news) = received {
+                return Ok(Some(*news));
+            }
+        }
+        Ok(None)
+    }
+
     pub(super) fn into_polled(self) -> PolledClient {
         let answers = self.answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
         let news = self.news.into_iter().map(|news| Received::News(Box::new(news)));

@@ -163,7 +163,7 @@ mod tests {
     fn calls_that_the_kernel_does_not_take_are_kept() {
         let (client, mut daemon) = pair();
         let mut client = PolledClient::from(client);
-        let params = HelloParams { client: Some("x".repeat(100_000)), protocol: None };
+        let params = HelloParams { client: Some("x".repeat(100_000)), ..HelloParams::default() };
         let mut calls = 0;
         while !client.wants_write() {
             client.call::<Hello>(&params).unwrap();

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::OriginTerminal;
 use crate::encoding::Encoding;
 use crate::id::{TaskId, TaskRef};
 use crate::task::{Exit, Task};
@@ -127,9 +128,12 @@ pub struct HandoffParams {
     /// The parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Where news of the task is delivered.
+    /// Where news of the task is delivered, as with `task.submit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
+    /// The terminal that it was started from, for the channel `tty`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<OriginTerminal>,
     /// Free labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,

@@ -9,12 +9,15 @@ use crate::agent::{AgentListParams, AgentListResult, AnswerParams, ResumeParams}
 pub use crate::encoding::Encoding;
 use crate::foreground::Key;
 use crate::id::TaskRef;
-use crate::task::Summary;
 
 mod foreground;
+mod session;
+mod status;
 mod task;
 
 pub use foreground::*;
+pub use session::*;
+pub use status::*;
 pub use task::*;
 
 /// A method of the protocol: its name with the types of its params and of its result.
@@ -97,6 +100,10 @@ methods! {
     EventsSubscribe = "events.subscribe", SubscribeParams => SubscribeResult;
     /// Ends a parent session: cancels its active tasks and clears all of them (R54).
     SessionEnd = "session.end", SessionEndParams => SessionEndResult;
+    /// What a parent session was told and has not acknowledged.
+    InboxRead = "inbox.read", InboxReadParams => InboxReadResult;
+    /// Acknowledges items of an inbox: they do not come again.
+    InboxAck = "inbox.ack", InboxAckParams => InboxAckResult;
     /// The agents that are configured or known.
     AgentList = "agent.list", AgentListParams => AgentListResult;
     /// Answers a question that an agent waits with.
@@ -126,6 +133,13 @@ pub struct HelloParams {
     /// The protocol that the client speaks. A version that the daemon does not speak is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<u32>,
+    /// The parent session that this connection is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// With `session`: the connection owns it. When the last connection that owns it is gone, the parent
+    /// session ends as by `session.end` (R54).
+    #[serde(default)]
+    pub owns: bool,
 }
 
 /// Result of `hello`.
@@ -183,76 +197,22 @@ pub struct SubscribeParams {
     /// Replay what came after this number first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
+    /// The life of the daemon that counted up to `since`, as in `instance` of an earlier result. In another
+    /// life it is an error: the numbers are of other events there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
 }
 
 /// Result of `events.subscribe`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SubscribeResult {
     /// The number that its notifications carry.
     pub subscription: u64,
     /// The number of the latest event so far.
     pub seq: u64,
-}
-
-/// Params of `session.end`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct SessionEndParams {
-    /// The parent session's key.
-    pub session: String,
-}
-
-/// Result of `session.end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct SessionEndResult {
-    /// How many tasks were active.
-    pub cancelled: u64,
-    /// How many were removed.
-    pub cleared: u64,
-}
-
-/// Result of `daemon.status`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct DaemonStatus {
-    /// How many tasks are `pending`, `running` or `resumed`.
-    pub active: u64,
-    /// How many tasks are in each status.
-    pub summary: Summary,
-    /// How long the daemon has run, in milliseconds.
-    pub uptime_ms: u64,
-    /// Its resident memory in bytes.
-    pub memory_bytes: u64,
-    /// Clients that are connected.
-    pub connections: u64,
-    /// Subscriptions to events.
-    pub subscriptions: u64,
-    /// The number of the latest event.
-    pub seq: u64,
-    /// This life of the daemon.
+    /// This life of the daemon. Together with the number of an event it is a place to go on from.
     pub instance: String,
-    /// Its version.
-    pub version: String,
-    /// Its process id.
-    pub pid: i32,
-    /// Its socket.
-    pub socket: String,
-    /// The folder with output and log.
-    pub state_dir: String,
-    /// The configuration file; it may not exist.
-    pub config: String,
-    /// Whether that file exists and is in force.
-    pub config_loaded: bool,
-    /// How trees are kept together: `cgroup` or `session`.
-    pub tree: String,
-    /// The limits in force.
-    pub limits: Limits,
-    /// What needs somebody's attention, such as a full disk.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
 }
 
 /// Result of `daemon.reload`.

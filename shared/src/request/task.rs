@@ -47,9 +47,13 @@ pub struct SubmitParams {
     /// The parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Where news of the task is delivered.
+    /// Where news of the task is delivered: a channel of the configuration or a built-in one, or `none`.
+    /// Default: what the key of the parent session says, else what the configuration says (R50).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
+    /// The terminal that it is submitted from, for the channel `tty`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<OriginTerminal>,
     /// The folder to run in, absolute. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<OsText>,
@@ -96,6 +100,17 @@ pub struct SubmitParams {
     /// Idempotency: the same key in the same parent session gives the same task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// The terminal that a task is submitted from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct OriginTerminal {
+    /// Its device, as in `/dev/pts/3`.
+    pub path: String,
+    /// The process that leads its session: the shell. Nothing is written to a terminal that is not its.
+    pub leader: i32,
 }
 
 /// Params of a method on one task.

@@ -65,10 +65,14 @@ pub struct AgentPart {
     pub last_denied: Option<Box<str>>,
     /// Whether it has been silent for too long.
     pub stalled: bool,
+    /// The run that its latest answer is of; 0 if it has none.
+    pub answered: u32,
     /// What it asks, the oldest first.
     pub questions: VecDeque<Question>,
     /// How many it has asked.
     asked: u64,
+    /// The last of them that was told to those who don't look at it.
+    pub told: u64,
     /// How long it may be silent, in milliseconds.
     stalled_after_ms: u64,
     /// When it is marked, if it stays silent. `None` while it does not work.
@@ -87,8 +91,10 @@ impl AgentPart {
             denied: 0,
             last_denied: None,
             stalled: false,
+            answered: 0,
             questions: VecDeque::new(),
             asked: 0,
+            told: 0,
             stalled_after_ms: work.stalled_after_ms,
             stalls_at: None,
         }
@@ -121,6 +127,25 @@ impl AgentPart {
     /// It will not be resumed any more.
     pub fn drop_env(&mut self) {
         self.env = Arc::default();
+    }
+
+    /// What news of it needs: no environment, no more of the prompt than is shown, no later questions.
+    pub fn shorten(&mut self) {
+        self.drop_env();
+        self.questions.truncate(1);
+        // A little more than is shown, so that it shows that this is not all.
+        let end = self.prompt.floor_char_boundary(PROMPT_BYTES + 4);
+        if end < self.prompt.len() {
+            self.prompt = self.prompt[..end].into();
+        }
+    }
+
+    /// Whether its question has not been told yet. From now on it has.
+    pub fn is_to_be_told(&mut self) -> bool {
+        let Some(question) = self.questions.front() else { return false };
+        let is_new = question.request > self.told;
+        self.told = question.request;
+        is_new
     }
 
     /// It has shown that it moves. True: it was taken for stalled.

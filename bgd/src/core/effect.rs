@@ -10,6 +10,7 @@ use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::input::{Refusal, ReplyTo};
+use super::notice::{Item, Notice};
 use super::registry::CANDIDATES;
 use super::task::{Snapshot, Spec};
 
@@ -93,6 +94,8 @@ pub enum Effect {
     Forget {
         /// The task.
         task: TaskId,
+        /// Its latest run.
+        run: u32,
     },
     /// Answer a call.
     Reply {
@@ -111,6 +114,11 @@ pub enum Effect {
         kind: EventKind,
         /// The task as it was then.
         task: Snapshot,
+    },
+    /// Tell whoever asked for a task. It comes behind the event.
+    Notice {
+        /// What.
+        notice: Arc<Notice>,
     },
     /// Every task has ended and every call is answered: end the daemon. Nothing comes after it.
     Exit,
@@ -144,6 +152,24 @@ pub enum Reply {
         /// How many were removed.
         cleared: u64,
     },
+    /// What is in an inbox.
+    Inbox {
+        /// The items.
+        items: Vec<Item>,
+        /// Whether there are more.
+        more: bool,
+        /// How many were dropped, and no later one is acknowledged.
+        lost: u64,
+    },
+    /// Items of an inbox are done with.
+    Acknowledged {
+        /// How many these were.
+        acknowledged: u64,
+        /// How many are left.
+        left: u64,
+    },
+    /// The client owns the parent session.
+    Owned,
     /// Every task has ended.
     ShutDown {
         /// How many were cancelled.
@@ -201,6 +227,8 @@ pub enum CoreError {
     StillActive(TaskId, Status),
     /// The connection has so many foreground jobs.
     TooManyJobs(usize),
+    /// The connection owns so many parent sessions.
+    TooManySessions(usize),
     /// No more tasks fit.
     Full(usize),
     /// The daemon is about to end.
@@ -267,6 +295,7 @@ impl From<CoreError> for RpcError {
             .hint(format!("it takes {}", known.join(", "))),
             CoreError::StillActive(id, status) => still_active(id, status),
             CoreError::TooManyJobs(limit) => too_many_jobs(limit),
+            CoreError::TooManySessions(limit) => too_many_sessions(limit),
             CoreError::Full(limit) => Self::new(
                 ErrorKind::RegistryFull,
                 format!("the daemon holds {limit} tasks, which is its limit (limits.tasks)"),
@@ -304,6 +333,11 @@ fn too_many_jobs(limit: usize) -> RpcError {
     let message = format!("this connection has {limit} foreground jobs, which is the limit");
     RpcError::new(ErrorKind::TooManyRequests, message)
         .hint("move some to the background (`task.detach`), or submit without `foreground`")
+}
+
+fn too_many_sessions(limit: usize) -> RpcError {
+    let message = format!("this connection owns {limit} parent sessions, which is the limit");
+    RpcError::new(ErrorKind::TooManyRequests, message).hint("use another connection")
 }
 
 fn not_resumable(id: TaskId, status: Status) -> RpcError {

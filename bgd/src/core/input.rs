@@ -125,6 +125,29 @@ pub enum Request {
         /// The parent session's key.
         session: Arc<str>,
     },
+    /// R54: the parent session ends when this client is gone, unless another one owns it too.
+    OwnSession {
+        /// The parent session's key.
+        session: Arc<str>,
+    },
+    /// What a parent session was told and has not acknowledged.
+    ReadInbox {
+        /// The parent session's key.
+        session: Arc<str>,
+        /// Only items with a higher number.
+        after: u64,
+        /// How long to wait for the first one, in milliseconds.
+        wait_ms: u64,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Forgets items of an inbox.
+    AckInbox {
+        /// The parent session's key.
+        session: Arc<str>,
+        /// The number of the last one.
+        upto: u64,
+    },
     /// R11.
     Shutdown {
         /// How long tasks have to end, in milliseconds.

@@ -10,9 +10,12 @@
 
 mod agent;
 mod effect;
+mod inbox;
 mod input;
 mod intern;
 mod machine;
+mod notice;
+mod owners;
 mod registry;
 mod task;
 mod time;
@@ -22,9 +25,10 @@ pub use agent::{AgentPart, AgentWork, QUESTIONS, Question};
 pub use effect::{CoreError, Effect, Reply, Unmovable};
 pub use input::{Cancel, Command, Fact, Input, Refusal, ReplyTo, Request, Selection};
 pub use machine::Core;
+pub use notice::{Item, Notice};
 pub use registry::{ListQuery, Page};
-pub use task::{Finished, Lingering, Ordinal, Outcome, Snapshot, Spec, State, StopReason, Work};
-pub use time::{Mono, Now};
+pub use task::{Finished, Lingering, Ordinal, Outcome, Place, Snapshot, Spec, State, StopReason, Work};
+pub use time::{Mono, Now, duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,4 +42,6 @@ pub struct CoreLimits {
     pub tasks: usize,
     /// How long a cancelled task has to end before SIGKILL, in milliseconds.
     pub grace_ms: u64,
+    /// Items of one inbox, at least 1. With one more the oldest are dropped.
+    pub inbox_items: usize,
 }

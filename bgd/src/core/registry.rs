@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::effect::CoreError;
 use super::intern::Interner;
-use super::task::{Ordinal, Snapshot, Task};
+use super::task::{Ordinal, Place, Snapshot, Task};
 
 /// The most candidates that an ambiguous id is answered with.
 pub const CANDIDATES: usize = 20;
@@ -67,6 +67,8 @@ pub struct Registry {
     folders: Interner<OsText>,
     #[serde(skip)]
     rlimits: Interner<Rlimits>,
+    #[serde(skip)]
+    places: Interner<Place>,
 }
 
 impl Registry {
@@ -93,6 +95,11 @@ impl Registry {
     /// The one shared copy of a set of limits.
     pub fn share_rlimits(&mut self, rlimits: &Arc<Rlimits>) -> Arc<Rlimits> {
         self.rlimits.share(Rlimits::clone(rlimits))
+    }
+
+    /// The one shared copy of a place.
+    pub fn share_place(&mut self, place: &Arc<Place>) -> Arc<Place> {
+        self.places.share(Place::clone(place))
     }
 
     /// The key of a session, sharing its text with the tasks that are there already.
@@ -216,6 +223,11 @@ impl Registry {
         }
     }
 
+    /// How many tasks of a parent session are to end yet.
+    pub fn active_of(&self, session: &str) -> u64 {
+        self.sessions.get(session).map_or(0, |index| index.summary.active())
+    }
+
     /// Every task, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Ordinal, &Task)> {
         self.tasks.iter().map(|(ordinal, task)| (*ordinal, task.as_ref()))
@@ -298,6 +310,7 @@ mod tests {
             work: Work::Shell(OsText::from("true")),
             session: session.map(Arc::from),
             channel: None,
+            place: None,
             tags: [].into(),
             cwd: Arc::new(OsText::from("/")),
             umask: 0o022,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{Stdin, TerminalSize};
+use bgd_shared::request::{OriginTerminal, Stdin, TerminalSize};
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::task::{Exit, Kind, Origin, Status};
 use bgd_shared::text::{Env, OsText};
@@ -32,6 +32,16 @@ pub enum Work {
     Agent(AgentWork),
 }
 
+/// Where a submitter can be reached. Told tasks of one place share it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The terminal that it was submitted from.
+    pub terminal: Option<OriginTerminal>,
+    /// The variables of its environment that say how it can be reached, such as
+    /// `DBUS_SESSION_BUS_ADDRESS` and `TERM_PROGRAM`.
+    pub env: Env,
+}
+
 /// Everything about a task that never changes, shared by all snapshots of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
@@ -47,6 +57,8 @@ pub struct Spec {
     pub session: Option<Arc<str>>,
     /// Where news is delivered.
     pub channel: Option<Arc<str>>,
+    /// Where the submitter is, if its channel wants to know.
+    pub place: Option<Arc<Place>>,
     /// Free labels.
     pub tags: Box<[Box<str>]>,
     /// The folder to run in.
@@ -81,6 +93,7 @@ impl Spec {
             work: Work::Argv([].into()),
             session: None,
             channel: None,
+            place: None,
             tags: [].into(),
             cwd: Arc::new(OsText::from("/")),
             umask: 0o077,

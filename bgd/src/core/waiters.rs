@@ -175,6 +175,14 @@ impl Waiters {
         self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(removes))
     }
 
+    /// Whether a wait will remove this task because its parent session has ended.
+    pub fn ends_with_session(&self, ordinal: Ordinal) -> bool {
+        let ends = |id: &WaiterId| {
+            self.by_id.get(id).is_some_and(|waiter| matches!(waiter.then, Then::EndSession { .. }))
+        };
+        self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(ends))
+    }
+
     /// The waits of a client that is gone. Blocks are for it alone and end: they are returned. The
     /// others do their work and tell nobody.
     pub fn disconnect(&mut self, client: u64) -> Vec<(WaiterId, Waiter)> {

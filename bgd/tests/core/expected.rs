@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bgd::core::{CoreError, Reply, ReplyTo, Snapshot, Unmovable};
+use bgd::core::{CoreError, Notice, Reply, ReplyTo, Snapshot, Unmovable};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Status;
+use bgd_shared::time::Timestamp;
 
 use super::support::KILL;
 
@@ -19,6 +21,9 @@ pub enum Answer {
     Blocked { tasks: Vec<(TaskId, Status)>, timed_out: bool },
     Cleared(u64),
     SessionEnded { cancelled: u64, cleared: u64 },
+    Inbox { items: Vec<(u64, Told)>, more: bool, lost: u64 },
+    Acknowledged { acknowledged: u64, left: u64 },
+    Owned,
     ShutDown(u64),
     Error(CoreError),
 }
@@ -37,9 +42,41 @@ impl From<&Reply> for Answer {
             Reply::SessionEnded { cancelled, cleared } => {
                 Self::SessionEnded { cancelled: *cancelled, cleared: *cleared }
             }
+            Reply::Inbox { items, more, lost } => {
+                let items = items.iter().map(|(number, notice)| (*number, Told::from(&**notice))).collect();
+                Self::Inbox { items, more: *more, lost: *lost }
+            }
+            Reply::Acknowledged { acknowledged, left } => {
+                Self::Acknowledged { acknowledged: *acknowledged, left: *left }
+            }
+            Reply::Owned => Self::Owned,
             Reply::ShutDown { cancelled } => Self::ShutDown(*cancelled),
             Reply::Error(error) => Self::Error(error.clone()),
         }
+    }
+}
+
+/// A notice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub task: TaskId,
+    pub run: u32,
+    pub kind: NoticeKind,
+    pub status: Status,
+    pub at: Timestamp,
+    /// How many other tasks of its session were active.
+    pub active: Option<u64>,
+    /// The number of the question that it tells.
+    pub question: Option<u64>,
+}
+
+impl From<&Notice> for Told {
+    fn from(notice: &Notice) -> Self {
+        let Notice { kind, at, active, task } = notice;
+        let questions = task.agent.as_ref().map(|agent| &agent.questions);
+        let question = questions.and_then(|questions| questions.front()).map(|question| question.request);
+        let (run, status) = (task.run, task.status());
+        Self { task: task.id, run, kind: *kind, status, at: *at, active: *active, question }
     }
 }
 
@@ -77,6 +114,7 @@ pub struct Expected {
     pub ends: Vec<(TaskId, i32)>,
     pub signals: Vec<(TaskId, i32, bool)>,
     pub events: Vec<(TaskId, EventKind)>,
+    pub notices: Vec<Told>,
     pub forgets: Vec<TaskId>,
     pub replies: BTreeMap<ReplyTo, Answer>,
     pub exit: bool,
@@ -93,6 +131,14 @@ impl Expected {
             Answer::Blocked { timed_out: true, .. } => "block times out",
             Answer::Cleared(_) => "clear ends",
             Answer::SessionEnded { .. } => "session ends",
+            Answer::Inbox { items, .. } if items.is_empty() => "an empty inbox",
+            Answer::Inbox { lost: 1.., .. } => "an inbox with a loss",
+            Answer::Inbox { more: true, .. } => "a page of an inbox",
+            Answer::Inbox { .. } => "an inbox",
+            Answer::Acknowledged { acknowledged: 0, .. } => "acknowledged nothing",
+            Answer::Acknowledged { left: 0, .. } => "acknowledged all",
+            Answer::Acknowledged { .. } => "acknowledged a part",
+            Answer::Owned => "owned",
             Answer::ShutDown(_) => "shutdown ends",
             Answer::Error(error) => match error {
                 CoreError::NotFound(_) => "not found",
@@ -115,6 +161,7 @@ impl Expected {
                 CoreError::NoSuchOption(..) => "no such option",
                 CoreError::Full(_) => "full",
                 CoreError::TooManyJobs(_) => "too many jobs",
+                CoreError::TooManySessions(_) => "too many sessions",
                 CoreError::ShuttingDown => "shutting down",
             },
         };
@@ -124,10 +171,16 @@ impl Expected {
             EventKind::NeedsInput => Some("needs input"),
             _ => None,
         };
+        let notice = |told: &Told| match told.kind {
+            NoticeKind::Started => "told of a start",
+            NoticeKind::NeedsInput => "told of a question",
+            NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => "told of an end",
+        };
+        let told = self.notices.iter().map(notice);
         let kills = self.ends.iter().filter(|(_, signal)| *signal == KILL).map(|_| "SIGKILL");
         let of_agents = self.decisions.iter().map(decision).chain(self.events.iter().filter_map(event));
         let exit = self.exit.then_some("exit");
-        self.replies.values().map(answer).chain(kills).chain(of_agents).chain(exit).collect()
+        self.replies.values().map(answer).chain(kills).chain(of_agents).chain(told).chain(exit).collect()
     }
 }
 
@@ -135,13 +188,26 @@ impl Expected {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Places that a long run must have come to, or its silence says nothing.
-pub const PLACES: [&str; 56] = [
+pub const PLACES: [&str; 76] = [
     "a direct job",
+    "a loss is kept",
+    "a page of an inbox",
+    "a question is told by a hand-over",
+    "a read ends with an item",
+    "a read ends with its time",
+    "a read is refused",
     "abandoned",
     "abandoned while starting",
     "abandoned while stopping",
+    "acknowledged a part",
+    "acknowledged all",
+    "acknowledged nothing",
     "adopted",
     "ambiguous",
+    "an empty inbox",
+    "an end is told to nobody",
+    "an inbox",
+    "an inbox with a loss",
     "another's job",
     "answered",
     "backgrounded",
@@ -154,6 +220,7 @@ pub const PLACES: [&str; 56] = [
     "copy goes on",
     "denied",
     "ended first",
+    "ended with its owner",
     "ends abandoned",
     "ends in the background",
     "ends in the foreground",
@@ -174,8 +241,11 @@ pub const PLACES: [&str; 56] = [
     "not asked",
     "not complete",
     "not found",
+    "not kept for an ended session",
     "not resumable",
     "not running",
+    "one owner of two goes",
+    "owned",
     "refused, as it was",
     "resume fails",
     "resume is cancelled",
@@ -191,5 +261,8 @@ pub const PLACES: [&str; 56] = [
     "still active",
     "stopped while resuming",
     "timed out after a resume",
+    "told of a question",
+    "told of a start",
+    "told of an end",
     "SIGKILL",
 ];

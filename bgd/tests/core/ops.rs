@@ -67,6 +67,23 @@ pub enum Op {
         client: usize,
         session: u8,
     },
+    /// The session ends with this client.
+    Own {
+        client: usize,
+        session: u8,
+    },
+    ReadInbox {
+        client: usize,
+        session: u8,
+        after: Mark,
+        wait: Option<u16>,
+        limit: usize,
+    },
+    Acknowledge {
+        client: usize,
+        session: u8,
+        upto: Mark,
+    },
     Signal {
         client: usize,
         pick: Pick,
@@ -89,6 +106,7 @@ pub enum Op {
         max_concurrent_tasks: usize,
         tasks: usize,
         grace: u64,
+        inbox_items: usize,
     },
     /// Time goes by; timers are called on time or all together at the end. The wall clock jumps too.
     Advance {
@@ -124,6 +142,16 @@ pub enum Place {
     Foreground,
     /// There too, and it stays there.
     Direct,
+}
+
+/// A number of an inbox item, also one that was never given.
+#[derive(Clone, Copy, Debug)]
+pub enum Mark {
+    None,
+    /// So many before the last one.
+    Back(u8),
+    Ahead(u8),
+    All,
 }
 
 /// How long an agent may be silent, and its questions wait, in milliseconds.
@@ -206,6 +234,30 @@ fn place() -> impl Strategy<Value = Place> {
     prop_oneof![8 => Just(Place::Background), 3 => Just(Place::Foreground), 1 => Just(Place::Direct)]
 }
 
+fn mark() -> impl Strategy<Value = Mark> {
+    prop_oneof![
+        4 => Just(Mark::None),
+        8 => (0u8..30).prop_map(Mark::Back),
+        1 => (1u8..6).prop_map(Mark::Ahead),
+        1 => Just(Mark::All),
+    ]
+}
+
+/// What sessions do with what they are told.
+fn told() -> impl Strategy<Value = Op> {
+    let client = || 0..CLIENTS;
+    let session = || 0..SESSIONS;
+    prop_oneof![
+        10 => (client(), session()).prop_map(|(client, session)| Op::Own { client, session }),
+        40 => (client(), session(), mark(), option::weighted(0.6, ms()), prop_oneof![1usize..4, Just(100)])
+            .prop_map(|(client, session, after, wait, limit)| Op::ReadInbox {
+                client, session, after, wait, limit
+            }),
+        14 => (client(), session(), mark())
+            .prop_map(|(client, session, upto)| Op::Acknowledge { client, session, upto }),
+    ]
+}
+
 fn stale() -> impl Strategy<Value = Stale> {
     prop_oneof![Just(Stale::LaterRun), Just(Stale::EarlierRun), Just(Stale::Cleared), Just(Stale::Settled)]
 }
@@ -245,15 +297,16 @@ fn op() -> impl Strategy<Value = Op> {
         24 => (client(), which(), any::<bool>())
             .prop_map(|(client, which, active_too)| Op::Clear { client, which, active_too }),
         6 => (client(), 0..SESSIONS).prop_map(|(client, session)| Op::EndSession { client, session }),
+        64 => told(),
         12 => (client(), pick(), signal(), any::<bool>())
             .prop_map(|(client, pick, signal, tree)| Op::Signal { client, pick, signal, tree }),
         16 => (client(), pick(), any::<bool>())
             .prop_map(|(client, pick, complete)| Op::Retrieve { client, pick, complete }),
         1 => (client(), option::of(ms())).prop_map(|(client, grace)| Op::Shutdown { client, grace }),
         12 => client().prop_map(|client| Op::Disconnect { client }),
-        6 => (1usize..6, 4usize..48, prop_oneof![Just(0u64), Just(100), 0u64..1000])
-            .prop_map(|(max_concurrent_tasks, tasks, grace)| Op::Configure {
-                max_concurrent_tasks, tasks, grace
+        6 => (1usize..6, 4usize..48, prop_oneof![Just(0u64), Just(100), 0u64..1000], 1usize..12)
+            .prop_map(|(max_concurrent_tasks, tasks, grace, inbox_items)| Op::Configure {
+                max_concurrent_tasks, tasks, grace, inbox_items
             }),
         20 => (0usize..64, stale(), 0usize..STALE_FACTS).prop_map(|(pick, kind, fact)| Op::Stale { pick, kind, fact }),
         5 => Just(Op::Reload),

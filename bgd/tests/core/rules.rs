@@ -238,7 +238,7 @@ fn r10_a_finished_task_stays_until_it_is_cleared() {
     assert_eq!(refusal(&effects), &CoreError::StillActive(running, Status::Running));
     let effects = desk.ask(Request::Clear { which: Selection::All { session: None }, active_too: false });
     assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1 }));
-    assert!(matches!(effects[0], Effect::Forget { task } if task == done));
+    assert!(matches!(effects[0], Effect::Forget { task, .. } if task == done));
     assert_eq!(events(&effects), [(EventKind::Cleared, done)]);
     assert_eq!(desk.core.get(&done.into()).unwrap_err(), CoreError::NotFound(done.to_string()));
     assert_eq!(desk.status(running), Status::Running);

@@ -286,9 +286,7 @@ fn r70_a_process_that_is_handed_over_runs_in_the_background_at_once() {
     assert_eq!(events(&effects), [(Submitted, id(3)), (Started, id(3)), (Backgrounded, id(3))]);
     let adopted = |effect: &Effect| matches!(effect, Effect::Adopt { task, run: 1 } if *task == id(3));
     assert_eq!(effects.iter().filter(|effect| adopted(effect)).count(), 1);
-    let Some(Effect::Reply { reply: Reply::Backgrounded(shown), .. }) = effects.last() else {
-        panic!("{effects:?}")
-    };
+    let Reply::Backgrounded(shown) = only_reply(&effects) else { panic!("{effects:?}") };
     let State::Running { pid: Some(200), started_at, time_limit: None } = shown.state else {
         panic!("{shown:?}")
     };

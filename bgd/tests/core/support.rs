@@ -24,7 +24,7 @@ pub const KILL: i32 = 9;
 pub const TERM: i32 = 15;
 
 pub fn limits(max_concurrent_tasks: usize) -> CoreLimits {
-    CoreLimits { max_concurrent_tasks, tasks: 1000, grace_ms: 5000 }
+    CoreLimits { max_concurrent_tasks, tasks: 1000, grace_ms: 5000, inbox_items: 100 }
 }
 
 /// The environments differ by this number.
@@ -40,6 +40,7 @@ pub fn command(id: TaskId) -> Command {
         work: Work::Argv([OsText::from("true")].into()),
         session: None,
         channel: None,
+        place: None,
         tags: [].into(),
         cwd: Arc::new(OsText::from("/")),
         umask: 0o022,

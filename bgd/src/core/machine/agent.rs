@@ -209,6 +209,7 @@ impl Core {
         if waits {
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
             self.event(now, EventKind::NeedsInput, ordinal);
+            self.tell_question(now, ordinal);
         } else {
             self.effects.push(Effect::Answer { task: id, run, key, option: None });
         }
@@ -282,6 +283,7 @@ impl Core {
             Some(_) | None => EventKind::Progress,
         };
         self.event(now, kind, ordinal);
+        self.tell_question(now, ordinal);
     }
 
     fn is_starting(&self, ordinal: Ordinal) -> bool {

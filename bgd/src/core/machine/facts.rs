@@ -2,6 +2,7 @@
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Exit;
 
 use super::Core;
@@ -47,6 +48,7 @@ impl Core {
         self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
         self.change_agent(ordinal, |agent| agent.begin(now));
         self.event(now, EventKind::Started, ordinal);
+        self.notice(now, NoticeKind::Started, ordinal);
         if let Some(order) = stop {
             self.stop(now, ordinal, order);
         }

@@ -3,6 +3,7 @@
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskRef;
+use bgd_shared::notice::NoticeKind;
 use bgd_shared::time::Timestamp;
 
 use super::Core;
@@ -39,6 +40,8 @@ impl Core {
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Backgrounded(snapshot));
         }
+        // What it asks was seen where it ran, and nobody looks there any more.
+        self.tell_question(now, ordinal);
         Ok(())
     }
 
@@ -64,17 +67,20 @@ impl Core {
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Backgrounded(snapshot));
         }
+        self.notice(now, NoticeKind::Started, ordinal);
         Ok(())
     }
 
-    /// A client is gone: its foreground jobs end as they would with their terminal.
-    pub(super) fn abandon(&mut self, now: Now, client: u64) {
+    /// A client is gone: its foreground jobs end as they would with their terminal. Returns them.
+    pub(super) fn abandon(&mut self, now: Now, client: u64) -> Vec<Ordinal> {
         let order =
             StopOrder { reason: StopReason::Abandoned, signal: SIGHUP, grace_ms: self.limits.grace_ms };
-        for ordinal in self.jobs_of(client) {
-            self.leave_foreground(ordinal);
-            self.stop(now, ordinal, order);
+        let jobs = self.jobs_of(client);
+        for ordinal in &jobs {
+            self.leave_foreground(*ordinal);
+            self.stop(now, *ordinal, order);
         }
+        jobs
     }
 
     /// The foreground jobs of a client, the one started first first.
@@ -83,10 +89,11 @@ impl Core {
         self.foreground.range(jobs).map(|(_, ordinal)| *ordinal).collect()
     }
 
-    /// A task is nobody's foreground job any more.
-    pub(super) fn leave_foreground(&mut self, ordinal: Ordinal) {
-        if let Some(client) = self.registry.change(ordinal, |task| task.foreground.take()).flatten() {
-            self.foreground.remove(&(client, ordinal));
+    /// A task is nobody's foreground job any more. Tells whether it was.
+    pub(super) fn leave_foreground(&mut self, ordinal: Ordinal) -> bool {
+        match self.registry.change(ordinal, |task| task.foreground.take()).flatten() {
+            Some(client) => self.foreground.remove(&(client, ordinal)),
+            None => false,
         }
     }
 }

@@ -5,18 +5,22 @@ mod facts;
 mod foreground;
 mod requests;
 mod stop;
+mod told;
 mod wait;
 
 use std::collections::BTreeSet;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::request::InboxesStatus;
 use bgd_shared::task::Summary;
 use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
 use super::effect::{CoreError, Effect, Reply};
+use super::inbox::{InboxWaitId, Inboxes};
 use super::input::{Input, ReplyTo};
+use super::owners::Owners;
 use super::registry::{ListQuery, Page, Registry};
 use super::task::{Ordinal, Snapshot, State, Task};
 use super::time::{Mono, Now};
@@ -27,6 +31,7 @@ use super::waiters::{WaiterId, Waiters};
 enum Timer {
     Task(Ordinal),
     Waiter(WaiterId),
+    Inbox(InboxWaitId),
 }
 
 /// Whether the daemon lives or is about to end.
@@ -46,6 +51,8 @@ pub struct Core {
     timers: BTreeSet<(Mono, Timer)>,
     /// Foreground jobs by the client that shows them.
     foreground: BTreeSet<(u64, Ordinal)>,
+    inboxes: Inboxes,
+    owners: Owners,
     /// Tasks that have a slot.
     slots_used: usize,
     seq: u64,
@@ -63,6 +70,8 @@ impl Core {
             waiters: Waiters::default(),
             timers: BTreeSet::new(),
             foreground: BTreeSet::new(),
+            inboxes: Inboxes::default(),
+            owners: Owners::default(),
             slots_used: 0,
             seq: 0,
             phase: Phase::Open,
@@ -79,12 +88,14 @@ impl Core {
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
             Input::Disconnected { client } => {
                 self.disconnect(client);
-                self.abandon(now, client);
+                let jobs = self.abandon(now, client);
+                self.leave_sessions(now, client, &jobs);
             }
             Input::Configure(limits) => self.limits = limits,
         }
         self.fill_slots();
         if self.phase == Phase::Closed && !was_closed {
+            self.refuse_reads();
             self.effects.push(Effect::Exit);
         }
         std::mem::take(&mut self.effects)
@@ -106,6 +117,7 @@ impl Core {
             match timer {
                 Timer::Task(ordinal) => self.task_deadline(now, ordinal),
                 Timer::Waiter(id) => self.waiter_deadline(id),
+                Timer::Inbox(id) => self.inbox_deadline(id),
             }
         }
         self.fill_slots();
@@ -115,6 +127,11 @@ impl Core {
     /// How many tasks are in each status.
     pub fn summary(&self) -> Summary {
         self.registry.summary()
+    }
+
+    /// How full the inboxes of parent sessions are.
+    pub fn inboxes(&self) -> InboxesStatus {
+        self.inboxes.status()
     }
 
     /// The number of the latest event.

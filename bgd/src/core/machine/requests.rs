@@ -32,7 +32,15 @@ impl Core {
             Request::Clear { which, active_too } => self.clear(now, to, &which, active_too),
             Request::Signal { id, signal, tree } => self.signal(to, &id, signal, tree),
             Request::EndSession { session } => {
-                self.end_session(now, to, &session);
+                self.end_session(now, Some(to), &session, &[]);
+                Ok(())
+            }
+            Request::OwnSession { session } => self.own(to, session),
+            Request::ReadInbox { session, after, wait_ms, limit } => {
+                self.read_inbox(now, to, session, after, wait_ms, limit)
+            }
+            Request::AckInbox { session, upto } => {
+                self.acknowledge(to, &session, upto);
                 Ok(())
             }
             Request::Shutdown { grace_ms } => {
@@ -88,6 +96,7 @@ impl Core {
         spec.cwd = self.registry.share_folder(&spec.cwd);
         spec.rlimits = spec.rlimits.map(|rlimits| self.registry.share_rlimits(&rlimits));
         spec.session = self.registry.share_session(spec.session);
+        spec.place = spec.place.map(|place| self.registry.share_place(&place));
         let env = self.registry.share_env(env);
         let agent = match &spec.work {
             Work::Agent(work) => {
@@ -203,10 +212,20 @@ impl Core {
         Ok(())
     }
 
-    fn end_session(&mut self, now: Now, to: ReplyTo, session: &Arc<str>) {
+    /// Ends a parent session: cancels, clears, and forgets what it was told. Those that are `told` to end
+    /// already are not told again.
+    pub(super) fn end_session(
+        &mut self,
+        now: Now,
+        to: Option<ReplyTo>,
+        session: &Arc<str>,
+        told: &[Ordinal],
+    ) {
+        self.inboxes.remove(session);
         let tasks = self.registry.of_session(Some(session));
         let cancelled = self.count_active(&tasks);
-        self.stop_all(now, &tasks, StopReason::SessionEnded, SIGTERM, self.limits.grace_ms);
+        let untold: Vec<Ordinal> = tasks.iter().copied().filter(|task| !told.contains(task)).collect();
+        self.stop_all(now, &untold, StopReason::SessionEnded, SIGTERM, self.limits.grace_ms);
         self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::EndSession { cancelled }));
     }
 

@@ -1,12 +1,13 @@
 //! Ending tasks: the first signal, the grace, SIGKILL; and the end itself.
 
 use bgd_shared::event::EventKind;
+use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Exit;
 
 use super::Core;
 use crate::core::effect::Effect;
 use crate::core::task::{Finished, Lingering, Ordinal, Outcome, SIGKILL, State, StopOrder, StopReason};
-use crate::core::time::Now;
+use crate::core::time::{Now, duration};
 use crate::core::waiters::Until;
 
 impl Core {
@@ -118,21 +119,28 @@ impl Core {
 
     /// A task has ended: its one terminal event, and everybody who waited for it.
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
-        let kind = match finished.outcome {
-            Outcome::Completed => EventKind::Completed,
-            Outcome::Failed(_) => EventKind::Failed,
-            Outcome::Cancelled(_) => EventKind::Cancelled,
+        let (kind, told) = match finished.outcome {
+            Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
+            Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
+            Outcome::Cancelled(_) => (EventKind::Cancelled, NoticeKind::Cancelled),
         };
         let settled = finished.lingering == Lingering::No;
+        let run = self.registry.get(ordinal).map_or(1, |task| task.run);
         self.change_agent(ordinal, |agent| {
             agent.end();
+            if kind == EventKind::Completed {
+                agent.answered = run;
+            }
             if kind != EventKind::Completed {
                 agent.drop_env();
             }
         });
-        self.leave_foreground(ordinal);
+        let is_looked_at = self.leave_foreground(ordinal);
         self.set_state(ordinal, State::Finished(finished));
         self.event(now, kind, ordinal);
+        if !is_looked_at {
+            self.notice(now, told, ordinal);
+        }
         self.wake(now, ordinal, Until::Finished);
         if settled {
             self.wake(now, ordinal, Until::Settled);
@@ -181,41 +189,6 @@ pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
         }
         StopReason::TimedOut(limit_ms) => {
             Outcome::Failed(format!("timed out after {}", duration(limit_ms)).into())
-        }
-    }
-}
-
-/// A duration in milliseconds as people write it.
-fn duration(ms: u64) -> String {
-    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
-    match (hours, minutes, seconds, ms % 1000) {
-        (0, 0, 0, millis) => format!("{millis}ms"),
-        (0, 0, seconds, 0) => format!("{seconds}s"),
-        (0, 0, seconds, millis) => format!("{seconds}.{millis:03}s"),
-        (0, minutes, 0, _) => format!("{minutes}m"),
-        (0, minutes, seconds, _) => format!("{minutes}m {seconds}s"),
-        (hours, 0, 0, _) => format!("{hours}h"),
-        (hours, minutes, _, _) => format!("{hours}h {minutes}m"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-
-    #[test]
-    fn durations_are_short_and_true() {
-        let cases = [
-            (250, "250ms"),
-            (1000, "1s"),
-            (1500, "1.500s"),
-            (60_000, "1m"),
-            (90_000, "1m 30s"),
-            (3_600_000, "1h"),
-            (5_400_000, "1h 30m"),
-        ];
-        for (ms, text) in cases {
-            assert_eq!(duration(ms), text);
         }
     }
 }

@@ -35,11 +35,17 @@ impl Core {
     }
 
     /// A wait for all of these tasks to be so, without a deadline.
-    pub(super) fn waiter(&self, to: ReplyTo, tasks: &[Ordinal], until: Until, then: Then) -> Waiter {
+    pub(super) fn waiter(
+        &self,
+        to: impl Into<Option<ReplyTo>>,
+        tasks: &[Ordinal],
+        until: Until,
+        then: Then,
+    ) -> Waiter {
         let open: BTreeSet<Ordinal> =
             tasks.iter().copied().filter(|ordinal| !self.holds(*ordinal, until)).collect();
         let (missing, tasks) = (open.len(), self.with_ids(tasks));
-        Waiter { to: Some(to), tasks, until, open, missing, deadline: None, then, cleared: Vec::new() }
+        Waiter { to: to.into(), tasks, until, open, missing, deadline: None, then, cleared: Vec::new() }
     }
 
     /// Begins a wait, or does what comes after it at once if nothing is missing.
@@ -131,7 +137,7 @@ impl Core {
             }
             self.waiters.remember_cleared(*ordinal, &snapshot);
             self.registry.remove(*ordinal);
-            self.effects.push(Effect::Forget { task: *id });
+            self.effects.push(Effect::Forget { task: *id, run: snapshot.run });
             self.event_of(now, EventKind::Cleared, snapshot);
             removed += 1;
         }

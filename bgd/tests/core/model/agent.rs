@@ -26,6 +26,8 @@ pub struct Chat {
     stalled: bool,
     pub questions: Vec<Question>,
     asked: u64,
+    /// The questions that were told.
+    pub told: Vec<u64>,
     silence_ms: u64,
     question_ms: u64,
     /// When it last moved, while it is at work.
@@ -54,6 +56,7 @@ impl Chat {
             stalled: false,
             questions: Vec::new(),
             asked: 0,
+            told: Vec::new(),
             silence_ms: work.stalled_after_ms,
             question_ms: work.ask_timeout_ms,
             last_sign: None,
@@ -156,7 +159,7 @@ impl Model {
         let key = chat.questions.remove(place).key;
         chat.begin(now);
         self.expected.decisions.push(Decision { task: id, key, option: Some(option.into()) });
-        self.tell_questions(super::number(id));
+        self.tell_questions(now, super::number(id));
         self.reply(Some(to), Answer::Task(id, status));
         Ok(())
     }
@@ -178,7 +181,7 @@ impl Model {
         let (id, phase, end, session) = (task.id, task.phase, task.end, task.chat.as_mut());
         let Some(chat) = session else { return };
         match (fact, phase) {
-            (Fact::Refused(refusal), Phase::Starting | Phase::Resuming) => self.refused(number, refusal),
+            (Fact::Refused(refusal), Phase::Starting | Phase::Resuming) => self.refused(now, number, refusal),
             (Fact::Session { id }, Phase::Starting | Phase::Running) => chat.session = Some(id.clone()),
             (Fact::Tool { name }, Phase::Running) => {
                 chat.tools.push(name.clone());
@@ -205,6 +208,7 @@ impl Model {
                     expires_at: now.wall.plus_ms(chat.question_ms),
                 });
                 self.expected.events.push((id, EventKind::NeedsInput));
+                self.tell_question(now, number);
             }
             (Fact::Asked { key, .. }, Phase::Starting | Phase::Resuming | Phase::Running) => {
                 self.expected.decisions.push(Decision { task: id, key: *key, option: None });
@@ -214,23 +218,23 @@ impl Model {
                 chat.questions.retain(|question| question.key != *key);
                 if chat.questions.len() < before {
                     chat.begin(now);
-                    self.tell_questions(number);
+                    self.tell_questions(now, number);
                 }
             }
             (Fact::TurnEnded { result, .. }, Phase::Running) => {
                 task.left = false;
-                self.done(number, &result.clone().map_err(String::from));
+                self.done(now, number, &result.clone().map_err(String::from));
             }
             _ => {}
         }
     }
 
     /// A prompt is not with the agent. A task that it should have resumed is as it was.
-    fn refused(&mut self, number: u64, refusal: &Refusal) {
+    fn refused(&mut self, now: Now, number: u64, refusal: &Refusal) {
         let Some(task) = self.live.get_mut(&number) else { return };
         let Some((to, _)) = task.resume.take() else {
             let hint = refusal.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            return self.done(number, &Err(format!("{}{hint}", refusal.message)));
+            return self.done(now, number, &Err(format!("{}{hint}", refusal.message)));
         };
         let (id, why) = (task.id, task.why.take());
         task.order = None;
@@ -256,7 +260,7 @@ impl Model {
     }
 
     /// Denies the questions of which this is true.
-    pub(super) fn deny(&mut self, number: u64, which: impl Fn(&Question) -> bool) {
+    pub(super) fn deny(&mut self, now: Now, number: u64, which: impl Fn(&Question) -> bool) {
         let Some(task) = self.live.get_mut(&number) else { return };
         let (id, Some(chat)) = (task.id, &mut task.chat) else { return };
         let denied: Vec<Question> = chat.questions.extract_if(.., |question| which(question)).collect();
@@ -264,7 +268,7 @@ impl Model {
             self.expected.decisions.push(Decision { task: id, key: question.key, option: None });
         }
         if !denied.is_empty() {
-            self.tell_questions(number);
+            self.tell_questions(now, number);
         }
     }
 
@@ -275,7 +279,7 @@ impl Model {
             model.live.get(&number).and_then(|task| task.chat.as_ref()).map_or(0, |chat| chat.questions.len())
         };
         let before = asked(self);
-        self.deny(number, |question| question.due <= at);
+        self.deny(now, number, |question| question.due <= at);
         let denied = before - asked(self);
         let Some(task) = self.live.get_mut(&number) else { return };
         let (id, Some(chat)) = (task.id, &mut task.chat) else { return };
@@ -289,11 +293,12 @@ impl Model {
         }
     }
 
-    fn tell_questions(&mut self, number: u64) {
+    fn tell_questions(&mut self, now: Now, number: u64) {
         let Some(task) = self.live.get(&number) else { return };
         let asks = task.chat.as_ref().is_some_and(|chat| !chat.questions.is_empty());
         let kind = if asks { EventKind::NeedsInput } else { EventKind::Progress };
         self.expected.events.push((task.id, kind));
+        self.tell_question(now, number);
     }
 
     /// Tasks that an agent has ended well, with a conversation that can go on.

@@ -1,20 +1,40 @@
 //! What executors saw, what is due, and the end of tasks, naively.
 
-use bgd::core::{Fact, Now};
+use bgd::core::{Fact, Now, ReplyTo};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::{Exit, Status};
 
 use super::super::expected::{Answer, Expected};
 use super::super::support::{KILL, TERM};
-use super::{Call, End, Kind, Model, Phase, Why, number};
+use super::{Call, End, Kind, Known, Model, Phase, Why, number};
+
+/// What time is up for. Tasks come before reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Task(u64),
+    Read(ReplyTo),
+}
 
 impl Model {
     /// What must happen when the core looks at its timers.
     pub fn deadline(&mut self, now: Now) -> Expected {
         let at = now.mono.0;
-        let numbers: Vec<u64> = self.live.keys().copied().collect();
-        for number in numbers {
+        // In the order in which they are due, as the news has its order by that.
+        let due = |number: u64, task: &Known| (task.deadline().unwrap_or(u64::MAX), Due::Task(number));
+        let tasks = self.live.iter().map(|(number, task)| due(*number, task));
+        let reads = self.post.reads.iter().map(|read| (read.due, Due::Read(read.to)));
+        let mut all: Vec<(u64, Due)> = tasks.chain(reads).collect();
+        all.sort();
+        for (due, whose) in all {
+            let number = match whose {
+                Due::Task(number) => number,
+                Due::Read(to) => {
+                    self.read_is_due(to, due <= at);
+                    continue;
+                }
+            };
             let Some(task) = self.live.get_mut(&number) else { continue };
             if let (Some(limit_ms), Some(due), End::NotTold, Phase::Running) =
                 (task.limit_ms, task.limit_at, task.end, task.phase)
@@ -55,6 +75,7 @@ impl Model {
                 }
                 if is_new {
                     self.expected.events.push((id, EventKind::Started));
+                    self.tell(now, number, NoticeKind::Started);
                 } else {
                     self.accepted(number);
                 }
@@ -63,7 +84,7 @@ impl Model {
                     self.stop(now, number, why, signal, grace);
                 }
             }
-            (Fact::StartFailed { error }, Phase::Starting) => self.done(number, &Err(error.to_string())),
+            (Fact::StartFailed { error }, Phase::Starting) => self.done(now, number, &Err(error.to_string())),
             (Fact::Exited { exit, others }, Phase::Running) if !task.leader_gone => {
                 task.leader_gone = true;
                 task.left = *others;
@@ -76,12 +97,12 @@ impl Model {
                         Exit::Signal(signal) => Err(format!("ended by signal {signal}")),
                         Exit::Unknown(why) => Err(format!("its exit is not known: {why}")),
                     };
-                    self.done(number, &result);
+                    self.done(now, number, &result);
                 }
             }
             (Fact::TreeEmpty, Phase::Running) if task.leader_gone => {
                 task.left = false;
-                self.done(number, &Ok(()));
+                self.done(now, number, &Ok(()));
             }
             (Fact::TreeEmpty, Phase::Done) => {
                 task.left = false;
@@ -114,7 +135,7 @@ impl Model {
             task.why.get_or_insert(why);
         }
         match task.phase {
-            Phase::Pending => self.done(number, &Ok(())),
+            Phase::Pending => self.done(now, number, &Ok(())),
             Phase::Starting | Phase::Resuming => {
                 if task.chat.is_some() {
                     self.expected.ends.push((task.id, signal));
@@ -132,17 +153,17 @@ impl Model {
                     let kill_at = now.mono.plus_ms(grace).0.min(before);
                     task.end = if signal == KILL { End::Killed } else { End::Grace(kill_at) };
                     self.expected.ends.push((task.id, signal));
-                    self.deny(number, |_| true);
+                    self.deny(now, number, |_| true);
                 }
             }
         }
     }
 
     /// A task ends; the reason why it was ended counts more than how it ended.
-    pub(super) fn done(&mut self, number: u64, result: &Result<(), String>) {
+    pub(super) fn done(&mut self, now: Now, number: u64, result: &Result<(), String>) {
         let Some(task) = self.live.get_mut(&number) else { return };
         task.phase = Phase::Done;
-        task.foreground = None;
+        let is_looked_at = task.foreground.take().is_some();
         if let Some(chat) = &mut task.chat {
             chat.end();
         }
@@ -164,13 +185,16 @@ impl Model {
                 (Status::Failed, Some(format!("timed out after {limit}")))
             }
         };
-        let kind = match verdict.0 {
-            Status::Completed => EventKind::Completed,
-            Status::Cancelled => EventKind::Cancelled,
-            _ => EventKind::Failed,
+        let (kind, news) = match verdict.0 {
+            Status::Completed => (EventKind::Completed, NoticeKind::Completed),
+            Status::Cancelled => (EventKind::Cancelled, NoticeKind::Cancelled),
+            _ => (EventKind::Failed, NoticeKind::Failed),
         };
         task.verdict = Some(verdict);
         self.expected.events.push((task.id, kind));
+        if !is_looked_at {
+            self.tell(now, number, news);
+        }
         self.answer();
     }
 }

@@ -3,6 +3,7 @@
 use bgd::core::{Command, CoreError, Now, ReplyTo, Unmovable};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Status;
 
 use super::super::expected::Answer;
@@ -11,7 +12,7 @@ use super::{Known, Model, Phase, Why, number};
 
 impl Model {
     /// A job that has ended has won (R66); of the rest, only its own client moves one, and no direct one.
-    pub(super) fn detach(&mut self, to: ReplyTo, id: &TaskRef) -> Result<(), CoreError> {
+    pub(super) fn detach(&mut self, now: Now, to: ReplyTo, id: &TaskRef) -> Result<(), CoreError> {
         let task = self.find(id)?;
         let (id, status) = (task.id, task.status());
         let why = match task.foreground {
@@ -27,6 +28,7 @@ impl Model {
         self.expected.detached.push((id, to.client));
         self.expected.events.push((id, EventKind::Backgrounded));
         self.reply(Some(to), Answer::Backgrounded(id, status));
+        self.tell_question(now, number(id));
         Ok(())
     }
 
@@ -48,17 +50,20 @@ impl Model {
             self.expected.events.push((id, kind));
         }
         self.reply(Some(to), Answer::Backgrounded(id, Status::Running));
+        self.tell(now, number(id), NoticeKind::Started);
         Ok(())
     }
 
     /// A client is gone: its jobs lose their terminal (R71).
-    pub(super) fn abandon(&mut self, now: Now, client: u64) {
+    pub(super) fn abandon(&mut self, now: Now, client: u64) -> Vec<TaskId> {
         let grace = self.limits.grace_ms;
-        for id in self.jobs_of(client) {
-            let Some(task) = self.live.get_mut(&number(id)) else { continue };
+        let jobs = self.jobs_of(client);
+        for id in &jobs {
+            let Some(task) = self.live.get_mut(&number(*id)) else { continue };
             task.foreground = None;
-            self.stop(now, number(id), Why::Abandoned, HUP, grace);
+            self.stop(now, number(*id), Why::Abandoned, HUP, grace);
         }
+        jobs
     }
 
     /// Every foreground job.

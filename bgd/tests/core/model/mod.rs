@@ -5,6 +5,7 @@ mod agent;
 mod facts;
 mod foreground;
 mod requests;
+mod told;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use bgd_shared::time::Timestamp;
 
 use super::expected::{Answer, Expected};
 use agent::Chat;
+use told::Post;
 
 /// Why a task is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +200,7 @@ pub struct Model {
     pub closing: bool,
     pub exited: bool,
     calls: Vec<Call>,
+    pub post: Post,
     expected: Expected,
 }
 
@@ -215,12 +218,14 @@ impl Model {
             closing: false,
             exited: false,
             calls: Vec::new(),
+            post: Post::default(),
             expected: Expected::default(),
         }
     }
 
     /// What must happen at this input.
     pub fn input(&mut self, now: Now, input: &Input) -> Expected {
+        let had_exited = self.exited;
         match input {
             Input::Request { to, request } => {
                 if let Err(error) = self.request(now, *to, request) {
@@ -234,11 +239,15 @@ impl Model {
                 for call in &mut self.calls {
                     call.to = call.to.filter(|to| to.client != *client);
                 }
-                self.abandon(now, *client);
+                let jobs = self.abandon(now, *client);
+                self.leave(now, *client, &jobs);
             }
             Input::Configure(limits) => self.limits = *limits,
         }
         self.fill();
+        if self.exited && !had_exited {
+            self.refuse_reads();
+        }
         std::mem::take(&mut self.expected)
     }
 
@@ -249,7 +258,7 @@ impl Model {
             Kind::Block { deadline, .. } => deadline,
             _ => None,
         });
-        tasks.chain(blocks).min()
+        tasks.chain(blocks).chain(self.post.reads.iter().map(|read| read.due)).min()
     }
 
     pub fn get(&self, id: TaskId) -> Option<&Known> {
@@ -259,7 +268,7 @@ impl Model {
     /// Calls whose clients still wait.
     pub fn unanswered(&self) -> usize {
         let resumes = self.live.values().filter(|task| task.resume.is_some()).count();
-        self.calls.iter().filter(|call| call.to.is_some()).count() + resumes
+        self.calls.iter().filter(|call| call.to.is_some()).count() + resumes + self.post.reads.len()
     }
 
     pub fn slots(&self) -> usize {
@@ -306,9 +315,9 @@ impl Model {
         }
     }
 
-    fn wait(&mut self, to: ReplyTo, tasks: Vec<TaskId>, kind: Kind) {
-        let open = tasks.clone();
-        self.calls.push(Call { to: Some(to), tasks, open, kind });
+    fn wait(&mut self, to: impl Into<Option<ReplyTo>>, tasks: Vec<TaskId>, kind: Kind) {
+        let (to, open) = (to.into(), tasks.clone());
+        self.calls.push(Call { to, tasks, open, kind });
         self.answer();
     }
 

@@ -8,13 +8,14 @@ use bgd_shared::task::Status;
 
 use super::super::expected::Answer;
 use super::super::support::TERM;
+use super::told::Read;
 use super::{Kind, Known, Model, Phase, Why, number};
 
 impl Model {
     pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: &Request) -> Result<(), CoreError> {
         match request {
             Request::Submit(command) => return self.submit(now, to, command),
-            Request::Detach { id } => return self.detach(to, id),
+            Request::Detach { id } => return self.detach(now, to, id),
             Request::Adopt { command, .. } => return self.adopt(now, to, command),
             Request::Resume { id, prompt } => return self.resume(to, id, prompt),
             Request::Answer { id, request, option } => return self.decide(now, to, id, *request, option),
@@ -42,9 +43,8 @@ impl Model {
                         self.of(session.as_deref(), |task| *active_too || task.settled())
                     }
                 };
-                let active =
-                    tasks.iter().filter_map(|id| self.get(*id)).find(|task| task.phase != Phase::Done);
-                if let Some(task) = active.filter(|_| !active_too) {
+                let mut all = tasks.iter().filter_map(|id| self.get(*id));
+                if let (false, Some(task)) = (active_too, all.find(|task| task.phase != Phase::Done)) {
                     return Err(CoreError::StillActive(task.id, task.status()));
                 }
                 self.stop_all(now, &tasks, Why::Cancelled, TERM, self.limits.grace_ms);
@@ -63,12 +63,14 @@ impl Model {
                 self.expected.signals.push((id, *signal, *tree));
                 self.reply(Some(to), Answer::Task(id, status));
             }
-            Request::EndSession { session } => {
-                let tasks = self.of(Some(session), |_| true);
-                let cancelled = self.active_among(&tasks);
-                self.stop_all(now, &tasks, Why::Session, TERM, self.limits.grace_ms);
-                self.wait(to, tasks, Kind::EndSession { cancelled });
+            Request::EndSession { session } => self.end_session(now, Some(to), session, &[]),
+            Request::OwnSession { session } => self.own(to, session),
+            Request::ReadInbox { session, after, wait_ms, limit } => {
+                let (session, due) = (session.clone(), now.mono.plus_ms(*wait_ms).0);
+                let read = Read { to, session, after: *after, limit: *limit, due };
+                return self.read(read, *wait_ms);
             }
+            Request::AckInbox { session, upto } => self.acknowledge(to, session, *upto),
             Request::Shutdown { grace_ms } => {
                 self.closing = true;
                 let tasks = self.of(None, |task| !task.settled());
@@ -119,6 +121,15 @@ impl Model {
         self.expected.events.push((command.id, EventKind::Submitted));
         self.reply(Some(to), Answer::Task(command.id, Status::Pending));
         Ok(())
+    }
+
+    pub(super) fn end_session(&mut self, now: Now, to: Option<ReplyTo>, session: &str, spared: &[TaskId]) {
+        let tasks = self.of(Some(session), |_| true);
+        let cancelled = self.active_among(&tasks);
+        self.empty_inbox(session, &tasks);
+        let told: Vec<TaskId> = tasks.iter().copied().filter(|id| !spared.contains(id)).collect();
+        self.stop_all(now, &told, Why::Session, TERM, self.limits.grace_ms);
+        self.wait(to, tasks, Kind::EndSession { cancelled });
     }
 
     fn of(&self, session: Option<&str>, wanted: impl Fn(&Known) -> bool) -> Vec<TaskId> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bgd::core::{CoreError, Effect, Snapshot, State, Work};
+use bgd::core::{CoreError, Effect, Reply, ReplyTo, Snapshot, State, Work};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -10,7 +10,7 @@ use bgd_shared::text::Env;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::super::expected::{Answer, Decision, Expected, Prompted};
+use super::super::expected::{Answer, Decision, Expected, Prompted, Told};
 use super::super::model::Phase;
 use super::super::support::FIRST_PROMPT;
 use super::procs::{Proc, ProcState};
@@ -30,10 +30,12 @@ impl Sim {
             effects.ends.sort_by_key(|(task, _)| *task);
             effects.decisions.sort_by_key(|decision| decision.task);
             effects.events.sort_by_key(|(task, _)| *task);
+            effects.notices.sort_by_key(|told| told.task);
             effects.forgets.sort();
         }
         prop_assert_eq!(&done, &expected);
         done.places().into_iter().for_each(|place| self.reach(place));
+        self.r55_every_end_was_told()?;
         self.rules_after_each_step(&done)
     }
 
@@ -78,33 +80,47 @@ impl Sim {
                 prop_assert!(self.living(task, run).is_some(), "nobody is left to be told");
                 done.signals.push((task, signal, tree));
             }
-            Effect::Forget { task } => {
+            Effect::Forget { task, run } => {
                 prop_assert!(self.procs.iter().all(|proc| proc.task != task), "forgotten while it lives");
+                prop_assert!(
+                    self.runs.get(&task).is_none_or(|(last, _)| *last == run),
+                    "another run is forgotten"
+                );
                 done.forgets.push(task);
             }
-            Effect::Reply { to, reply } => {
-                let answer = Answer::from(&reply);
-                self.reply_follows_its_effect(&answer)?;
-                self.hand_over_is_told_truly(to, &answer, done)?;
-                let of_resume = self.resumes.remove(&to);
-                let is_gone = !self.clients.contains(&to.client);
-                prop_assert!(of_resume || !is_gone, "a client that is gone is answered");
-                if is_gone {
-                    self.reach("resume of nobody");
-                }
-                prop_assert!(self.open.remove(&to), "answered twice");
-                done.replies.insert(to, answer);
-            }
+            Effect::Reply { to, reply } => self.is_answered(to, &reply, done)?,
             Effect::Event { seq, at, kind, task } => {
                 prop_assert_eq!((seq, at), (self.seq + 1, self.now.wall));
                 self.seq = seq;
                 prop_assert!(kind != EventKind::Cleared || done.forgets.contains(&task.id));
                 self.life_goes_on(kind, &task)?;
                 self.job_goes_on(kind, &task, done)?;
+                self.is_to_be_told(kind, &task)?;
                 done.events.push((task.id, kind));
+            }
+            Effect::Notice { notice } => {
+                let told = Told::from(&*notice);
+                self.is_told_truly(&notice, &told)?;
+                done.notices.push(told);
             }
             Effect::Exit => done.exit = true,
         }
+        Ok(())
+    }
+
+    fn is_answered(&mut self, to: ReplyTo, reply: &Reply, done: &mut Expected) -> Checked {
+        let answer = Answer::from(reply);
+        self.reply_follows_its_effect(&answer)?;
+        self.hand_over_is_told_truly(to, &answer, done)?;
+        self.r55_an_inbox_is_true(to, &answer)?;
+        let of_resume = self.resumes.remove(&to);
+        let is_gone = !self.clients.contains(&to.client);
+        prop_assert!(of_resume || !is_gone, "a client that is gone is answered");
+        if is_gone {
+            self.reach("resume of nobody");
+        }
+        prop_assert!(self.open.remove(&to), "answered twice");
+        done.replies.insert(to, answer);
         Ok(())
     }
 
@@ -149,6 +165,7 @@ impl Sim {
         };
         prop_assert!(known.agrees(&task), "{:?}\nis not\n{:?}", task, known);
         self.is_shown_rightly(&task)?;
+        self.questions_are_told(&task)?;
         let Some(agent) = &task.agent else { return Ok(()) };
         let asked = agent.questions.iter().map(|question| question.key);
         let proc = self.procs.iter().find(|proc| proc.task == id);
@@ -239,6 +256,7 @@ impl Sim {
         prop_assert!(!begins || slots <= limit, "{slots} of {limit} slots are used");
         prop_assert!(pending == 0 || slots >= limit || model.closing, "a slot is idle");
         prop_assert_eq!(self.core.summary(), model.summary(None));
+        prop_assert_eq!(self.core.inboxes().lost, model.post.lost);
         prop_assert_eq!(self.core.deadline().map(|at| at.0), model.next_deadline());
         prop_assert_eq!(self.core.seq(), self.seq);
         prop_assert_eq!(self.core.is_closing(), model.closing);

@@ -87,9 +87,15 @@ impl Sim {
         if let (Some(before), Some(after)) = (before, &after) {
             let mut same = before.clone();
             same.foreground = after.foreground;
+            if let (Some(same), Some(after)) = (&mut same.agent, &after.agent) {
+                same.told = after.told;
+            }
             prop_assert_eq!(format!("{:?}", same), format!("{:?}", after), "the job is another one");
             if before.foreground != after.foreground {
                 self.compare(after.id)?;
+                if after.agent.as_ref().is_some_and(|agent| !agent.questions.is_empty()) {
+                    self.reach("a question is told by a hand-over");
+                }
                 self.reach(match &after.state {
                     State::Starting { .. } => "hand-over of a starting job",
                     State::Stopping { .. } => "hand-over of a stopping job",
@@ -156,7 +162,13 @@ impl Sim {
         }
         let before: Vec<Snapshot> = left.iter().filter_map(|id| self.core.get(&(*id).into()).ok()).collect();
         prop_assert_eq!(before.len(), left.len(), "a job of the foreground was forgotten");
+        let (sessions, is_shared) = self.post.leaves(gone);
+        if is_shared {
+            self.reach("one owner of two goes");
+        }
+        let others = self.untouched_by_ends(&sessions, &left);
         self.input(&Input::Disconnected { client: gone })?;
+        self.r54_only_those_sessions_have_ended(&sessions, &others)?;
         for before in &before {
             self.is_being_ended(before)?;
         }
@@ -287,6 +299,11 @@ impl Sim {
             }
         }
         Ok(())
+    }
+
+    /// Whether a job ended where its client saw it.
+    pub(super) fn ended_in_the_foreground(&self, id: TaskId) -> bool {
+        self.jobs.known.get(&id).is_some_and(|job| job.left == Some(Left::Ended))
     }
 
     /// A task is in the foreground of exactly the client that shows it: one that is there, while it runs.

@@ -4,6 +4,7 @@
 mod check;
 mod jobs;
 mod procs;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use super::ops::{CLIENTS, Form, Op, Patience, Pick, Place, SESSIONS, Which};
 use super::support::{ENV_MARK, command, env, exited, prompt, turn_ended};
 use jobs::Jobs;
 use procs::{Proc, ProcState};
+use told::Post;
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 
@@ -52,6 +54,8 @@ pub struct Sim {
     ended: BTreeMap<TaskId, String>,
     /// What clients and other programs know of the jobs that are or were theirs.
     jobs: Jobs,
+    /// What was told, and to whom.
+    post: Post,
     /// The connection number of each client; a new one after each disconnect.
     clients: [u64; CLIENTS],
     calls: u64,
@@ -68,7 +72,7 @@ pub struct Sim {
 
 impl Sim {
     pub fn new() -> Self {
-        let limits = CoreLimits { max_concurrent_tasks: 2, tasks: 24, grace_ms: 500 };
+        let limits = CoreLimits { max_concurrent_tasks: 2, tasks: 24, grace_ms: 500, inbox_items: 3 };
         Self {
             core: Core::new(limits),
             twin: None,
@@ -80,6 +84,7 @@ impl Sim {
             runs: BTreeMap::new(),
             ended: BTreeMap::new(),
             jobs: Jobs::default(),
+            post: Post::default(),
             clients: std::array::from_fn(|client| client as u64),
             calls: 0,
             submitted: 0,
@@ -116,6 +121,7 @@ impl Sim {
             };
             self.fact_of(0, fact)?;
         }
+        self.advance(10_000, true, 0)?;
         prop_assert!(self.open.is_empty(), "calls were never answered: {:?}", self.open);
         prop_assert_eq!(self.core.summary().active(), 0, "tasks are stuck");
         prop_assert_eq!(self.model.unanswered(), 0, "calls were never answered");
@@ -125,6 +131,12 @@ impl Sim {
         }
         self.request(0, Request::Clear { which: Selection::All { session: None }, active_too: true })?;
         prop_assert_eq!(self.core.deadline(), None);
+        for client in 0..CLIENTS {
+            self.disconnect(client)?;
+        }
+        for session in 0..SESSIONS {
+            self.request(0, Request::EndSession { session: session_key(session) })?;
+        }
         self.nothing_is_left()
     }
 
@@ -136,7 +148,13 @@ impl Sim {
         for index in ["/waiters/by_id", "/waiters/by_task", "/waiters/by_client", "/timers", "/foreground"] {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
-        prop_assert_eq!(&json["slots_used"], 0);
+        for index in ["by_session", "items", "losses", "waits", "by_client"] {
+            prop_assert!(is_empty(&json, &format!("/inboxes/{index}")), "{index} is not empty: {json}");
+        }
+        for index in ["/owners/by_client", "/owners/counts"] {
+            prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
+        }
+        prop_assert_eq!((&json["inboxes"]["bytes"], &json["slots_used"]), (&0.into(), &0.into()));
         prop_assert_eq!(self.core.summary().total(), 0);
         Ok(())
     }
@@ -180,6 +198,7 @@ impl Sim {
             Op::EndSession { client, session } => {
                 self.request(*client, Request::EndSession { session: session_key(*session) })
             }
+            Op::Own { .. } | Op::ReadInbox { .. } | Op::Acknowledge { .. } => self.correspond(op),
             Op::Signal { client, pick, signal, tree } => {
                 let id = self.reference(pick);
                 self.request(*client, Request::Signal { id, signal: *signal, tree: *tree })
@@ -192,15 +211,39 @@ impl Sim {
                 self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from) })
             }
             Op::Disconnect { client } => self.disconnect(*client),
-            Op::Configure { max_concurrent_tasks, tasks, grace } => {
-                let (max_concurrent_tasks, tasks, grace_ms) = (*max_concurrent_tasks, *tasks, *grace);
-                self.input(&Input::Configure(CoreLimits { max_concurrent_tasks, tasks, grace_ms }))
+            Op::Configure { max_concurrent_tasks, tasks, grace, inbox_items } => {
+                let limits = CoreLimits {
+                    max_concurrent_tasks: *max_concurrent_tasks,
+                    tasks: *tasks,
+                    grace_ms: *grace,
+                    inbox_items: *inbox_items,
+                };
+                self.input(&Input::Configure(limits))
             }
             Op::Advance { ms, late, wall_jump } => self.advance(*ms, *late, *wall_jump),
             Op::Act { proc, roll } => self.act(*proc, *roll),
             Op::Stale { pick, kind, fact } => self.stale(*pick, *kind, *fact),
             Op::Reload => self.reload(),
             Op::List { session, status, limit } => self.list(*session, *status, *limit),
+        }
+    }
+
+    /// What clients do with sessions and what those are told.
+    fn correspond(&mut self, op: &Op) -> Checked {
+        match op {
+            Op::Own { client, session } => {
+                self.request(*client, Request::OwnSession { session: session_key(*session) })
+            }
+            Op::ReadInbox { client, session, after, wait, limit } => {
+                let (session, after) = (session_key(*session), self.mark(*after));
+                let (wait_ms, limit) = (wait.unwrap_or_default().into(), *limit);
+                self.request(*client, Request::ReadInbox { session, after, wait_ms, limit })
+            }
+            Op::Acknowledge { client, session, upto } => {
+                let (session, upto) = (session_key(*session), self.mark(*upto));
+                self.request(*client, Request::AckInbox { session, upto })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -250,7 +293,10 @@ impl Sim {
         if matches!(request, Request::Resume { .. }) {
             self.resumes.insert(to);
         }
-        self.input(&Input::Request { to, request })
+        self.post.asked(to, &request, self.now.mono);
+        self.input(&Input::Request { to, request })?;
+        self.post.waits(to);
+        Ok(())
     }
 
     fn input(&mut self, input: &Input) -> Checked {

@@ -1,0 +1,132 @@
+//! What whoever asked for a task is told of it (R51, R55): notices for its channel and for the inbox of its
+//! parent session. And the owners of parent sessions, whose end is theirs (R54).
+
+use std::sync::Arc;
+
+use bgd_shared::limits::OWNED_SESSIONS;
+use bgd_shared::notice::NoticeKind;
+
+use super::{Core, Phase, Timer};
+use crate::core::agent::AgentPart;
+use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::inbox::{InboxWait, InboxWaitId};
+use crate::core::input::ReplyTo;
+use crate::core::notice::Notice;
+use crate::core::task::{Finished, Ordinal, Outcome, State, StopReason, Task};
+use crate::core::time::Now;
+
+impl Core {
+    /// Tells of a task. Nothing of a foreground job: whoever asked for it looks at it.
+    pub(super) fn notice(&mut self, now: Now, kind: NoticeKind, ordinal: Ordinal) {
+        let Some(mut task) = self.snapshot(ordinal).filter(|task| task.foreground.is_none()) else { return };
+        let session = task.spec.session.clone();
+        let active = session.as_deref().map(|session| {
+            let all = self.registry.active_of(session);
+            all - u64::from(task.status().is_active())
+        });
+        let is_kept = kind != NoticeKind::Started && !self.is_of_ended_session(ordinal, &task);
+        if let Some(agent) = &mut task.agent {
+            agent.shorten();
+        }
+        let notice = Arc::new(Notice { kind, at: now.wall, active, task });
+        self.effects.push(Effect::Notice { notice: Arc::clone(&notice) });
+        if let Some(session) = session.filter(|_| is_kept) {
+            let ended = self.inboxes.add(&session, notice, self.limits.inbox_items);
+            for (id, wait) in ended {
+                self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
+                self.give_items(&wait);
+            }
+        }
+    }
+
+    /// Whether the parent session of a task has ended, so that nobody reads its inbox: another session of
+    /// the same key may have begun. The task may end for another reason that came first.
+    fn is_of_ended_session(&self, ordinal: Ordinal, task: &Task) -> bool {
+        let is_ended_by_it = matches!(
+            &task.state,
+            State::Finished(Finished { outcome: Outcome::Cancelled(StopReason::SessionEnded), .. })
+        );
+        is_ended_by_it || self.waiters.ends_with_session(ordinal)
+    }
+
+    /// Tells what an agent asks, once for each question: when it is the next one that can be answered, and
+    /// nobody looks at it.
+    pub(super) fn tell_question(&mut self, now: Now, ordinal: Ordinal) {
+        let is_hidden = self.registry.get(ordinal).is_some_and(|task| task.foreground.is_none());
+        if is_hidden && self.change_agent(ordinal, AgentPart::is_to_be_told) == Some(true) {
+            self.notice(now, NoticeKind::NeedsInput, ordinal);
+        }
+    }
+
+    /// Gives a parent session what it was told, or waits for the first of it.
+    pub(super) fn read_inbox(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        session: Arc<str>,
+        after: u64,
+        wait_ms: u64,
+        limit: usize,
+    ) -> Result<(), CoreError> {
+        let deadline = now.mono.plus_ms(wait_ms);
+        let wait = InboxWait { to, session, after, limit, deadline };
+        if wait_ms == 0 || self.inboxes.has_any(&wait.session, after) {
+            self.give_items(&wait);
+            return Ok(());
+        }
+        // Nothing comes any more.
+        if self.phase == Phase::Closed {
+            return Err(CoreError::ShuttingDown);
+        }
+        let id = self.inboxes.wait(wait);
+        self.timers.insert((deadline, Timer::Inbox(id)));
+        Ok(())
+    }
+
+    fn give_items(&mut self, wait: &InboxWait) {
+        // One more than is given tells whether there is more.
+        let (mut items, lost) = self.inboxes.read(&wait.session, wait.after, wait.limit.saturating_add(1));
+        let more = items.len() > wait.limit;
+        items.truncate(wait.limit);
+        self.reply(Some(wait.to), Reply::Inbox { items, more, lost });
+    }
+
+    pub(super) fn inbox_deadline(&mut self, id: InboxWaitId) {
+        if let Some(wait) = self.inboxes.end_wait(id) {
+            self.give_items(&wait);
+        }
+    }
+
+    /// The daemon is about to end: those who wait for an item are told that none will come.
+    pub(super) fn refuse_reads(&mut self) {
+        for (id, wait) in self.inboxes.end_waits() {
+            self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
+            self.reply(Some(wait.to), Reply::Error(CoreError::ShuttingDown));
+        }
+    }
+
+    pub(super) fn acknowledge(&mut self, to: ReplyTo, session: &str, upto: u64) {
+        let (acknowledged, left) = self.inboxes.acknowledge(session, upto);
+        self.reply(Some(to), Reply::Acknowledged { acknowledged, left });
+    }
+
+    /// A client says that a parent session is its own.
+    pub(super) fn own(&mut self, to: ReplyTo, session: Arc<str>) -> Result<(), CoreError> {
+        if !self.owners.insert(to.client, session, OWNED_SESSIONS) {
+            return Err(CoreError::TooManySessions(OWNED_SESSIONS));
+        }
+        self.reply(Some(to), Reply::Owned);
+        Ok(())
+    }
+
+    /// A client is gone: its reads end, and with the last owner of a parent session that does. Its jobs
+    /// were told to end as they would with their terminal, and no second signal comes on top of that.
+    pub(super) fn leave_sessions(&mut self, now: Now, client: u64, jobs: &[Ordinal]) {
+        for (id, wait) in self.inboxes.disconnect(client) {
+            self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
+        }
+        for session in self.owners.leave(client) {
+            self.end_session(now, None, &session, jobs);
+        }
+    }
+}

@@ -1,7 +1,5 @@
-//! The dispatcher's part in agent tasks: who gets a prompt, and what becomes of the agents' processes.
-//! The agents themselves live on their own thread.
+//! The dispatcher's part in agent tasks: who gets a prompt. The agents themselves live on their own thread.
 
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,60 +12,12 @@ use super::Dispatcher;
 use crate::agents::Agent;
 use crate::answer::Answer;
 use crate::core::{AgentWork, Command, Fact, Refusal, Spec, Work};
-use crate::exec::agent::host::{Alive, ProcessNews, SIGKILL};
 use crate::exec::agent::turn::{Control, TurnOrder};
 use crate::exec::agent::{Order, Tell};
-use crate::mailbox::{Begun, Report};
-use crate::sys::pidfd::PidFd;
-
-/// The run that an agent's process has: it is started once.
-pub(super) const AGENT_RUN: u32 = 1;
-
-/// How long the processes of agents have to end with the daemon, before they are made to.
-pub(super) const AGENTS_GRACE: Duration = Duration::from_secs(2);
+use crate::exec::host::SIGKILL;
+use crate::mailbox::Report;
 
 impl Dispatcher {
-    /// An agent's process runs, or could not be started.
-    pub(super) fn agent_begun(&mut self, process: TaskId, run: u32, result: Result<Box<Begun>, Box<str>>) {
-        let begun = match result {
-            Ok(begun) => {
-                let handle = begun.pidfd.as_fd().try_clone_to_owned().ok().map(PidFd::from);
-                let pid = self.processes.adopt(process, run, *begun, None);
-                if let Some(signal) = self.agents.begun(process) {
-                    self.processes.end(process, run, signal);
-                }
-                Ok(Alive { pid, handle })
-            }
-            Err(error) => {
-                self.agents.gone(process);
-                Err(error)
-            }
-        };
-        self.agents.order_if_started(Order::Process { id: process, news: ProcessNews::Begun(begun) });
-    }
-
-    /// Nothing is started any more when the daemon ends.
-    pub(super) fn refuse_agent(&self, process: TaskId) {
-        let news = ProcessNews::Begun(Err("the daemon is ending".into()));
-        self.agents.order_if_started(Order::Process { id: process, news });
-    }
-
-    /// Something about the end of an agent's process.
-    pub(super) fn agent_ended(&mut self, process: TaskId, fact: Fact) {
-        if matches!(fact, Fact::Exited { others: false, .. } | Fact::TreeEmpty) {
-            self.agents.gone(process);
-        }
-        self.agents.order_if_started(Order::Process { id: process, news: ProcessNews::Fact(fact) });
-    }
-
-    /// Ends the processes of agents that are kept warm, when no task is left.
-    pub(super) fn end_agents(&mut self, signal: i32) {
-        for process in self.agents.processes() {
-            self.agents.end_later(process, signal);
-            self.processes.end(process, AGENT_RUN, signal);
-        }
-    }
-
     /// Has a turn begun.
     pub(super) fn prompt(&mut self, order: TurnOrder) {
         let (task, run) = (order.task, order.run);
@@ -158,6 +108,7 @@ impl Dispatcher {
         match self.known_agents.find(name) {
             Ok(agent) => {
                 let agent = Arc::clone(agent);
+                self.notifier.begin_typing(task, &spec);
                 self.prompt(TurnOrder { task, run, agent, spec, env, prompt, session });
             }
             // The configuration was read again meanwhile, and has it no more.

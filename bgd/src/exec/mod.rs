@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod handed;
+pub mod host;
 pub mod input;
 pub mod output;
 pub mod process;

@@ -74,6 +74,9 @@ pub struct OutputFolder {
     handle: OwnedFd,
 }
 
+/// How many runs of an agent task have their results kept: one more run, and the oldest goes.
+const RESULTS_KEPT: u32 = 8;
+
 impl OutputFolder {
     /// Opens the folder, which exists.
     ///
@@ -135,18 +138,22 @@ impl OutputFolder {
         Ok(openat(&self.handle, name(task, stream).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)
     }
 
-    /// Where the result of an agent task is.
-    pub fn result(&self, task: TaskId) -> PathBuf {
-        self.path.join(format!("{task}.result"))
+    /// Where the result of a run of an agent task is.
+    pub fn result(&self, task: TaskId, run: u32) -> PathBuf {
+        self.path.join(format!("{task}.result.{run}"))
     }
 
-    /// Keeps the result of an agent task, in place of that of an earlier run. What was cut off before it
-    /// becomes a hole, so that the file tells how much that was.
+    /// Keeps the result of a run of an agent task. What was cut off before it becomes a hole, so that the
+    /// file tells how much that was. Results of the last few runs stay, as notices of them may not have
+    /// been read yet.
     ///
     /// # Errors
-    /// What the system says: the disk may be full. The earlier result stays then.
-    pub fn keep_result(&self, task: TaskId, cut: u64, result: &[u8]) -> io::Result<()> {
-        let path = self.result(task);
+    /// What the system says: the disk may be full.
+    pub fn keep_result(&self, task: TaskId, run: u32, cut: u64, result: &[u8]) -> io::Result<()> {
+        let path = self.result(task, run);
+        if let Some(old) = run.checked_sub(RESULTS_KEPT) {
+            let _ = fs::remove_file(self.result(task, old));
+        }
         let new = path.with_extension("new");
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -171,10 +178,12 @@ impl OutputFolder {
         size(Stream::Stdout) + if split { size(Stream::Stderr) } else { 0 }
     }
 
-    /// Removes a task's files. Missing ones are fine.
-    pub fn remove(&self, task: TaskId) {
-        let [out, err] = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
-        for path in [out, err, self.result(task)] {
+    /// Removes the files of a task that has had so many runs; 0 if it never was one. Missing ones are fine.
+    pub fn remove(&self, task: TaskId, runs: u32) {
+        let files = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
+        let results =
+            ((runs + 1).saturating_sub(RESULTS_KEPT).max(1)..=runs).map(|run| self.result(task, run));
+        for path in files.into_iter().chain(results) {
             match fs::remove_file(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct Surroundings {
     pub workers: Workers,
     /// Who hears of it.
     pub facts: Facts,
+    /// The daemon's socket.
+    pub socket: Arc<Path>,
 }
 
 /// A process that another program started and the daemon takes over.

@@ -22,7 +22,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use super::output::OutputFolder;
 use super::terminal::birth::{self, BirthError, Born, LeaderPlan, Pty};
 use super::terminal::order::JobOrder;
-use super::tree::{AGENT_MARK, INSTANCE_MARK, TASK_MARK};
+use super::tree::{INSTANCE_MARK, TASK_MARK};
 use crate::core::{Spec, Work};
 use crate::descriptors;
 use crate::mailbox::{Begun, Facts, NewTerminal, Report};
@@ -65,8 +65,13 @@ pub enum Streams {
     /// Output files of its own, and what the task asks for as standard input: nothing, or a pipe; what
     /// its submitter sent along takes their place.
     Own(Brought),
-    /// These: standard input, output and error.
-    Given([OwnedFd; 3]),
+    /// These, for a helper.
+    Given {
+        /// Standard input, output and error.
+        streams: [OwnedFd; 3],
+        /// The environment variable that marks its processes.
+        mark: &'static str,
+    },
 }
 
 /// What every start needs.
@@ -190,7 +195,7 @@ impl Common {
         let StartOrder { task, spec, env, streams, .. } = order;
         let mark = match &streams {
             Streams::Own(_) => TASK_MARK,
-            Streams::Given(_) => AGENT_MARK,
+            Streams::Given { mark, .. } => mark,
         };
         let program = Program::new(&spec, env.get("PATH"), self.environment(mark, task, &env));
         let streams = self.streams(task, &spec, streams)?;
@@ -289,7 +294,7 @@ impl Common {
     /// Opens what a process has as standard streams.
     fn streams(&self, task: TaskId, spec: &Spec, streams: Streams) -> Result<Open, Box<str>> {
         let Brought { stdin, outputs: given } = match streams {
-            Streams::Given([stdin, out, err]) => {
+            Streams::Given { streams: [stdin, out, err], .. } => {
                 let (stdin, err, given) = (Some(stdin), Some(err), [None, None]);
                 return Ok(Open { stdin, given, out, err, input: None, split: None });
             }

@@ -30,6 +30,9 @@ pub const TASK_MARK: &str = "BGD_TASK_ID";
 /// The environment variable that marks every process of an agent, which may work for several tasks.
 pub const AGENT_MARK: &str = "BGD_AGENT_ID";
 
+/// The environment variable that marks every process of a channel's command.
+pub const HOOK_MARK: &str = "BGD_HOOK_ID";
+
 /// The environment variable that marks every process of this life of the daemon.
 pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
 
@@ -211,7 +214,7 @@ impl Tree {
             return true;
         }
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
-        [TASK_MARK, AGENT_MARK].iter().any(is_marked)
+        [TASK_MARK, AGENT_MARK, HOOK_MARK].iter().any(is_marked)
             || self.files.paths().any(|path| appends_to(pid, path))
             || self.terminal.as_deref().is_some_and(|terminal| has_open(pid, terminal))
     }
@@ -327,7 +330,7 @@ impl Stat {
 }
 
 /// The fields of `/proc/PID/stat` from the third on, the state: the name before them may hold anything.
-pub(super) fn stat_fields(pid: i32) -> Option<String> {
+pub fn stat_fields(pid: i32) -> Option<String> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses, so the fields begin behind the last one.
     let fields = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +10,17 @@ use bgd_shared::agent::AgentProtocol;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
-use nix::fcntl::OFlag;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::watch;
 
 use super::acp::Acp;
 use super::connection::Connection;
-use super::host::{Host, Launch, Process, SIGKILL, SIGTERM};
 use super::last_words::{LastWords, ON_THE_WAY};
 use super::opencode::{self, Opencode};
 use crate::agents::Agent;
 use crate::core::{Refusal, Spec};
+use crate::exec::host::{Host, Launch, Leased, Process, SIGKILL, SIGTERM, Theirs, pipe, said};
 
 /// How long a process that was asked to end has, before it is made to.
 const GRACE: Duration = Duration::from_secs(2);
@@ -60,16 +58,6 @@ pub struct Live {
     ended: Cell<bool>,
     /// What the turns in it are told if it was ended because of one of them.
     sacrificed: Cell<Option<&'static str>>,
-}
-
-/// A process that ends when nobody needs it any more.
-#[derive(Debug)]
-struct Leased(Process);
-
-impl Drop for Leased {
-    fn drop(&mut self) {
-        self.0.end(SIGKILL);
-    }
 }
 
 /// A started process with our ends of its standard streams.
@@ -241,15 +229,6 @@ impl Live {
     }
 }
 
-/// The system's end of a process's life in words.
-fn said(exit: &Exit) -> String {
-    match exit {
-        Exit::Code(code) => format!("exited with code {code}"),
-        Exit::Signal(signal) => format!("was ended by signal {signal}"),
-        Exit::Unknown(why) => format!("ended ({why})"),
-    }
-}
-
 /// What is said of an agent whose time to start was over before it had done this.
 pub fn too_slow(agent: &Agent, what: &str) -> Refusal {
     let message = format!(
@@ -306,29 +285,6 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
     let last_words = LastWords::default();
     tokio::task::spawn_local(last_words.clone().read(stderr));
     Ok(Started { process: Leased(process), stdin, stdout, last_words })
-}
-
-/// Which end of a pipe goes to the process. It expects an end that blocks; ours must not.
-#[derive(Clone, Copy)]
-pub enum Theirs {
-    /// It reads.
-    Reading,
-    /// It writes.
-    Writing,
-}
-
-/// A pipe: their end, and ours.
-///
-/// # Errors
-/// No descriptors are left.
-pub fn pipe(theirs: Theirs) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (reading, writing) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    let (theirs, ours) = match theirs {
-        Theirs::Reading => (reading, writing),
-        Theirs::Writing => (writing, reading),
-    };
-    nix::fcntl::fcntl(&ours, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((theirs, ours))
 }
 
 /// The folder of a process that several tasks share: none of theirs, as each may be removed.

@@ -16,7 +16,6 @@ use tokio::sync::{mpsc, watch};
 
 use super::Order;
 use super::connection::Connection;
-use super::host::Host;
 use super::live::{Live, Start, too_slow};
 use super::pool::{Choice, Pool, Rest, Seat};
 use super::sameness::what_matters;
@@ -24,6 +23,7 @@ use super::template::{self, Template};
 use super::turn::{self, Control, TurnOrder};
 use crate::agents::Agent;
 use crate::core::{Fact, Refusal, Spec};
+use crate::exec::host::{Host, Purpose};
 use crate::exec::process::Surroundings;
 use crate::mailbox::Report;
 
@@ -103,7 +103,7 @@ impl Manager {
     /// Without agents.
     pub fn new(around: Surroundings) -> Rc<Self> {
         Rc::new(Self {
-            host: Host::new(around.facts.clone()),
+            host: Host::new(around.facts.clone(), Purpose::Agent),
             around,
             pool: RefCell::default(),
             seats: RefCell::default(),
@@ -119,7 +119,6 @@ impl Manager {
                 Order::Turn(order) => self.begin(*order),
                 Order::Control { task, run, control } => self.control(task, run, control),
                 Order::Forget { task } => self.forget(task),
-                Order::Process { id, news } => self.host.news(id, news),
                 Order::Check { agents, env, tell } => {
                     let manager = Rc::clone(&self);
                     tokio::task::spawn_local(async move { (tell.0)(manager.check(agents, env).await) });

@@ -3,7 +3,6 @@
 
 pub mod acp;
 pub mod connection;
-pub mod host;
 pub mod last_words;
 pub mod live;
 pub mod manager;
@@ -14,7 +13,6 @@ pub mod sameness;
 pub mod template;
 pub mod turn;
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -24,7 +22,6 @@ use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
-use self::host::ProcessNews;
 use self::manager::Manager;
 use self::turn::{Control, TurnOrder};
 use super::process::Surroundings;
@@ -48,13 +45,6 @@ pub enum Order {
     Forget {
         /// The task.
         task: TaskId,
-    },
-    /// News of an agent's process.
-    Process {
-        /// The process, by the id that it was started under.
-        id: TaskId,
-        /// What happened.
-        news: ProcessNews,
     },
     /// Agents shall be started to see what they are.
     Check {
@@ -81,14 +71,12 @@ impl std::fmt::Debug for Tell {
 pub struct AgentThread {
     around: Surroundings,
     orders: Option<mpsc::UnboundedSender<Order>>,
-    /// The processes that were started for agents, and the signal for one that does not run yet.
-    processes: HashMap<TaskId, Option<i32>>,
 }
 
 impl AgentThread {
     /// Without the thread, until there is something to do.
     pub fn new(around: Surroundings) -> Self {
-        Self { around, orders: None, processes: HashMap::new() }
+        Self { around, orders: None }
     }
 
     /// Starts the thread, if it does not run. It does not end before this handle, unless something broke in
@@ -108,46 +96,6 @@ impl AgentThread {
         if let Some(orders) = &self.orders {
             let _ = orders.send(order);
         }
-    }
-
-    /// A process is being started for an agent.
-    pub fn starting(&mut self, id: TaskId) {
-        self.processes.insert(id, None);
-    }
-
-    /// Whether this is an agent's process, and no task.
-    pub fn owns(&self, id: TaskId) -> bool {
-        self.processes.contains_key(&id)
-    }
-
-    /// It shall get this signal when it runs.
-    pub fn end_later(&mut self, id: TaskId, signal: i32) {
-        if let Some(waiting) = self.processes.get_mut(&id) {
-            // Nothing is stronger than SIGKILL.
-            if *waiting != Some(host::SIGKILL) {
-                *waiting = Some(signal);
-            }
-        }
-    }
-
-    /// The signal that waited for it to run.
-    pub fn begun(&mut self, id: TaskId) -> Option<i32> {
-        self.processes.get_mut(&id).and_then(Option::take)
-    }
-
-    /// Nothing of it is left.
-    pub fn gone(&mut self, id: TaskId) {
-        self.processes.remove(&id);
-    }
-
-    /// All processes of agents.
-    pub fn processes(&self) -> Vec<TaskId> {
-        self.processes.keys().copied().collect()
-    }
-
-    /// Whether a process of an agent is left.
-    pub fn is_busy(&self) -> bool {
-        !self.processes.is_empty()
     }
 }
 

@@ -151,11 +151,14 @@ impl Recorder {
         self.is_late = true;
         let (cut, answer) = std::mem::take(&mut self.answer).last();
         let folder = Arc::clone(&self.around.folder);
-        let task = self.task;
+        let (task, run) = (self.task, self.run);
         let kept = match &result {
             Ok(()) => {
-                let kept =
-                    self.around.workers.run(move || folder.keep_result(task, cut, answer.as_bytes())).await;
+                let kept = self
+                    .around
+                    .workers
+                    .run(move || folder.keep_result(task, run, cut, answer.as_bytes()))
+                    .await;
                 kept.unwrap_or_else(|| Err(io::Error::other("something broke in the daemon")))
             }
             Err(_) => Ok(()),

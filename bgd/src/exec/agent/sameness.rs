@@ -5,6 +5,7 @@ use bgd_shared::text::Env;
 /// What shells, terminals and this daemon keep for themselves. Nothing that an agent does depends on it.
 pub const LEFT_ASIDE: &[&str] = &[
     "BGD_AGENT_ID",
+    "BGD_HOOK_ID",
     "BGD_INSTANCE",
     "BGD_TASK_ID",
     "_",

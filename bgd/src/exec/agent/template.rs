@@ -18,10 +18,10 @@ use nix::unistd::{Whence, lseek};
 use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
-use super::host::{Host, Launch, Process, SIGKILL, SIGTERM};
-use super::live::{Start, Theirs, pipe};
+use super::live::Start;
 use crate::agents::{Agent, PROMPT, SESSION};
 use crate::core::Refusal;
+use crate::exec::host::{Host, Launch, Process, SIGKILL, SIGTERM, Theirs, pipe};
 use crate::exec::process::Surroundings;
 
 /// The bytes of what the program printed that are searched for answer and session: the last ones.

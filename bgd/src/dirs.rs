@@ -9,7 +9,7 @@ fn folder(variable: &str, below_home: &str) -> PathBuf {
 }
 
 /// The user's home: `$HOME`, else as the user database has it, else the root folder.
-fn home() -> PathBuf {
+pub fn home() -> PathBuf {
     let named = std::env::var_os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     named.unwrap_or_else(|| {
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective()).ok().flatten();

@@ -2,12 +2,13 @@
 //!
 //! Bytes become frames, messages and calls (`connection`, `calls`), which wait in the `mailbox` for the
 //! `dispatcher`. It alone owns the `core`, which decides; its effects go to the executors in `exec`,
-//! whose facts come back through the mailbox, and to clients and `subscribers`.
+//! whose facts come back through the mailbox, and to clients, `subscribers` and the channels of `notify`.
 
 pub mod agents;
 pub mod answer;
 pub mod calls;
 pub mod cgroups;
+pub mod channels;
 pub mod client;
 pub mod config;
 pub mod connection;
@@ -16,10 +17,13 @@ pub mod descriptors;
 pub mod dirs;
 pub mod dispatcher;
 pub mod exec;
+pub mod figures;
 pub mod instance;
 pub mod lock;
 pub mod log;
 pub mod mailbox;
+pub mod notice;
+pub mod notify;
 pub mod reader;
 pub mod server;
 pub mod signals;

@@ -20,6 +20,7 @@ use crate::client::Client;
 use crate::config::{Config, ConfigError};
 use crate::core::{Command, Fact};
 use crate::exec::handed::Ready;
+use crate::exec::host::{Purpose, Watcher};
 use crate::exec::spawner::StartOrder;
 use crate::exec::terminal::birth::Pty;
 use crate::sys::pidfd::PidFd;
@@ -100,10 +101,17 @@ pub enum Report {
         /// What was seen.
         fact: Fact,
     },
-    /// An agent's process shall be started; what becomes of it is reported to the agents' thread.
-    StartAgent(Box<StartOrder>),
-    /// An agent's process shall be ended with this signal.
-    EndAgent {
+    /// A helper shall be started.
+    StartHelper {
+        /// What for.
+        purpose: Purpose,
+        /// How.
+        order: Box<StartOrder>,
+        /// Who hears what becomes of it.
+        watcher: Watcher,
+    },
+    /// A helper shall be ended with this signal.
+    EndHelper {
         /// The process, by the id that it was started under.
         process: TaskId,
         /// The number of the signal.
@@ -147,6 +155,13 @@ pub enum Report {
         /// Who asked for it, if it was a client.
         asked: Option<Answer>,
     },
+    /// The result that a notice of this task is about was read.
+    NoticeRead {
+        /// The task.
+        task: TaskId,
+    },
+    /// Every notice that waited was delivered or given up, and the channels' thread has ended.
+    ChannelsDone,
     /// SIGHUP: the configuration shall be read again.
     Reload,
     /// SIGTERM or SIGINT: the daemon shall end.

@@ -1,19 +1,23 @@
 //! Answers that need a look at an output file before they can be given: read on the workers.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::limits::{AGENT_RESULT_BYTES, RESULT_BYTES};
-use bgd_shared::request::{Encoding, OutputParams, OutputResult, ResultResult, Stream, TaskResult};
+use bgd_shared::limits::{AGENT_RESULT_BYTES, INBOX_PAGE_BYTES, RESULT_BYTES};
+use bgd_shared::notice::{InboxItem, Notice as WireNotice, NoticeKind, NoticeResult, Part as ShownPart};
+use bgd_shared::request::{
+    Encoding, InboxReadResult, OutputParams, OutputResult, ResultResult, Stream, TaskResult,
+};
 use bgd_shared::task::{Kind, Task as WireTask};
 
 use crate::answer::Answer;
 use crate::calls::OUTPUT_DEFAULT_BYTES;
-use crate::core::Snapshot;
+use crate::core::{Item, Notice, Snapshot};
 use crate::exec::output::{OutputFolder, Part, last_line, read_part};
 use crate::exec::workers::Workers;
+use crate::notice as words;
 use crate::view;
 
 /// Answers from output files, on the workers.
@@ -56,7 +60,7 @@ impl Reader {
         self.workers.later(move || {
             // An agent's answer is in a file of its own; a command's result is what it wrote.
             let part = match snapshot.spec.kind {
-                Kind::Agent => last_part(&folder.result(snapshot.id), true, AGENT_RESULT_BYTES, 0),
+                Kind::Agent => last_part(&answer_file(&snapshot, &folder), true, AGENT_RESULT_BYTES, 0),
                 Kind::Process => {
                     let files = folder.files_of(snapshot.id, &snapshot.spec);
                     let (path, dropped) = (files.path(Stream::Stdout), snapshot.dropped[0]);
@@ -74,6 +78,67 @@ impl Reader {
             }
         });
     }
+
+    /// `inbox.read`: the items with their results, as many as fit.
+    pub fn inbox(&self, items: Vec<Item>, mut result: InboxReadResult, answer: Answer) {
+        let folder = Arc::clone(&self.folder);
+        self.workers.later(move || {
+            let mut bytes = 0;
+            for (number, told) in items {
+                let notice = notice(&told, &folder);
+                bytes += TASK_BYTES + 2 * notice.text.len();
+                if bytes > INBOX_PAGE_BYTES && !result.items.is_empty() {
+                    result.more = true;
+                    break;
+                }
+                result.items.push(InboxItem { number, notice });
+            }
+            answer.give(&result);
+        });
+    }
+}
+
+/// The bytes of an ordinary task object.
+const TASK_BYTES: usize = 1024;
+
+/// A notice as it is told, with the result of the run that it is about. The notice says so if that can't be
+/// read any more, as the task was cleared meanwhile.
+pub fn notice(notice: &Notice, folder: &OutputFolder) -> WireNotice {
+    let result = notice_result(notice, folder);
+    words::notice(notice, view::task(&notice.task, folder), result)
+}
+
+fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult> {
+    let task = &notice.task;
+    let is_wanted = match (notice.kind, task.spec.kind) {
+        (NoticeKind::Completed, _) | (NoticeKind::Failed, Kind::Process) => task.has_begun(),
+        (NoticeKind::Failed, Kind::Agent)
+        | (NoticeKind::Started | NoticeKind::NeedsInput | NoticeKind::Cancelled, _) => false,
+    };
+    if !is_wanted {
+        return None;
+    }
+    // As much as `task.result` gives.
+    let part = match task.spec.kind {
+        Kind::Agent => last_part(&answer_file(task, folder), true, AGENT_RESULT_BYTES, 0),
+        Kind::Process => {
+            let files = folder.files_of(task.id, &task.spec);
+            last_part(files.path(Stream::Stdout), true, RESULT_BYTES, task.dropped[0])
+        }
+    };
+    Some(match part {
+        Ok(part) => {
+            let shown = if part.bytes.len() as u64 >= part.size { ShownPart::All } else { ShownPart::End };
+            let text = String::from_utf8_lossy(&part.bytes).into_owned();
+            NoticeResult { text, bytes: part.size, part: shown }
+        }
+        Err(_) => NoticeResult { text: String::new(), bytes: 0, part: ShownPart::Gone },
+    })
+}
+
+/// Where the latest answer of an agent's task is.
+fn answer_file(task: &Snapshot, folder: &OutputFolder) -> PathBuf {
+    folder.result(task.id, task.agent.as_deref().map_or(0, |agent| agent.answered))
 }
 
 /// The last bytes of a file.

@@ -198,7 +198,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let instance = Instance::begin(&state).map_err(failed(state.display().to_string()))?;
     let cgroup = prepare_cgroup(config.tree, &instance)?;
     let (calls, facts, mailbox) = mailbox::new();
-    let (orders, around) = start_executors(&config, &instance, cgroup.clone(), nofile, facts)?;
+    let (orders, around) =
+        start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
     let identity = Identity {
         instance: instance.id.clone(),
         pid: std::process::id().cast_signed(),
@@ -262,7 +263,7 @@ fn start_executors(
     instance: &Instance,
     cgroup: Option<PathBuf>,
     nofile: Option<libc::rlimit>,
-    facts: Facts,
+    (facts, socket): (Facts, Arc<Path>),
 ) -> Result<(mpsc::Sender<StartOrder>, Surroundings), Failure> {
     let workers = Workers::start().map_err(failed("cannot start threads"))?;
     let folder = OutputFolder::open(instance.output()).map_err(failed("the output folder"))?;
@@ -274,7 +275,7 @@ fn start_executors(
     watch_signals(&facts).map_err(failed("signals"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
-    Ok((orders, Surroundings { folder, outputs, workers, facts }))
+    Ok((orders, Surroundings { folder, outputs, workers, facts, socket }))
 }
 
 /// Takes the lock of a socket; `None` if another daemon has it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bgd_shared::request::DaemonStatus;
+use bgd_shared::request::{ChannelStatus, DaemonStatus, Times};
 
 use crate::config::Config;
 use crate::core::Core;
@@ -31,6 +31,23 @@ pub struct Identity {
     pub started: Instant,
 }
 
+/// What others have counted.
+#[derive(Debug)]
+pub struct Counted {
+    /// Clients that are connected.
+    pub connections: usize,
+    /// Subscriptions to events.
+    pub subscriptions: usize,
+    /// How long tasks waited for a slot.
+    pub waited: Times,
+    /// How long runs took.
+    pub ran: Times,
+    /// How the channels do.
+    pub channels: Vec<ChannelStatus>,
+    /// Ends of runs that were told to no channel.
+    pub untold: u64,
+}
+
 /// Less free space than this is told as a warning, in bytes.
 const LITTLE_SPACE: u64 = 64 * 1024 * 1024;
 
@@ -39,21 +56,15 @@ const FEW_FILES: u64 = 16;
 
 impl Identity {
     /// The answer to `daemon.status`.
-    pub fn status(
-        &self,
-        core: &Core,
-        config: &Config,
-        connections: usize,
-        subscriptions: usize,
-    ) -> DaemonStatus {
+    pub fn status(&self, core: &Core, config: &Config, counted: Counted) -> DaemonStatus {
         let summary = core.summary();
         DaemonStatus {
             active: summary.active(),
             summary,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             memory_bytes: resident_bytes(),
-            connections: connections as u64,
-            subscriptions: subscriptions as u64,
+            connections: counted.connections as u64,
+            subscriptions: counted.subscriptions as u64,
             seq: core.seq(),
             instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -64,6 +75,11 @@ impl Identity {
             config_loaded: self.config_loaded,
             tree: self.tree.to_owned(),
             limits: config.wire_limits(),
+            waited: counted.waited,
+            ran: counted.ran,
+            inboxes: core.inboxes(),
+            channels: counted.channels,
+            untold: counted.untold,
             warnings: self.warnings(),
         }
     }

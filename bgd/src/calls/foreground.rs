@@ -66,6 +66,9 @@ pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
     check_label("description", Some(&params.description))?;
     check_label("session", params.session.as_deref())?;
     check_label("channel", params.channel.as_deref())?;
+    if let Some(terminal) = &params.terminal {
+        check_label("terminal.path", Some(&terminal.path))?;
+    }
     super::submit::check_tags(&params.tags)?;
     if params.argv.as_ref().is_some_and(|argv| argv.first().is_none_or(|word| word.as_bytes().is_empty())) {
         return Err(invalid("`argv` names no program").hint("leave it out: the system tells the command"));

@@ -12,6 +12,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use crate::core::{Cancel, Command, ListQuery, Ordinal, Request, Selection};
 use crate::exec::handed::Handoff;
@@ -19,6 +20,7 @@ use crate::exec::spawner::Brought;
 use crate::signals;
 
 mod foreground;
+mod session;
 mod submit;
 
 /// A request of a client.
@@ -35,8 +37,8 @@ pub struct Call {
 /// What a client asks for.
 #[derive(Debug)]
 pub enum Body {
-    /// `hello`
-    Hello,
+    /// `hello`, with the parent session that ends with the connection.
+    Hello(Option<Arc<str>>),
     /// `task.submit`, with the descriptors that came along.
     Submit(Box<Command>, Brought),
     /// `task.submit` of a prompt, with the agent that gets it, if one is named.
@@ -45,6 +47,8 @@ pub enum Body {
     Agents(AgentListParams),
     /// A request that the core answers with what the method returns.
     Core(Request),
+    /// `inbox.read` and `inbox.ack`, with the daemon that they are meant for.
+    Inbox(Option<String>, Request),
     /// `task.output`
     Output(OutputParams),
     /// `task.result`
@@ -74,9 +78,6 @@ pub enum Body {
     /// A line that is no request, or no good one.
     Refused(RpcError),
 }
-
-/// Methods of the protocol that this version does not have.
-const LATER: &[&str] = &["inbox.read", "inbox.ack"];
 
 impl Body {
     /// Reads and checks a request. What is wrong with it becomes its answer.
@@ -126,17 +127,15 @@ impl Body {
                 check_label("session", params.session.as_deref())?;
                 Self::Subscribe(params)
             }
-            request::SessionEnd::NAME => {
-                let request::SessionEndParams { session } = parse_params(method, params)?;
-                check_label("session", Some(&session))?;
-                Self::Core(Request::EndSession { session: session.into() })
-            }
+            request::SessionEnd::NAME => session::end(parse_params(method, params)?)?,
             request::DaemonShutdown::NAME => {
                 let request::ShutdownParams { grace_ms } = parse_params(method, params)?;
                 check_ms("grace_ms", grace_ms)?;
                 Self::Core(Request::Shutdown { grace_ms })
             }
-            request::Hello::NAME => hello(&parse_params(method, params)?)?,
+            request::Hello::NAME => session::hello(parse_params(method, params)?)?,
+            request::InboxRead::NAME => session::read_inbox(parse_params(method, params)?)?,
+            request::InboxAck::NAME => session::acknowledge(parse_params(method, params)?)?,
             request::DaemonStatusOf::NAME => {
                 parse_params(method, params).map(|request::NoParams {}| Self::Status)?
             }
@@ -158,11 +157,14 @@ impl Body {
             Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
             Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
             Self::Core(Request::Block { ids, .. }) => ids.len() * TASK_BYTES,
-            Self::Hello
+            // A reader that waits reserves nothing yet: what it gets is bounded by the page.
+            Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
+            Self::Hello(_)
             | Self::Submit(..)
             | Self::Prompt(..)
             | Self::Agents(_)
             | Self::Core(_)
+            | Self::Inbox(..)
             | Self::Get(_)
             | Self::Write(..)
             | Self::Attach(..)
@@ -189,9 +191,6 @@ fn invalid(message: impl Into<String>) -> RpcError {
 }
 
 fn unknown_method(method: &str) -> RpcError {
-    if LATER.contains(&method) {
-        return RpcError::new(ErrorKind::Unsupported, format!("this version of bgd has no {method} yet"));
-    }
     let method: String = method.chars().take(64).collect();
     let error = RpcError::new(ErrorKind::MethodNotFound, format!("there is no method {method:?}"));
     let near = |known: &&&str| strsim::damerau_levenshtein(known, &method);
@@ -228,17 +227,6 @@ fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
         return Err(invalid(format!("`{name}` holds a NUL byte, which the system can't pass on")));
     }
     Ok(())
-}
-
-fn hello(params: &request::HelloParams) -> Result<Body, RpcError> {
-    match params.protocol {
-        Some(version) if version != bgd_shared::PROTOCOL => Err(RpcError::new(
-            ErrorKind::Unsupported,
-            format!("protocol {version} is not spoken here, only {}", bgd_shared::PROTOCOL),
-        )
-        .hint("use a client and a daemon of the same release")),
-        Some(_) | None => Ok(Body::Hello),
-    }
 }
 
 fn prompt_required() -> RpcError {

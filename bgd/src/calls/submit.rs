@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
-use bgd_shared::request::{Stdin, SubmitParams};
+use bgd_shared::request::{OriginTerminal, Stdin, SubmitParams};
 use bgd_shared::task::{Kind, Origin};
-use bgd_shared::text::OsText;
+use bgd_shared::text::{Env, OsText};
 
 use super::foreground::check_size;
 use super::{Body, check_label, check_ms, check_no_nul, invalid, prompt_required, resume};
-use crate::core::{AgentWork, Command, Spec, Work};
+use crate::core::{AgentWork, Command, Place, Spec, Work};
 use crate::exec::spawner::Brought;
 
 /// Takes the descriptors in the order in which they travel; more than are named are closed.
@@ -105,6 +105,7 @@ fn submit(mut params: SubmitParams) -> Result<Command, RpcError> {
         work,
         session: params.session.map(Into::into),
         channel: params.channel.map(Into::into),
+        place: place(params.terminal, &env)?,
         tags: params.tags.into_iter().map(Into::into).collect(),
         cwd: Arc::new(cwd),
         umask,
@@ -119,6 +120,31 @@ fn submit(mut params: SubmitParams) -> Result<Command, RpcError> {
     };
     let (key, foreground) = (params.key.map(Into::into), params.foreground);
     Ok(Command { id: TaskId::random(), spec, env, prompt, key, foreground })
+}
+
+/// The variables that say where a submitter can be reached.
+const PLACE_VARIABLES: [&str; 8] = [
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "STY",
+    "TERM",
+    "TERM_PROGRAM",
+    "TMUX",
+    "WAYLAND_DISPLAY",
+    "XDG_RUNTIME_DIR",
+];
+
+/// Where the submitter can be reached.
+pub fn place(terminal: Option<OriginTerminal>, env: &Env) -> Result<Option<Arc<Place>>, RpcError> {
+    if let Some(terminal) = &terminal {
+        check_label("terminal.path", Some(&terminal.path))?;
+    }
+    let is_kept = |(name, value): &&(Box<str>, OsText)| {
+        PLACE_VARIABLES.contains(&&**name) && value.as_bytes().len() <= limits::LABEL_BYTES
+    };
+    let env = env.0.iter().filter(is_kept).cloned().collect();
+    let place = Place { terminal, env };
+    Ok((place != Place::default()).then(|| Arc::new(place)))
 }
 
 /// Whether what is said about streams and terminals goes together.

@@ -1,6 +1,7 @@
 //! The configuration: every key has a default, unknown keys are errors with the nearest known name.
 
 mod agents;
+mod channels;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +15,9 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
+pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
 use crate::agents::Agents;
+use crate::channels::Channels;
 use crate::core::CoreLimits;
 
 /// The whole configuration.
@@ -26,6 +29,9 @@ pub struct Config {
     /// The agent that gets prompts which name none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_agent: Option<String>,
+    /// The channels that get news of tasks which name none; the first one that is there (R50).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_deliver_to: Option<Vec<String>>,
     /// The key that moves a foreground job to the background.
     pub background_key: Key,
     /// Whether root may connect to another user's daemon.
@@ -38,6 +44,8 @@ pub struct Config {
     pub grace: Grace,
     /// The agents, by name.
     pub agents: BTreeMap<String, AgentConfig>,
+    /// The channels, by name.
+    pub channels: BTreeMap<String, ChannelConfig>,
 }
 
 /// How process trees are kept together.
@@ -69,6 +77,10 @@ pub struct Limits {
     pub output_bytes: Size,
     /// Bytes of past events kept.
     pub event_history_bytes: usize,
+    /// Items of one inbox.
+    pub inbox_items: usize,
+    /// Notices that wait for one channel.
+    pub channel_queue: usize,
 }
 
 /// The times that things have to end.
@@ -93,12 +105,14 @@ impl Default for Config {
         Self {
             max_concurrent_tasks: cores.max(4),
             default_agent: None,
+            default_deliver_to: None,
             background_key: Key::default(),
             allow_root: false,
             tree: TreeMode::Auto,
             limits: Limits::default(),
             grace: Grace::default(),
             agents: BTreeMap::new(),
+            channels: BTreeMap::new(),
         }
     }
 }
@@ -113,6 +127,8 @@ impl Default for Limits {
             tasks: 1_000_000,
             output_bytes: Size(1 << 30),
             event_history_bytes: 8 * 1024 * 1024,
+            inbox_items: 1000,
+            channel_queue: 1000,
         }
     }
 }
@@ -195,9 +211,15 @@ impl Config {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let parse_error = |error: toml::de::Error| ConfigError::Parse {
-            path: path.to_path_buf(),
-            message: error.to_string().trim_end().to_owned(),
+        // Not as it shows itself, with the line of the file: there may be a token in it.
+        let parse_error = |error: toml::de::Error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.rsplit('\n').next().unwrap_or_default();
+            let (number, column) = (before.matches('\n').count() + 1, line.chars().count() + 1);
+            let key = key_on(line).map(|key| format!(", `{key}`")).unwrap_or_default();
+            let what = without_value(error.message());
+            let message = format!("no good TOML: line {number}, column {column}{key}: {what}");
+            ConfigError::Parse { path: path.to_path_buf(), message }
         };
         let mut unknown = None;
         let document = toml::Deserializer::parse(text).map_err(parse_error)?;
@@ -210,13 +232,15 @@ impl Config {
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, near });
         }
         config.check(path)?;
-        config.agents().map_err(|(key, what)| ConfigError::Value { path: path.to_path_buf(), key, what })?;
+        let value = |(key, what)| ConfigError::Value { path: path.to_path_buf(), key, what };
+        config.agents().map_err(value)?;
+        config.channels().map_err(value)?;
         Ok(config)
     }
 
     fn check(&self, path: &Path) -> Result<(), ConfigError> {
         let limits = &self.limits;
-        let ranges: [(&'static str, u64, u64, u64); 8] = [
+        let ranges: [(&'static str, u64, u64, u64); 10] = [
             ("max_concurrent_tasks", self.max_concurrent_tasks as u64, 1, 100_000),
             ("limits.frame_bytes", limits.frame_bytes as u64, 4096, 1 << 30),
             ("limits.connections", limits.connections as u64, 1, 1_000_000),
@@ -225,6 +249,8 @@ impl Config {
             ("limits.tasks", limits.tasks as u64, 1, 100_000_000),
             ("limits.output_bytes", limits.output_bytes.0, 1 << 20, 1 << 50),
             ("limits.event_history_bytes", limits.event_history_bytes as u64, 4096, 1 << 40),
+            ("limits.inbox_items", limits.inbox_items as u64, 1, 100_000),
+            ("limits.channel_queue", limits.channel_queue as u64, 1, 1_000_000),
         ];
         for (key, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
@@ -297,12 +323,30 @@ impl Config {
         }
     }
 
+    /// The channels that it describes, with the built-in ones.
+    ///
+    /// # Errors
+    /// A value can't be meant: which, and why.
+    pub fn channels(&self) -> Result<Channels, agents::Fault> {
+        let configured =
+            self.channels.iter().map(|(name, config)| config.channel(name)).collect::<Result<_, _>>()?;
+        let channels = Channels::new(configured, self.default_deliver_to.as_deref());
+        for name in self.default_deliver_to.iter().flatten() {
+            if channels.get(name).is_none() {
+                let what = format!("names {name:?}, which is none of {}", channels.names());
+                return Err(("default_deliver_to".to_owned(), what));
+            }
+        }
+        Ok(channels)
+    }
+
     /// What the core enforces.
     pub fn core_limits(&self) -> CoreLimits {
         CoreLimits {
             max_concurrent_tasks: self.max_concurrent_tasks,
             tasks: self.limits.tasks,
             grace_ms: u64::try_from(self.grace.cancel.0.as_millis()).unwrap_or(u64::MAX),
+            inbox_items: self.limits.inbox_items,
         }
     }
 
@@ -327,11 +371,36 @@ const NEEDS_RESTART: &[&str] = &["tree"];
 /// The keys that this unknown one may have been meant to be.
 fn known_keys(unknown: &str) -> Vec<String> {
     let mut keys = Config::default().keys();
-    keys.extend(["agents", "default_agent"].map(ToOwned::to_owned));
-    if let Some((name, _)) = unknown.strip_prefix("agents.").and_then(|rest| rest.rsplit_once('.')) {
-        keys = AGENT_KEYS.iter().map(|key| format!("agents.{name}.{key}")).collect();
+    keys.extend(["agents", "channels", "default_agent", "default_deliver_to"].map(ToOwned::to_owned));
+    for (table, of_one) in [("agents", &AGENT_KEYS[..]), ("channels", &CHANNEL_KEYS[..])] {
+        let rest = unknown.strip_prefix(table).and_then(|rest| rest.strip_prefix('.'));
+        if let Some((name, _)) = rest.and_then(|rest| rest.rsplit_once('.')) {
+            keys = of_one.iter().map(|key| format!("{table}.{name}.{key}")).collect();
+        }
     }
     keys
+}
+
+/// The key that the value after this beginning of a line is of, if it is known: another word may be a part
+/// of a secret.
+fn key_on(line: &str) -> Option<&str> {
+    let key = line.split('=').next()?.trim();
+    let mut known = known_keys("");
+    known.extend(AGENT_KEYS.iter().chain(&CHANNEL_KEYS).map(ToString::to_string));
+    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+    known.iter().any(|name| last(name) == key).then_some(key)
+}
+
+/// What a parser says, without the value that it has found: that may be a secret.
+fn without_value(message: &str) -> String {
+    let is_of_value = message.starts_with("invalid type: ") || message.starts_with("invalid value: ");
+    match message.rsplit_once(", expected ") {
+        Some((found, expected)) if is_of_value => {
+            let what = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+            format!("{what}, expected {expected}")
+        }
+        _ => message.to_owned(),
+    }
 }
 
 fn nearest(key: &str, known: &[String]) -> Option<String> {
@@ -421,7 +490,7 @@ mod tests {
             ("max_concurrent_tasks = \"x\"", "invalid type"),
             ("[grace]\ncancel = \"soon\"", "no time such as"),
             ("[limits]\noutput_bytes = \"much\"", "output_bytes"),
-            ("= 3", "TOML parse error"),
+            ("= 3", "no good TOML: line 1, column 1: "),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
@@ -436,5 +505,26 @@ mod tests {
         assert_eq!(changed, ["allow_root", "limits.tasks"]);
         assert_eq!(restart, ["tree"]);
         assert_eq!((config.limits.tasks, config.tree), (10, TreeMode::Auto));
+    }
+    #[test]
+    fn no_value_of_a_broken_file_is_shown() {
+        let lines = [
+            ("token = \"t0kensecret", "line 3, column "),
+            ("token = t0kensecret", "`token`: "),
+            ("token = [\"t0kensecret\"]", "`token`: invalid type: sequence, expected a string"),
+            ("token = 70050700000", "`token`: invalid type: integer, expected a string"),
+            ("headers = \"t0kensecret, expected or not\"", "`headers`: invalid type: string, expected a map"),
+            ("headers = { A = \"t0kensecret\", B = 3 }", "`headers`: invalid type: integer, expected"),
+            ("env = [\"t0kensecret\"]", "`env`: invalid type"),
+            ("command = [\"a\",\n\"t0kensecret\", 3]", "invalid type: integer, expected"),
+            ("token_file = \"t0kensecret\"", "`channels.x.token_file` is no path"),
+            ("api_base = \"t0kensecret\"\ntoken = \"a\"", "`channels.x.api_base` is no address"),
+            ("timeout = true\n\"t0kensecret\"", "line "),
+        ];
+        for (line, expected) in lines {
+            let error = parse(&format!("[channels.x]\ntype = \"slack\"\n{line}")).unwrap_err();
+            assert!(error.contains(expected), "{line}: {error}");
+            assert!(!error.contains("secret") && !error.contains("70050700000"), "{line}: {error}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::{Dispatcher, Shape};
 use crate::answer::Answer;
-use crate::core::{Command, Request, Spec, Work};
+use crate::core::{Command, Place, Request, Spec, Work};
 use crate::exec::handed::check::{Checked, Leaders, check};
 use crate::exec::handed::drain::{DrainThread, Drains, Flow};
 use crate::exec::handed::exit::Handed;
@@ -121,7 +121,7 @@ impl Dispatcher {
                         tell(Ok(Box::new(Ready { checked, recorded })));
                     }
                     Err(error) => {
-                        folder.remove(task);
+                        folder.remove(task, 0);
                         let message = format!("its output can't be watched: {error}");
                         tell(Err(RpcError::new(ErrorKind::Internal, message)));
                     }
@@ -155,7 +155,11 @@ impl Dispatcher {
             answer.refuse(&RpcError::new(ErrorKind::InvalidParams, message));
             return self.remove_offered(task);
         }
-        let command = Box::new(command(task, params, &ready));
+        let mut command = Box::new(command(task, params, &ready));
+        if let Err(error) = self.choose_channel(&mut command.spec) {
+            answer.refuse(&error);
+            return self.remove_offered(task);
+        }
         let Ready { checked: Checked { tree, pidfd, started_at, .. }, recorded } = ready;
         // Not later: it is its owner's as long as the daemon can't be sure to learn of its end.
         let pidfd = match watch::process(pidfd) {
@@ -177,7 +181,7 @@ impl Dispatcher {
 
     fn remove_offered(&self, task: TaskId) {
         let folder = Arc::clone(&self.around.folder);
-        self.around.workers.later(move || folder.remove(task));
+        self.around.workers.later(move || folder.remove(task, 0));
     }
 
     /// The core has taken a process over.
@@ -258,7 +262,7 @@ enum Kept {
 /// Makes the output files: an empty one if there is no output, and none for a file of the process's own.
 fn prepare(task: TaskId, outputs: Outputs, folder: &OutputFolder) -> Result<Kept, RpcError> {
     let failed = |error: io::Error| {
-        folder.remove(task);
+        folder.remove(task, 0);
         let message = format!("cannot create its output in {}: {error}", folder.path().display());
         RpcError::new(ErrorKind::Internal, message)
     };
@@ -307,6 +311,9 @@ fn command(id: TaskId, params: HandoffParams, ready: &Ready) -> Command {
         work: Work::Argv(argv.clone().into()),
         session: params.session.map(Into::into),
         channel: params.channel.map(Into::into),
+        place: params
+            .terminal
+            .map(|terminal| Arc::new(Place { terminal: Some(terminal), ..Place::default() })),
         tags: params.tags.into_iter().map(Into::into).collect(),
         cwd: Arc::new(cwd.clone()),
         split,

@@ -4,24 +4,24 @@
 mod agents;
 mod configuration;
 mod handoff;
+mod helpers;
 mod terminals;
+mod told;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::foreground::backgrounded_message;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::limits::SUBSCRIPTIONS;
 use bgd_shared::request::{
-    BlockResult, ClearResult, DetachResult, HelloResult, ListResult, OutputParams, SessionEndResult,
-    ShutdownResult, SubscribeParams, SubscribeResult, TaskResult, TasksResult, WriteResult,
+    BlockResult, ClearResult, DetachResult, HelloResult, InboxAckResult, InboxReadResult, ListResult,
+    OutputParams, SessionEndResult, ShutdownResult, TaskResult, TasksResult, WriteResult,
 };
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
-use self::agents::{AGENT_RUN, AGENTS_GRACE};
 use self::handoff::Handoffs;
 use self::terminals::Shows;
 use crate::agents::Agents;
@@ -33,16 +33,18 @@ use crate::core::{
     Command, Core, CoreError, Effect, Fact, Input, ListQuery, Mono, Now, Reply, ReplyTo, Request, Snapshot,
     State,
 };
-use crate::exec::agent::host::{SIGKILL, SIGTERM};
 use crate::exec::agent::turn::Control;
 use crate::exec::agent::{AgentThread, Order};
+use crate::exec::host::Helpers;
 use crate::exec::process::{Processes, Surroundings};
 use crate::exec::spawner::{Brought, StartOrder, Streams};
+use crate::figures::Figures;
 use crate::mailbox::{Mail, Mailbox, Report};
+use crate::notify::Notifier;
 use crate::reader::Reader;
 use crate::server::ServerLimits;
 use crate::status::Identity;
-use crate::subscribers::{Filter, Subscribers};
+use crate::subscribers::Subscribers;
 use crate::view;
 
 /// How many letters are taken from the mailbox before effects of timers get their turn.
@@ -71,9 +73,15 @@ pub struct Dispatcher {
     core: Core,
     processes: Processes,
     agents: AgentThread,
+    /// The processes of agents and hooks.
+    helpers: Helpers,
     /// Those of the configuration, and the known ones.
     known_agents: Arc<Agents>,
     subscribers: Subscribers,
+    notifier: Notifier,
+    /// Cleared tasks, with their latest runs, whose output is removed when the notices of them have it.
+    kept_for_notices: HashMap<TaskId, u32>,
+    figures: Figures,
     shows: Shows,
     around: Surroundings,
     reader: Reader,
@@ -94,8 +102,8 @@ pub struct Dispatcher {
     handoffs: Handoffs,
     epoch: Instant,
     ended: bool,
-    /// When the processes of agents are made to end, once the core has ended.
-    agents_killed_at: Option<Instant>,
+    /// When helpers are made to end, once the core has ended.
+    helpers_killed_at: Option<Instant>,
 }
 
 impl Dispatcher {
@@ -111,8 +119,16 @@ impl Dispatcher {
             core: Core::new(config.core_limits()),
             processes: Processes::new(orders, around.clone()),
             agents: AgentThread::new(around.clone()),
+            helpers: Helpers::default(),
             known_agents: Arc::new(config.agents().unwrap_or_default()),
             subscribers: Subscribers::new(config.limits.event_history_bytes),
+            notifier: Notifier::new(
+                config.channels().unwrap_or_default(),
+                config.limits.channel_queue,
+                around.clone(),
+            ),
+            kept_for_notices: HashMap::new(),
+            figures: Figures::default(),
             shows: Shows::default(),
             reader: Reader::new(around.folder.clone(), around.workers.clone()),
             around,
@@ -128,7 +144,7 @@ impl Dispatcher {
             handoffs: Handoffs::default(),
             epoch: Instant::now(),
             ended: false,
-            agents_killed_at: None,
+            helpers_killed_at: None,
         }
     }
 
@@ -136,7 +152,7 @@ impl Dispatcher {
     pub async fn run(mut self, mut mailbox: Mailbox) {
         let mut mail = Vec::with_capacity(BATCH);
         let mut reports = Vec::with_capacity(BATCH);
-        while !self.ended || self.agents.is_busy() {
+        while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
             tokio::select! {
                 biased;
@@ -145,10 +161,7 @@ impl Dispatcher {
                         self.report(report);
                     }
                 }
-                () = sleep_until(self.agents_killed_at), if self.ended => {
-                    self.agents_killed_at = None;
-                    self.end_agents(SIGKILL);
-                }
+                () = sleep_until(self.helpers_killed_at), if self.ended => self.end_by_force(),
                 () = sleep_until(deadline) => {
                     let effects = self.core.on_deadline(self.now());
                     self.apply(effects);
@@ -187,9 +200,7 @@ impl Dispatcher {
 
     fn report(&mut self, report: Report) {
         match report {
-            Report::Begun { task, run, result } if self.agents.owns(task) => {
-                self.agent_begun(task, run, result);
-            }
+            Report::Begun { task, result, .. } if self.helpers.owns(task) => self.helper_begun(task, result),
             Report::Begun { task, run, result } => {
                 let fact = match result {
                     Ok(mut begun) => {
@@ -212,15 +223,8 @@ impl Dispatcher {
                 }
             }
             Report::Fact { task, run, fact } => self.fact(task, run, fact),
-            Report::StartAgent(order) if self.ended => self.refuse_agent(order.task),
-            Report::StartAgent(order) => {
-                self.agents.starting(order.task);
-                self.processes.start(*order);
-            }
-            Report::EndAgent { process, signal } => {
-                self.agents.end_later(process, signal);
-                self.processes.end(process, AGENT_RUN, signal);
-            }
+            Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
+            Report::EndHelper { process, signal } => self.end_helper(process, signal),
             Report::AgentFound { answer, command, result } => match result {
                 // Its client went away meanwhile, and nobody would tell the core so again (R71).
                 Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
@@ -230,6 +234,8 @@ impl Dispatcher {
             Report::AgentsFound { answer, env, check, found } => self.agents_found(answer, env, check, found),
             Report::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
             Report::ConfigRead { config, asked } => self.configured(config, asked),
+            Report::NoticeRead { task } => self.notice_read(task),
+            Report::ChannelsDone => self.notifier.is_done(),
             Report::Reload => self.read_config(None),
             Report::Terminate { signal } => {
                 // Told twice, it does not wait for the grace any more.
@@ -249,10 +255,10 @@ impl Dispatcher {
                 self.shows.close(task);
             }
             Fact::Exited { others: true, .. } => self.processes.close_input(task),
+            Fact::Refused(_) => self.notifier.end_typing(task),
             Fact::Started { .. }
             | Fact::StartFailed { .. }
             | Fact::Output { .. }
-            | Fact::Refused(_)
             | Fact::Session { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
@@ -262,8 +268,8 @@ impl Dispatcher {
             | Fact::TurnEnded { .. } => {}
         }
         let has_ended = matches!(fact, Fact::Exited { .. });
-        if self.agents.owns(task) {
-            self.agent_ended(task, fact);
+        if self.helpers.owns(task) {
+            self.helpers.fact(task, fact);
         } else {
             self.handle(Input::Fact { task, run, fact });
         }
@@ -327,6 +333,7 @@ impl Dispatcher {
         match body {
             Body::Submit(command, brought) => self.submit(answer, command, brought),
             Body::Core(request) => self.ask(answer, Shape::Plain, request),
+            Body::Inbox(instance, request) => self.inbox(answer, instance, request),
             Body::Prompt(command, agent) => self.submit_prompt(answer, command, agent.as_deref()),
             Body::Agents(params) => self.list_agents(answer, params),
             Body::Output(params) => {
@@ -346,22 +353,18 @@ impl Dispatcher {
             Body::Handoff(handoff) => self.handoff(answer, handoff),
             Body::Exit(task, exit) => self.exit_told(answer, &task, exit),
             Body::Subscribe(params) => self.subscribe(&answer, params),
-            Body::Hello => answer.give(&self.hello()),
-            Body::Status => {
-                let status = self.identity.status(
-                    &self.core,
-                    &self.config,
-                    self.clients.len(),
-                    self.subscribers.count(),
-                );
-                answer.give(&status);
-            }
+            Body::Hello(None) => answer.give(&self.hello()),
+            Body::Hello(Some(session)) => self.ask(answer, Shape::Plain, Request::OwnSession { session }),
+            Body::Status => answer.give(&self.status()),
             Body::Reload => self.read_config(Some(answer)),
             Body::Refused(error) => answer.refuse(&error),
         }
     }
 
-    fn submit(&mut self, answer: Answer, command: Box<Command>, brought: Brought) {
+    fn submit(&mut self, answer: Answer, mut command: Box<Command>, brought: Brought) {
+        if let Err(error) = self.choose_channel(&mut command.spec) {
+            return answer.refuse(&error);
+        }
         let id = command.id;
         let brings_any = !brought.is_empty();
         if brings_any {
@@ -410,19 +413,26 @@ impl Dispatcher {
                 }
                 Effect::Adopt { task, run } => self.adopt_handed(task, run),
                 Effect::Detached { task, client } => self.leave_terminal(task, client),
-                Effect::Forget { task } => {
+                Effect::Forget { task, run } => {
                     self.brought.remove(&task);
                     self.handoffs.forget(task);
                     self.agents.order_if_started(Order::Forget { task });
-                    forgotten.push(task);
+                    if self.notifier.reads(task) {
+                        self.kept_for_notices.insert(task, run);
+                    } else {
+                        forgotten.push((task, run));
+                    }
                 }
                 Effect::Event { seq, at, kind, task } => {
                     if kind.is_terminal() {
                         self.brought.remove(&task.id);
+                        self.notifier.end_typing(task.id);
                     }
+                    self.figures.count(kind, at, &task);
                     let session = task.spec.session.clone();
                     self.subscribers.publish(seq, at, kind, &view::task(&task, &self.around.folder), session);
                 }
+                Effect::Notice { notice } => self.notifier.tell(notice),
                 Effect::Reply { to, reply } => {
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {
@@ -436,25 +446,21 @@ impl Dispatcher {
                         reply => self.reply(answer, shape, reply),
                     }
                 }
-                Effect::Exit => {
-                    self.ended = true;
-                    self.agents_killed_at = Instant::now().checked_add(AGENTS_GRACE);
-                    self.end_agents(SIGTERM);
-                }
+                Effect::Exit => self.begin_to_end(),
             }
         }
         self.remove_outputs(forgotten, clears);
     }
 
     /// Has the outputs of cleared tasks removed, and gives the answers when they are gone.
-    fn remove_outputs(&self, tasks: Vec<TaskId>, clears: Vec<(Answer, Clear)>) {
+    fn remove_outputs(&self, tasks: Vec<(TaskId, u32)>, clears: Vec<(Answer, Clear)>) {
         if tasks.is_empty() && clears.is_empty() {
             return;
         }
         let folder = Arc::clone(&self.around.folder);
         self.around.workers.later(move || {
-            for task in tasks {
-                folder.remove(task);
+            for (task, runs) in tasks {
+                folder.remove(task, runs);
             }
             for (answer, clear) in clears {
                 match clear {
@@ -488,6 +494,15 @@ impl Dispatcher {
                 let (finished, active) = (of(true), of(false));
                 answer.give(&BlockResult { tasks: tasks(list), timed_out, finished, active });
             }
+            Reply::Inbox { items, more, lost } => {
+                let instance = self.identity.instance.clone();
+                let result = InboxReadResult { items: Vec::new(), more, lost, instance };
+                self.reader.inbox(items, result, answer);
+            }
+            Reply::Acknowledged { acknowledged, left } => {
+                answer.give(&InboxAckResult { acknowledged, left });
+            }
+            Reply::Owned => answer.give(&self.hello()),
             // Given when the outputs are gone, by `remove_outputs`.
             Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
             Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
@@ -523,32 +538,6 @@ impl Dispatcher {
             limits: self.config.wire_limits(),
             background_key: self.config.background_key,
         }
-    }
-
-    fn subscribe(&mut self, answer: &Answer, params: SubscribeParams) {
-        if self.subscribers.count_of(answer.client().id) >= SUBSCRIPTIONS {
-            let message = format!("this connection has {SUBSCRIPTIONS} subscriptions, which is the limit");
-            let error = RpcError::new(ErrorKind::TooManyRequests, message);
-            return answer.refuse(&error.hint("use another connection"));
-        }
-        if let Some(since) = params.since.filter(|since| *since > self.core.seq()) {
-            let message = format!("`since` is {since}, but the latest event is {}", self.core.seq());
-            let error = RpcError::new(ErrorKind::InvalidParams, message);
-            return answer
-                .refuse(&error.hint("another daemon counted so far: compare `instance` of `hello`"));
-        }
-        let ids: Result<HashSet<TaskId>, CoreError> =
-            params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
-        let ids = match ids {
-            Ok(ids) => (!ids.is_empty()).then_some(ids),
-            Err(error) => return answer.refuse(&error.into()),
-        };
-        let filter = Filter { session: params.session, ids };
-        let client = Arc::clone(answer.client());
-        let seq = self.core.seq();
-        let (subscription, gap) = self.subscribers.subscribe(client, filter, params.since);
-        answer.give(&SubscribeResult { subscription, seq });
-        self.subscribers.begin(answer.client(), subscription, gap);
     }
 
     fn write(&self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {

@@ -1,0 +1,47 @@
+//! Parent sessions and their inboxes: `hello`, `session.end`, `inbox.read` and `inbox.ack`.
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::limits::{INBOX_PAGE, INBOX_PAGE_DEFAULT};
+use bgd_shared::request::{HelloParams, InboxAckParams, InboxReadParams, SessionEndParams};
+
+use super::{Body, check_label, check_ms, invalid};
+use crate::core::Request;
+
+pub fn hello(params: HelloParams) -> Result<Body, RpcError> {
+    match params.protocol {
+        Some(version) if version != bgd_shared::PROTOCOL => {
+            let message = format!("protocol {version} is not spoken here, only {}", bgd_shared::PROTOCOL);
+            return Err(RpcError::new(ErrorKind::Unsupported, message)
+                .hint("use a client and a daemon of the same release"));
+        }
+        Some(_) | None => {}
+    }
+    check_label("session", params.session.as_deref())?;
+    if params.owns && params.session.is_none() {
+        return Err(invalid("`owns` goes with `session`: what does the connection own?"));
+    }
+    Ok(Body::Hello(params.session.filter(|_| params.owns).map(Into::into)))
+}
+
+pub fn end(params: SessionEndParams) -> Result<Body, RpcError> {
+    check_label("session", Some(&params.session))?;
+    Ok(Body::Core(Request::EndSession { session: params.session.into() }))
+}
+
+pub fn read_inbox(params: InboxReadParams) -> Result<Body, RpcError> {
+    let InboxReadParams { session, after, wait_ms, limit, instance } = params;
+    check_label("session", Some(&session))?;
+    check_ms("wait_ms", wait_ms)?;
+    let limit = limit.unwrap_or(INBOX_PAGE_DEFAULT);
+    if !(1..=INBOX_PAGE).contains(&limit) {
+        return Err(invalid(format!("`limit` is {limit}; it must be 1 to {INBOX_PAGE}")));
+    }
+    let (session, after, wait_ms) = (session.into(), after.unwrap_or(0), wait_ms.unwrap_or(0));
+    Ok(Body::Inbox(instance, Request::ReadInbox { session, after, wait_ms, limit }))
+}
+
+pub fn acknowledge(params: InboxAckParams) -> Result<Body, RpcError> {
+    check_label("session", Some(&params.session))?;
+    let request = Request::AckInbox { session: params.session.into(), upto: params.upto };
+    Ok(Body::Inbox(params.instance, request))
+}

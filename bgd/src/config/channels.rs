@@ -1,0 +1,350 @@
+//! The part of the configuration that is about channels.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::Span;
+use super::agents::Fault;
+use crate::channels::{Bot, Channel, ChannelKind, NONE, Secret, Token};
+use crate::dirs;
+
+/// One `[channels.NAME]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChannelConfig {
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    env: Option<BTreeMap<String, Hidden>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<Hidden>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headers: Option<BTreeMap<String, Hidden>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<Hidden>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    channel_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_base: Option<Hidden>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started: Option<bool>,
+}
+
+/// The keys of a channel, for the nearest one to a mistyped one and for the documentation.
+pub const KEYS: [&str; 12] = [
+    "type",
+    "command",
+    "env",
+    "url",
+    "headers",
+    "token",
+    "token_file",
+    "chat_id",
+    "channel_id",
+    "api_base",
+    "timeout",
+    "started",
+];
+
+/// A text of the configuration that is not shown. Written, it is only good to be compared.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+struct Hidden(String);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl Serialize for Hidden {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        serializer.collect_str(&format_args!("secret {:016x}", hasher.finish()))
+    }
+}
+
+impl Hidden {
+    fn secret(&self) -> Secret {
+        Secret(self.0.clone())
+    }
+}
+
+/// Headers that say how a request is framed.
+const FRAMING: [&str; 4] = ["connection", "content-length", "expect", "transfer-encoding"];
+
+/// The longest name of a channel, in bytes.
+const NAME_BYTES: usize = 64;
+
+/// The types with the keys that each takes beside `type` and `started`.
+const TYPES: [(&str, &[&str]); 8] = [
+    ("exec", &["command", "env", "timeout"]),
+    ("webhook", &["url", "headers", "timeout"]),
+    ("telegram", &["token", "token_file", "chat_id", "api_base", "timeout"]),
+    ("discord", &["token", "token_file", "channel_id", "api_base", "timeout"]),
+    ("slack", &["token", "token_file", "channel_id", "api_base", "timeout"]),
+    ("desktop", &[]),
+    ("tty", &[]),
+    ("inbox", &[]),
+];
+
+impl ChannelConfig {
+    /// The channel that it describes.
+    ///
+    /// # Errors
+    /// A value does not fit; which, and why.
+    pub fn channel(&self, name: &str) -> Result<Channel, Fault> {
+        let fault = |(key, what): (&str, String)| (format!("channels.{name}{key}"), what);
+        self.checked(name).map_err(fault)
+    }
+
+    fn checked(&self, name: &str) -> Result<Channel, (&'static str, String)> {
+        let is_blank = |c: char| c.is_control() || c.is_whitespace();
+        if name.is_empty() || name.len() > NAME_BYTES || name.contains(is_blank) || name == NONE {
+            let what = format!("is no name for a channel: 1 to 64 bytes without blanks, and not {NONE:?}");
+            return Err(("", what));
+        }
+        let kind = self.kind()?;
+        let started = self
+            .started
+            .unwrap_or(!matches!(kind, ChannelKind::Desktop | ChannelKind::Tty | ChannelKind::Inbox));
+        Ok(Channel { name: name.into(), kind, started })
+    }
+
+    fn kind(&self) -> Result<ChannelKind, (&'static str, String)> {
+        let names = || TYPES.map(|(name, _)| name).join(", ");
+        let Some(kind) = self.kind.as_deref() else {
+            return Err((".type", format!("is missing: one of {}", names())));
+        };
+        let Some((_, takes)) = TYPES.iter().find(|(name, _)| *name == kind) else {
+            return Err((".type", format!("is {kind:?}; it must be one of {}", names())));
+        };
+        for (key, dotted, given) in self.given() {
+            if given && !takes.contains(&key) {
+                let takes = if takes.is_empty() { "no more keys".to_owned() } else { takes.join(", ") };
+                return Err((dotted, format!("does not go with type = {kind:?}, which takes {takes}")));
+            }
+        }
+        Ok(match kind {
+            "exec" => self.exec()?,
+            "webhook" => ChannelKind::Webhook {
+                url: address(".url", self.url.as_ref().map(|url| url.0.as_str()))?,
+                headers: self.headers()?,
+                timeout: self.timeout(10)?,
+            },
+            "telegram" => {
+                ChannelKind::Telegram(self.bot("https://api.telegram.org", self.chat_id.as_deref())?)
+            }
+            "discord" => {
+                let chat = self.channel_id.as_deref();
+                // It becomes a part of an address.
+                if chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
+                    return Err((
+                        ".channel_id",
+                        "is no channel of Discord: its number, in quotes".to_owned(),
+                    ));
+                }
+                ChannelKind::Discord(self.bot("https://discord.com/api/v10", chat)?)
+            }
+            "slack" => ChannelKind::Slack(self.bot("https://slack.com/api", self.channel_id.as_deref())?),
+            "desktop" => ChannelKind::Desktop,
+            "tty" => ChannelKind::Tty,
+            _ => ChannelKind::Inbox,
+        })
+    }
+
+    /// Which keys are there that not every type takes.
+    fn given(&self) -> [(&'static str, &'static str, bool); 10] {
+        [
+            ("command", ".command", self.command.is_some()),
+            ("env", ".env", self.env.is_some()),
+            ("url", ".url", self.url.is_some()),
+            ("headers", ".headers", self.headers.is_some()),
+            ("token", ".token", self.token.is_some()),
+            ("token_file", ".token_file", self.token_file.is_some()),
+            ("chat_id", ".chat_id", self.chat_id.is_some()),
+            ("channel_id", ".channel_id", self.channel_id.is_some()),
+            ("api_base", ".api_base", self.api_base.is_some()),
+            ("timeout", ".timeout", self.timeout.is_some()),
+        ]
+    }
+
+    fn exec(&self) -> Result<ChannelKind, (&'static str, String)> {
+        let command = self.command.clone().unwrap_or_default();
+        let program = command.first().map(String::as_str).unwrap_or_default();
+        if program.is_empty() {
+            return Err((".command", "is missing: the program with its arguments".to_owned()));
+        }
+        if program.contains('/') && !program.starts_with('/') {
+            let what =
+                format!("begins with {program:?}: name a program in PATH, or an absolute path without ~");
+            return Err((".command", what));
+        }
+        if command.iter().any(|word| word.contains('\0')) {
+            return Err((".command", "holds a NUL byte, which the system can't pass on".to_owned()));
+        }
+        let env: BTreeMap<String, Secret> =
+            self.env.iter().flatten().map(|(name, value)| (name.clone(), value.secret())).collect();
+        for (name, Secret(value)) in &env {
+            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                return Err((".env", format!("sets {name:?}, which can't be a variable")));
+            }
+        }
+        Ok(ChannelKind::Exec { command, env, timeout: self.timeout(30)? })
+    }
+
+    fn headers(&self) -> Result<BTreeMap<String, Secret>, (&'static str, String)> {
+        let headers = self.headers.iter().flatten();
+        headers
+            .map(|(name, value)| {
+                let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+                if name.is_empty() || !name.bytes().all(is_token) || value.0.contains(char::is_control) {
+                    return Err((".headers", format!("has {name:?}, which can't be a header")));
+                }
+                if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
+                    return Err((".headers", format!("has {name:?}, which follows from what is sent")));
+                }
+                Ok((name.clone(), value.secret()))
+            })
+            .collect()
+    }
+
+    fn bot(&self, api: &str, chat: Option<&str>) -> Result<Bot, (&'static str, String)> {
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), None) if !token.0.trim().is_empty() => Token::Given(token.secret()),
+            (None, Some(file)) => Token::File(file_path(file)?),
+            (Some(_), Some(_)) => {
+                return Err((".token", "and `token_file` exclude each other: give one of them".to_owned()));
+            }
+            (Some(_) | None, None) => {
+                return Err((".token", "is missing: give it, or `token_file`".to_owned()));
+            }
+        };
+        let given = self.api_base.as_ref().map_or(api, |base| base.0.as_str());
+        let Secret(api_base) = address(".api_base", Some(given))?;
+        Ok(Bot {
+            token,
+            chat: chat.filter(|chat| !chat.is_empty()).map(str::to_owned),
+            api_base: Secret(api_base.trim_end_matches('/').to_owned()),
+            timeout: self.timeout(10)?,
+        })
+    }
+
+    fn timeout(&self, default_secs: u64) -> Result<Duration, (&'static str, String)> {
+        match self.timeout {
+            None => Ok(Duration::from_secs(default_secs)),
+            Some(Span(timeout)) if timeout.is_zero() || timeout > Duration::from_hours(1) => {
+                Err((".timeout", "must be longer than 0 and at most 1h".to_owned()))
+            }
+            Some(Span(timeout)) => Ok(timeout),
+        }
+    }
+}
+
+/// An address of the configuration. It is not shown: it may have a secret in it.
+fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str, String)> {
+    let Some(url) = url.filter(|url| !url.is_empty()) else {
+        return Err((key, "is missing: where shall it be sent?".to_owned()));
+    };
+    let is_address = url.starts_with("http://") || url.starts_with("https://");
+    if !is_address || url.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err((key, "is no address: it begins with https:// or http://".to_owned()));
+    }
+    match reqwest::Url::parse(url) {
+        Ok(_) => Ok(Secret(url.to_owned())),
+        Err(error) => Err((key, format!("is no address: {error}"))),
+    }
+}
+
+/// A file of the configuration; `~/` stands for the home folder.
+fn file_path(text: &str) -> Result<PathBuf, (&'static str, String)> {
+    let path = match text.strip_prefix("~/") {
+        Some(below) => dirs::home().join(below),
+        None => PathBuf::from(text),
+    };
+    if !Path::new(&path).is_absolute() {
+        // It is not shown: it may be the token itself.
+        let what = "is no path of a file: it begins with / or ~/ (`token` is for the token itself)";
+        return Err((".token_file", what.to_owned()));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel(text: &str) -> Result<Channel, Fault> {
+        toml::from_str::<ChannelConfig>(text).unwrap().channel("c")
+    }
+
+    #[test]
+    fn each_type_takes_what_it_needs() {
+        let exec = channel("type = \"exec\"\ncommand = [\"notify-me\"]\ntimeout = \"5s\"").unwrap();
+        assert!(exec.started);
+        assert!(matches!(&exec.kind, ChannelKind::Exec { command, timeout, .. }
+            if command == &["notify-me"] && *timeout == Duration::from_secs(5)));
+        let telegram = channel("type = \"telegram\"\ntoken_file = \"/t\"\nchat_id = \"42\"").unwrap();
+        let ChannelKind::Telegram(bot) = telegram.kind else { panic!("{telegram:?}") };
+        assert_eq!(bot.api_base.0, "https://api.telegram.org");
+        assert_eq!((bot.chat.as_deref(), bot.token), (Some("42"), Token::File("/t".into())));
+        assert!(!channel("type = \"tty\"").unwrap().started);
+        assert!(channel("type = \"desktop\"\nstarted = true").unwrap().started);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let cases = [
+            ("", "channels.c.type", "is missing"),
+            ("type = \"mail\"", "channels.c.type", "one of exec, webhook"),
+            ("type = \"exec\"", "channels.c.command", "is missing"),
+            ("type = \"exec\"\ncommand = [\"./x\"]", "channels.c.command", "absolute"),
+            ("type = \"exec\"\ncommand = [\"x\"]\nurl = \"http://x\"", "channels.c.url", "does not go with"),
+            ("type = \"webhook\"", "channels.c.url", "is missing"),
+            ("type = \"webhook\"\nurl = \"ftp://x\"", "channels.c.url", "no address"),
+            ("type = \"webhook\"\nurl = \"http://x\"\ntimeout = \"0s\"", "channels.c.timeout", "longer"),
+            ("type = \"webhook\"\nurl = \"http://:x\"", "channels.c.url", "no address"),
+            (
+                "type = \"webhook\"\nurl = \"http://x\"\nheaders = { Content-Length = \"1\" }",
+                "channels.c.headers",
+                "follows",
+            ),
+            ("type = \"discord\"\nchannel_id = \"1\"", "channels.c.token", "is missing"),
+            ("type = \"discord\"\ntoken = \"a\"\nchannel_id = \"1/../2\"", "channels.c.channel_id", "number"),
+            ("type = \"slack\"\ntoken = \"a\"\ntoken_file = \"/b\"", "channels.c.token", "exclude"),
+            ("type = \"slack\"\ntoken_file = \"b\"", "channels.c.token_file", "begins with / or ~/"),
+            ("type = \"tty\"\ntimeout = \"1s\"", "channels.c.timeout", "no more keys"),
+        ];
+        for (text, key, what) in cases {
+            let (named, why) = channel(text).unwrap_err();
+            assert_eq!(named, key, "{text}");
+            assert!(why.contains(what), "{text}: {why}");
+        }
+        let none: ChannelConfig = toml::from_str("type = \"tty\"").unwrap();
+        assert!(none.channel("none").is_err());
+    }
+
+    #[test]
+    fn a_secret_shows_only_that_it_has_changed() {
+        let of = |token: &str| -> ChannelConfig {
+            toml::from_str(&format!("type = \"slack\"\ntoken = \"{token}\"")).unwrap()
+        };
+        let (one, other) = (toml::to_string(&of("xoxb-1")).unwrap(), toml::to_string(&of("xoxb-2")).unwrap());
+        assert_ne!(one, other);
+        assert!(!one.contains("xoxb") && !format!("{:?}", of("xoxb-1")).contains("xoxb"));
+    }
+}

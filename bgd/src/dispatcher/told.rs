@@ -1,0 +1,96 @@
+//! The dispatcher's part in telling: which channel a task has, who hears of events, and how the daemon is.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::SUBSCRIPTIONS;
+use bgd_shared::request::{DaemonStatus, SubscribeParams, SubscribeResult};
+
+use super::{Dispatcher, Shape};
+use crate::answer::Answer;
+use crate::core::{CoreError, Request, Spec};
+use crate::status::Counted;
+use crate::subscribers::Filter;
+
+impl Dispatcher {
+    /// Chooses the channel of a new task (R50).
+    pub(super) fn choose_channel(&self, spec: &mut Spec) -> Result<(), RpcError> {
+        let channels = self.notifier.channels();
+        spec.channel = channels.resolve(spec.channel.as_deref(), spec.session.as_deref())?;
+        // Where the submitter is matters only to the channels that go there.
+        if !spec.channel.as_deref().is_some_and(|name| channels.wants_place(name)) {
+            spec.place = None;
+        }
+        Ok(())
+    }
+
+    pub(super) fn subscribe(&mut self, answer: &Answer, params: SubscribeParams) {
+        if self.subscribers.count_of(answer.client().id) >= SUBSCRIPTIONS {
+            let message = format!("this connection has {SUBSCRIPTIONS} subscriptions, which is the limit");
+            let error = RpcError::new(ErrorKind::TooManyRequests, message);
+            return answer.refuse(&error.hint("use another connection"));
+        }
+        if let Err(error) = self.check_instance(params.instance) {
+            return answer.refuse(&error);
+        }
+        if let Some(since) = params.since.filter(|since| *since > self.core.seq()) {
+            let message = format!("`since` is {since}, but the latest event is {}", self.core.seq());
+            let error = RpcError::new(ErrorKind::InvalidParams, message);
+            return answer
+                .refuse(&error.hint("another daemon counted so far: compare `instance` of `hello`"));
+        }
+        let ids: Result<HashSet<TaskId>, CoreError> =
+            params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
+        let ids = match ids {
+            Ok(ids) => (!ids.is_empty()).then_some(ids),
+            Err(error) => return answer.refuse(&error.into()),
+        };
+        let filter = Filter { session: params.session, ids };
+        let client = Arc::clone(answer.client());
+        let seq = self.core.seq();
+        let (subscription, gap) = self.subscribers.subscribe(client, filter, params.since);
+        answer.give(&SubscribeResult { subscription, seq, instance: self.identity.instance.clone() });
+        self.subscribers.begin(answer.client(), subscription, gap);
+    }
+
+    /// A notice has what it needs of its task's output.
+    pub(super) fn notice_read(&mut self, task: TaskId) {
+        if self.notifier.was_read(task)
+            && let Some(runs) = self.kept_for_notices.remove(&task)
+        {
+            self.remove_outputs(vec![(task, runs)], Vec::new());
+        }
+    }
+
+    /// Reads or empties an inbox, if it is one of this daemon.
+    pub(super) fn inbox(&mut self, answer: Answer, instance: Option<String>, request: Request) {
+        match self.check_instance(instance) {
+            Ok(()) => self.ask(answer, Shape::Plain, request),
+            Err(error) => answer.refuse(&error),
+        }
+    }
+
+    /// Numbers of another daemon mean nothing here.
+    fn check_instance(&self, instance: Option<String>) -> Result<(), RpcError> {
+        let own = &self.identity.instance;
+        let Some(other) = instance.filter(|other| other != own) else { return Ok(()) };
+        let message = format!("`instance` is {other:?}, but this daemon is {own:?}");
+        Err(RpcError::new(ErrorKind::InvalidParams, message).hint(
+            "the earlier daemon is gone with its tasks, events and inboxes: begin again, from number 0",
+        ))
+    }
+
+    pub(super) fn status(&self) -> DaemonStatus {
+        let counted = Counted {
+            connections: self.clients.len(),
+            subscriptions: self.subscribers.count(),
+            waited: self.figures.waited.shown(),
+            ran: self.figures.ran.shown(),
+            channels: self.notifier.status(),
+            untold: self.notifier.untold(),
+        };
+        self.identity.status(&self.core, &self.config, counted)
+    }
+}

@@ -1,0 +1,67 @@
+//! How long tasks waited and ran, counted as they start and end (R08).
+
+use bgd_shared::event::EventKind;
+use bgd_shared::request::{TimeBucket, Times};
+use bgd_shared::time::Timestamp;
+
+use crate::core::{Finished, Snapshot, State};
+
+/// The upper ends of the buckets, in milliseconds: from what a trivial command takes to a day.
+const BUCKETS: [u64; 16] = [
+    1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000, 14_400_000,
+    86_400_000,
+];
+
+/// Times by how long they were.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    buckets: [u64; BUCKETS.len()],
+    count: u64,
+    sum_ms: u64,
+}
+
+impl Histogram {
+    /// Counts the time between two moments; a clock that was set back counts as none.
+    pub fn add(&mut self, from: Timestamp, to: Timestamp) {
+        let ms = u64::try_from(to.unix_ms().saturating_sub(from.unix_ms())).unwrap_or(0);
+        let place = BUCKETS.partition_point(|end| *end < ms);
+        if let Some(bucket) = self.buckets.get_mut(place) {
+            *bucket += 1;
+        }
+        self.count += 1;
+        self.sum_ms = self.sum_ms.saturating_add(ms);
+    }
+
+    /// As `daemon.status` shows it.
+    pub fn shown(&self) -> Times {
+        let mut below = 0;
+        let buckets = BUCKETS.iter().zip(self.buckets).map(|(le_ms, count)| {
+            below += count;
+            TimeBucket { le_ms: *le_ms, count: below }
+        });
+        Times { buckets: buckets.collect(), count: self.count, sum_ms: self.sum_ms }
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// From the submission to the start.
+    pub waited: Histogram,
+    /// From the start of a run to its end.
+    pub ran: Histogram,
+}
+
+impl Figures {
+    /// Counts what an event tells.
+    pub fn count(&mut self, kind: EventKind, at: Timestamp, task: &Snapshot) {
+        if kind == EventKind::Started {
+            self.waited.add(task.created_at, at);
+        }
+        if let State::Finished(Finished { started_at: Some(began), completed_at, .. }) = &task.state
+            && kind.is_terminal()
+        {
+            self.ran.add(*began, *completed_at);
+        }
+    }
+}

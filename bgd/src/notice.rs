@@ -1,0 +1,218 @@
+//! How a notice reads: its title, its text, and what of the result fits. It reads no file.
+
+use bgd_shared::notice::{Notice as Wire, NoticeKind, NoticeResult, Part};
+use bgd_shared::task::{Exit, Task};
+
+use crate::core::{Notice, duration};
+
+/// The most characters of a description or an error in a title.
+const TITLE_PART_CHARS: usize = 200;
+
+/// How texts are written so that a channel shows them as they are.
+#[derive(Clone, Copy)]
+pub struct Style {
+    /// Words in a sentence: titles, facts, questions.
+    pub words: fn(&str) -> String,
+    /// A result, which is never empty.
+    pub result: fn(&str) -> String,
+}
+
+impl Style {
+    /// For those who show everything as it is.
+    pub const PLAIN: Self = Self { words: str::to_owned, result: str::to_owned };
+}
+
+/// A notice as everybody is told it.
+pub fn notice(notice: &Notice, task: Task, result: Option<NoticeResult>) -> Wire {
+    let run = task.run;
+    let key = match notice.kind {
+        NoticeKind::Started => format!("{}/{run}/started", task.id),
+        NoticeKind::NeedsInput => {
+            let request = task.progress.needs_input.as_ref().map_or(0, |asked| asked.request);
+            format!("{}/{run}/question-{request}", task.id)
+        }
+        NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!("{}/{run}", task.id),
+    };
+    let mut wire = Wire {
+        key,
+        kind: notice.kind,
+        at: notice.at,
+        resume: task.resume_count > 0,
+        title: String::new(),
+        text: String::new(),
+        active: notice.active,
+        duration_ms: run_ms(notice.kind, &task),
+        result,
+        task,
+    };
+    wire.title = title(&wire);
+    wire.text = text(&wire, wire.result.as_ref(), Style::PLAIN);
+    wire
+}
+
+/// How long the run took, if it has ended and had begun.
+fn run_ms(kind: NoticeKind, task: &Task) -> Option<u64> {
+    let (started, completed) = (task.started_at?, task.completed_at?);
+    let ms = completed.unix_ms().saturating_sub(started.unix_ms());
+    kind.is_end().then(|| u64::try_from(ms).unwrap_or(0))
+}
+
+fn title(notice: &Wire) -> String {
+    let what = if notice.resume { "RESUME" } else { "TASK" };
+    let (word, verb) = match notice.kind {
+        NoticeKind::Started => ("STARTED", "started"),
+        NoticeKind::NeedsInput => ("NEEDS INPUT", "asks"),
+        NoticeKind::Completed => ("COMPLETED", "completed"),
+        NoticeKind::Failed => ("FAILED", "failed"),
+        NoticeKind::Cancelled => ("CANCELLED", "was cancelled"),
+    };
+    let name = one_line(&notice.task.description);
+    let time = match (notice.kind, notice.duration_ms) {
+        (NoticeKind::Completed, Some(ms)) => format!(" in {}", duration(ms)),
+        (_, Some(ms)) => format!(" after {}", duration(ms)),
+        (_, None) => String::new(),
+    };
+    let why = reason(notice).map(|why| format!(": {}", one_line(why))).unwrap_or_default();
+    format!("[BACKGROUND {what} {word}] Task \"{name}\" {verb}{time}{why}")
+}
+
+/// What is asked, or why it did not end well.
+fn reason(notice: &Wire) -> Option<&String> {
+    match notice.kind {
+        NoticeKind::NeedsInput => notice.task.progress.needs_input.as_ref().map(|asked| &asked.question),
+        NoticeKind::Failed | NoticeKind::Cancelled => notice.task.error.as_ref(),
+        NoticeKind::Started | NoticeKind::Completed => None,
+    }
+}
+
+/// A word that a shell takes as it is, also if an agent has chosen it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+=,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The whole text with this part of the result.
+fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
+    let task = &notice.task;
+    let mut words = vec![notice.title.clone(), facts(notice)];
+    // Whoever decides must see all of what is asked; the title has only the beginning.
+    if let Some(why) = reason(notice).filter(|why| one_line(why) != **why) {
+        words.extend([String::new(), why.trim_end().to_owned()]);
+    }
+    if let Some(asked) = task.progress.needs_input.as_ref().filter(|_| notice.kind == NoticeKind::NeedsInput)
+    {
+        words.push(String::new());
+        words.extend(asked.options.iter().map(|option| {
+            format!("bgctl answer {} {} --request {}", task.id, quoted(&option.id), asked.request)
+        }));
+    }
+    if result.is_some_and(|result| result.part == Part::Gone) {
+        words.extend([String::new(), "(its output is gone: the task was cleared)".to_owned()]);
+    }
+    let mut lines = vec![(style.words)(&words.join("\n"))];
+    if let Some(result) = result.filter(|result| !result.text.trim().is_empty()) {
+        let rest = || (style.words)(&format!("({} bytes in all: bgctl output {})", result.bytes, task.id));
+        let body = result.text.trim_end();
+        lines.push(String::new());
+        match result.part {
+            Part::All | Part::Gone => lines.push((style.result)(body)),
+            Part::Beginning => lines.extend([(style.result)(&format!("{body} …")), rest()]),
+            Part::End => lines.extend([rest(), (style.result)(&format!("… {body}"))]),
+        }
+    }
+    lines.join("\n")
+}
+
+/// The line of facts below the title.
+fn facts(notice: &Wire) -> String {
+    let mut facts = vec![format!("ID {}", notice.task.id)];
+    if let Some(agent) = &notice.task.agent {
+        facts.push(format!("agent {}", one_line(agent)));
+    }
+    match &notice.task.exit {
+        Some(Exit::Code(code)) => facts.push(format!("exit code {code}")),
+        Some(Exit::Signal(signal)) => facts.push(format!("signal {signal}")),
+        Some(Exit::Unknown(_)) => facts.push("exit not known".to_owned()),
+        None => {}
+    }
+    match notice.active {
+        None => {}
+        Some(0) => facts.push("no other task of this session is active".to_owned()),
+        Some(1) => facts.push("1 other task of this session is active".to_owned()),
+        Some(count) => facts.push(format!("{count} other tasks of this session are active")),
+    }
+    facts.join("; ")
+}
+
+/// The text of a notice in this style for a channel that takes so much of it: what does not fit of the
+/// result is left out, and how to get it is told. `size` measures as the channel does.
+pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> usize) -> String {
+    let whole = text(notice, notice.result.as_ref(), style);
+    if size(&whole) <= most {
+        return whole;
+    }
+    // With some of the result, and the words that tell of the rest.
+    let with = |result: &NoticeResult, body: &str| {
+        let part = if result.part == Part::All { part_of(notice) } else { result.part };
+        let shorter = NoticeResult { text: body.to_owned(), bytes: result.bytes, part };
+        text(notice, Some(&shorter), style)
+    };
+    let Some(result) = notice.result.as_ref().filter(|result| size(&with(result, "x")) < most) else {
+        // Cut before it is written in the style, of which nothing may be cut in two.
+        let plain = text(notice, None, Style::PLAIN);
+        return (style.words)(cut(&plain, most, &|part: &str| size(&(style.words)(part))));
+    };
+    let size = |body: &str| size(&with(result, body));
+    with(
+        result,
+        match part_of(notice) {
+            Part::End => cut_front(result.text.trim_end(), most, &size),
+            Part::All | Part::Beginning | Part::Gone => cut(&result.text, most, &size),
+        },
+    )
+}
+
+/// Which part of a result is kept where not all of it fits: an agent's answer is read from its beginning,
+/// a command says at its end how it went.
+pub fn part_of(notice: &Wire) -> Part {
+    if notice.task.agent.is_some() { Part::Beginning } else { Part::End }
+}
+
+/// The longest beginning that is no larger than this.
+fn cut<'a>(text: &'a str, most: usize, size: &impl Fn(&str) -> usize) -> &'a str {
+    let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let count = ends.partition_point(|end| size(&text[..*end]) <= most);
+    &text[..ends[count.saturating_sub(1)]]
+}
+
+/// The longest end that is no larger than this.
+fn cut_front<'a>(text: &'a str, most: usize, size: &impl Fn(&str) -> usize) -> &'a str {
+    let begins: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let too_large = begins.partition_point(|begin| size(&text[*begin..]) > most);
+    &text[begins[too_large.min(begins.len() - 1)]..]
+}
+
+/// A text for what takes it as markup, in which nothing is markup then.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Whether a character may change how others are shown: controls, and those that turn the direction of a
+/// text or hide in it (Unicode's bidirectional and zero-width formats).
+pub fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// A text in one line that does nothing to a terminal.
+pub fn one_line(text: &str) -> String {
+    let shown = text.chars().map(|c| if is_harmful(c) { ' ' } else { c });
+    let mut line: String = shown.take(TITLE_PART_CHARS).collect();
+    if text.chars().nth(TITLE_PART_CHARS).is_some() {
+        line.push('…');
+    }
+    line.trim().to_owned()
+}

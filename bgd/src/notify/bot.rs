@@ -1,0 +1,229 @@
+//! What the bots of chats share: their token, the chat that a notice goes to, and requests to their API.
+
+use std::cell::Cell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::http::{Answer, Http, Post, Trouble};
+use super::retry::{self, Silence};
+use super::{Signal, Undelivered};
+use crate::channels::{Bot as Settings, Channel, Secret, Token};
+use crate::notice::one_line;
+
+/// The largest file of a token. One that is larger is another file.
+const TOKEN_BYTES: u64 = 4096;
+
+/// What distinguishes the chats.
+pub struct Service {
+    /// The type of its channels, with which keys of parent sessions begin.
+    pub name: &'static str,
+    /// The key of the configuration that names a chat.
+    pub chat_key: &'static str,
+    /// Whether a text looks like one of its chats.
+    pub is_chat: fn(&str) -> bool,
+    /// What its chats look like, for people.
+    pub chats: &'static str,
+    /// What it wants to be told of who asks; `None`: what all are told.
+    pub user_agent: Option<&'static str>,
+    /// What the header `Authorization` has before the token; `None`: the token is in the address.
+    pub authorization: Option<&'static str>,
+    /// What an answer means.
+    pub judge: fn(&Post, &Answer) -> Result<(), Trouble>,
+}
+
+/// What is sent.
+pub struct Call {
+    /// Behind the API's base, from the token if it is there.
+    pub path: String,
+    /// The body; `None`: none.
+    pub body: Option<Value>,
+}
+
+impl Call {
+    /// What the API limits for itself: what is called, and for which chat. Typing is one thing, messages
+    /// are another.
+    fn route(&self, chat: &str) -> String {
+        format!("{} {chat}", self.path)
+    }
+}
+
+/// A bot of a chat.
+pub struct Bot {
+    service: &'static Service,
+    http: Rc<Http>,
+    channel: Rc<str>,
+    settings: Settings,
+    silence: Silence,
+    /// Whether it was logged that others may read the token.
+    has_warned: Cell<bool>,
+}
+
+impl Bot {
+    /// The bot of a channel.
+    pub fn new(service: &'static Service, http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
+        Self {
+            service,
+            http,
+            channel: (&*channel.name).into(),
+            settings: settings.clone(),
+            silence: Silence::default(),
+            has_warned: Cell::new(false),
+        }
+    }
+
+    /// The chat for a parent session: the one that its key names, as in `telegram:42`; else the configured
+    /// one. Where the name of a channel, and not that of its service, is before the colon, what follows need
+    /// be no chat.
+    ///
+    /// # Errors
+    /// There is none, or the key names something that can't be a chat: what would be told to the configured
+    /// one is for somebody else.
+    fn chat(&self, session: Option<&str>) -> Result<String, Undelivered> {
+        let Service { name, chat_key, is_chat, chats, .. } = self.service;
+        let (family, id) = session.and_then(|key| key.split_once(':')).unwrap_or_default();
+        let is_of_service = family == *name;
+        if (is_of_service || family == &*self.channel) && is_chat(id) {
+            return Ok(id.to_owned());
+        }
+        if is_of_service {
+            let id = one_line(id);
+            return Err(Undelivered(format!(
+                "its parent session, {name}:{id}, names no chat: behind the colon is {chats}"
+            )));
+        }
+        self.settings.chat.clone().ok_or_else(|| {
+            Undelivered(format!(
+                "no chat is known for it: set `{chat_key}` in [channels.{}], or submit with a parent session such as {name}:ID",
+                self.channel
+            ))
+        })
+    }
+
+    /// Calls the API about a chat, with as many tries as make sense.
+    ///
+    /// # Errors
+    /// It is not delivered.
+    pub async fn deliver(
+        &self,
+        session: Option<&str>,
+        call: impl FnOnce(&str) -> Call,
+    ) -> Result<(), Undelivered> {
+        let chat = self.chat(session)?;
+        let call = call(&chat);
+        retry::deliver(&self.silence, &call.route(&chat), async || self.call(&call).await).await
+    }
+
+    /// Calls the API once.
+    async fn call(&self, call: &Call) -> Result<(), Trouble> {
+        let token = self.token().await?;
+        let post = self.post(call, &token)?;
+        let answer = self.http.post(&post).await?;
+        (self.service.judge)(&post, &answer)
+    }
+
+    fn post(&self, call: &Call, token: &str) -> Result<Post, Trouble> {
+        let no_header = |_| Trouble::lasting("its token can't be sent in a header");
+        let Settings { api_base, timeout, .. } = &self.settings;
+        let mut headers = HeaderMap::new();
+        if let Some(agent) = self.service.user_agent {
+            headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        }
+        let body = call.body.as_ref().map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        if call.body.is_some() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+        }
+        let Secret(api_base) = api_base;
+        let url = match self.service.authorization {
+            None => format!("{api_base}/bot{token}{}", call.path),
+            Some(scheme) => {
+                let mut value = HeaderValue::try_from(format!("{scheme} {token}")).map_err(no_header)?;
+                value.set_sensitive(true);
+                headers.insert(AUTHORIZATION, value);
+                format!("{api_base}{}", call.path)
+            }
+        };
+        Post::new(&url, headers, body, *timeout, vec![token.to_owned()])
+    }
+
+    /// Shows something to a chat again and again, until it is dropped.
+    pub fn signal(
+        self: &Rc<Self>,
+        session: Option<&str>,
+        every: Duration,
+        call: fn(&str) -> Call,
+    ) -> Option<Signal> {
+        let chat = self.chat(session).ok()?;
+        let (bot, call) = (Rc::clone(self), call(&chat));
+        let route = call.route(&chat);
+        let shown = async move {
+            loop {
+                bot.silence.over(&route).await;
+                if let Err(trouble) = bot.call(&call).await {
+                    tracing::debug!(channel = %bot.channel, why = %trouble.why, "typing is not shown");
+                    bot.silence.heed(&route, &trouble);
+                    if !trouble.may_pass {
+                        return;
+                    }
+                }
+                sleep(every).await;
+            }
+        };
+        Some(Signal { chat, shown: Box::pin(shown) })
+    }
+
+    /// The token as it is now.
+    async fn token(&self) -> Result<String, Trouble> {
+        let (token, place) = match &self.settings.token {
+            Token::Given(Secret(token)) => (token.trim().to_owned(), "the configured token".to_owned()),
+            Token::File(path) => {
+                let file = path.clone();
+                // Not on the daemon's workers: the file may be where nobody answers.
+                let read = tokio::task::spawn_blocking(move || read_token(&file)).await;
+                let read = read.unwrap_or_else(|error| Err(io::Error::other(error)));
+                let shown = path.display();
+                let (token, is_open) = read.map_err(|error| {
+                    Trouble::lasting(format!("its token can't be read from {shown} (token_file): {error}"))
+                })?;
+                if is_open && !self.has_warned.replace(true) {
+                    tracing::warn!(channel = %self.channel, "others may read the token in {shown}: chmod 600 {shown}");
+                }
+                (token, format!("the token in {shown}"))
+            }
+        };
+        if token.is_empty() {
+            return Err(Trouble::lasting(format!("{place} is empty: write the bot's token there")));
+        }
+        // In an address, another character could make it another address.
+        if !token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte)) {
+            let what = format!("{place} is none: it has characters that no token has, or more than one line");
+            return Err(Trouble::lasting(what));
+        }
+        Ok(token)
+    }
+}
+
+/// A token from a file, and whether others than its owner may read it.
+fn read_token(path: &Path) -> io::Result<(String, bool)> {
+    // A named pipe must not be waited for.
+    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    if meta.len() > TOKEN_BYTES {
+        return Err(io::Error::other(format!(
+            "it is larger than {TOKEN_BYTES} bytes, and no file of a token"
+        )));
+    }
+    let mut text = String::new();
+    file.take(TOKEN_BYTES).read_to_string(&mut text)?;
+    Ok((text.trim().to_owned(), meta.mode() & 0o077 != 0))
+}

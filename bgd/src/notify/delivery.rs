@@ -1,0 +1,137 @@
+//! The workers: each takes the notices of one channel in their order, has the result read, and delivers.
+
+use std::cell::{Cell, RefCell};
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::FutureExt as _;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::desktop::Desktop;
+use super::discord::Discord;
+use super::exec::Exec;
+use super::http::Http;
+use super::slack::Slack;
+use super::telegram::Telegram;
+use super::tty::Terminals;
+use super::typing::Typing;
+use super::webhook::Webhook;
+use super::{Adapter, Done, Outcomes, Served, Told, Undelivered};
+use crate::channels::{Channel, ChannelKind};
+use crate::core::Notice;
+use crate::exec::process::Surroundings;
+use crate::mailbox::Report;
+use crate::reader;
+
+/// Serves channels until no more come and every queue is empty.
+pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, around: Surroundings) {
+    let http = Rc::new(Http::default());
+    let mut workers = JoinSet::new();
+    loop {
+        tokio::select! {
+            next = served.recv() => match next {
+                Some(next) => {
+                    workers.spawn_local(serve(next, Rc::clone(&http), around.clone()));
+                }
+                None => break,
+            },
+            Some(_) = workers.join_next() => {}
+        }
+    }
+    while workers.join_next().await.is_some() {}
+}
+
+/// Serves one channel until nobody can tell it anything more.
+async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
+    let Served { channel, mut orders, mut typing, counts } = served;
+    let Some(adapter) = adapter(&channel, &http, &around) else { return };
+    let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
+    let mut shown = Typing::new(Rc::clone(&adapter));
+    // It waits for no notice, and no notice for it.
+    let show = async {
+        while let Some((session, stopped)) = typing.recv().await {
+            shown.begin(session.as_deref(), stopped);
+        }
+    };
+    let deliver = async {
+        while let Some(notice) = orders.recv().await {
+            let done = Rc::new(Cell::new(Some(Done::new(&outcomes))));
+            let delivered = async {
+                let told = read(notice, &around, Rc::clone(&done)).await?;
+                adapter.notify(&told).await
+            };
+            settle(&done, delivered).await;
+        }
+        adapter.finish().await;
+    };
+    tokio::join!(show, deliver);
+}
+
+/// Delivers a notice and tells what became of it, also if that panics.
+async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Result<(), Undelivered>>) {
+    let outcome = AssertUnwindSafe(delivered).catch_unwind().await;
+    // An adapter that holds it has taken this, and tells by itself.
+    if let Some(done) = done.take()
+        && let Ok(outcome) = outcome
+    {
+        done.tell(outcome);
+    }
+}
+
+/// A notice with its result.
+async fn read(
+    notice: Arc<Notice>,
+    around: &Surroundings,
+    done: Rc<Cell<Option<Done>>>,
+) -> Result<Told, Undelivered> {
+    let folder = Arc::clone(&around.folder);
+    let (place, task) = (notice.task.spec.place.clone(), notice.task.id);
+    let read = around.workers.run(move || reader::notice(&notice, &folder)).await;
+    around.facts.send(Report::NoticeRead { task });
+    let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
+    Ok(Told { notice, place, done })
+}
+
+/// The adapter to a channel. `None` for the inbox, which has its items from the core and gets no queue.
+fn adapter(channel: &Arc<Channel>, http: &Rc<Http>, around: &Surroundings) -> Option<Rc<dyn Adapter>> {
+    let http = Rc::clone(http);
+    Some(match &channel.kind {
+        ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, around)),
+        ChannelKind::Webhook { url, headers, timeout } => Rc::new(Webhook::new(http, url, headers, *timeout)),
+        ChannelKind::Telegram(bot) => Rc::new(Telegram::new(http, channel, bot)),
+        ChannelKind::Discord(bot) => Rc::new(Discord::new(http, channel, bot)),
+        ChannelKind::Slack(bot) => Rc::new(Slack::new(http, channel, bot)),
+        ChannelKind::Desktop => Rc::new(Desktop::default()),
+        ChannelKind::Tty => Rc::new(Terminals::default()),
+        ChannelKind::Inbox => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Counts;
+    use super::*;
+
+    #[test]
+    fn a_panic_of_an_adapter_is_counted_and_the_next_notice_is_delivered() {
+        let channel = Channel { name: "c".into(), kind: ChannelKind::Desktop, started: true };
+        let counts = Arc::new(Counts::default());
+        let outcomes = Rc::new(Outcomes {
+            channel: Arc::new(channel),
+            counts: Arc::clone(&counts),
+            log: RefCell::default(),
+        });
+        let done = || Cell::new(Some(Done::new(&outcomes)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for _ in 0..2 {
+            Counts::add(&counts.queued);
+        }
+        runtime.block_on(settle(&done(), std::future::poll_fn(|_| panic!("it breaks"))));
+        runtime.block_on(settle(&done(), async { Ok(()) }));
+        let status = counts.status("c", "desktop");
+        assert_eq!((status.queued, status.failed, status.sent), (0, 1, 1));
+        assert_eq!(status.last_error.as_deref(), Some("the adapter has panicked"));
+    }
+}

@@ -1,0 +1,215 @@
+//! The channel `desktop`: a bubble by `org.freedesktop.Notifications` on the D-Bus of the submitter's
+//! session. Every notice makes a connection of its own, as there may be a new session each time.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::notice::{Notice, NoticeKind, Part};
+use futures_util::future::LocalBoxFuture;
+use zbus::{Connection, Variant, connection, fdo};
+
+use super::{Adapter, Told, Undelivered};
+use crate::core::Place;
+use crate::notice::{escaped, one_line, part_of};
+
+/// How long all of it may take. A bus or a server that takes longer is given up.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The bubbles of tasks that go on which are remembered to be replaced; of more, the oldest stay as they are.
+const BUBBLES: usize = 256;
+
+/// The most characters of a bubble's text: nobody reads more there.
+const BODY_CHARS: usize = 400;
+
+/// The most lines of a result in a bubble.
+const BODY_LINES: usize = 5;
+
+const SERVER: &str = "org.freedesktop.Notifications";
+const OBJECT: &str = "/org/freedesktop/Notifications";
+
+/// Bubbles on the desktop.
+#[derive(Default)]
+pub struct Desktop {
+    /// What was told of tasks that go on: on which bus, and the number of the bubble there.
+    shown: RefCell<VecDeque<(TaskId, String, u32)>>,
+}
+
+impl Desktop {
+    async fn show(&self, told: &Told) -> Result<(), Undelivered> {
+        let address = address(told.place.as_deref()).map_err(Undelivered)?;
+        let failed = |error: zbus::Error| Undelivered(explain(&error, &address));
+        let bus = connection::Builder::address(&*address).build().await.map_err(failed)?;
+        let id = self.show_on(&bus, &address, &told.notice).await.map_err(failed)?;
+        let mut shown = self.shown.borrow_mut();
+        if !told.notice.kind.is_end() {
+            shown.push_back((told.notice.task.id, address, id));
+            if shown.len() > BUBBLES {
+                shown.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    async fn show_on(&self, bus: &Connection, address: &str, notice: &Notice) -> zbus::Result<u32> {
+        let answer = bus.call_method(Some(SERVER), OBJECT, Some(SERVER), "GetCapabilities", &()).await?;
+        let capabilities: Vec<String> = answer.body().deserialize()?;
+        let can = |what: &str| capabilities.iter().any(|capability| capability == what);
+        let text = match (can("body"), can("body-markup")) {
+            (false, _) => String::new(),
+            (true, false) => body(notice),
+            (true, true) => escaped(&body(notice)),
+        };
+        let (icon, urgency) = match notice.kind {
+            NoticeKind::Failed => ("dialog-error", 2_u8),
+            NoticeKind::NeedsInput => ("dialog-question", 1),
+            NoticeKind::Completed | NoticeKind::Cancelled => ("dialog-information", 1),
+            NoticeKind::Started => ("dialog-information", 0),
+        };
+        let hints = HashMap::from([("urgency", Variant::from(urgency))]);
+        let no_actions: [&str; 0] = [];
+        let how_long_the_server_likes = -1;
+        let bubble = (
+            "bgd",
+            self.take(notice.task.id, address),
+            icon,
+            &*summary(notice),
+            &*text,
+            &no_actions[..],
+            hints,
+            how_long_the_server_likes,
+        );
+        let answer = bus.call_method(Some(SERVER), OBJECT, Some(SERVER), "Notify", &bubble).await?;
+        answer.body().deserialize()
+    }
+
+    /// The bubble that the next one of this task takes the place of; 0 for none.
+    fn take(&self, task: TaskId, address: &str) -> u32 {
+        let mut shown = self.shown.borrow_mut();
+        let at = shown.iter().position(|(of, bus, _)| *of == task && bus == address);
+        at.and_then(|at| shown.remove(at)).map_or(0, |(_, _, id)| id)
+    }
+}
+
+impl Adapter for Desktop {
+    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        Box::pin(async {
+            let late = |_| Undelivered(format!("the desktop did not answer within {TIMEOUT:?}"));
+            tokio::time::timeout(TIMEOUT, self.show(told)).await.map_err(late)?
+        })
+    }
+}
+
+/// Where the session's bus is: as the submitter's environment says, else as the daemon's does.
+fn address(place: Option<&Place>) -> Result<String, String> {
+    let of_place = |name: &str| {
+        let value = place.and_then(|place| place.env.get(name))?;
+        Some(value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
+    };
+    let own = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let named = of_place("DBUS_SESSION_BUS_ADDRESS").or_else(|| own("DBUS_SESSION_BUS_ADDRESS"));
+    if let Some(address) = named {
+        // Others would have programs started, or talk to other machines.
+        return if address.starts_with("unix:") {
+            Ok(address)
+        } else {
+            Err(format!(
+                "the session bus can't be reached: its address {:?} is none of `unix:`",
+                one_line(&address)
+            ))
+        };
+    }
+    let user = nix::unistd::geteuid();
+    let folders = [of_place("XDG_RUNTIME_DIR"), own("XDG_RUNTIME_DIR"), Some(format!("/run/user/{user}"))];
+    let mut sockets = folders.into_iter().flatten().map(|folder| PathBuf::from(folder).join("bus"));
+    let found = sockets.find(|socket| socket.exists());
+    found.map(|socket| address_of(&socket)).ok_or_else(|| {
+        "there is no desktop: DBUS_SESSION_BUS_ADDRESS is not set where the task was submitted, and there is no \
+         bus in $XDG_RUNTIME_DIR"
+            .to_owned()
+    })
+}
+
+/// The address of a bus at this path, as D-Bus wants it written.
+fn address_of(socket: &Path) -> String {
+    let mut address = "unix:path=".to_owned();
+    for byte in socket.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'/' | b'.' => {
+                address.push(char::from(*byte));
+            }
+            byte => {
+                let _ = write!(address, "%{byte:02x}");
+            }
+        }
+    }
+    address
+}
+
+/// What went wrong in a sentence.
+fn explain(error: &zbus::Error, address: &str) -> String {
+    match error {
+        zbus::Error::FDO(error) if matches!(**error, fdo::Error::ServiceUnknown(_)) => {
+            format!("nobody shows notifications on the session bus {address}")
+        }
+        error => format!("the session bus {address}: {}", one_line(&error.to_string())),
+    }
+}
+
+/// What happened, and to what.
+fn summary(notice: &Notice) -> String {
+    let what = match (notice.kind, notice.resume) {
+        (NoticeKind::Started, _) => "Started",
+        (NoticeKind::NeedsInput, _) => "Asks",
+        (NoticeKind::Completed, false) => "Completed",
+        (NoticeKind::Completed, true) => "Resume completed",
+        (NoticeKind::Failed, false) => "Failed",
+        (NoticeKind::Failed, true) => "Resume failed",
+        (NoticeKind::Cancelled, _) => "Cancelled",
+    };
+    format!("{what}: {}", one_line(&notice.task.description))
+}
+
+/// The question or the error, and what can be shown of the result.
+fn body(notice: &Notice) -> String {
+    let task = &notice.task;
+    let asked = task.progress.needs_input.as_ref().filter(|_| notice.kind == NoticeKind::NeedsInput);
+    let why = asked.map(|asked| &asked.question).or(task.error.as_ref().filter(|_| notice.kind.is_end()));
+    let result = notice.result.as_ref().map(|result| &*result.text).unwrap_or_default();
+    let lines: Vec<String> = result
+        .lines()
+        .map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned())
+        .filter(|line| !line.is_empty())
+        .collect();
+    // An agent's answer is read from its beginning, a command says at its end how it went.
+    let lines = match part_of(notice) {
+        Part::End => &lines[lines.len().saturating_sub(BODY_LINES)..],
+        Part::All | Part::Beginning | Part::Gone => &lines[..lines.len().min(BODY_LINES)],
+    };
+    let text = why.map(|why| one_line(why)).into_iter().chain(lines.iter().cloned());
+    let text = text.collect::<Vec<_>>().join("\n");
+    let mut cut: String = text.chars().take(BODY_CHARS).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_written_as_an_address() {
+        assert_eq!(address_of(Path::new("/run/user/0/bus")), "unix:path=/run/user/0/bus");
+        assert_eq!(address_of(Path::new("/tmp/a b;ü")), "unix:path=/tmp/a%20b%3b%c3%bc");
+    }
+
+    #[test]
+    fn markup_is_text() {
+        assert_eq!(escaped("a <b> & \"c\""), "a &lt;b&gt; &amp; \"c\"");
+    }
+}

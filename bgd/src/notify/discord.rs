@@ -1,0 +1,195 @@
+//! The channel `discord`: Discord's API for bots.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::{FutureExt as _, LocalBoxFuture};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::bot::{Bot, Call, Service};
+use super::http::{Answer, Http, Post, Trouble};
+use super::{Adapter, Signal, Told, Undelivered};
+use crate::channels::{Bot as Settings, Channel};
+use crate::notice::{Style, fitting};
+
+/// The longest content of a message. Counted in units of UTF-16, it is never more than Discord counts.
+const CONTENT_UNITS: usize = 2000;
+
+/// Typing is shown for ten seconds.
+const TYPING_EVERY: Duration = Duration::from_millis(8500);
+
+/// The flag `SUPPRESS_EMBEDS`: no previews of links.
+const NO_PREVIEWS: u32 = 1 << 2;
+
+/// What Discord's markdown may see as more than text. Behind a backslash it is only itself.
+const MARKDOWN: [char; 17] =
+    ['\\', '*', '_', '~', '`', '|', '>', '<', '#', '-', '+', '[', ']', '(', ')', ':', '@'];
+
+/// Sentences have nothing that Discord would show in another way, and results are quoted as code.
+const STYLE: Style = Style { words: escaped, result: quoted };
+
+const SERVICE: Service = Service {
+    name: "discord",
+    chat_key: "channel_id",
+    is_chat,
+    chats: "the number of a channel",
+    // It turns away what does not say so. It would like a URL in front of the version, but the project has
+    // none, and an invented one would be somebody else's.
+    user_agent: Some(concat!("DiscordBot (bgd, ", env!("CARGO_PKG_VERSION"), ")")),
+    authorization: Some("Bot"),
+    judge,
+};
+
+/// The adapter.
+pub struct Discord(Rc<Bot>);
+
+impl Discord {
+    /// The bot of a channel.
+    pub fn new(http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
+        Self(Rc::new(Bot::new(&SERVICE, http, channel, settings)))
+    }
+}
+
+impl Adapter for Discord {
+    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let content = fitting(&told.notice, STYLE, CONTENT_UNITS, |text| text.encode_utf16().count());
+        let nonce = nonce(&told.notice.key);
+        let call = move |chat: &str| {
+            let body = json!({
+                "content": content,
+                "allowed_mentions": {"parse": []},
+                "flags": NO_PREVIEWS,
+                // A try that arrived though its answer did not is not shown twice.
+                "nonce": nonce,
+                "enforce_nonce": true,
+            });
+            Call { path: format!("/channels/{chat}/messages"), body: Some(body) }
+        };
+        self.0.deliver(told.notice.task.session.as_deref(), call).boxed_local()
+    }
+
+    fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
+        self.0.signal(session, TYPING_EVERY, |chat| Call {
+            path: format!("/channels/{chat}/typing"),
+            body: None,
+        })
+    }
+}
+
+/// A text without markdown, mentions and links.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for (at, c) in text.char_indices() {
+        // Of `1.` at the beginning of a line it would make a list.
+        let is_list = c == '.' && text[..at].ends_with(|c: char| c.is_ascii_digit());
+        if is_list || MARKDOWN.contains(&c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+/// A text in a block of code, which it can't end.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 16);
+    quoted.push_str("```\n");
+    let mut ticks = 0;
+    for c in text.chars() {
+        ticks = if c == '`' { ticks + 1 } else { 0 };
+        // Three in a row would end it. What is between them now has no width.
+        if ticks == 3 {
+            quoted.push('\u{200b}');
+            ticks = 1;
+        }
+        quoted.push(c);
+    }
+    quoted.push_str("\n```");
+    quoted
+}
+
+/// The number of a channel.
+fn is_chat(text: &str) -> bool {
+    (1..=20).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit())
+}
+
+/// The key of a notice in the 25 characters that there are for it.
+fn nonce(key: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+/// What it says about a request that it refuses.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    message: Option<String>,
+    retry_after: Option<f64>,
+    global: bool,
+}
+
+fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
+    if answer.status.is_success() {
+        return Ok(());
+    }
+    let said: Said = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let mut trouble = answer.refused(post, said.message.as_deref());
+    let wait = said.retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    if answer.status.as_u16() == 429 && wait.is_some() {
+        trouble.wait = wait;
+    }
+    trouble.is_for_all = answer.is_for_all || said.global;
+    Err(trouble)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_have_no_markdown_in_them() {
+        let cases = [
+            ("[a](http://b.c)", r"\[a\]\(http\://b.c\)"),
+            ("@everyone <@42> <#1>", r"\@everyone \<\@42\> \<\#1\>"),
+            ("`a` **b** __c__ ~~d~~ ||e||", r"\`a\` \*\*b\*\* \_\_c\_\_ \~\~d\~\~ \|\|e\|\|"),
+            ("a\\\n> b\n- c\n1. d", "a\\\\\n\\> b\n\\- c\n1\\. d"),
+            ("took 1 h; \"x\" and v.w!", "took 1 h; \"x\" and v.w!"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(escaped(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_result_can_not_end_its_block() {
+        assert_eq!(quoted("a `b` ``c``"), "```\na `b` ``c``\n```");
+        for ticks in 3..10 {
+            let text = quoted(&format!("a\n{}\n@everyone", "`".repeat(ticks)));
+            assert_eq!(text.matches("```").count(), 2, "{text}");
+            assert_eq!(text.replace('\u{200b}', "").matches('`').count(), 6 + ticks);
+        }
+    }
+
+    #[test]
+    fn a_limit_is_for_a_channel_unless_it_is_said_to_be_for_all() {
+        let post = Post::new("http://x", reqwest::header::HeaderMap::new(), vec![], Duration::ZERO, vec![]);
+        let post = post.ok().unwrap();
+        let judged = |is_for_all, global| {
+            let body = json!({"message": "slow down", "retry_after": 1.5, "global": global});
+            let answer = Answer {
+                status: reqwest::StatusCode::TOO_MANY_REQUESTS,
+                place: "http://x".to_owned(),
+                wait: Some(Duration::from_secs(2)),
+                is_for_all,
+                body: body.to_string().into_bytes(),
+            };
+            let trouble = judge(&post, &answer).unwrap_err();
+            assert_eq!(trouble.wait, Some(Duration::from_millis(1500)));
+            trouble.is_for_all
+        };
+        assert!(!judged(false, false) && judged(true, false) && judged(false, true));
+    }
+}

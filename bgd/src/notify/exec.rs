@@ -1,0 +1,269 @@
+//! The channel `exec`: a command of the user that gets each notice as one line of JSON on standard input.
+//!
+//! Its processes are helpers of the dispatcher's executor: all of its tree ends when the command has ended,
+//! when its time is over, and with the daemon.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::notice::Notice;
+use bgd_shared::task::Exit;
+use bgd_shared::text::{Env, OsText};
+use futures_util::future::{FusedFuture as _, FutureExt as _, LocalBoxFuture};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::task::AbortHandle;
+
+use super::secrets::Secrets;
+use super::{Adapter, Told, Undelivered};
+use crate::channels::Secret;
+use crate::core::Spec;
+use crate::dirs;
+use crate::exec::host::{Host, Launch, Leased, Purpose, SIGKILL, SIGTERM, Theirs, pipe, said};
+use crate::exec::process::Surroundings;
+use crate::exec::tree::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
+
+/// How long a command has between SIGTERM and SIGKILL when its time is over.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long words may be on their way when everybody who could write them has ended.
+const ON_THE_WAY: Duration = Duration::from_millis(200);
+
+/// What the daemon's own environment may say of the one who started it: it is about nobody here.
+const OF_OTHERS: [&str; 5] = [TASK_MARK, AGENT_MARK, HOOK_MARK, INSTANCE_MARK, "BGD_SESSION"];
+
+/// A command that is told of each notice.
+pub struct Exec {
+    host: Host,
+    command: Vec<OsText>,
+    /// The daemon's environment, the configured one, and where the daemon is.
+    env: Env,
+    /// The configured values, which are not shown if the command writes them.
+    secrets: Secrets,
+    timeout: Duration,
+}
+
+impl Exec {
+    /// For this command.
+    pub fn new(
+        command: &[String],
+        env: &BTreeMap<String, Secret>,
+        timeout: Duration,
+        around: &Surroundings,
+    ) -> Self {
+        let inherited = Env::of_this_process();
+        let mut all: BTreeMap<Box<str>, OsText> =
+            inherited.0.iter().filter(|(name, _)| !OF_OTHERS.contains(&&**name)).cloned().collect();
+        all.extend(env.iter().map(|(name, value)| (name.as_str().into(), value.0.as_str().into())));
+        all.insert("BGD_SOCKET".into(), around.socket.as_os_str().into());
+        Self {
+            host: Host::new(around.facts.clone(), Purpose::Hook),
+            command: command.iter().map(|word| word.as_str().into()).collect(),
+            env: all.into_iter().collect(),
+            secrets: Secrets::new(env.values().map(|Secret(value)| value.clone())),
+            timeout,
+        }
+    }
+
+    /// The environment for a notice.
+    fn environment(&self, notice: &Notice) -> Env {
+        let own = [("BGD_NOTICE_KEY", &*notice.key), ("BGD_NOTICE_KIND", notice.kind.as_str())];
+        let others = self.env.0.iter().filter(|(name, _)| own.iter().all(|(own, _)| **name != **own));
+        others.cloned().chain(own.map(|(name, value)| (name.into(), value.into()))).collect()
+    }
+
+    async fn run(&self, notice: &Notice) -> Result<(), Undelivered> {
+        let name = self.command.first().map(OsText::to_string_lossy).unwrap_or_default();
+        let pipes = Pipes::new().map_err(|error| Undelivered(format!("{name}: no pipes for it: {error}")))?;
+        let Pipes { streams, stdin, output } = pipes;
+        let launch = Launch {
+            argv: self.command.clone(),
+            cwd: dirs::home().into_os_string().into(),
+            env: self.environment(notice),
+            task: None,
+            like: Arc::new(Spec::of_daemon()),
+            streams,
+        };
+        let process = self.host.start(launch).await.map_err(|why| Undelivered(why.into()))?;
+        let process = Leased(process);
+        let _feeder = feed(stdin, notice);
+        let mut words = Words::default();
+        let ended = {
+            let reading = words.read(output).fuse();
+            tokio::pin!(reading);
+            let ending = self.end_of(&process);
+            tokio::pin!(ending);
+            let ended = tokio::select! {
+                biased;
+                ended = &mut ending => ended,
+                // It has closed its output, and may live on.
+                () = &mut reading => (&mut ending).await,
+            };
+            if !reading.is_terminated() {
+                // Nobody is left who could write; what is in the pipe is still of interest.
+                let _ = tokio::time::timeout(ON_THE_WAY, reading).await;
+            }
+            ended
+        };
+        let words = words.said(&self.secrets);
+        match ended {
+            Some(Exit::Code(0)) => Ok(()),
+            Some(exit) => Err(Undelivered(format!("{name} {}{words}", said(&exit)))),
+            None => {
+                let timeout = humantime::format_duration(self.timeout);
+                Err(Undelivered(format!("{name} was ended: it ran longer than {timeout}{words}")))
+            }
+        }
+    }
+
+    /// Waits for its end and ends what it leaves behind. `None`: its time was over.
+    async fn end_of(&self, process: &Leased) -> Option<Exit> {
+        let exit = tokio::time::timeout(self.timeout, process.0.exited()).await.ok();
+        if exit.is_none() {
+            process.0.end(SIGTERM);
+            let _ = tokio::time::timeout(GRACE, process.0.gone()).await;
+        }
+        process.0.end(SIGKILL);
+        process.0.gone().await;
+        exit
+    }
+}
+
+impl Adapter for Exec {
+    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        Box::pin(self.run(&told.notice))
+    }
+}
+
+/// Its standard streams, and our ends of them.
+struct Pipes {
+    streams: [OwnedFd; 3],
+    stdin: Sender,
+    /// Standard output and error in one, in their true order.
+    output: Receiver,
+}
+
+impl Pipes {
+    fn new() -> io::Result<Self> {
+        let (their_in, stdin) = pipe(Theirs::Reading)?;
+        let (their_out, output) = pipe(Theirs::Writing)?;
+        let their_err = their_out.try_clone()?;
+        Ok(Self {
+            streams: [their_in, their_out, their_err],
+            stdin: Sender::from_owned_fd(stdin)?,
+            output: Receiver::from_owned_fd(output)?,
+        })
+    }
+}
+
+/// Writes a notice for as long as this lives.
+struct Feeder(AbortHandle);
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn feed(mut stdin: Sender, notice: &Notice) -> Feeder {
+    let mut line = serde_json::to_vec(notice).unwrap_or_default();
+    line.push(b'\n');
+    let feeding = tokio::task::spawn_local(async move {
+        // A command that does not read all of it has its reasons.
+        let _ = stdin.write_all(&line).await;
+    });
+    Feeder(feeding.abort_handle())
+}
+
+/// The bytes that are kept of the beginning of what a command writes, and of its end.
+const KEPT_BYTES: usize = 2048;
+
+/// What a command wrote: the beginning and the end, however much it was.
+#[derive(Debug, Default)]
+struct Words {
+    first: Vec<u8>,
+    last: Vec<u8>,
+    left_out: bool,
+}
+
+impl Words {
+    /// Reads until nobody can write any more.
+    async fn read(&mut self, mut pipe: Receiver) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(count) = pipe.read(&mut buffer).await
+            && count > 0
+        {
+            self.push(&buffer[..count]);
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        let (first, rest) = bytes.split_at(bytes.len().min(KEPT_BYTES - self.first.len()));
+        self.first.extend_from_slice(first);
+        // No more than that can be kept of it.
+        self.left_out |= self.last.len() + rest.len() > KEPT_BYTES;
+        self.last.extend_from_slice(&rest[rest.len().saturating_sub(KEPT_BYTES)..]);
+        self.last.drain(..self.last.len().saturating_sub(KEPT_BYTES));
+    }
+}
+
+impl Words {
+    /// As the end of a sentence, without secrets; nothing if there are none.
+    fn said(&self, secrets: &Secrets) -> String {
+        let text = if self.left_out {
+            let [first, last] = [&self.first, &self.last].map(|part| String::from_utf8_lossy(part));
+            format!("{}\n...\n{}", secrets.hide_in_beginning(&first), secrets.hide_in_end(&last))
+        } else {
+            secrets.hide(&String::from_utf8_lossy(&[&*self.first, &*self.last].concat()))
+        };
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned())
+            .filter(|line| !line.is_empty())
+            .collect();
+        if lines.is_empty() { String::new() } else { format!("; it wrote: {}", lines.join(" / ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &Words) -> String {
+        words.said(&Secrets::new(["s3cret-value-of-it".to_owned()]))
+    }
+
+    #[test]
+    fn of_many_words_the_first_and_the_last_are_kept() {
+        let mut words = Words::default();
+        assert_eq!(said(&words), "");
+        words.push(b"one\r\n\n");
+        words.push(b"\x1b[1mtwo\n");
+        assert_eq!(said(&words), "; it wrote: one / [1mtwo");
+        for _ in 0..100 {
+            words.push(&[b'x'; 1000]);
+        }
+        words.push(b"\nthe end\n");
+        let text = said(&words);
+        assert!(text.starts_with("; it wrote: one / [1mtwo / xxx"), "{text}");
+        assert!(text.contains("x / ... / x") && text.ends_with("x / the end"), "{text}");
+        assert!(text.len() < 2 * KEPT_BYTES + 50, "{}", text.len());
+    }
+    #[test]
+    fn a_secret_that_is_cut_in_two_is_not_said() {
+        let mut words = Words::default();
+        // Its first half is at the end of what is kept first, the other at the beginning of the rest.
+        words.push(&[b'x'; KEPT_BYTES - 6]);
+        words.push(b"s3cret-value-of-it");
+        assert!(said(&words).ends_with("x(secret)"));
+        words.push(&[b'y'; KEPT_BYTES - 12]);
+        assert!(said(&words).ends_with('y') && said(&words).contains("x(secret)yyy"));
+        words.push(b"\n");
+        let text = said(&words);
+        assert!(text.contains("x(secret) / ... / ") && !text.contains("s3cret"), "{text}");
+        assert!(!text.contains("value-of"), "{text}");
+    }
+}

@@ -1,0 +1,107 @@
+//! The channel `slack`: Slack's web API. It has no typing for bots.
+
+use std::rc::Rc;
+
+use futures_util::future::{FutureExt as _, LocalBoxFuture};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::bot::{Bot, Call, Service};
+use super::http::{Answer, Http, Post, Trouble};
+use super::{Adapter, Told, Undelivered};
+use crate::channels::{Bot as Settings, Channel};
+use crate::notice::{Style, escaped, fitting};
+
+/// The longest text that Slack recommends, in characters. It cuts what is much longer.
+const TEXT_CHARS: usize = 4000;
+
+/// Nothing is a mention or a link.
+const STYLE: Style = Style { words: escaped, result: escaped };
+
+/// Errors that come with a success of HTTP and may be over soon.
+const PASSING: [&str; 7] = [
+    "fatal_error",
+    "internal_error",
+    "rate_limited",
+    "ratelimited",
+    "request_timeout",
+    "service_unavailable",
+    "team_added_to_org",
+];
+
+const SERVICE: Service = Service {
+    name: "slack",
+    chat_key: "channel_id",
+    is_chat,
+    chats: "the ID of a channel, a direct message or a user, such as C024BE91L",
+    user_agent: None,
+    authorization: Some("Bearer"),
+    judge,
+};
+
+/// The adapter.
+pub struct Slack(Bot);
+
+impl Slack {
+    /// The bot of a channel.
+    pub fn new(http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
+        Self(Bot::new(&SERVICE, http, channel, settings))
+    }
+}
+
+impl Adapter for Slack {
+    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let text = fitting(&told.notice, STYLE, TEXT_CHARS, |text| text.chars().count());
+        let call = move |chat: &str| {
+            let body = json!({
+                "channel": chat,
+                "text": text,
+                "mrkdwn": false,
+                "parse": "none",
+                "link_names": false,
+                "unfurl_links": false,
+                "unfurl_media": false,
+            });
+            Call { path: "/chat.postMessage".to_owned(), body: Some(body) }
+        };
+        self.0.deliver(told.notice.task.session.as_deref(), call).boxed_local()
+    }
+}
+
+/// The number of a conversation or a user.
+fn is_chat(text: &str) -> bool {
+    let is_number = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
+    (2..=32).contains(&text.len())
+        && text.starts_with(['C', 'D', 'G', 'U', 'W'])
+        && text.bytes().all(is_number)
+}
+
+/// What it says about a request.
+#[derive(Deserialize)]
+struct Said {
+    ok: bool,
+    error: Option<String>,
+}
+
+fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
+    let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
+        return Err(answer.unintelligible(post));
+    };
+    if said.ok && answer.status.is_success() {
+        return Ok(());
+    }
+    let mut trouble = answer.refused(post, said.error.as_deref());
+    trouble.may_pass |= said.error.is_some_and(|error| PASSING.contains(&error.as_str()));
+    Err(trouble)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chat_is_the_id_of_a_conversation_or_a_user() {
+        assert!(["C024BE91L", "D024BE91L", "G012AC86C", "U024BE7LH", "W024BE7LH"].into_iter().all(is_chat));
+        assert!(!["", "C", "X024BE91L", "c024be91l", "#general", "C024 BE", "foo"].into_iter().any(is_chat));
+    }
+}

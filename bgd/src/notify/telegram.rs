@@ -1,0 +1,106 @@
+//! The channel `telegram`: Telegram's bot API.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::{FutureExt as _, LocalBoxFuture};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::bot::{Bot, Call, Service};
+use super::http::{Answer, Http, Post, Trouble};
+use super::{Adapter, Signal, Told, Undelivered};
+use crate::channels::{Bot as Settings, Channel};
+use crate::notice::{Style, fitting};
+
+/// The longest text of a message, in units of UTF-16.
+const TEXT_UNITS: usize = 4096;
+
+/// Typing is shown for five seconds.
+const TYPING_EVERY: Duration = Duration::from_millis(4500);
+
+const SERVICE: Service = Service {
+    name: "telegram",
+    chat_key: "chat_id",
+    is_chat,
+    chats: "the number of a chat, or the @NAME of a public one",
+    user_agent: None,
+    authorization: None,
+    judge,
+};
+
+/// The adapter.
+pub struct Telegram(Rc<Bot>);
+
+impl Telegram {
+    /// The bot of a channel.
+    pub fn new(http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
+        Self(Rc::new(Bot::new(&SERVICE, http, channel, settings)))
+    }
+}
+
+impl Adapter for Telegram {
+    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let text = fitting(&told.notice, Style::PLAIN, TEXT_UNITS, |text| text.encode_utf16().count());
+        let call = move |chat: &str| {
+            let body = json!({"chat_id": chat, "text": text, "link_preview_options": {"is_disabled": true}});
+            Call { path: "/sendMessage".to_owned(), body: Some(body) }
+        };
+        self.0.deliver(told.notice.task.session.as_deref(), call).boxed_local()
+    }
+
+    fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
+        self.0.signal(session, TYPING_EVERY, |chat| Call {
+            path: "/sendChatAction".to_owned(),
+            body: Some(json!({"chat_id": chat, "action": "typing"})),
+        })
+    }
+}
+
+/// The number of a chat, negative for a group, or the name of a public one.
+fn is_chat(text: &str) -> bool {
+    let is_number = |text: &str| (1..=20).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit());
+    let is_name = |name: &str| {
+        (1..=32).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_')
+    };
+    is_number(text.strip_prefix('-').unwrap_or(text)) || text.strip_prefix('@').is_some_and(is_name)
+}
+
+/// What it says about a request.
+#[derive(Deserialize)]
+struct Said {
+    ok: bool,
+    description: Option<String>,
+    parameters: Option<Parameters>,
+}
+
+#[derive(Deserialize)]
+struct Parameters {
+    retry_after: Option<u64>,
+}
+
+fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
+    let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
+        return Err(answer.unintelligible(post));
+    };
+    if said.ok && answer.status.is_success() {
+        return Ok(());
+    }
+    let mut trouble = answer.refused(post, said.description.as_deref());
+    if let Some(seconds) = said.parameters.and_then(|parameters| parameters.retry_after) {
+        trouble.wait = Some(Duration::from_secs(seconds));
+        trouble.may_pass = true;
+    }
+    Err(trouble)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chat_is_a_number_or_a_name() {
+        assert!(["42", "-1001234567890", "@some_channel"].into_iter().all(is_chat));
+        assert!(!["", "-", "4 2", "@", "@a/b", "4711x", "--1"].into_iter().any(is_chat));
+    }
+}

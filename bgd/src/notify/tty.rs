@@ -1,0 +1,427 @@
+//! The channel `tty`: a line in the terminal that a task was submitted from, above the one that is being
+//! typed there.
+//!
+//! Only a shell at its prompt can be written to without harm. While another program has the terminal, lines
+//! are held until that has ended or was stopped; no terminal waits for another. Lines that are held are lost
+//! with the terminal, and with the daemon: the inbox has their notices.
+
+mod device;
+mod line;
+mod program;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::notice::NoticeKind;
+use bgd_shared::request::OriginTerminal;
+use futures_util::future::LocalBoxFuture;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::device::{Front, Writes, unusable};
+use self::line::Line;
+use super::{Adapter, Done, Told, Undelivered};
+use crate::core::Place;
+use crate::sys::pidfd::PidFd;
+use crate::sys::watch;
+
+/// The lines that are held for a terminal. When there are more, they become one that counts them.
+const HELD_LINES: usize = 32;
+
+/// How often it is looked whether a shell has taken its terminal back when a program has ended, and how long
+/// it rests in between. After the last look it is written to as it is, or given up.
+const LOOKS: u32 = 20;
+const REST: Duration = Duration::from_millis(50);
+
+/// How long it rests at least between two looks at a terminal that a program writes to: it may write much.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is to be written to one terminal.
+#[derive(Default)]
+struct Lines {
+    /// Not more than [`HELD_LINES`]; empty if there are too many.
+    each: Vec<Line>,
+    /// How many notices there are of each kind.
+    counts: [(u64, &'static str); 5],
+    /// Where the latest submitter was.
+    place: Option<Arc<Place>>,
+    /// Whether every task has a parent session, whose inbox has the notices.
+    in_inbox: bool,
+}
+
+/// The kinds in the order of [`Lines::counts`].
+const KINDS: [(NoticeKind, &str); 5] = [
+    (NoticeKind::Completed, "completed"),
+    (NoticeKind::Failed, "failed"),
+    (NoticeKind::Cancelled, "cancelled"),
+    (NoticeKind::NeedsInput, "need input"),
+    (NoticeKind::Started, "started"),
+];
+
+impl Lines {
+    fn new() -> Self {
+        Self { counts: KINDS.map(|(_, word)| (0, word)), in_inbox: true, ..Self::default() }
+    }
+
+    fn push(&mut self, told: &Told) {
+        let at = KINDS.iter().position(|(kind, _)| *kind == told.notice.kind);
+        if let Some((count, _)) = at.and_then(|at| self.counts.get_mut(at)) {
+            *count += 1;
+        }
+        match self.count() {
+            0..=HELD_COUNT => self.each.push(line::line(&told.notice)),
+            _ => self.each = Vec::new(),
+        }
+        self.place.clone_from(&told.place);
+        self.in_inbox &= told.notice.task.session.is_some();
+    }
+
+    fn count(&self) -> u64 {
+        self.counts.iter().map(|(count, _)| count).sum()
+    }
+
+    /// All of it in one line.
+    fn summary(&self) -> String {
+        let counts: Vec<String> = self
+            .counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+        let verb = if self.in_inbox { "inbox" } else { "list" };
+        format!("[BACKGROUND TASKS] {} (bgctl {verb} shows them)", counts.join(", "))
+    }
+
+    /// What is written for it to a terminal with so many rows and columns.
+    fn bytes(&self, to: At, size: (u16, u16)) -> Vec<u8> {
+        let (rows, columns) = size;
+        let summary = [line::plain(&self.summary())];
+        let most = match to {
+            At::Cursor => HELD_LINES,
+            At::Top => usize::from(rows / 2),
+        };
+        let lines = if (1..=most).contains(&self.each.len()) { &self.each } else { &summary[..] };
+        let mut bytes = match to {
+            At::Cursor => line::above_cursor(lines, columns),
+            At::Top => line::at_top(lines, size),
+        };
+        // One bubble, however much there is.
+        let bubble = if let [one] = lines { one } else { &summary[0] };
+        bytes.extend(line::bubble(self.place.as_deref(), &bubble.text));
+        bytes
+    }
+}
+
+const HELD_COUNT: u64 = HELD_LINES as u64;
+
+/// Where lines are put; see `line` for why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Above the row of the cursor: nothing is typed there yet.
+    Cursor,
+    /// At the top of the screen: what is typed may take several rows.
+    Top,
+}
+
+/// What waits for one terminal.
+struct Held {
+    lines: Lines,
+    /// Those who wait to hear what became of the lines.
+    dones: Vec<Done>,
+    /// Told when it is time for another look.
+    again: Rc<Notify>,
+}
+
+/// Terminals that something waits for.
+type Waiting = Rc<RefCell<HashMap<OriginTerminal, Held>>>;
+
+/// All terminals.
+#[derive(Clone, Default)]
+pub struct Terminals {
+    held: Waiting,
+    /// Told when nothing waits for a terminal any more.
+    emptied: Rc<Notify>,
+    /// Whether no more comes, as the daemon ends.
+    is_last: Rc<Cell<bool>>,
+}
+
+impl Adapter for Terminals {
+    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let told = self.tell(told).map_err(Undelivered);
+        Box::pin(async { told })
+    }
+
+    fn finish(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async {
+            self.is_last.set(true);
+            self.held.borrow().values().for_each(|held| held.again.notify_one());
+            while !self.held.borrow().is_empty() {
+                self.emptied.notified().await;
+            }
+        })
+    }
+}
+
+/// What became of a write that does not wait.
+enum Written {
+    All,
+    /// All but this.
+    UpTo(Vec<u8>),
+    Nothing,
+}
+
+impl Terminals {
+    /// Writes a notice now, or holds it until its terminal can be written to.
+    fn tell(&self, told: &Told) -> Result<(), String> {
+        let terminal = told.place.as_ref().and_then(|place| place.terminal.as_ref());
+        let terminal = terminal.ok_or("the task was not submitted from a terminal")?;
+        if let Some(held) = self.held.borrow_mut().get_mut(terminal) {
+            held.lines.push(told);
+            held.dones.extend(told.hold());
+            // What was told of this terminal last may have been missed.
+            held.again.notify_one();
+            return Ok(());
+        }
+        let mut lines = Lines::new();
+        lines.push(told);
+        match write_at_prompt(terminal, &lines)? {
+            Written::All => {}
+            Written::Nothing => {
+                let held = Held { lines, dones: told.hold().into_iter().collect(), again: Rc::default() };
+                self.hold(terminal, held, None);
+            }
+            Written::UpTo(rest) => {
+                let held = Held { lines: Lines::new(), dones: Vec::new(), again: Rc::default() };
+                self.hold(terminal, held, Some((rest, told.hold())));
+            }
+        }
+        Ok(())
+    }
+
+    fn hold(&self, terminal: &OriginTerminal, held: Held, rest: Option<(Vec<u8>, Option<Done>)>) {
+        let serving = Serving {
+            all: self.clone(),
+            terminal: terminal.clone(),
+            again: Rc::clone(&held.again),
+            writes: Writes::new()
+                .inspect_err(
+                    |error| tracing::warn!(%error, "no inotify: a program that is stopped goes unseen"),
+                )
+                .ok(),
+        };
+        self.held.borrow_mut().insert(terminal.clone(), held);
+        tokio::task::spawn_local(async move {
+            let written = match rest {
+                Some((rest, done)) => serving.write_rest(&rest, done.into_iter().collect()).await,
+                None => Ok(()),
+            };
+            let served = match written {
+                Ok(()) => serving.serve().await,
+                failed => failed,
+            };
+            if let Err(why) = served {
+                serving.give_up(&why);
+            }
+        });
+    }
+}
+
+/// How a terminal can be written to.
+struct Ready {
+    at: At,
+    /// Its shell leaves editing to the terminal.
+    never_edits: bool,
+}
+
+/// Serves one terminal that something waits for. Dropped, even by a panic, it leaves nothing behind there.
+struct Serving {
+    all: Terminals,
+    terminal: OriginTerminal,
+    again: Rc<Notify>,
+    writes: Option<Writes>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let left = self.all.held.borrow_mut().remove(&self.terminal);
+        drop(left);
+        self.all.emptied.notify_one();
+    }
+}
+
+impl Serving {
+    /// Writes what is held until nothing is.
+    async fn serve(&self) -> Result<(), String> {
+        let unusable = |error: io::Error| unusable(&self.terminal.path, &error);
+        let mut refused = None;
+        while self.has_lines() {
+            let ready = self.until_ready().await?;
+            // Nothing is awaited from this last look to the write.
+            let device::Look { front, mut device } = device::look(&self.terminal)?;
+            if !(self.can_write(&front) || ready.never_edits && matches!(front, Front::Shell)) {
+                continue;
+            }
+            let size = device.size();
+            let bytes =
+                self.all.held.borrow().get(&self.terminal).map(|held| held.lines.bytes(ready.at, size));
+            let bytes = bytes.unwrap_or_default();
+            let count = device.write(&bytes).map_err(unusable)?;
+            if let Some(rest) = bytes.get(count..).filter(|_| count > 0) {
+                self.write_rest(rest, self.take()).await?;
+                refused = None;
+                continue;
+            }
+            // When there is room it is looked again.
+            device.room(*refused.get_or_insert_with(Instant::now)).await.map_err(unusable)?;
+            tokio::time::sleep(REST).await;
+        }
+        Ok(())
+    }
+
+    fn has_lines(&self) -> bool {
+        self.all.held.borrow().get(&self.terminal).is_some_and(|held| held.lines.count() > 0)
+    }
+
+    /// Takes away what is held, for it is written.
+    fn take(&self) -> Vec<Done> {
+        let mut all = self.all.held.borrow_mut();
+        let Some(held) = all.get_mut(&self.terminal) else { return Vec::new() };
+        held.lines = Lines::new();
+        std::mem::take(&mut held.dones)
+    }
+
+    /// Writes the rest of what was begun, whoever has the terminal by now: half of it would do more harm.
+    async fn write_rest(&self, rest: &[u8], dones: Vec<Done>) -> Result<(), String> {
+        let written = if rest.is_empty() {
+            Ok(())
+        } else {
+            let written = match device::look(&self.terminal) {
+                Ok(device::Look { device, .. }) => device.write_all(rest).await,
+                Err(why) => Err(io::Error::other(why)),
+            };
+            written.map_err(|error| unusable(&self.terminal.path, &error))
+        };
+        for done in dones {
+            done.tell(written.clone().map_err(Undelivered));
+        }
+        written
+    }
+
+    fn give_up(&self, why: &str) {
+        for done in self.take() {
+            done.tell(Err(Undelivered(why.to_owned())));
+        }
+    }
+
+    /// Whether a line does no harm.
+    fn can_write(&self, front: &Front) -> bool {
+        match front {
+            Front::Prompt => true,
+            // `bgctl daemon stop` shows nothing, and ends after this daemon.
+            Front::Bgctl(_) => self.all.is_last.get(),
+            Front::Shell | Front::Nobody | Front::Program(_) => false,
+        }
+    }
+
+    /// Waits until a shell has the terminal and edits a line; or just has it, for one that never edits.
+    async fn until_ready(&self) -> Result<Ready, String> {
+        let mut looks = 0;
+        // Whether a program was seen there: what follows is a new prompt.
+        let mut at = At::Top;
+        loop {
+            if let Some(writes) = &self.writes {
+                writes.arm(&self.terminal);
+            }
+            let device::Look { front, .. } = device::look(&self.terminal)?;
+            let looked_at = Instant::now();
+            match front {
+                Front::Bgctl(_) if self.can_write(&front) => {
+                    return Ok(Ready { at: At::Cursor, never_edits: false });
+                }
+                Front::Prompt => {
+                    if at == At::Cursor {
+                        // It is about to show its prompt.
+                        tokio::time::sleep(REST).await;
+                    }
+                    return Ok(Ready { at, never_edits: false });
+                }
+                Front::Shell if looks == LOOKS => return Ok(Ready { at, never_edits: true }),
+                Front::Nobody if looks == LOOKS => {
+                    return Err(format!(
+                        "nobody takes the terminal {} back from a program",
+                        self.terminal.path
+                    ));
+                }
+                Front::Shell | Front::Nobody => {
+                    looks += 1;
+                    tokio::time::sleep(REST).await;
+                }
+                Front::Bgctl(program) | Front::Program(program) => {
+                    (looks, at) = (1, At::Cursor);
+                    self.until_change(program, looked_at).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits until something happens that may give the terminal to its shell.
+    async fn until_change(&self, program: PidFd, looked_at: Instant) -> Result<(), String> {
+        let path = &self.terminal.path;
+        let leader =
+            PidFd::open(self.terminal.leader).map_err(|_| format!("the terminal {path} is closed"))?;
+        let written = async {
+            match &self.writes {
+                Some(writes) => writes.next().await,
+                None => std::future::pending().await,
+            }
+            tokio::time::sleep_until(looked_at + PAUSE).await;
+        };
+        tokio::select! {
+            ended = ended(program) => ended,
+            ended = ended(leader) => ended,
+            () = written => Ok(()),
+            () = self.again.notified() => Ok(()),
+        }
+        .map_err(|error| format!("cannot wait for the terminal {path}: {error}"))
+    }
+}
+
+/// Writes what is there if a shell edits a line in this very moment.
+fn write_at_prompt(terminal: &OriginTerminal, lines: &Lines) -> Result<Written, String> {
+    let device::Look { front, mut device } = device::look(terminal)?;
+    if !matches!(front, Front::Prompt) {
+        return Ok(Written::Nothing);
+    }
+    let bytes = lines.bytes(At::Top, device.size());
+    let count = device.write(&bytes).map_err(|error| unusable(&terminal.path, &error))?;
+    Ok(match bytes.get(count..) {
+        None | Some([]) => Written::All,
+        Some(_) if count == 0 => Written::Nothing,
+        Some(rest) => Written::UpTo(rest.to_vec()),
+    })
+}
+
+/// Waits for the end of a process.
+async fn ended(process: PidFd) -> io::Result<()> {
+    watch::process(process)?.readable().await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_lines_become_one_that_counts_them() {
+        let mut held = Lines::new();
+        held.counts[0].0 = 100;
+        held.counts[1].0 = 2;
+        let expected = "[BACKGROUND TASKS] 100 completed, 2 failed (bgctl inbox shows them)";
+        assert_eq!(held.summary(), expected);
+        held.in_inbox = false;
+        assert!(held.summary().ends_with("(bgctl list shows them)"));
+    }
+}

@@ -1,0 +1,217 @@
+//! What is written to a terminal for a notice: a line above what is being typed, and what makes a terminal
+//! program show a bubble.
+//!
+//! A shell counts rows from the first one of the line that it edits, and moves the cursor by so many up and
+//! down; so all rows of that line have to stay together. How many they are, and in which the cursor is, only
+//! the shell knows: to ask the terminal for the cursor would type its answer into the shell, and even that
+//! says nothing of the rows above. A line above the cursor's row tears a typed line of two rows: what is typed
+//! at its end is still right, but the next step to its first row (Ctrl-A) ends in our line and writes over
+//! that, and the torn row stays above, in bash 5.2, zsh 5.9 and fish 3.6 alike. With the cursor in the first row
+//! of two at the bottom of the screen, the second is lost from sight until the line is changed. Enter runs what
+//! was typed in any case.
+//!
+//! So there are two places. Above the cursor's row right after a program has ended, when the prompt is new
+//! ([`above_cursor`]). Else at the top of the screen, where no shell ever goes but with Ctrl-L ([`at_top`]): all
+//! of the typed line moves by the same rows. What remains: a line that was typed ahead, and is wider than the
+//! terminal, is torn; so is one that takes all rows of the screen; at its bottom, what a typed line or a menu
+//! has more than two rows below the cursor is lost from sight until it is drawn again; and if a program has
+//! just ended, a prompt of two rows has the line between them until it is drawn anew.
+
+use std::fmt::Write as _;
+
+use bgd_shared::notice::{Notice, NoticeKind};
+use bgd_shared::text::Env;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use crate::core::Place;
+
+/// One line, of characters that do nothing to a terminal.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What is told.
+    pub text: String,
+    /// What can be done about it; left out where not all fits.
+    hint: String,
+}
+
+/// A notice in one line.
+pub fn line(notice: &Notice) -> Line {
+    let id = notice.task.id.short();
+    let hint = match notice.kind {
+        NoticeKind::Started => String::new(),
+        NoticeKind::NeedsInput => format!(" (bgctl status {id})"),
+        NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!(" (bgctl output {id})"),
+    };
+    Line { text: harmless(&notice.title), hint }
+}
+
+/// A line of our own words.
+pub fn plain(text: &str) -> Line {
+    Line { text: harmless(text), hint: String::new() }
+}
+
+/// Only what is shown: nothing that moves the cursor, begins a sequence or turns the direction of writing.
+fn harmless(text: &str) -> String {
+    let turns =
+        |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().filter(|c| !turns(*c)).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+impl Line {
+    /// What fits in so many columns.
+    fn fitting(&self, columns: u16) -> String {
+        let all = format!("{}{}", self.text, self.hint);
+        if all.width() <= usize::from(columns) { all } else { cut(&self.text, columns) }
+    }
+}
+
+/// The beginning of a text that fits in so many columns.
+fn cut(text: &str, columns: u16) -> String {
+    let columns = usize::from(columns);
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut taken = 0;
+    let fits = |c: &char| {
+        taken += c.width().unwrap_or(0);
+        taken < columns
+    };
+    let mut cut: String = text.chars().take_while(fits).collect();
+    cut.push('…');
+    cut
+}
+
+/// The sequences that put lines above the cursor's, which stays where it is in its own.
+///
+/// First a step down and one back (VT, RI), so that there is a row below. The place is kept (DECSC), a row is
+/// inserted here (IL) and written, and the cursor goes back to its place (DECRC), one row further down (CUD),
+/// where its line is now. VT in place of LF, as that may be made into two characters on its way.
+pub fn above_cursor(lines: &[Line], columns: u16) -> Vec<u8> {
+    let mut bytes = String::new();
+    for line in lines {
+        let text = line.fitting(columns);
+        let _ = write!(bytes, "\x0b\x1bM\x1b7\r\x1b[m\x1b[L\x1b[?7l{text}\x1b[?7h\x1b8\x1b[B");
+    }
+    bytes.into_bytes()
+}
+
+/// How many rows of the typed line, or of a menu of its shell, may be below the cursor's at the bottom of the
+/// screen, and stay.
+const ROWS_BELOW: usize = 2;
+
+/// The sequences that put lines at the top of a screen of so many rows and columns, of which they take half at
+/// most; everything else moves down, or up where it is full.
+///
+/// First some steps down and back (VT, CUU), so that there are rows below; then as above, at the top (CUP).
+pub fn at_top(lines: &[Line], (rows, columns): (u16, u16)) -> Vec<u8> {
+    let count = lines.len();
+    let steps = (count + ROWS_BELOW).min(usize::from(rows).saturating_sub(1)).max(1);
+    let mut bytes = "\x0b".repeat(steps);
+    let _ = write!(bytes, "\x1b[{steps}A\x1b7\x1b[H\x1b[m\x1b[{count}L\x1b[?7l");
+    let texts: Vec<String> = lines.iter().map(|line| line.fitting(columns)).collect();
+    let _ = write!(bytes, "{}\x1b[?7h\x1b8\x1b[{count}B", texts.join("\r\x1b[B"));
+    bytes.into_bytes()
+}
+
+/// What makes a terminal show a bubble; empty if it is not known to do so. A multiplexer would show it itself.
+pub fn bubble(place: Option<&Place>, text: &str) -> Vec<u8> {
+    let Some(Place { env, .. }) = place else { return Vec::new() };
+    let value = |name: &str| value_of(env, name);
+    let term = value("TERM");
+    let is_inside = ["TMUX", "STY"].iter().any(|name| !value(name).is_empty());
+    if is_inside || term.starts_with("tmux") || term.starts_with("screen") {
+        return Vec::new();
+    }
+    let titled = format!("\x1b]777;notify;bgd;{text}\x1b\\");
+    match value("TERM_PROGRAM").as_str() {
+        "iTerm.app" => format!("\x1b]9;{text}\x07"),
+        "WezTerm" | "ghostty" => titled,
+        _ if term == "xterm-ghostty" || term == "foot" || term.starts_with("foot-") => titled,
+        _ => String::new(),
+    }
+    .into_bytes()
+}
+
+fn value_of(env: &Env, name: &str) -> String {
+    env.get(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_line_is_a_sequence() {
+        assert_eq!(harmless("a\x1b[2Jb\u{9b}c\r\nd\u{202e}e"), "a [2Jb c  de");
+    }
+
+    #[test]
+    fn a_line_is_as_wide_as_the_terminal_at_most() {
+        let line = Line { text: "abcdef".into(), hint: " (x)".into() };
+        assert_eq!(line.fitting(10), "abcdef (x)");
+        assert_eq!(line.fitting(9), "abcdef");
+        assert_eq!(cut("abcdefg", 6), "abcde…");
+        assert_eq!(cut("日本語日本語", 7), "日本語…");
+    }
+
+    #[test]
+    fn the_typed_line_stays_as_it_is_wherever_it_is() {
+        for row in [0_u16, 1, 11, 22, 23] {
+            for lines in [1, 3, 30] {
+                let (rows, columns) = (24.try_into().unwrap(), 40.try_into().unwrap());
+                let mut parser = vt100::Parser::new(rows, columns, 100);
+                parser.process("\r\n".repeat(row.into()).as_bytes());
+                parser.process(b"$ half-typed\x1b[3D");
+                let (_, column) = parser.screen().cursor_position();
+                let text: Vec<Line> = (0..lines).map(|line| plain(&format!("[line {line}]"))).collect();
+                parser.process(&above_cursor(&text, 40));
+                let screen = parser.screen();
+                let (now, same) = screen.cursor_position();
+                assert_eq!(same, column);
+                let shown: Vec<String> = screen.rows(0, 40).collect();
+                assert_eq!(shown[usize::from(now)], "$ half-typed", "row {row}, {lines} lines");
+                assert_eq!(shown[usize::from(now) - 1], format!("[line {}]", lines - 1));
+                assert_eq!(now, (row + lines).min(23));
+            }
+        }
+    }
+
+    #[test]
+    fn only_terminals_that_know_it_are_asked_for_a_bubble() {
+        let with = |pairs: &[(&str, &str)]| {
+            let env = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            String::from_utf8(bubble(Some(&Place { terminal: None, env }), "done")).unwrap()
+        };
+        assert_eq!(with(&[("TERM", "xterm-256color"), ("TERM_PROGRAM", "iTerm.app")]), "\x1b]9;done\x07");
+        assert_eq!(with(&[("TERM_PROGRAM", "WezTerm")]), "\x1b]777;notify;bgd;done\x1b\\");
+        assert_eq!(with(&[("TERM", "foot-extra")]), "\x1b]777;notify;bgd;done\x1b\\");
+        assert_eq!(with(&[("TERM", "xterm-256color")]), "");
+        assert_eq!(with(&[("TERM", "foot"), ("TMUX", "/tmp/x,1,0")]), "");
+        assert_eq!(with(&[("TERM", "screen.xterm"), ("TERM_PROGRAM", "WezTerm")]), "");
+    }
+
+    #[test]
+    fn a_line_of_several_rows_is_not_torn_by_lines_at_the_top() {
+        for (row, above) in [0_u16, 1, 11, 20, 21].into_iter().flat_map(|row| [(row, 0), (row, 1), (row, 2)])
+        {
+            for lines in [1_u16, 3, 12] {
+                let (rows, columns) = (24.try_into().unwrap(), 40.try_into().unwrap());
+                let mut parser = vt100::Parser::new(rows, columns, 100);
+                parser.process("out\r\n".repeat(row.into()).as_bytes());
+                let typed = format!("$ {}{}{}", "a".repeat(38), "b".repeat(40), "c".repeat(10));
+                parser.process(format!("{typed}\x1b[3D{}", "\x1b[A".repeat(above)).as_bytes());
+                let text: Vec<Line> = (0..lines).map(|line| plain(&format!("[line {line}]"))).collect();
+                parser.process(&at_top(&text, (24, 40)));
+                let screen = parser.screen();
+                let (now, column) = screen.cursor_position();
+                assert_eq!(column, 7);
+                let shown: Vec<String> = screen.rows(0, 40).collect();
+                let first = usize::from(now) + above - 2;
+                assert_eq!(shown[first..=first + 2].concat(), typed, "row {row}, {lines} lines");
+                for line in 0..lines {
+                    assert_eq!(shown[usize::from(line)], format!("[line {line}]"));
+                }
+            }
+        }
+    }
+}

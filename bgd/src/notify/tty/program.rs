@@ -1,0 +1,105 @@
+//! What program a process runs, as far as it says whether its terminal can be written to.
+
+use std::fs;
+use std::path::Path;
+
+/// Programs that are taken for shells, beside those of `/etc/shells`.
+const SHELLS: [&str; 16] = [
+    "ash", "bash", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "mksh", "nu", "pwsh", "sh", "tcsh",
+    "xonsh", "yash", "zsh",
+];
+
+/// Programs that are many in one: what such a process does says the name that it was started by.
+const MANY: [&str; 2] = ["busybox", "toybox"];
+
+/// Programs that `/etc/shells` may list, and that are none.
+const NO_SHELLS: [&str; 2] = ["screen", "tmux"];
+
+/// What the kernel puts behind the path of a program whose file is gone, as after an upgrade of it.
+const DELETED: &str = " (deleted)";
+
+/// The file of the program that a process runs, as it was named when it was there.
+fn program_of(pid: i32) -> Option<String> {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?.into_os_string().into_string().ok()?;
+    Some(undeleted(&exe).to_owned())
+}
+
+fn undeleted(path: &str) -> &str {
+    path.strip_suffix(DELETED).unwrap_or(path)
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// Whether a process is a shell.
+pub fn is_shell(pid: i32) -> bool {
+    let Some(program) = program_of(pid) else { return false };
+    let name = name_of(&program);
+    if MANY.contains(&name) {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        return is_shell_of_many(&String::from_utf8_lossy(&words), comm.trim_end());
+    }
+    // Names there may be links to the program.
+    let is_listed = || {
+        let list = fs::read_to_string("/etc/shells").unwrap_or_default();
+        let mut shells = list.lines().filter(|line| line.starts_with('/'));
+        shells.any(|line| fs::canonicalize(line).is_ok_and(|shell| shell == Path::new(&program)))
+    };
+    !NO_SHELLS.contains(&name) && (SHELLS.contains(&name) || is_listed())
+}
+
+/// The same of a program that is many, by its arguments, each ended by a zero byte, and its short name.
+fn is_shell_of_many(words: &str, comm: &str) -> bool {
+    let mut started_by = words.split('\0').map(|word| name_of(word.strip_prefix('-').unwrap_or(word)));
+    let applet = match started_by.next() {
+        Some(name) if MANY.contains(&name) => started_by.next(),
+        name => name,
+    };
+    // One that was not started anew, but made of a shell, has that shell's arguments, and its own short name;
+    // which is `exe` in one that was started by /proc/self/exe.
+    let is_itself = SHELLS.contains(&comm) || MANY.contains(&comm) || comm == "exe";
+    is_itself && applet.is_some_and(|name| SHELLS.contains(&name))
+}
+
+/// Whether a process is a `bgctl`.
+pub fn is_bgctl(pid: i32) -> bool {
+    program_of(pid).is_some_and(|program| name_of(&program) == "bgctl")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_program_that_is_many_the_name_counts() {
+        for (words, comm, expected) in [
+            ("sh\0", "sh", true),
+            ("-ash\0", "ash", true),
+            ("/bin/busybox\0sh\0-i\0", "busybox", true),
+            ("/bin/sh\0script\0", "exe", true),
+            ("vi\0text\0", "vi", false),
+            ("busybox\0less\0text\0", "busybox", false),
+            ("vi\0text\0", "exe", false),
+            ("sh\0", "top", false),
+            ("busybox\0", "busybox", false),
+            ("", "", false),
+        ] {
+            assert_eq!(is_shell_of_many(words, comm), expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_whose_file_is_gone_keeps_its_name() {
+        assert_eq!(name_of(undeleted("/usr/bin/bash (deleted)")), "bash");
+        assert_eq!(name_of(undeleted("/usr/bin/bash")), "bash");
+    }
+
+    #[test]
+    fn what_is_no_shell_is_taken_for_none() {
+        let me = std::process::id().cast_signed();
+        assert!(!is_shell(me) && !is_bgctl(me));
+        assert!(!is_shell(0), "there is none");
+    }
+}

@@ -1,0 +1,71 @@
+//! The channel `webhook`: a POST of each notice as JSON.
+//!
+//! A status of 2xx is a delivery; what is in the answer's body does not matter. `Idempotency-Key` is the
+//! notice's key, as a try may have arrived though its answer did not.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::{FutureExt as _, LocalBoxFuture};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+
+use super::http::{Http, Post, Trouble};
+use super::retry::{self, Silence};
+use super::{Adapter, Told, Undelivered};
+use crate::channels::Secret;
+
+/// The adapter.
+pub struct Webhook {
+    http: Rc<Http>,
+    url: Secret,
+    headers: BTreeMap<String, Secret>,
+    timeout: Duration,
+    silence: Silence,
+}
+
+impl Webhook {
+    /// One that sends notices to this address, with these headers; a request may take `timeout`.
+    pub fn new(http: Rc<Http>, url: &Secret, headers: &BTreeMap<String, Secret>, timeout: Duration) -> Self {
+        let (url, headers) = (url.clone(), headers.clone());
+        Self { http, url, headers, timeout, silence: Silence::default() }
+    }
+
+    fn post(&self, told: &Told) -> Result<Post, Trouble> {
+        let body = serde_json::to_vec(&told.notice)
+            .map_err(|error| Trouble::lasting(format!("it can't be written as JSON: {error}")))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Ok(key) = HeaderValue::from_str(&told.notice.key) {
+            headers.insert("idempotency-key", key);
+        }
+        for (name, Secret(value)) in &self.headers {
+            let (name, value) = (HeaderName::try_from(name), HeaderValue::try_from(value));
+            let (Ok(name), Ok(mut value)) = (name, value) else {
+                return Err(Trouble::lasting("a header of the configuration can't be sent"));
+            };
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        // Of `Bearer TOKEN`, the token alone is one, too.
+        let words = self.headers.values().flat_map(|Secret(value)| value.split_whitespace());
+        let whole = self.headers.values().map(|Secret(value)| value.as_str());
+        let secrets = whole.chain(words).map(str::to_owned).collect();
+        Post::new(&self.url.0, headers, body, self.timeout, secrets)
+    }
+}
+
+impl Adapter for Webhook {
+    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        async {
+            let post = self.post(told).map_err(|trouble| Undelivered(trouble.why))?;
+            retry::deliver(&self.silence, "", async || {
+                let answer = self.http.post(&post).await?;
+                // What its body says may be a copy of what was sent, so it is not shown.
+                if answer.status.is_success() { Ok(()) } else { Err(answer.refused(&post, None)) }
+            })
+            .await
+        }
+        .boxed_local()
+    }
+}

@@ -8,6 +8,7 @@ mod args;
 mod console;
 mod handoff;
 mod job;
+mod news;
 mod run;
 mod submit;
 
@@ -21,6 +22,7 @@ pub use self::args::*;
 pub use self::console::ConsoleArgs;
 pub use self::handoff::HandoffArgs;
 pub use self::job::JobArgs;
+pub use self::news::{EventsArgs, InboxArgs, Since};
 pub use self::run::{AttachArgs, RunArgs};
 pub use self::submit::SubmitArgs;
 
@@ -38,12 +40,12 @@ macro_rules! verbs {
             pub const NAMES: &'static [&'static str] = &[$($name),+];
 
             fn define(root: Command) -> Command {
-                root.subcommands([$(
+                root$(.subcommand(
                     Command::new($name)
                         .about($about)
                         $(.visible_alias($alias))?
                         .defer(|verb| <$args as Args>::augment_args(verb).about($about)),
-                )+])
+                ))+
             }
 
             fn read(name: &str, matches: &ArgMatches) -> Result<Self, clap::Error> {
@@ -91,8 +93,10 @@ verbs! {
     Answer(AnswerArgs) = "answer", "Show or answer what the agent of a task asks";
     /// Prints events.
     Events(EventsArgs) = "events", "Print what happens, one JSON object a line";
+    /// Prints what a parent session was told.
+    Inbox(InboxArgs) = "inbox", "Print what a parent session was told of its tasks";
     /// Parent sessions.
-    Session(SessionArgs) = "session", "End a parent session";
+    Session(SessionArgs) = "session", "Tell which parent session this is, or end one";
     /// The daemon itself.
     Daemon(DaemonArgs) = "daemon", "Start, stop or look at the daemon";
     /// Shell completions.
@@ -233,6 +237,12 @@ mod tests {
             &["answer"],
             &["answer", "abcd", "allow", "deny"],
             &["answer", "abcd", "--request", "first"],
+            &["inbox", "--limit", "0"],
+            &["inbox", "--follow", "--wait", "5s"],
+            &["inbox", "--wait", "soon"],
+            &["events", "--since", "-1"],
+            &["events", "--since", "x:"],
+            &["session"],
         ] {
             assert_eq!(read(words).unwrap_err().exit_code(), 2, "{words:?}");
         }

@@ -55,6 +55,17 @@ pub fn finished_tasks() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_tasks(&[Status::Completed, Status::Failed, Status::Cancelled]))
 }
 
+/// Parent sessions of the newest tasks.
+pub fn sessions() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let params = ListParams { limit: Some(TASKS), ..ListParams::default() };
+        let page = daemon().and_then(|mut client| client.call::<TaskList>(&params).ok());
+        let tasks = page.into_iter().flat_map(|page| page.tasks);
+        let keys: BTreeSet<String> = tasks.filter_map(|task| task.session).collect();
+        keys.into_iter().map(CompletionCandidate::new).collect()
+    })
+}
+
 /// Names of agents.
 pub fn agents() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {

@@ -22,14 +22,34 @@ use crate::exit::Code;
 use crate::failure::Failure;
 
 /// Variables that the daemon is given; all else belongs to whoever happened to call first.
-const KEPT: &[&str] =
-    &["HOME", "USER", "LOGNAME", "PATH", "SHELL", "LANG", "TZ", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS"];
+const KEPT: &[&str] = &[
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "PATH",
+    "SHELL",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+    // How channels reach the network, and whom they trust there.
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
 
 /// Families of variables that the daemon is given.
 const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
 
 /// The marks of another daemon's task: a daemon that is started from within one is no part of it.
-const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_AGENT_ID", "BGD_INSTANCE"];
+const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_AGENT_ID", "BGD_HOOK_ID", "BGD_INSTANCE"];
 
 /// How often to look again for a daemon that holds the lock and does not listen yet.
 const RETRIES: u32 = 8;
@@ -228,7 +248,11 @@ mod tests {
 
     #[test]
     fn secrets_of_the_first_caller_stay_with_them() {
-        assert!(["HOME", "LC_ALL", "XDG_STATE_HOME", "BGD_SOCKET"].iter().all(|name| is_kept(name.as_ref())));
+        assert!(
+            ["HOME", "LC_ALL", "XDG_STATE_HOME", "BGD_SOCKET", "https_proxy"]
+                .iter()
+                .all(|name| is_kept(name.as_ref()))
+        );
         assert!(
             ["AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "PWD", "BGD_TASK_ID", "BGD_AGENT_ID", "BGD_INSTANCE"]
                 .iter()

@@ -9,6 +9,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::request::Method;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
 use crate::cli::Globals;
@@ -142,6 +144,37 @@ impl Context {
             self.client = Some(connect::connect(&self.socket()?, !self.globals.no_start)?);
         }
         self.client.as_mut().ok_or_else(no_connection)
+    }
+
+    /// Makes the connection again; never starts a daemon.
+    ///
+    /// # Errors
+    /// None runs, or what is at the socket must not be trusted.
+    pub fn reconnect(&mut self) -> Result<&mut Client, Failure> {
+        self.client = None;
+        let client = self.existing()?;
+        Ok(self.client.insert(client))
+    }
+
+    /// Sleeps until the daemon says something more on the connection.
+    ///
+    /// # Errors
+    /// Nobody reads standard output any more.
+    pub fn wait(&mut self) -> Result<(), Failure> {
+        let client = self.client()?;
+        let out = io::stdout();
+        // Without flags only a reader who went away is told.
+        let mut sources =
+            [PollFd::new(client.as_fd(), PollFlags::POLLIN), PollFd::new(out.as_fd(), PollFlags::empty())];
+        loop {
+            match poll(&mut sources, PollTimeout::NONE) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(Failure::io("can't wait", &error.into())),
+            }
+        }
+        let is_alone = sources[1].any().unwrap_or(false);
+        if is_alone { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(()) }
     }
 
     /// Prints text as it is.

@@ -24,7 +24,7 @@ impl Code {
     pub const NO_DAEMON: Self = Self(69);
     /// An error inside bgd or bgctl.
     pub const INTERNAL: Self = Self(70);
-    /// `block`: the timeout came first.
+    /// `block` and `inbox --wait`: the time was over first.
     pub const TIMED_OUT: Self = Self(75);
     /// Not allowed, or an agent that is not logged in.
     pub const NOT_ALLOWED: Self = Self(77);
@@ -57,7 +57,10 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::NO_TASK, "no such task, or an ambiguous id"),
     (Code::NO_DAEMON, "no daemon, and none could be started; or the agent can't be started"),
     (Code::INTERNAL, "an error inside bgd or bgctl"),
-    (Code::TIMED_OUT, "`block`: the timeout came first; some tasks still run"),
+    (
+        Code::TIMED_OUT,
+        "`block`: the timeout came first, some tasks still run; `inbox --wait`: nothing came in that time",
+    ),
     (
         Code::NOT_ALLOWED,
         "not allowed (owner or permissions of the socket, foreign process), or the agent is not logged in",

@@ -11,6 +11,7 @@ use nix::sys::stat::{Mode, umask};
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::session;
 
 /// The most characters of a prompt that stand for it in lists.
 const DESCRIPTION_CHARS: usize = 80;
@@ -42,11 +43,11 @@ pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<Submi
         // What the task itself asks bgctl for goes to the same daemon.
         set.push(("BGD_SOCKET".to_owned(), socket));
     }
-    let session = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
     let common = SubmitParams {
         description: args.description,
-        session,
+        session: session::key(args.session),
         channel: args.channel,
+        terminal: session::terminal(),
         cwd: Some(folder(args.cwd.as_deref())?.into()),
         env: Some(environment(set)),
         umask: Some(own_umask()),

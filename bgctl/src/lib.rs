@@ -25,6 +25,7 @@ mod job;
 mod prompt;
 mod remote;
 pub mod render;
+mod session;
 mod tail;
 mod terminal;
 

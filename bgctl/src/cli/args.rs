@@ -7,7 +7,7 @@ use bgd_shared::task::Status;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
-use crate::complete::{active_tasks, finished_tasks, tasks};
+use crate::complete::{active_tasks, finished_tasks, sessions, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
 
 fn status_parser() -> impl TypedValueParser<Value = Status> {
@@ -21,6 +21,7 @@ EXAMPLES:
   bgctl list
   bgctl list --status running,pending
   bgctl list --session discord:4711 --all
+  bgctl list --session .              what was submitted from here
   bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
 
 On a terminal it is a table, else columns with tabs between them: id, status,
@@ -30,8 +31,8 @@ age, run time, description. -q prints every id unless --limit is given.
 `(asks)` behind a status: its agent waits for `bgctl answer`. `(stalled)`: its
 agent has been silent for long.")]
 pub struct ListArgs {
-    /// Only tasks of this parent session
-    #[arg(long, value_name = "KEY")]
+    /// Only tasks of this parent session; `.` is the one that this is
+    #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
     /// Only tasks in this status; may be repeated, or given with commas
     #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = status_parser())]
@@ -138,6 +139,7 @@ EXAMPLES:
   bgctl cancel 3f2a
   bgctl cancel --signal INT --grace 30s 3f2a
   bgctl cancel --all --session discord:4711
+  bgctl cancel --all --session .      those that were submitted from here
 
 A task gets the signal first, and SIGKILL when the grace is over. bgctl returns
 when it has ended. A task that is still pending is never started. Of one that
@@ -149,8 +151,8 @@ pub struct CancelArgs {
     /// Every task that has not ended
     #[arg(long)]
     pub all: bool,
-    /// With --all: only tasks of this parent session
-    #[arg(long, value_name = "KEY", requires = "all", conflicts_with = "ids")]
+    /// With --all: only tasks of this parent session; `.` is the one that this is
+    #[arg(long, value_name = "KEY", add = sessions(), requires = "all", conflicts_with = "ids")]
     pub session: Option<String>,
     /// The first signal: a name or a number [default: TERM]
     #[arg(long, value_name = "SIG", allow_hyphen_values = true)]
@@ -178,8 +180,8 @@ pub struct ClearArgs {
     /// Active tasks too: they are cancelled first
     #[arg(long)]
     pub all: bool,
-    /// Only tasks of this parent session
-    #[arg(long, value_name = "KEY")]
+    /// Only tasks of this parent session; `.` is the one that this is
+    #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
 }
 
@@ -229,33 +231,19 @@ pub struct WriteArgs {
     pub no_eof: bool,
 }
 
-/// Arguments of `events`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-EXAMPLES:
-  bgctl events
-  bgctl events --since 0 | jq -r '[.seq, .kind, .task.id] | @tsv'
-  bgctl events --task 3f2a --task 91bc
-
-It goes on until it is interrupted. Events that can't be had any more are told as
-one object of kind `gap`.")]
-pub struct EventsArgs {
-    /// Replay what came after this number first
-    #[arg(long, value_name = "SEQ")]
-    pub since: Option<u64>,
-    /// Only events of tasks of this parent session
-    #[arg(long, value_name = "KEY")]
-    pub session: Option<String>,
-    /// Only events of this task; may be repeated
-    #[arg(long = "task", value_name = "ID", add = tasks())]
-    pub tasks: Vec<TaskRef>,
-}
-
 /// Arguments of `session`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl session end discord:4711")]
+  bgctl session key                   what --session is for a task submitted here
+  bgctl session end discord:4711
+  bgctl session end .                 this one
+  BGD_SESSION=$(uuidgen) make-plans   all that a program submits belongs together
+
+A parent session is whoever asks for tasks: a chat, a terminal, an agent, a script.
+It is named by any text. In a terminal one is found: tmux:%3 for a pane of tmux,
+ssh:192.0.2.7:51514 for a login, else tty:/dev/pts/4. $BGD_SESSION wins over that, and
+--session over both; an empty one is none.")]
 pub struct SessionArgs {
     /// What to do with it.
     #[command(subcommand)]
@@ -265,10 +253,12 @@ pub struct SessionArgs {
 /// What can be done with a parent session.
 #[derive(Subcommand, Debug)]
 pub enum SessionVerb {
-    /// Cancel its active tasks and remove all of them
+    /// Print the key of the parent session that this is; exit code 2 if there is none
+    Key,
+    /// Cancel its active tasks and remove all of them, with what it was told
     End {
-        /// The parent session
-        #[arg(value_name = "KEY")]
+        /// The parent session; `.` is this one
+        #[arg(value_name = "KEY", add = sessions())]
         key: String,
     },
 }
@@ -278,6 +268,7 @@ pub enum SessionVerb {
 #[command(after_help = "\
 EXAMPLES:
   bgctl daemon status
+  bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
   bgctl daemon reload                 after the configuration was changed
   bgctl daemon stop --grace 30s       cancels all tasks; returns when nothing of it is left")]
 pub struct DaemonArgs {
@@ -298,7 +289,11 @@ pub enum DaemonVerb {
         grace: Option<u64>,
     },
     /// Show how it is; exit code 69 if none runs
-    Status,
+    Status {
+        /// Print its figures as OpenMetrics text, for Prometheus and its kind
+        #[arg(long)]
+        openmetrics: bool,
+    },
     /// Read the configuration again
     Reload,
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::error::ErrorKind;
 
+use crate::complete::sessions;
 use crate::duration::parse_ms;
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
@@ -21,8 +22,8 @@ pub struct JobArgs {
     /// What lists show for it [default: the command; with `run`, the first line of a prompt]
     #[arg(short, long, value_name = "TEXT")]
     pub description: Option<String>,
-    /// The parent session it belongs to [default: $BGD_SESSION]
-    #[arg(long, value_name = "KEY")]
+    /// The parent session it belongs to [default: $BGD_SESSION, else the terminal, see `bgctl session`]
+    #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
     /// Where news of it is delivered
     #[arg(long, value_name = "NAME")]

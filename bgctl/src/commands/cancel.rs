@@ -7,13 +7,14 @@ use crate::cli::CancelArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::session;
 
 /// Cancels, and prints one line a task.
 pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = CancelParams {
         ids: args.ids,
         all: args.all,
-        session: args.session,
+        session: session::named(args.session)?,
         signal: args.signal,
         grace_ms: args.grace,
     };

@@ -12,14 +12,14 @@ use crate::connect;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::page;
+use crate::render::{daemon as page, metrics};
 
 /// Does what is asked of the daemon.
 pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
     match args.verb {
         DaemonVerb::Start => start(context),
         DaemonVerb::Stop { grace } => stop(grace, context),
-        DaemonVerb::Status => status(context),
+        DaemonVerb::Status { openmetrics } => status(openmetrics, context),
         DaemonVerb::Reload => reload(context),
     }
 }
@@ -30,7 +30,11 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
         None => connect::start_daemon(&context.socket()?)?,
     };
     let client_name = concat!("bgctl ", env!("CARGO_PKG_VERSION")).to_owned();
-    let params = HelloParams { client: Some(client_name), protocol: Some(bgd_shared::PROTOCOL) };
+    let params = HelloParams {
+        client: Some(client_name),
+        protocol: Some(bgd_shared::PROTOCOL),
+        ..HelloParams::default()
+    };
     let hello = client.call::<Hello>(&params)?;
     if context.json() {
         context.print_json(&hello)?;
@@ -78,12 +82,17 @@ fn wait_for_end(client: &mut Client) {
     while client.next_news().is_ok() {}
 }
 
-fn status(context: &mut Context) -> Result<Code, Failure> {
+fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
+    if openmetrics && context.json() {
+        return Err(Failure::usage("--json and --openmetrics are two forms of the same: take one of them"));
+    }
     let status = context.existing()?.call::<DaemonStatusOf>(&NoParams {})?;
     if context.json() {
         context.print_json(&status)?;
+    } else if openmetrics {
+        context.print(&metrics::text(status))?;
     } else {
-        context.print(&page::daemon(&status))?;
+        context.print(&page::page(&status))?;
     }
     Ok(Code::OK)
 }

@@ -1,30 +1,119 @@
 //! `events`: what happens, one JSON object a line, until it is interrupted.
 
+use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::News;
-use bgd_shared::request::{EventsSubscribe, SubscribeParams};
+use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, SubscribeParams, SubscribeResult};
+use serde::Serialize;
 
-use crate::cli::EventsArgs;
+use crate::cli::{EventsArgs, Since};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::session;
+
+/// How often a connection may break before it is good for anything, one after the other.
+const RECONNECTS: u32 = 8;
+
+/// What is printed: the wire's object, and the place to go on from behind it.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    news: &'a News,
+    cursor: String,
+}
 
 /// Prints events.
 pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
-    let mut params = SubscribeParams { session: args.session, ids: args.tasks, since: args.since };
-    context.call::<EventsSubscribe>(&params)?;
+    let (instance, since) = match args.since {
+        Some(Since { instance, seq }) => (instance, Some(seq)),
+        None => (None, None),
+    };
+    let mut params =
+        SubscribeParams { session: session::named(args.session)?, ids: args.tasks, since, instance };
+    let begun = told(context.exchange(|client| subscribe(client, &params))?)?;
+    params.instance = Some(begun.instance.clone());
+    params.since.get_or_insert(begun.seq);
     loop {
-        let news = context.client()?.next_news()?.news;
-        if let News::Gap(gap) = &news
-            && gap.ended
-        {
+        let passed = match next(context) {
+            Ok(news) => pass_on(&news, &begun.instance, &mut params, context),
+            Err(failure) => Err(failure),
+        };
+        match passed {
+            Ok(()) => {}
+            Err(failure) if failure.kind == "connection_lost" => reconnect(&params, context)?,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Subscribes, unless this is another daemon than the one that the place is of: its instance, then.
+fn subscribe(
+    client: &mut Client,
+    params: &SubscribeParams,
+) -> Result<Result<SubscribeResult, String>, ClientError> {
+    if params.instance.is_some() {
+        let instance = client.call::<Hello>(&HelloParams::default())?.instance;
+        if params.instance.as_ref() != Some(&instance) {
+            return Ok(Err(instance));
+        }
+    }
+    client.call::<EventsSubscribe>(params).map(Ok)
+}
+
+fn told(outcome: Result<SubscribeResult, String>) -> Result<SubscribeResult, Failure> {
+    outcome.map_err(|instance| {
+        let message = format!("the daemon whose events these were has ended; another one runs, {instance}");
+        Failure::new(Code::NO_DAEMON, "other_instance", message)
+            .hint("its tasks and events are gone with it: begin again with --since 0")
+    })
+}
+
+fn next(context: &mut Context) -> Result<News, Failure> {
+    if let Some(received) = context.client()?.received_news()? {
+        return Ok(received.news);
+    }
+    // A reader of a pipe wants each event when it happens.
+    context.flush()?;
+    context.wait()?;
+    Ok(context.client()?.next_news()?.news)
+}
+
+/// Goes on after the last line that was printed, if it is the same daemon (R26).
+fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
+    for _ in 0..RECONNECTS {
+        let outcome = match context.reconnect() {
+            Ok(client) => subscribe(client, params).map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
+        match outcome {
+            Ok(outcome) => return told(outcome).map(drop),
+            Err(failure) if failure.kind == "connection_lost" => {}
+            Err(failure) if failure.code == Code::NO_DAEMON => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    let message = "the daemon has ended, and its tasks and events with it";
+    Err(Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why"))
+}
+
+fn pass_on(
+    news: &News,
+    instance: &str,
+    params: &mut SubscribeParams,
+    context: &mut Context,
+) -> Result<(), Failure> {
+    let seq = match news {
+        News::Event(event) => event.seq,
+        News::Gap(gap) if gap.ended => {
             // We read too slowly and the subscription is over. The history may still have what was
             // missed; what it has not, the daemon tells as a gap of its own.
             params.since = Some(gap.from.saturating_sub(1));
-            context.call::<EventsSubscribe>(&params)?;
-            continue;
+            context.call::<EventsSubscribe>(params)?;
+            return Ok(());
         }
-        context.print_json(&news)?;
-        // A reader of a pipe wants each event when it happens.
-        context.flush()?;
-    }
+        News::Gap(gap) => gap.to,
+    };
+    context.print_json(&Line { news, cursor: format!("{instance}:{seq}") })?;
+    params.since = Some(seq);
+    Ok(())
 }

@@ -10,6 +10,7 @@ use crate::cli::HandoffArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::session;
 
 /// The longest command that is made a description, in characters.
 const DESCRIPTION_CHARS: usize = 200;
@@ -37,8 +38,9 @@ pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
         description: description.unwrap_or_else(|| command_of(args.pid)),
         argv: None,
         started_at: None,
-        session: args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty()),
+        session: session::key(args.session),
         channel: args.channel,
+        terminal: session::terminal(),
         tags: args.tags,
         streams,
         origin_kind: if args.direct { OriginKind::Direct } else { OriginKind::Tool },

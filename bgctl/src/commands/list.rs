@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::table::{Look, list};
+use crate::session;
 
 /// Fetches as many pages as are asked for, and prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -21,7 +22,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("--limit must be 1 or more"));
     }
     let quiet = args.quiet;
-    let result = fetch(args.session, args.status.clone(), wanted, context)?;
+    let result = fetch(session::named(args.session)?, args.status.clone(), wanted, context)?;
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);

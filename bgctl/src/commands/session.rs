@@ -1,16 +1,44 @@
-//! `session end`: the end of a parent session (R54).
+//! `session`: which parent session this is, and the end of one (R54).
 
 use bgd_shared::request::{SessionEnd, SessionEndParams};
+use serde::Serialize;
 
 use crate::cli::{SessionArgs, SessionVerb};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::render::clean;
+use crate::session;
+
+/// What `session key` prints with `--json`.
+#[derive(Serialize)]
+struct Key {
+    session: String,
+}
+
+/// Does what is asked about a parent session.
+pub fn run(args: SessionArgs, context: &mut Context) -> Result<Code, Failure> {
+    match args.verb {
+        SessionVerb::Key => key(context),
+        SessionVerb::End { key } => end(key, context),
+    }
+}
+
+/// Prints the key that a task would be submitted with here. No daemon is asked.
+fn key(context: &mut Context) -> Result<Code, Failure> {
+    let session = session::this()?;
+    if context.json() {
+        context.print_json(&Key { session })?;
+    } else {
+        context.print(&format!("{}\n", clean(&session)))?;
+    }
+    Ok(Code::OK)
+}
 
 /// Ends the session, and prints what that did.
-pub fn run(args: SessionArgs, context: &mut Context) -> Result<Code, Failure> {
-    let SessionVerb::End { key } = args.verb;
-    let result = context.call::<SessionEnd>(&SessionEndParams { session: key })?;
+fn end(key: String, context: &mut Context) -> Result<Code, Failure> {
+    let session = session::named(Some(key))?.unwrap_or_default();
+    let result = context.call::<SessionEnd>(&SessionEndParams { session })?;
     if context.json() {
         context.print_json(&result)?;
     } else {

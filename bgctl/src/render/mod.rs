@@ -1,7 +1,9 @@
 //! How things look. Everything here is a pure function from the wire's objects to text.
 
 pub mod agents;
+pub mod daemon;
 pub mod json;
+pub mod metrics;
 pub mod page;
 pub mod question;
 pub mod table;
@@ -55,11 +57,12 @@ pub fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 pub mod samples {
-    //! A task and a question to render.
+    //! A task, a question and a daemon to render.
 
     use bgd_shared::agent::{InputOption, NeedsInput, OptionKind};
     use bgd_shared::id::TaskId;
-    use bgd_shared::task::{Kind, Origin, Output, Progress, Status, Task};
+    use bgd_shared::request::{ChannelStatus, DaemonStatus, InboxesStatus, Limits, TimeBucket, Times};
+    use bgd_shared::task::{Kind, Origin, Output, Progress, Status, Summary, Task};
     use bgd_shared::time::Timestamp;
 
     /// A task that has just been submitted, at second 1000.
@@ -93,6 +96,54 @@ pub mod samples {
             lingering: false,
             progress: Progress::default(),
             output: Output::default(),
+        }
+    }
+
+    /// A daemon that has done something.
+    pub fn daemon() -> DaemonStatus {
+        let bucket = |le_ms, count| TimeBucket { le_ms, count };
+        let idle = ChannelStatus { name: "tty".into(), kind: "tty".into(), ..ChannelStatus::default() };
+        let busy = ChannelStatus {
+            name: "ops".into(),
+            kind: "exec".into(),
+            queued: 4,
+            sent: 5,
+            failed: 2,
+            dropped: 1,
+            last_error: Some("it \x07exited with 3".into()),
+        };
+        DaemonStatus {
+            active: 3,
+            summary: Summary { pending: 1, running: 2, ..Summary::default() },
+            uptime_ms: 90_500,
+            memory_bytes: 1 << 20,
+            connections: 2,
+            subscriptions: 1,
+            seq: 12,
+            instance: "3f2a".into(),
+            version: "0.1.0".into(),
+            pid: 17,
+            socket: "/run/bgd.sock".into(),
+            state_dir: "/state".into(),
+            config: "/config.toml".into(),
+            config_loaded: true,
+            tree: "session".into(),
+            limits: Limits {
+                frame_bytes: 1 << 20,
+                connections: 1024,
+                requests: 256,
+                write_queue_bytes: 1 << 18,
+                tasks: 1_000_000,
+                output_bytes: 1 << 30,
+                event_history_bytes: 1 << 23,
+                max_concurrent_tasks: 4,
+            },
+            waited: Times { count: 3, sum_ms: 12, buckets: vec![bucket(3, 2), bucket(10, 3)] },
+            ran: Times { count: 2, sum_ms: 2 * 86_400_000, buckets: vec![bucket(3, 0), bucket(10, 0)] },
+            inboxes: InboxesStatus { sessions: 1, items: 1, lost: 2 },
+            channels: vec![busy, idle],
+            untold: 7,
+            warnings: Vec::new(),
         }
     }
 

@@ -1,9 +1,8 @@
-//! Pages: everything about one task, and about the daemon.
+//! Pages: everything about one task.
 
 use std::fmt::Write as _;
 
-use bgd_shared::request::DaemonStatus;
-use bgd_shared::task::{Exit, Kind, Progress, Status, Task};
+use bgd_shared::task::{Exit, Kind, Progress, Task};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
@@ -17,15 +16,15 @@ const PROMPT_CHARS: usize = 500;
 
 /// Lines of `name: value`, the values below each other.
 #[derive(Default)]
-struct Page(String);
+pub(super) struct Page(pub(super) String);
 
 impl Page {
-    fn line(&mut self, name: &str, value: &str) {
+    pub(super) fn line(&mut self, name: &str, value: &str) {
         // Writing to a string can't fail.
         let _ = writeln!(self.0, "{:<13}{}", format!("{name}:"), clean(value));
     }
 
-    fn maybe(&mut self, name: &str, value: Option<&str>) {
+    pub(super) fn maybe(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.line(name, value);
         }
@@ -167,38 +166,11 @@ pub fn quoted(word: &OsText) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// How the daemon is.
-pub fn daemon(status: &DaemonStatus) -> String {
-    let mut page = Page::default();
-    page.line("daemon", &format!("bgd {}, pid {}", status.version, status.pid));
-    page.line("up", &show_ms(status.uptime_ms));
-    let counts: Vec<String> = Status::ALL
-        .into_iter()
-        .filter(|state| status.summary.count(*state) > 0)
-        .map(|state| format!("{} {state}", status.summary.count(state)))
-        .collect();
-    let counts = if counts.is_empty() { "none".to_owned() } else { counts.join(", ") };
-    page.line("tasks", &counts);
-    page.line("active", &format!("{}, {} at once", status.active, status.limits.max_concurrent_tasks));
-    page.line("memory", &bytes(status.memory_bytes));
-    page.line("connections", &format!("{}, {} subscriptions", status.connections, status.subscriptions));
-    page.line("last event", &status.seq.to_string());
-    page.line("socket", &status.socket);
-    page.line("state", &status.state_dir);
-    let note = if status.config_loaded { "" } else { " (not in force; all values are the defaults)" };
-    page.line("config", &format!("{}{note}", status.config));
-    page.line("trees by", &status.tree);
-    page.line("instance", &status.instance);
-    for warning in &status.warnings {
-        page.line("warning", warning);
-    }
-    page.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::render::samples;
+    use bgd_shared::task::Status;
 
     #[test]
     fn a_page_names_everything_that_is_known() {

@@ -1,0 +1,180 @@
+//! The figures of `daemon.status` as `OpenMetrics` text, for monitoring (R08).
+
+use std::fmt;
+
+use bgd_shared::request::{ChannelStatus, DaemonStatus, Times};
+use bgd_shared::task::Status;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, NoLabelSet, text::encode};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+/// All figures, ended by `# EOF`.
+pub fn text(status: DaemonStatus) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Figures(status)));
+    let mut text = String::new();
+    // Writing to a string can't fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Figures(DaemonStatus);
+
+/// Writes families, each with its name, its help and its samples.
+struct Writer<'a>(DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.unit(name, help, None, value)
+    }
+
+    fn unit(&mut self, name: &str, help: &str, unit: Option<&Unit>, value: u64) -> fmt::Result {
+        let metric = self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(metric)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(metric)
+    }
+
+    fn seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        let metric = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        ConstGauge::new(value).encode(metric)
+    }
+
+    fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, times: &Times) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        let mut below = 0;
+        let mut buckets: Vec<(f64, u64)> = Vec::new();
+        for bucket in &times.buckets {
+            buckets.push((seconds(bucket.le_ms), bucket.count.saturating_sub(below)));
+            below = bucket.count;
+        }
+        buckets.push((f64::INFINITY, times.count.saturating_sub(below)));
+        metric.encode_histogram::<NoLabelSet>(seconds(times.sum_ms), times.count, &buckets, None)
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a figure for people and graphs")]
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+impl Collector for Figures {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let status = &self.0;
+        let mut out = Writer(encoder);
+        let labels = [("version", status.version.as_str()), ("instance", status.instance.as_str())];
+        out.info("bgd", "The daemon: its version, and this life of it", &labels)?;
+        out.seconds("bgd_uptime", "How long the daemon has run", seconds(status.uptime_ms))?;
+        out.unit("bgd_resident_memory", "Its resident memory", Some(&Unit::Bytes), status.memory_bytes)?;
+        out.gauge("bgd_connections", "Clients that are connected", status.connections)?;
+        out.gauge("bgd_subscriptions", "Subscriptions to events", status.subscriptions)?;
+        out.counter("bgd_events", "Events so far", status.seq)?;
+        tasks(status, &mut out)?;
+        channels(&status.channels, &mut out)?;
+        out.counter(
+            "bgd_untold",
+            "Ends of runs that were told to no channel, as the task had none",
+            status.untold,
+        )?;
+        out.gauge(
+            "bgd_inboxes",
+            "Parent sessions with notices that were not acknowledged",
+            status.inboxes.sessions,
+        )?;
+        out.gauge("bgd_inbox_items", "Notices that were not acknowledged", status.inboxes.items)?;
+        out.counter(
+            "bgd_inbox_lost",
+            "Notices dropped unacknowledged, as an inbox was full",
+            status.inboxes.lost,
+        )?;
+        out.gauge("bgd_warnings", "Warnings that bgctl daemon status shows", status.warnings.len() as u64)
+    }
+}
+
+fn tasks(status: &DaemonStatus, out: &mut Writer<'_>) -> fmt::Result {
+    let mut family = out.0.encode_descriptor(
+        "bgd_tasks",
+        "Tasks that the daemon knows, by status",
+        None,
+        MetricType::Gauge,
+    )?;
+    for state in Status::ALL {
+        let labels = [("status", state.as_str())];
+        ConstGauge::new(status.summary.count(state)).encode(family.encode_family(&labels)?)?;
+    }
+    out.gauge("bgd_queue_length", "Tasks that wait for a slot", status.summary.pending)?;
+    let slots = status.limits.max_concurrent_tasks;
+    out.gauge("bgd_slots", "Tasks that run at once at most (max_concurrent_tasks)", slots)?;
+    out.histogram("bgd_task_wait", "From the submission of a task to its start", &status.waited)?;
+    out.histogram("bgd_task_run", "From the start of a run to its end", &status.ran)
+}
+
+fn channels(channels: &[ChannelStatus], out: &mut Writer<'_>) -> fmt::Result {
+    let mut family = out.0.encode_descriptor(
+        "bgd_notices",
+        "Notices by channel, and what became of them",
+        None,
+        MetricType::Counter,
+    )?;
+    for channel in channels {
+        let outcomes = [("sent", channel.sent), ("failed", channel.failed), ("dropped", channel.dropped)];
+        for (outcome, count) in outcomes {
+            let labels = [("channel", channel.name.as_str()), ("type", &channel.kind), ("outcome", outcome)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    let help = "Notices that wait for a channel, or are on their way";
+    let mut family = out.0.encode_descriptor("bgd_notices_queued", help, None, MetricType::Gauge)?;
+    for channel in channels {
+        let labels = [("channel", channel.name.as_str()), ("type", &channel.kind)];
+        ConstGauge::new(channel.queued).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples;
+
+    #[test]
+    fn every_figure_is_there() {
+        let text = text(samples::daemon());
+        for line in [
+            "bgd_info{version=\"0.1.0\",instance=\"3f2a\"} 1",
+            "bgd_uptime_seconds 90.5",
+            "bgd_resident_memory_bytes 1048576",
+            "bgd_events_total 12",
+            "bgd_tasks{status=\"pending\"} 1",
+            "bgd_tasks{status=\"running\"} 2",
+            "bgd_queue_length 1",
+            "bgd_task_wait_seconds_bucket{le=\"0.003\"} 2",
+            "bgd_task_wait_seconds_bucket{le=\"0.01\"} 3",
+            "bgd_task_wait_seconds_bucket{le=\"+Inf\"} 3",
+            "bgd_task_wait_seconds_sum 0.012",
+            "bgd_task_run_seconds_bucket{le=\"0.01\"} 0",
+            "bgd_task_run_seconds_bucket{le=\"+Inf\"} 2",
+            "bgd_task_run_seconds_count 2",
+            "bgd_notices_total{channel=\"ops\",type=\"exec\",outcome=\"sent\"} 5",
+            "bgd_notices_total{channel=\"ops\",type=\"exec\",outcome=\"dropped\"} 1",
+            "bgd_notices_queued{channel=\"ops\",type=\"exec\"} 4",
+            "bgd_untold_total 7",
+            "bgd_inbox_items 1",
+            "bgd_inbox_lost_total 2",
+        ] {
+            assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("\n# EOF\n"));
+    }
+}

@@ -1,0 +1,118 @@
+//! Who asks: the parent session that this process belongs to, and the terminal that it is in.
+
+use bgd_shared::request::OriginTerminal;
+
+use crate::failure::Failure;
+
+/// What stands for the parent session of this process where the key of one is asked for.
+const THIS: &str = ".";
+
+/// The parent session: the one that was named; else `$BGD_SESSION`, which may be empty for none; else what
+/// this runs in, if that is a terminal: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4`.
+pub fn key(named: Option<String>) -> Option<String> {
+    let key = named.filter(|key| key != THIS).or_else(|| std::env::var("BGD_SESSION").ok());
+    key.or_else(|| terminal().map(|terminal| found(&terminal))).filter(|key| !key.is_empty())
+}
+
+/// The parent session that was named, if one was; `.` is that of this process.
+///
+/// # Errors
+/// This process belongs to none.
+pub fn named(named: Option<String>) -> Result<Option<String>, Failure> {
+    named.map(|key| if key == THIS { this() } else { Ok(key) }).transpose()
+}
+
+/// The parent session of this process.
+///
+/// # Errors
+/// It belongs to none.
+pub fn this() -> Result<String, Failure> {
+    key(None).ok_or_else(|| {
+        Failure::usage("this process belongs to no parent session: $BGD_SESSION is not set, or empty, and there is no terminal")
+            .hint("name the parent session by its key, or set BGD_SESSION")
+    })
+}
+
+fn found(terminal: &OriginTerminal) -> String {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let (Some(server), Some(pane)) = (variable("TMUX"), variable("TMUX_PANE")) {
+        return format!("tmux:{}{pane}", server_name(&server));
+    }
+    // The client's address and port. Several shells over one connection (ControlMaster) share them.
+    if let Some(connection) = variable("SSH_CONNECTION") {
+        let mut words = connection.split(' ');
+        if let (Some(address), Some(port)) = (words.next(), words.next()) {
+            return format!("ssh:{address}:{port}");
+        }
+    }
+    format!("tty:{}", terminal.path)
+}
+
+/// The name of a tmux server that is not the usual one, as every server counts its panes from 0. `$TMUX` is its
+/// socket, its process and a number, with commas between.
+fn server_name(variable: &str) -> &str {
+    let socket = variable.split(',').next().unwrap_or_default();
+    match socket.rsplit('/').next().unwrap_or_default() {
+        "default" => "",
+        name => name,
+    }
+}
+
+/// The controlling terminal of this process, if it has one.
+pub fn terminal() -> Option<OriginTerminal> {
+    of_stat(&std::fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// The terminal in a line of `/proc/PID/stat`: the fields behind the name are the state, the parent, the
+/// group, the session and the terminal's device number (proc(5)).
+fn of_stat(stat: &str) -> Option<OriginTerminal> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(3);
+    let leader: i32 = fields.next()?.parse().ok()?;
+    let device: i64 = fields.next()?.parse().ok()?;
+    // The kernel prints it as a signed number: the minor number is bits 0 to 7 and 20 to 31.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits, printed signed")]
+    let device = device as u32;
+    let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
+    let path = match major {
+        // Unix98 pseudo-terminals, 256 of them a major number.
+        136..=143 => format!("/dev/pts/{}", (major - 136) * 256 + minor),
+        4 if minor < 64 => format!("/dev/tty{minor}"),
+        4 => format!("/dev/ttyS{}", minor - 64),
+        _ => return None,
+    };
+    // The leader is outside of this pid namespace, so that nobody here can see what it shows.
+    (leader > 0).then_some(OriginTerminal { path, leader })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_is_taken_as_it_is() {
+        assert_eq!(named(None), Ok(None));
+        assert_eq!(named(Some("discord:4711".into())), Ok(Some("discord:4711".into())));
+        assert_eq!(key(Some("discord:4711".into())).as_deref(), Some("discord:4711"));
+        assert_eq!(key(Some(String::new())), None);
+    }
+
+    #[test]
+    fn panes_of_other_tmux_servers_have_other_keys() {
+        assert_eq!(server_name("/tmp/tmux-1000/default,312,0"), "");
+        assert_eq!(server_name("/tmp/tmux-1000/work,312,0"), "work");
+    }
+
+    #[test]
+    fn the_terminal_is_read_from_its_device_number() {
+        let of =
+            |device: i64| of_stat(&format!("10 (a) b) S 1 10 7 {device} 10 0")).map(|terminal| terminal.path);
+        assert_eq!(of(34816 + 4).as_deref(), Some("/dev/pts/4"));
+        assert_eq!(of((136 << 8) | 0xff | (1 << 20)).as_deref(), Some("/dev/pts/511"));
+        assert_eq!(of(1025).as_deref(), Some("/dev/tty1"));
+        assert_eq!(of(1088).as_deref(), Some("/dev/ttyS0"));
+        assert_eq!(of(0), None);
+        assert_eq!(of_stat("10 (x) S 1 10 0 34816 10"), None, "its leader is not seen from here");
+        assert_eq!(of_stat("10 (x) S 1 10 9 34816 10").unwrap().leader, 9);
+    }
+}

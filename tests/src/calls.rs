@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::notice::InboxItem;
 use bgd_shared::request::{
-    BlockParams, CancelParams, DaemonStatus, DaemonStatusOf, IdParams, NoParams, OutputParams, Stream,
-    SubmitParams, SubscribeParams, TaskBlock, TaskCancel, TaskGet, TaskOutput, TaskSubmit,
+    BlockParams, CancelParams, DaemonStatus, DaemonStatusOf, IdParams, InboxRead, InboxReadParams, NoParams,
+    OutputParams, Stream, SubmitParams, SubscribeParams, TaskBlock, TaskCancel, TaskGet, TaskOutput,
+    TaskSubmit,
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
@@ -108,6 +110,21 @@ impl TestDaemon {
     #[track_caller]
     pub fn status(&self) -> DaemonStatus {
         self.client().call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status")
+    }
+
+    /// What a parent session was told and has not acknowledged: the first page of it.
+    #[track_caller]
+    pub fn inbox(&self, session: &str) -> Vec<InboxItem> {
+        let params = InboxReadParams { session: session.to_owned(), ..InboxReadParams::default() };
+        self.client().call::<InboxRead>(&params).expect("inbox.read").items
+    }
+
+    /// Submits a line for the shell in a parent session.
+    #[track_caller]
+    pub fn submit_in(&self, session: &str, line: &str) -> TaskId {
+        let params =
+            SubmitParams { shell: Some(line.into()), session: Some(session.into()), ..self.params() };
+        self.submit_with(&params).id
     }
 
     /// A subscription to all events from now on.

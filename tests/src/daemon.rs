@@ -337,6 +337,8 @@ impl TestDaemon {
             ("XDG_STATE_HOME".into(), at("state")),
             ("XDG_CONFIG_HOME".into(), at("config")),
             ("BGD_SOCKET".into(), self.socket().into()),
+            // Else everything would belong to the terminal that the tests are run from, if there is one.
+            ("BGD_SESSION".into(), "".into()),
             ("LANG".into(), "C.UTF-8".into()),
         ];
         pairs.extend(self.setup.env.iter().cloned());

@@ -42,6 +42,11 @@ impl Raw {
         self.send(format!("{line}\n").as_bytes()).expect("the daemon reads");
     }
 
+    /// Appends the next line that the daemon sends, as it is.
+    pub fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<usize> {
+        self.stream.read_until(b'\n', line)
+    }
+
     /// The next line that the daemon sends; `None` when it has closed the connection.
     #[track_caller]
     pub fn receive(&mut self) -> Option<Value> {

@@ -83,6 +83,17 @@ pub fn for_line(path: &Path, needle: &str) -> String {
     })
 }
 
+/// Waits until a file has so many complete lines with this text in them.
+#[track_caller]
+pub fn for_lines(path: &Path, count: u64, needle: &str) {
+    for_change(path, || {
+        let text = fs::read(path).ok()?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let found = text.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.contains(needle));
+        (found.count() as u64 >= count).then_some(())
+    });
+}
+
 /// Waits until a file has at least this many bytes, and gives them all.
 #[track_caller]
 pub fn for_bytes(path: &Path, count: usize) -> Vec<u8> {
@@ -112,6 +123,7 @@ mod tests {
             });
             for_file(&path);
             assert_eq!(for_line(&path, "wo"), "a word");
+            for_lines(&path, 1, "a");
             assert_eq!(for_bytes(&path, 15), b"a word\nand more");
         });
         thread::scope(|scope| {

@@ -52,7 +52,7 @@ fn r01_a_prompt_becomes_a_task_at_once() {
     let daemon = fake();
     let params = SubmitParams {
         session: Some("discord:4711".into()),
-        channel: Some("ops".into()),
+        channel: Some("inbox".into()),
         tags: vec!["one".into()],
         description: Some("a question".into()),
         ..daemon.prompt_params("say hello")
@@ -62,7 +62,7 @@ fn r01_a_prompt_becomes_a_task_at_once() {
     assert_eq!((task.agent.as_deref(), task.prompt.as_deref()), (Some("fake"), Some("say hello")));
     assert!(task.status.is_active() && task.argv.is_none() && task.shell.is_none());
     let task = daemon.ends_as(task.id, Status::Completed);
-    assert_eq!((task.description.as_str(), task.channel.as_deref()), ("a question", Some("ops")));
+    assert_eq!((task.description.as_str(), task.channel.as_deref()), ("a question", Some("inbox")));
     assert_eq!((task.session.as_deref(), &*task.tags), (Some("discord:4711"), &["one".to_owned()][..]));
     let session = daemon.fake_home().received("session/prompt")[0]["params"]["sessionId"].clone();
     assert_eq!(task.agent_session.as_deref(), session.as_str());

@@ -228,7 +228,7 @@ fn r10_a_cleared_task_takes_its_files_along() {
     let id = daemon.tell("x", "one");
     let task = ended(&daemon, id, Status::Completed);
     let files = [task.output.path.clone(), task.output.stderr_path.expect("two files")];
-    let result = task.output.path.replace(".out", ".result");
+    let result = task.output.path.replace(".out", ".result.1");
     assert_eq!(daemon.stream(id, Stream::Stderr), b"");
     assert_eq!(fs::read_to_string(&result).unwrap(), "one;");
     daemon.run(&["clear", &id.to_string()]).success();

@@ -17,8 +17,8 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
 }
 
 /// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that
-/// runs and has a pipe, and `AGENT` for a prompt that was answered. Only `answer` is missing, as it needs an
-/// agent that asks.
+/// runs and has a pipe, and `AGENT` for a prompt that was answered. Missing are `answer`, as it needs an
+/// agent that asks, and `inbox`, which prints a line for each notice.
 const GOOD: &[&[&str]] = &[
     &["submit", "--", "true"],
     &["submit", "--agent", "echo", "-d", "text", "a prompt"],

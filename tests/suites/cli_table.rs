@@ -9,6 +9,32 @@ use bgctl::exit::TABLE;
 use bgd_shared::id::TaskId;
 use bgd_tests::{Outcome, TestDaemon};
 
+/// The codes of what is about parent sessions, where there is none.
+#[test]
+fn the_verbs_of_sessions_and_news_have_codes_of_the_table() {
+    let daemon = TestDaemon::start();
+    let cases: &[(i32, &[&str])] = &[
+        (0, &["inbox", "--session", "nobody"]),
+        (2, &["submit", "--channel", "nobody", "--", "true"]),
+        (2, &["session", "key"]),
+        (2, &["session", "end", "."]),
+        (2, &["inbox"]),
+        (2, &["list", "--session", "."]),
+        (2, &["clear", "--session", "."]),
+        (2, &["cancel", "--all", "--session", "."]),
+        (2, &["events", "--session", "."]),
+        (2, &["events", "--since", "99"]),
+        (2, &["daemon", "status", "--openmetrics", "--json"]),
+        (69, &["events", "--since", "another-daemon:0"]),
+        (75, &["inbox", "--session", "nobody", "--wait", "1ms"]),
+    ];
+    for (code, args) in cases {
+        let outcome = daemon.run(args).expect_code(*code);
+        assert!(outcome.stdout.is_empty(), "{args:?}");
+        assert_eq!(outcome.stderr.is_empty(), [0, 75].contains(code), "{args:?}: {}", outcome.stderr);
+    }
+}
+
 #[test]
 fn every_code_of_the_table_is_reached() {
     let daemon = TestDaemon::start();

@@ -88,7 +88,7 @@ fn the_page_names_every_status_and_event() {
 fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_other() {
     let page = docs::read("man/bgd-config.5");
     let mut keys = Config::default().keys();
-    keys.push("default_agent".to_owned());
+    keys.extend(["default_agent", "default_deliver_to"].map(str::to_owned));
     assert_eq!(set(bold_tags_of_section(&page, "KEYS", None)), set(keys.clone()));
     let rows: Vec<Vec<&str>> =
         page.lines().map(|line| line.split('\t').collect()).filter(|row: &Vec<_>| row.len() == 4).collect();
@@ -117,7 +117,7 @@ fn what_the_page_gives_as_defaults_and_ends_of_ranges_is_taken() {
         std::fs::write(&file, text).unwrap();
         Config::load(&file)
     };
-    let without_one = ["max_concurrent_tasks", "default_agent"];
+    let without_one = ["max_concurrent_tasks", "default_agent", "default_deliver_to"];
     for (key, default) in docs::config_defaults() {
         if without_one.contains(&key.as_str()) {
             continue;
@@ -176,19 +176,19 @@ fn the_page_names_every_key_of_an_agent_with_its_default_and_its_range_and_no_ot
 }
 
 #[test]
-fn the_examples_of_agents_on_the_page_and_in_the_readme_are_good_and_show_every_protocol_and_key() {
+fn the_examples_on_the_page_and_in_the_readme_are_good_and_show_every_protocol_and_key() {
     let page = docs::read("man/bgd-config.5");
     let readme = docs::read("README.md");
     let of_readme: Vec<&str> =
         readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(!of_readme.is_empty());
-    let of_page = ["ACP", "OPENCODE", "SERVER", "TEMPLATE"].map(|name| shown(&page, name));
+    let of_page = ["ACP", "OPENCODE", "SERVER", "TEMPLATE", "CHANNELS"].map(|name| shown(&page, name));
     for text in of_page.iter().map(String::as_str).chain(of_readme) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
         std::fs::write(&file, text).unwrap();
         let loaded = Config::load(&file).unwrap_or_else(|error| panic!("{error}:\n{text}"));
-        assert!(!loaded.agents.is_empty(), "{text}");
+        assert!(!loaded.agents.is_empty() || !loaded.channels.is_empty(), "{text}");
     }
     let all = of_page.concat();
     for word in AGENT_KEYS
@@ -247,10 +247,17 @@ fn the_page_names_every_verb_and_no_other() {
 #[test]
 fn the_variables_of_the_pages_are_those_of_the_code() {
     let mut code = String::new();
-    for file in ["bgd/src/log.rs", "bgd/src/exec/tree.rs", "bgctl/src/connect.rs", "bgctl/src/job.rs"] {
+    let files = [
+        "bgd/src/log.rs",
+        "bgd/src/exec/tree.rs",
+        "bgd/src/notify/exec.rs",
+        "bgctl/src/connect.rs",
+        "bgctl/src/session.rs",
+        "shared/src/socket.rs",
+    ];
+    for file in files {
         code += &docs::read(file);
     }
-    code += &docs::read("shared/src/socket.rs");
     let of = |text: &str| -> BTreeSet<String> {
         let names = docs::names(text).into_iter();
         names.filter(|name| name.starts_with("BGD_") && name.len() > "BGD_".len()).collect()

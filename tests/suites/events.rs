@@ -1,7 +1,7 @@
 //! Events: a completion is always told (R55), in order, without holes, after its effect; replay and gaps.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Child, ChildStdout, Stdio};
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::{Event, EventKind, Gap, News};
@@ -10,7 +10,7 @@ use bgd_shared::request::{
     ClearParams, EventsSubscribe, IdParams, SubmitParams, SubscribeParams, TaskClear, TaskGet,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{TestDaemon, Watch};
+use bgd_tests::{Relay, TestDaemon, Watch};
 
 fn subscribe(daemon: &TestDaemon, params: &SubscribeParams) -> Watch {
     Watch::new(daemon.client(), params)
@@ -178,7 +178,7 @@ fn a_subscription_can_be_for_some_tasks_or_for_one_parent_session() {
     daemon.block(&[mine]);
     let only = |ids: &[TaskId], session: Option<&str>| {
         let ids = ids.iter().copied().map(Into::into).collect();
-        subscribe(&daemon, &SubscribeParams { ids, session: session.map(Into::into), since: Some(0) })
+        subscribe(&daemon, &SubscribeParams { ids, session: session.map(Into::into), ..since(0) })
     };
     let mut by_session = only(&[], Some("mine"));
     let mut by_id = only(&[mine], None);
@@ -270,4 +270,140 @@ fn bgctl_ends_with_the_daemon_and_says_so() {
     let mut said = String::new();
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
     assert!(said.contains("daemon"), "{said}");
+}
+
+/// A `bgctl events` with its lines.
+struct Printed {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Printed {
+    fn of(daemon: &TestDaemon, args: &[&str]) -> Self {
+        let mut bgctl = daemon.bgctl(args);
+        bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = bgctl.spawn().expect("bgctl");
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next event with its cursor.
+    fn next(&mut self) -> (Event, String) {
+        let line = self.lines.next().expect("a line").expect("a line");
+        let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let cursor = value["cursor"].as_str().expect("a cursor").to_owned();
+        (serde_json::from_value(value).expect("an event"), cursor)
+    }
+
+    /// Its exit code, and what it said.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_script_goes_on_where_it_was_and_is_told_of_another_daemon() {
+    let mut daemon = TestDaemon::start();
+    let mut expected = 1;
+    let mut cursor = "0".to_owned();
+    for _ in 0..5 {
+        let id = daemon.submit(&["true"]);
+        daemon.block(&[id]);
+        let mut printed = Printed::of(&daemon, &["events", "--since", &cursor]);
+        for _ in 0..2 {
+            let (event, next) = printed.next();
+            assert_eq!(event.seq, expected, "nothing twice, and nothing lost");
+            assert_eq!(next, format!("{}:{expected}", daemon.status().instance));
+            expected += 1;
+            cursor = next;
+        }
+        // More were printed, but these were not dealt with.
+        printed.kill();
+    }
+    daemon.restart();
+    let (code, said) = Printed::of(&daemon, &["events", "--since", &cursor]).ended();
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("another one runs") && said.contains("--since 0"), "{said}");
+    let error = daemon.run(&["--json", "events", "--since", &cursor]).expect_code(69).stderr;
+    assert!(error.contains("\"kind\":\"other_instance\""), "{error}");
+}
+
+#[test]
+fn a_place_of_another_daemon_is_refused_on_the_wire() {
+    let daemon = TestDaemon::start();
+    let instance = daemon.watch().subscribed.instance;
+    assert_eq!(instance, daemon.status().instance);
+    let mine = SubscribeParams { instance: Some(instance.clone()), ..since(0) };
+    subscribe(&daemon, &mine);
+    let other = SubscribeParams { instance: Some("other".into()), ..since(0) };
+    let error = daemon.client().call::<EventsSubscribe>(&other).unwrap_err();
+    assert_eq!(error.kind(), Some(ErrorKind::InvalidParams));
+    assert!(error.to_string().contains("other") && error.to_string().contains(&instance), "{error}");
+}
+
+#[test]
+fn r26_bgctl_loses_nothing_when_its_connection_breaks() {
+    let mut daemon = TestDaemon::start();
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let socket = relay.socket().to_str().unwrap();
+    let mut printed = Printed::of(&daemon, &["--socket", socket, "events", "--since", "0"]);
+    let mut other = Printed::of(&daemon, &["--socket", socket, "events", "--since", "0", "--session", "s"]);
+    let first = in_session(&daemon, "s");
+    let mut seq = 0;
+    let mut until_end_of = |id| loop {
+        let (event, _) = printed.next();
+        seq += 1;
+        assert_eq!(event.seq, seq, "nothing twice, and nothing lost");
+        if event.task.id == id && event.kind.is_terminal() {
+            break;
+        }
+    };
+    let mut last = 0;
+    let mut next_end = || loop {
+        let (event, _) = other.next();
+        assert!(event.seq > last && event.task.session.as_deref() == Some("s"));
+        last = event.seq;
+        if event.kind.is_terminal() {
+            break event.task.id;
+        }
+    };
+    until_end_of(first);
+    assert_eq!(next_end(), first);
+    for round in 0..20 {
+        let id = in_session(&daemon, if round % 2 == 0 { "s" } else { "t" });
+        // While events are on their way.
+        relay.cut();
+        until_end_of(id);
+        if round % 2 == 0 {
+            assert_eq!(next_end(), id);
+        }
+    }
+    // Both come back to another daemon.
+    relay.hold();
+    daemon.restart();
+    relay.release();
+    for printed in [printed, other] {
+        let (code, said) = printed.ended();
+        assert_eq!(code, Some(69), "{said}");
+        assert!(said.contains("another one runs"), "{said}");
+    }
+}
+
+#[test]
+fn bgctl_ends_with_its_reader_though_nothing_happens() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["true"]);
+    daemon.block(&[id]);
+    let mut printed = Printed::of(&daemon, &["events", "--since", "0"]);
+    printed.next();
+    let Printed { mut child, lines } = printed;
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(141));
 }

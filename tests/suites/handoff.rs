@@ -27,7 +27,7 @@ fn r70_a_child_goes_on_in_the_background_as_the_same_process() {
     let params = HandoffParams {
         description: "a build".into(),
         session: Some("s".into()),
-        channel: Some("ops".into()),
+        channel: Some("desktop".into()),
         tags: vec!["t".into()],
         ..job.params()
     };
@@ -38,7 +38,7 @@ fn r70_a_child_goes_on_in_the_background_as_the_same_process() {
     assert_eq!(given.message, message(task));
     assert_eq!((task.origin, task.status, task.pid), (Origin::Handoff, Status::Running, Some(job.pid())));
     assert_eq!((task.description.as_str(), task.session.as_deref()), ("a build", Some("s")));
-    assert_eq!((task.channel.as_deref(), &task.tags[..]), (Some("ops"), &["t".to_owned()][..]));
+    assert_eq!((task.channel.as_deref(), &task.tags[..]), (Some("desktop"), &["t".to_owned()][..]));
     assert_eq!(task.argv.as_ref().unwrap()[..2], ["/bin/sh".into(), "-c".into()]);
     assert_eq!(task.cwd.as_os_str(), daemon.home().as_os_str());
     assert!(!task.foreground && !task.pty && task.started_at.unwrap() <= task.created_at);

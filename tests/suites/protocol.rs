@@ -115,6 +115,15 @@ fn each_method_answers() {
     let result = wire.call("task.result", json!({"id": id}));
     assert_eq!((&result["result"], &result["task"]["exit"]), (&json!("text"), &json!({"code": 0})));
     assert_eq!(wire.call("task.cancel", json!({"ids": [id]}))["tasks"][0]["status"], "completed");
+    let inbox = wire.call("inbox.read", json!({"session": "s"}));
+    assert_eq!((&inbox["more"], &inbox["lost"]), (&json!(false), &json!(0)));
+    let item = &inbox["items"][0];
+    assert_eq!(
+        (&item["kind"], &item["task"]["id"], &item["result"]["text"]),
+        (&json!("completed"), id, &json!("text"))
+    );
+    let done = json!({"session": "s", "upto": item["number"]});
+    assert_eq!(wire.call("inbox.ack", done), json!({"acknowledged": 1, "left": 0}));
     assert_eq!(wire.call("task.clear", json!({}))["cleared"], 1);
     assert_eq!(wire.call("session.end", json!({"session": "s"})), json!({"cancelled": 0, "cleared": 0}));
     let status = wire.call("daemon.status", json!({}));
@@ -124,7 +133,7 @@ fn each_method_answers() {
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
     // Those of terminals and of what is handed over have suites of their own.
-    assert_eq!(METHODS.len(), 24, "a new method is to be called here or elsewhere");
+    assert_eq!(METHODS.len(), 26, "a new method is to be called here or elsewhere");
 }
 
 #[test]
@@ -187,7 +196,6 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         ),
         ("task.submit", json!({"shell": "true"}), "invalid_params", -32602, "cwd"),
         ("hello", json!({"protocol": 2}), "unsupported", -32018, "protocol 2"),
-        ("inbox.read", json!({"session": "s"}), "unsupported", -32018, "inbox.read"),
         ("task.attach", json!({"id": id}), "not_running", -32019, "does not run"),
         ("task.attach", json!({"id": id, "rows": 5}), "invalid_params", -32602, "cols"),
         ("task.resize", json!({"id": id, "rows": 0, "cols": 5}), "invalid_params", -32602, "rows"),
@@ -226,6 +234,33 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&Value::Null, &json!(kind)), "{line}");
     }
     assert_eq!(wire.call("hello", json!({}))["protocol"], 1);
+}
+
+#[test]
+fn what_is_wrong_about_sessions_and_channels_is_told() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let cases = [
+        ("hello", json!({"owns": true}), "`session`"),
+        ("inbox.read", json!({"session": ""}), "empty"),
+        ("inbox.read", json!({"session": "s", "limit": 0}), "1 to 1000"),
+        ("inbox.read", json!({"session": "s", "limit": 1001}), "1 to 1000"),
+        ("inbox.read", json!({}), "session"),
+        ("inbox.ack", json!({"session": "s"}), "upto"),
+        ("session.end", json!({"session": ""}), "empty"),
+        ("events.subscribe", json!({"instance": "x", "since": 0}), "this daemon is"),
+        ("task.submit", json!({"shell": "true", "cwd": "/", "env": {}, "channel": "x"}), "desktop"),
+        (
+            "task.submit",
+            json!({"shell": "true", "cwd": "/", "env": {}, "channel": "inbox"}),
+            "parent session",
+        ),
+    ];
+    for (method, params, part) in cases {
+        let error = wire.refused(method, &params);
+        assert_eq!(error["data"]["kind"], "invalid_params", "{method} {params}");
+        assert!(error.to_string().contains(part), "{method} {params}: {error}");
+    }
 }
 
 #[test]

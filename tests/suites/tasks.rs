@@ -59,7 +59,7 @@ fn r01_submit_returns_a_uuid_and_the_task_is_there_at_once() {
         argv: Some(vec!["sleep".into(), "1000".into()]),
         description: Some("a nap".into()),
         session: Some("discord:4711".into()),
-        channel: Some("ops".into()),
+        channel: Some("desktop".into()),
         tags: vec!["one".into(), "two".into()],
         ..daemon.params()
     };
@@ -73,7 +73,7 @@ fn r01_submit_returns_a_uuid_and_the_task_is_there_at_once() {
     for task in [&listed[0], &daemon.task(task.id)] {
         assert_eq!(task.description, "a nap");
         assert_eq!(task.session.as_deref(), Some("discord:4711"));
-        assert_eq!(task.channel.as_deref(), Some("ops"));
+        assert_eq!(task.channel.as_deref(), Some("desktop"));
         assert_eq!(task.tags, ["one", "two"]);
         assert_eq!(task.argv.as_deref(), Some(&["sleep".into(), "1000".into()][..]));
     }

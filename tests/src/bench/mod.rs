@@ -16,6 +16,7 @@ mod stats;
 mod submit;
 mod throughput;
 mod timing;
+mod told;
 mod turns;
 mod waiters;
 mod wakeup;
@@ -50,11 +51,12 @@ const MEASUREMENTS: &[Measurement] = &[
     ("waiters", waiters::measure),
     ("turns", turns::measure),
     ("foreground", foreground::measure),
+    ("told", told::measure),
 ];
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
 /// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters, turns
-/// (of an agent), foreground (`run`).
+/// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

@@ -21,7 +21,7 @@ pub use self::tables::{AgentKey, agent_key, config_defaults, config_range, known
 pub const REFRESH: &str = "cargo run -p bgd-tests --bin docs";
 
 /// The day in the header of every page. It is changed by hand when a page says something new.
-const DATE: &str = "2026-11-21";
+const DATE: &str = "2026-11-22";
 
 /// What stands between the pages' headers and their version.
 const MANUAL: &str = "bgd manual";

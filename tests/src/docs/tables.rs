@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bgd::agents::{Agent, Agents};
-use bgd::config::{AGENT_KEYS, Config};
+use bgd::config::{AGENT_KEYS, CHANNEL_KEYS, Config};
 use bgd::core::QUESTIONS;
 use bgd::exec::agent::acp::LINE_BYTES;
 use bgd::exec::agent::recorder::LATE_BYTES;
@@ -61,10 +61,10 @@ pub fn of_protocol(schema: &Value) -> Tables {
     for object in OBJECTS {
         tables.insert(format!("object {object}"), fields(schema, object, Direction::Received));
     }
-    for object in ["Rlimit", "TerminalSize"] {
+    for object in ["Rlimit", "TerminalSize", "OriginTerminal"] {
         tables.insert(format!("object {object}"), fields(schema, object, Direction::Sent));
     }
-    for name in ["Status", "EventKind", "OptionKind", "HandoffStream"] {
+    for name in ["Status", "EventKind", "OptionKind", "HandoffStream", "NoticeKind", "Part"] {
         tables.insert(format!("words {name}"), list_of_words(schema, name));
     }
     tables.insert("errors".to_owned(), errors(schema));
@@ -74,7 +74,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Objects that the daemon sends, with a list of their fields on the page.
-const OBJECTS: [&str; 14] = [
+const OBJECTS: [&str; 21] = [
     "Task",
     "Progress",
     "NeedsInput",
@@ -89,6 +89,13 @@ const OBJECTS: [&str; 14] = [
     "ErrorData",
     "OutputNews",
     "StoppedNews",
+    "Notice",
+    "NoticeResult",
+    "InboxItem",
+    "Times",
+    "TimeBucket",
+    "InboxesStatus",
+    "ChannelStatus",
 ];
 
 fn errors(schema: &Value) -> String {
@@ -115,6 +122,7 @@ fn limits_table() -> String {
         ("Bytes that are kept at the beginning of an output", bytes(limits::OUTPUT_HEAD_BYTES)),
         ("Foreground jobs of one connection", limits::FOREGROUND_JOBS.to_string()),
         ("Connections that are shown one terminal", limits::TERMINAL_VIEWERS.to_string()),
+        ("Items in one answer of `inbox.read`", limits::INBOX_PAGE.to_string()),
         ("Tasks on one page of `task.list`", limits::LIST_PAGE.to_string()),
         ("Descriptors that travel with one line", limits::FDS_PER_FRAME.to_string()),
         ("Bytes of a description, a session, a channel, a tag or a key", limits::LABEL_BYTES.to_string()),
@@ -170,6 +178,7 @@ pub fn of_config() -> Tables {
     for (key, default) in config_defaults() {
         let range = config_range(&key).unwrap_or_else(|| match key.as_str() {
             "default_agent" => "a known agent".to_owned(),
+            "default_deliver_to" => "names of channels".to_owned(),
             "background_key" => "ctrl- and a letter or one of @ \\ ] ^ _; none".to_owned(),
             "allow_root" => "true, false".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
@@ -184,6 +193,7 @@ pub fn of_config() -> Tables {
     Tables::from([
         ("keys".to_owned(), table),
         ("agent keys".to_owned(), agent_keys_table()),
+        ("channel keys".to_owned(), channel_keys_table()),
         ("known agents".to_owned(), known_agents_table()),
         ("left aside".to_owned(), left_aside()),
     ])
@@ -199,6 +209,40 @@ fn agent_keys_table() -> String {
             + "\n");
     }
     table + ".TE\n"
+}
+
+/// The keys of `[channels.NAME]`. All of them are taken over by a reload.
+fn channel_keys_table() -> String {
+    let mut table =
+        ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBgoes with\\fR\n".to_owned();
+    for key in CHANNEL_KEYS {
+        let (kind, default, with) = channel_key(key);
+        table += &([key, kind, default, with].join("\t") + "\n");
+    }
+    table + ".TE\n"
+}
+
+/// What the page says about a key of `[channels.NAME]`: what its value is, its default, and which types
+/// take it.
+///
+/// # Panics
+/// Nobody has told what it is.
+pub fn channel_key(key: &str) -> (&'static str, &'static str, &'static str) {
+    let bots = "telegram, discord, slack";
+    match key {
+        "type" => ("a word", "none", "all"),
+        "started" => ("true, false", "see below", "all"),
+        "command" => ("a list of texts", "none", "exec"),
+        "env" => ("a table of texts", "none", "exec"),
+        "url" => ("an address", "none", "webhook"),
+        "headers" => ("a table of texts", "none", "webhook"),
+        "token" | "token_file" => ("a text", "none", bots),
+        "chat_id" => ("a text", "none", "telegram"),
+        "channel_id" => ("a text", "none", "discord, slack"),
+        "api_base" => ("an address", "the service's", bots),
+        "timeout" => ("a time, to 1 h", "\"30s\", \"10s\"", "exec, webhook, bots"),
+        other => panic!("{other} is a key that nobody has told about"),
+    }
 }
 
 /// What the page says about a key of `[agents.NAME]`.
@@ -288,8 +332,8 @@ pub fn config_defaults() -> Vec<(String, String)> {
     };
     let mut all: Vec<(String, String)> =
         values().into_iter().map(|(key, value)| (key.clone(), text(&key, &value))).collect();
-    // It has none, so it is not in the defaults.
-    all.push(("default_agent".to_owned(), "none".to_owned()));
+    // They have none, so they are not in the defaults.
+    all.extend(["default_agent", "default_deliver_to"].map(|key| (key.to_owned(), "none".to_owned())));
     all.sort();
     all
 }
@@ -316,6 +360,7 @@ pub fn needs_restart(key: &str) -> bool {
     let other = match (key, value) {
         ("tree", _) => "\"session\"".to_owned(),
         ("default_agent", _) => "\"opencode\"".to_owned(),
+        ("default_deliver_to", _) => "[\"desktop\"]".to_owned(),
         ("background_key", _) => "\"ctrl-o\"".to_owned(),
         ("grace.cancel", _) => "\"7s\"".to_owned(),
         ("limits.output_bytes", _) => "\"7GiB\"".to_owned(),

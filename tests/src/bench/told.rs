@@ -1,0 +1,156 @@
+//! From a task's real end to whoever is told of it: a subscriber, an exec hook, a webhook.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use bgd_shared::request::SubmitParams;
+
+use super::report::{Figure, Row, Unit};
+use super::stats::percentile;
+use super::timing::{Stamp, now_ns};
+use super::{Bench, Result};
+use crate::TestDaemon;
+
+pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
+    let web = Web::start()?;
+    let folder = tempfile::tempdir()?;
+    let heard = Heard::new(folder.path())?;
+    let config = format!(
+        "[channels.hook]\ntype = \"exec\"\ncommand = [\"cp\", \"/dev/stdin\", \"{}\"]\nstarted = false\n\
+         [channels.web]\ntype = \"webhook\"\nurl = \"http://{}/\"\nstarted = false\n",
+        heard.fifo.display(),
+        web.address
+    );
+    let daemon = TestDaemon::builder().config(config).start();
+    let mut stamp = Stamp::new(daemon.home())?;
+    let [mut subscriber, mut hook, mut webhook, mut bare] = [const { Vec::new() }; 4];
+    for _ in 0..bench.of(30, 300) {
+        subscriber.push(of_subscriber(&daemon, &mut stamp)?);
+        end(&daemon, &mut stamp, "hook")?;
+        hook.push(stamp.micros_until(heard.next()?)?);
+        bare.push(of_spawn(&heard)?);
+        end(&daemon, &mut stamp, "web")?;
+        webhook.push(stamp.micros_until(web.heard.recv()?)?);
+    }
+    let rows = |what: &str, samples: &[f64]| {
+        let p99 = Figure::new(percentile(samples, 99), Unit::Micros);
+        [
+            Row::new(format!("{what}, median")).bgd_samples(samples, Unit::Micros),
+            Row::new(format!("{what}, p99")).bgd(p99),
+        ]
+    };
+    let [of_hook, of_hook_p99] = rows("end to delivered exec hook", &hook);
+    let of_hook = of_hook.peer_samples("the same command, bare", &bare, Unit::Micros);
+    let mut all = vec![of_hook, of_hook_p99];
+    all.extend(rows("end to delivered webhook", &webhook));
+    all.extend(rows("end to a subscriber", &subscriber));
+    Ok(all)
+}
+
+fn of_subscriber(daemon: &TestDaemon, stamp: &mut Stamp) -> Result<f64> {
+    let mut watch = daemon.watch();
+    end(daemon, stamp, "none")?;
+    watch.until(|event| event.kind.is_terminal());
+    stamp.micros_until(now_ns())
+}
+
+/// Has a task with this channel end.
+fn end(daemon: &TestDaemon, stamp: &mut Stamp, channel: &str) -> Result<()> {
+    let argv = stamp.next_argv().into_iter().map(Into::into).collect();
+    let params = SubmitParams { argv: Some(argv), channel: Some(channel.into()), ..daemon.params() };
+    daemon.submit_with(&params);
+    stamp.wait_started();
+    stamp.trigger()
+}
+
+/// What the hook does, begun by this process: from the spawn to the last of its bytes.
+fn of_spawn(heard: &Heard) -> Result<f64> {
+    let begin = now_ns();
+    let mut copy = Command::new("cp");
+    copy.args(["/dev/stdin".as_ref(), heard.fifo.as_os_str()]).stdin(Stdio::piped());
+    let mut child = copy.spawn()?;
+    child.stdin.take().ok_or("no pipe")?.write_all(b"{}\n")?;
+    let nanos = u64::try_from(heard.next()? - begin)?;
+    child.wait()?;
+    Ok(super::stats::float(nanos) / 1000.0)
+}
+
+/// Says when a line came through a FIFO.
+struct Heard {
+    fifo: PathBuf,
+    lines: mpsc::Receiver<i64>,
+}
+
+impl Heard {
+    fn new(folder: &Path) -> Result<Self> {
+        let fifo = folder.join("heard");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
+        // Open for writing too, so that it never ends.
+        let file = File::options().read(true).write(true).open(&fifo)?;
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for _ in BufReader::new(file).lines().map_while(std::io::Result::ok) {
+                if tell.send(now_ns()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { fifo, lines })
+    }
+
+    fn next(&self) -> Result<i64> {
+        Ok(self.lines.recv()?)
+    }
+}
+
+/// A server that says when the whole of a request has come.
+struct Web {
+    address: std::net::SocketAddr,
+    heard: mpsc::Receiver<i64>,
+}
+
+impl Web {
+    fn start() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let (tell, heard) = mpsc::channel();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(std::io::Result::ok) {
+                let tell = tell.clone();
+                thread::spawn(move || serve(stream, &tell));
+            }
+        });
+        Ok(Self { address, heard })
+    }
+}
+
+/// Answers every request of a connection.
+fn serve(stream: std::net::TcpStream, tell: &mpsc::Sender<i64>) -> Option<()> {
+    let mut answers = stream.try_clone().ok()?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().ok()?;
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        reader.read_exact(&mut vec![0; length]).ok()?;
+        tell.send(now_ns()).ok()?;
+        answers.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").ok()?;
+    }
+}

@@ -1,0 +1,298 @@
+//! The channel `exec` with real hooks: what they are told, and that nothing of them outlives its time.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::notice::{Notice, NoticeKind, Part};
+use bgd_tests::shared::request::{ChannelStatus, DaemonShutdown, ShutdownParams, SubmitParams};
+use bgd_tests::{Process, TestDaemon, wait};
+use rustix::process::Signal;
+
+/// Keeps what it is told, one line for each notice.
+const KEEP: &str = "cat >> \"$HOME/told\"";
+
+/// Has a child in its session, one in another session, and one whose environment is cleared and whose
+/// parent has ended; notes them.
+const FAMILY: &str = "sh -c 'echo $$ > \"$HOME/child\"; exec sleep 1000' &
+    setsid -f sh -c 'echo $$ > \"$HOME/session\"; exec sleep 1000'
+    env -i HOME=\"$HOME\" PATH=\"$PATH\" sh -c '(sh -c \"echo \\$\\$ > \\$HOME/clean; exec sleep 1000\" &)'
+    until [ -s \"$HOME/child\" ] && [ -s \"$HOME/session\" ] && [ -s \"$HOME/clean\" ]; do :; done
+    echo $$ > \"$HOME/leader.new\"; mv \"$HOME/leader.new\" \"$HOME/leader\"";
+
+/// A daemon that tells everything to this hook.
+#[track_caller]
+fn with_hook(script: &str) -> TestDaemon {
+    with_settings(script, "")
+}
+
+#[track_caller]
+fn with_settings(script: &str, settings: &str) -> TestDaemon {
+    TestDaemon::builder().config(config(script, settings)).start()
+}
+
+fn config(script: &str, settings: &str) -> String {
+    format!(
+        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\n\
+         command = [\"/bin/sh\", \"-c\", '''{script}''']\n{settings}\n"
+    )
+}
+
+fn log(daemon: &TestDaemon) -> PathBuf {
+    daemon.state_dir().join("bgd.log")
+}
+
+/// Waits for the first notice that was not delivered, and gives what the log says of it.
+#[track_caller]
+fn failure(daemon: &TestDaemon) -> String {
+    wait::for_line(&log(daemon), "a notice was not delivered")
+}
+
+/// How the hook does, as soon as nothing waits for it any more.
+#[track_caller]
+fn settled(daemon: &TestDaemon) -> ChannelStatus {
+    loop {
+        let status = daemon.status().channels.into_iter().find(|channel| channel.name == "ops");
+        match status {
+            Some(status) if status.queued == 0 => return status,
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
+/// The notices that were kept, as soon as there are so many.
+#[track_caller]
+fn told(daemon: &TestDaemon, count: usize) -> Vec<Notice> {
+    wait::for_change(&daemon.home().join("told"), || {
+        let text = fs::read_to_string(daemon.home().join("told")).ok()?;
+        let lines: Vec<&str> =
+            text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
+        (lines.len() >= count).then(|| lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect())
+    })
+}
+
+#[track_caller]
+fn noted(daemon: &TestDaemon, name: &str) -> Process {
+    let pid = wait::for_line(&daemon.home().join(name), "").trim().parse().expect("a process id");
+    Process::open(pid).expect("it lives")
+}
+
+/// Submits what is told only when it ends, as its start is over before anything can be said about it.
+#[track_caller]
+fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
+    let id = daemon.submit_shell(line);
+    daemon.block(&[id]);
+    id
+}
+
+#[test]
+fn r51_a_hook_gets_each_notice_as_one_line_of_json() {
+    let daemon = with_hook(KEEP);
+    let params = SubmitParams {
+        description: Some("the build".into()),
+        session: Some("mcp:1".into()),
+        ..daemon.params()
+    };
+    let shell = |line: &str| Some(line.into());
+    let done = daemon.submit_with(&SubmitParams { shell: shell("echo one; echo two"), ..params.clone() }).id;
+    daemon.block(&[done]);
+    let failed = daemon.submit_with(&SubmitParams { shell: shell("echo why; exit 3"), ..params.clone() }).id;
+    daemon.block(&[failed]);
+    let cancelled = daemon.submit_with(&SubmitParams { shell: shell("sleep 1000"), ..params }).id;
+    daemon.wait_running(cancelled);
+    daemon.cancel(&[cancelled]);
+    let told = told(&daemon, 6);
+    let seen: Vec<_> = told.iter().map(|notice| (notice.task.id, notice.kind)).collect();
+    let expected = [
+        (done, NoticeKind::Started),
+        (done, NoticeKind::Completed),
+        (failed, NoticeKind::Started),
+        (failed, NoticeKind::Failed),
+        (cancelled, NoticeKind::Started),
+        (cancelled, NoticeKind::Cancelled),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(told[1].key, format!("{done}/1"));
+    let result = told[1].result.as_ref().unwrap();
+    assert_eq!((&*result.text, result.part), ("one\ntwo\n", Part::All));
+    assert!(told[1].title.starts_with("[BACKGROUND TASK COMPLETED] Task \"the build\" completed in "));
+    assert_eq!(told[3].result.as_ref().unwrap().text, "why\n");
+    assert_eq!(settled(&daemon).sent, 6);
+}
+
+#[test]
+fn a_hook_runs_at_home_with_what_the_configuration_adds_and_knows_its_daemon() {
+    let script = "cat >/dev/null; [ $BGD_NOTICE_KIND = completed ] || exit 0
+        { pwd; env; } > \"$HOME/seen.new\"; bgctl ls -q > \"$HOME/listed\"; mv \"$HOME/seen.new\" \"$HOME/seen\"";
+    let bin = bgd_tests::bgctl_path();
+    let path = format!("{}:{}", bin.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let daemon = TestDaemon::builder()
+        .config(config(script, "env = { WHAT = \"ever\", BGD_NOTICE_KEY = \"not mine\" }"))
+        .env("PATH", path)
+        .env("BGD_TASK_ID", "of-others")
+        .env("BGD_AGENT_ID", "of-others")
+        .env("BGD_INSTANCE", "of-others")
+        .start();
+    let id = ended(&daemon, "true");
+    let seen =
+        wait::for_change(&daemon.home().join("seen"), || fs::read_to_string(daemon.home().join("seen")).ok());
+    let lines: Vec<&str> = seen.lines().collect();
+    assert_eq!(lines[0], daemon.home().to_str().unwrap());
+    for line in [
+        "WHAT=ever".to_owned(),
+        "BGD_NOTICE_KIND=completed".to_owned(),
+        format!("BGD_NOTICE_KEY={id}/1"),
+        format!("BGD_SOCKET={}", daemon.socket().display()),
+    ] {
+        assert!(lines.contains(&line.as_str()), "{line} is missing: {seen}");
+    }
+    assert!(!seen.contains("of-others") && !seen.contains("BGD_TASK_ID"), "{seen}");
+    assert_eq!(fs::read_to_string(daemon.home().join("listed")).unwrap().trim(), id.to_string());
+}
+
+#[test]
+fn a_hook_that_fails_is_logged_with_what_it_wrote() {
+    let cases = [
+        ("cat >/dev/null; echo no mail server >&2; exit 3", "exited with code 3; it wrote: no mail server"),
+        ("cat >/dev/null; kill -9 $$", "was ended by signal 9"),
+        // It reads nothing at all.
+        ("exec 0<&-; exit 4", "exited with code 4"),
+    ];
+    for (script, expected) in cases {
+        let daemon = with_hook(script);
+        ended(&daemon, "head -c 60000 /dev/zero | tr '\\0' x");
+        let line = failure(&daemon);
+        assert!(line.contains(expected) && line.contains("ops"), "{line}");
+        let status = settled(&daemon);
+        assert_eq!((status.sent, status.failed, status.dropped), (0, 2, 0));
+        assert!(status.last_error.unwrap().contains(expected));
+    }
+}
+
+#[test]
+fn a_hook_that_is_missing_is_logged() {
+    let config =
+        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\ncommand = [\"notify-nobody\"]\n";
+    let daemon = TestDaemon::builder().config(config).start();
+    ended(&daemon, "true");
+    let line = failure(&daemon);
+    assert!(line.contains("notify-nobody: command not found in PATH"), "{line}");
+    assert_eq!(settled(&daemon).failed, 2);
+}
+
+#[test]
+fn a_hook_that_reads_nothing_is_not_waited_for() {
+    let daemon = with_hook("exit 0");
+    for _ in 0..5 {
+        ended(&daemon, "head -c 65536 /dev/zero | tr '\\0' x");
+    }
+    let status = settled(&daemon);
+    assert_eq!((status.sent, status.failed), (10, 0));
+}
+
+#[test]
+fn a_hook_that_floods_its_output_costs_no_memory() {
+    let script = "cat >/dev/null; [ $BGD_NOTICE_KIND = completed ] || exit 0
+        echo first words; head -c 1000000000 /dev/zero >&2; echo; echo last words; exit 1";
+    let daemon = with_hook(script);
+    ended(&daemon, "true");
+    let line = failure(&daemon);
+    assert!(line.contains("it wrote: first words / ... / last words"), "{line}");
+    assert!(line.len() < 8192);
+    let peak = daemon.process().status_value("VmHWM").unwrap();
+    assert!(peak < 64 * 1024, "the daemon had {peak} KiB in memory");
+}
+
+#[test]
+fn what_a_hook_leaves_behind_ends_with_it() {
+    let script = format!("[ $BGD_NOTICE_KIND = started ] || exit 0\nmkfifo gate\n{FAMILY}\nread go < gate");
+    let daemon = with_hook(&script);
+    let id = daemon.submit(&["sleep", "1000"]);
+    let family = ["child", "session", "clean"].map(|name| noted(&daemon, name));
+    noted(&daemon, "leader");
+    fs::write(daemon.home().join("gate"), "go\n").unwrap();
+    assert_eq!(settled(&daemon).sent, 1);
+    family.iter().for_each(Process::gone);
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn a_hook_that_hangs_ends_with_its_whole_tree() {
+    // SIGTERM does not help.
+    let script = format!(
+        "[ $BGD_NOTICE_KIND = started ] || exit 0\ntrap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"
+    );
+    let daemon = with_settings(&script, "timeout = \"1s\"");
+    let id = daemon.submit(&["sleep", "1000"]);
+    let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));
+    let line = failure(&daemon);
+    assert!(line.contains("it ran longer than 1s"), "{line}");
+    assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
+    daemon.cancel(&[id]);
+    assert_eq!(settled(&daemon).sent, 1, "the next notice is told");
+}
+
+#[test]
+fn a_killed_hook_is_a_failure_and_ends_with_its_tree() {
+    let daemon = with_hook(&format!("[ $BGD_NOTICE_KIND = started ] || exit 0\n{FAMILY}\nwait"));
+    let id = daemon.submit(&["sleep", "1000"]);
+    let family = ["child", "session", "clean"].map(|name| noted(&daemon, name));
+    noted(&daemon, "leader").signal(Signal::KILL).unwrap();
+    let line = failure(&daemon);
+    assert!(line.contains("was ended by signal 9"), "{line}");
+    assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn r51_a_hook_that_hangs_delays_no_task_and_no_other_channel() {
+    let hang = config("echo $$ > \"$HOME/leader\"; exec sleep 1000", "timeout = \"1h\"");
+    let keep = format!("[channels.keep]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", '''{KEEP}''']\n");
+    let daemon = TestDaemon::builder().config(format!("{hang}{keep}[limits]\nchannel_queue = 3\n")).start();
+    ended(&daemon, "true");
+    let stuck = noted(&daemon, "leader");
+    for _ in 0..20 {
+        ended(&daemon, "true");
+    }
+    let params = SubmitParams { shell: Some("true".into()), channel: Some("keep".into()), ..daemon.params() };
+    daemon.submit_with(&params);
+    assert_eq!(told(&daemon, 2).len(), 2);
+    let status = daemon.status().channels.into_iter().find(|channel| channel.name == "ops").unwrap();
+    // Of the 42 one is being told, and two wait.
+    assert_eq!((status.queued, status.dropped, status.sent), (3, 39, 0));
+    assert!(stuck.is_alive());
+    assert!(wait::for_line(&log(&daemon), "its queue is full").contains("ops"));
+}
+
+#[test]
+fn r11_the_end_of_the_daemon_ends_a_hook_that_hangs() {
+    let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
+    ended(&daemon, "true");
+    let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));
+    assert!(daemon.stop().success());
+    assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
+}
+
+#[test]
+fn what_a_daemon_that_ends_has_to_tell_is_told() {
+    let mut daemon = with_hook(KEEP);
+    let id = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(id);
+    daemon.client().call::<DaemonShutdown>(&ShutdownParams::default()).unwrap();
+    assert!(daemon.ended().success());
+    let told = told(&daemon, 2);
+    assert_eq!((told[1].task.id, told[1].kind), (id, NoticeKind::Cancelled));
+}
+
+#[test]
+fn r09_the_hooks_of_a_killed_daemon_are_ended_by_the_next() {
+    let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
+    ended(&daemon, "true");
+    let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));
+    daemon.kill9();
+    assert!(family.iter().all(Process::is_alive));
+    daemon.write_config("");
+    daemon.launch();
+    assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
+    assert_eq!(daemon.task_processes().len(), 0);
+}

@@ -1,0 +1,591 @@
+//! The channel `tty` in real terminals with real shells: the line comes, and nothing that is being typed or
+//! shown is disturbed by it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{ChannelStatus, OriginTerminal, SubmitParams};
+use bgd_tests::{Terminal, TestDaemon, bgctl_path, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+/// Ends the task that waits for it.
+struct Gate(PathBuf);
+
+impl Gate {
+    fn new(daemon: &TestDaemon, name: &str) -> Self {
+        let path = daemon.home().join(name);
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        Self(path)
+    }
+
+    /// Opens when a reader is there.
+    fn open(&self) {
+        fs::write(&self.0, "go\n").unwrap();
+    }
+}
+
+/// What is typed to a shell in place of its name and its prompt, which each has differently.
+struct Shell {
+    argv: &'static [&'static str],
+    prompt: &'static str,
+}
+
+const BASH: Shell = Shell { argv: &["bash", "--norc", "--noprofile", "-i"], prompt: "$" };
+const ZSH: Shell = Shell { argv: &["zsh", "-f", "-i"], prompt: "$" };
+const FISH: Shell = Shell {
+    argv: &[
+        "fish",
+        "--no-config",
+        "-i",
+        "-C",
+        "function fish_prompt; echo -n '$ '; end; set -U fish_greeting",
+    ],
+    prompt: "$",
+};
+
+/// A command in the home of a daemon, to be run in a terminal; its tasks belong to that.
+fn at_home(daemon: &TestDaemon, argv: &[&str]) -> Command {
+    let mut command = Command::new(argv[0]);
+    let programs = bgctl_path().parent().unwrap().to_owned();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    command.args(&argv[1..]).envs(daemon.environment()).env("PATH", path).env("PS1", "$ ");
+    command.env_remove("BGD_SESSION").current_dir(daemon.home());
+    command
+}
+
+#[track_caller]
+fn open(daemon: &TestDaemon, shell: &Shell) -> Terminal {
+    open_sized(daemon, shell, 120)
+}
+
+#[track_caller]
+fn open_sized(daemon: &TestDaemon, shell: &Shell, columns: u16) -> Terminal {
+    let mut terminal = Terminal::sized(&at_home(daemon, shell.argv), (24, columns));
+    terminal.wait_line(shell.prompt);
+    terminal
+}
+
+/// Has a program in the foreground that ends with Ctrl-D.
+#[track_caller]
+fn occupy(shell: &mut Terminal) {
+    shell.type_line("echo u''p; cat");
+    shell.wait_text("\nup\n");
+}
+
+fn origin(terminal: &Terminal) -> OriginTerminal {
+    let process = terminal.process();
+    let path = fs::read_link(process.proc("fd/0")).unwrap();
+    OriginTerminal { path: path.into_os_string().into_string().unwrap(), leader: process.pid() }
+}
+
+/// Submits as if it came from this terminal.
+#[track_caller]
+fn submit_from(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> TaskId {
+    daemon.submit_with(&told_there(daemon, terminal, line)).id
+}
+
+fn told_there(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> SubmitParams {
+    SubmitParams {
+        shell: Some(line.into()),
+        description: Some("the job".into()),
+        channel: Some("tty".into()),
+        session: Some("mcp:1".into()),
+        terminal: Some(terminal.clone()),
+        ..daemon.params()
+    }
+}
+
+/// What the log says of a notice.
+const HELD: &str = "a notice is held";
+const DELIVERED: &str = "a notice was delivered";
+const FAILED: &str = "a notice was not delivered";
+
+/// A daemon that logs what becomes of each notice.
+#[track_caller]
+fn start() -> TestDaemon {
+    start_with("")
+}
+
+#[track_caller]
+fn start_with(config: &str) -> TestDaemon {
+    TestDaemon::builder().config(config).env("BGD_LOG", "debug").start()
+}
+
+/// How the channel does, as soon as the log says this of so many notices.
+#[track_caller]
+fn after(daemon: &TestDaemon, count: u64, what: &str) -> ChannelStatus {
+    wait::for_lines(&daemon.state_dir().join("bgd.log"), count, what);
+    daemon.status().channels.into_iter().find(|channel| channel.name == "tty").unwrap()
+}
+
+const DONE: &str = "[BACKGROUND TASK COMPLETED] Task \"the job\" completed in";
+
+#[test]
+fn r51_the_line_comes_above_what_is_being_typed() {
+    for shell in [BASH, ZSH, FISH] {
+        // At the top, somewhere, and at the bottom of the screen.
+        for lines in [0, 8, 40] {
+            let daemon = start();
+            let gate = Gate::new(&daemon, "gate");
+            let mut terminal = open(&daemon, &shell);
+            if lines > 0 {
+                terminal.type_line(&format!("seq {lines}"));
+                terminal.wait_text(&format!("\n{lines}\n$"));
+            }
+            terminal
+                .type_line("bgctl submit -d 'the job' --shell 'read x <gate; sleep 0.001'; echo subm''itted");
+            terminal.wait_text("\nsubmitted\n$");
+            terminal.type_keys("echo half-typed");
+            terminal.wait_line("$ echo half-typed");
+            gate.open();
+            terminal.wait_text(DONE);
+            terminal.wait_line("$ echo half-typed");
+            let screen = terminal.screen();
+            assert!(screen.contains("(bgctl output ") && !screen.contains("STARTED"), "{terminal:?}");
+            // The cursor is where it was: what is typed goes on, and Enter runs it.
+            terminal.type_line("-line");
+            terminal.wait_text("\nhalf-typed-line\n$");
+            let shown = String::from_utf8_lossy(&terminal.shown()).into_owned();
+            assert_eq!(shown.matches(DONE).count(), 1, "{terminal:?}");
+            assert_eq!(after(&daemon, 1, DELIVERED).sent, 1);
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_edited_in_its_middle_stays_so() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_keys("echo ac\x1b[D");
+    terminal.wait("the cursor before c", |screen| screen.cursor_position() == (0, 8));
+    submit_from(&daemon, &origin(&terminal), "true");
+    terminal.wait_text(DONE);
+    terminal.wait("the cursor before c", |screen| screen.cursor_position() == (1, 8));
+    terminal.type_line("b");
+    terminal.wait_text("$ echo abc\nabc\n");
+}
+
+#[test]
+fn in_tmux_the_typed_line_stays_too() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let socket = daemon.home().join("tmux");
+    let tmux = ["tmux", "-f", "/dev/null", "-S", socket.to_str().unwrap(), "new-session"];
+    let mut command = at_home(&daemon, &[&tmux[..], &["bash --norc --noprofile -i"]].concat());
+    let mut terminal = Terminal::open(command.env("SHELL", "/bin/sh"));
+    terminal.wait_line("$");
+    terminal.type_line("seq 40");
+    terminal.wait_text("\n40\n$");
+    terminal.type_line("bgctl submit -d 'the job' --shell 'read x <gate'; echo subm''itted");
+    terminal.wait_text("\nsubmitted\n$");
+    terminal.type_keys("echo half-typed");
+    terminal.wait_line("$ echo half-typed");
+    gate.open();
+    terminal.wait_text(DONE);
+    terminal.wait_line("$ echo half-typed");
+    terminal.type_line("-line");
+    terminal.wait_text("\nhalf-typed-line\n$");
+    terminal.type_line("exit");
+    assert!(terminal.ended().success());
+}
+
+#[test]
+fn a_program_in_the_foreground_is_not_disturbed_and_the_line_comes_when_it_ends() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line("vim -u NONE -N text");
+    terminal.wait_alternate(true);
+    terminal.type_keys("ihalf-typed");
+    terminal.wait_line("half-typed");
+    let before = terminal.emulated().contents();
+    submit_from(&daemon, &origin(&terminal), "true");
+    after(&daemon, 1, HELD);
+    terminal.type_keys("!");
+    terminal.wait_line("half-typed!");
+    assert_eq!(terminal.emulated().contents().replace("half-typed!", "half-typed"), before);
+    terminal.type_keys("\x1b:wq\r");
+    terminal.wait_alternate(false);
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+    assert_eq!(fs::read_to_string(daemon.home().join("text")).unwrap(), "half-typed!\n");
+    assert_eq!(after(&daemon, 1, DELIVERED).sent, 1);
+}
+
+#[test]
+fn a_pipeline_is_waited_for_to_its_last_process() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut terminal = open(&daemon, &BASH);
+    // The leader of the group ends first.
+    terminal.type_line("echo first | { cat; echo wait''ing; read x <gate; echo last; }");
+    terminal.wait_text("\nwaiting\n");
+    submit_from(&daemon, &origin(&terminal), "true");
+    after(&daemon, 1, HELD);
+    gate.open();
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+    let screen = terminal.screen();
+    assert!(screen.find("\nlast\n").unwrap() < screen.find(DONE).unwrap(), "{terminal:?}");
+}
+
+#[test]
+fn many_lines_that_were_held_become_one() {
+    let daemon = start_with("[limits]\nchannel_queue = 50");
+    let mut terminal = open(&daemon, &BASH);
+    let from = origin(&terminal);
+    occupy(&mut terminal);
+    for number in 0..102 {
+        submit_from(&daemon, &from, if number % 50 == 0 { "exit 3" } else { "true" });
+        if number % 20 == 1 {
+            // What is held takes no room in the queue, which is smaller than all of it.
+            after(&daemon, number + 1, HELD);
+        }
+    }
+    assert_eq!(after(&daemon, 102, HELD).dropped, 0);
+    assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
+    terminal.type_keys("\x04");
+    terminal.wait_text("[BACKGROUND TASKS] 99 completed, 3 failed (bgctl inbox shows them)\n$");
+    assert_eq!(after(&daemon, 102, DELIVERED).sent, 102);
+}
+
+#[test]
+fn a_few_lines_that_were_held_come_one_by_one() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    let from = origin(&terminal);
+    occupy(&mut terminal);
+    for count in 1..=3 {
+        submit_from(&daemon, &from, "true");
+        after(&daemon, count, HELD);
+    }
+    terminal.type_keys("\x04");
+    terminal.wait("three lines", |screen| screen.contents().matches(DONE).count() == 3);
+    terminal.wait_line("$");
+}
+
+#[test]
+fn a_terminal_in_use_delays_no_other_one() {
+    let daemon = start();
+    let (mut busy, mut stopped, mut free) =
+        (open(&daemon, &BASH), open(&daemon, &BASH), open(&daemon, &BASH));
+    occupy(&mut busy);
+    // The shell reads Ctrl-S itself while it edits; so its terminal is stopped as from outside.
+    let device = fs::File::options().write(true).open(origin(&stopped).path).unwrap();
+    rustix::termios::tcflow(&device, rustix::termios::Action::OOff).unwrap();
+    for terminal in [&busy, &stopped, &free] {
+        submit_from(&daemon, &origin(terminal), "true");
+    }
+    free.wait_text(DONE);
+    // The stopped one is given up.
+    let status = after(&daemon, 1, FAILED);
+    assert_eq!((status.sent, status.queued), (1, 1));
+    assert!(status.last_error.unwrap().contains("its output is stopped"));
+    rustix::termios::tcflow(&device, rustix::termios::Action::OOn).unwrap();
+    drop(device);
+    stopped.run_line("true");
+    assert!(!stopped.screen().contains("BACKGROUND"), "{stopped:?}");
+    busy.type_keys("\x04");
+    busy.wait_text(DONE);
+}
+
+#[test]
+fn a_shell_in_a_shell_is_written_to_at_its_prompt() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    let from = origin(&terminal);
+    terminal.type_line("bash --norc --noprofile -i");
+    terminal.type_line("echo inn''er");
+    terminal.wait_text("\ninner\n$");
+    terminal.type_keys("echo half-typed");
+    terminal.wait_line("$ echo half-typed");
+    submit_from(&daemon, &from, "true");
+    terminal.wait_text(DONE);
+    terminal.wait_line("$ echo half-typed");
+}
+
+#[test]
+fn a_script_in_the_foreground_is_not_disturbed() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line("bash -c 'echo wait''ing; read x <gate; echo last'");
+    terminal.wait_text("\nwaiting\n");
+    submit_from(&daemon, &origin(&terminal), "true");
+    after(&daemon, 1, HELD);
+    gate.open();
+    terminal.wait_text(DONE);
+    let screen = terminal.screen();
+    assert!(screen.find("\nlast\n").unwrap() < screen.find(DONE).unwrap(), "{terminal:?}");
+}
+
+#[test]
+fn a_program_that_a_terminal_was_opened_for_is_not_disturbed() {
+    let daemon = start();
+    let mut terminal = Terminal::open(&at_home(&daemon, &["vim", "-u", "NONE", "-N", "text"]));
+    terminal.wait_alternate(true);
+    terminal.type_keys("itext");
+    terminal.wait_line("text");
+    let before = terminal.emulated().contents();
+    submit_from(&daemon, &origin(&terminal), "true");
+    let status = after(&daemon, 1, FAILED);
+    assert!(status.last_error.unwrap().contains("is led by no shell"));
+    terminal.type_keys("!");
+    terminal.wait_line("text!");
+    assert_eq!(terminal.emulated().contents().replace("text!", "text"), before);
+}
+
+#[test]
+fn the_terminal_of_another_gets_nothing() {
+    let daemon = start();
+    let (mut mine, mut others) = (open(&daemon, &BASH), open(&daemon, &BASH));
+    // As if the number of a terminal that was closed had been given to another one.
+    let wrong = OriginTerminal { leader: origin(&mine).leader, ..origin(&others) };
+    submit_from(&daemon, &wrong, "true");
+    let status = after(&daemon, 1, FAILED);
+    assert!(status.last_error.unwrap().contains("is not led by process"), "{mine:?}");
+    // No leader of a session.
+    mine.type_line("sleep 1000 & echo $! >child");
+    let child = wait::for_line(&daemon.home().join("child"), "").parse().unwrap();
+    submit_from(&daemon, &OriginTerminal { leader: child, ..origin(&mine) }, "true");
+    after(&daemon, 2, FAILED);
+    mine.run_line("kill $!");
+    others.run_line("true");
+    for terminal in [mine, others] {
+        assert!(!String::from_utf8_lossy(&terminal.shown()).contains("BACKGROUND"), "{terminal:?}");
+    }
+}
+
+#[test]
+fn a_terminal_that_was_closed_is_given_up() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let (mut held, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
+    occupy(&mut held);
+    submit_from(&daemon, &origin(&held), "true");
+    after(&daemon, 1, HELD);
+    submit_from(&daemon, &origin(&closed), "read x <gate");
+    closed.close();
+    gate.open();
+    let status = after(&daemon, 1, FAILED);
+    assert!(status.last_error.unwrap().contains("is closed"));
+    held.close();
+    let status = after(&daemon, 2, FAILED);
+    assert_eq!((status.queued, status.sent), (0, 0));
+}
+
+#[test]
+fn a_description_can_do_nothing_to_a_terminal() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    let description = Some("\x1b]0;title\x07\x1b[2J\u{9b}31m\r\nnext \u{202e}line".into());
+    let params = told_there(&daemon, &origin(&terminal), "true");
+    daemon.submit_with(&SubmitParams { description, ..params });
+    terminal.wait_text("[BACKGROUND TASK COMPLETED] Task \"]0;title");
+    assert!(terminal.screen().starts_with("[BACKGROUND"), "{terminal:?}");
+    terminal.wait_line("$");
+    let shown = String::from_utf8_lossy(&terminal.shown()).into_owned();
+    for sequence in ["\x1b]0", "\x1b[2J", "\u{9b}", "\u{202e}"] {
+        assert!(!shown.contains(sequence), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_terminal_that_shows_bubbles_is_asked_for_one() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    let mut params = told_there(&daemon, &origin(&terminal), "true");
+    let env = params.env.take().unwrap();
+    let own = [("TERM_PROGRAM".into(), "WezTerm".into())];
+    params.env = Some(env.0.iter().cloned().chain(own).collect());
+    daemon.submit_with(&params);
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+    let shown = String::from_utf8_lossy(&terminal.shown()).into_owned();
+    assert!(shown.contains(&format!("\x1b]777;notify;bgd;{DONE}")), "{shown:?}");
+}
+
+/// The rows of the screen that are not empty.
+fn rows(screen: &vt100::Screen) -> Vec<String> {
+    let (_, columns) = screen.size();
+    let rows = screen.rows(0, columns.get()).map(|row| row.trim_end().to_owned());
+    rows.filter(|row| !row.is_empty()).collect()
+}
+
+/// Waits until the last rows of the screen are those of this line as a shell with the prompt `$ ` shows it.
+#[track_caller]
+fn wait_typed(terminal: &mut Terminal, line: &str) {
+    let line = format!("$ {line}");
+    let expected: Vec<&str> =
+        line.as_bytes().chunks(40).map(|row| str::from_utf8(row).unwrap().trim_end()).collect();
+    terminal.wait(&format!("{expected:?}"), |screen| {
+        rows(screen).ends_with(&expected.iter().map(|row| (*row).to_owned()).collect::<Vec<_>>())
+    });
+}
+
+#[test]
+fn r51_a_typed_line_of_several_rows_stays_as_it_is() {
+    let long = format!("echo {}", "abcdefg".repeat(10));
+    for shell in [BASH, ZSH, FISH] {
+        for lines in [0, 8, 40] {
+            // The cursor in the last row, and in the first.
+            for keys in ["", "\x01"] {
+                let daemon = start();
+                let mut terminal = open_sized(&daemon, &shell, 40);
+                if lines > 0 {
+                    terminal.type_line(&format!("seq {lines}"));
+                    terminal.wait_text(&format!("\n{lines}\n$"));
+                }
+                terminal.type_keys(&long);
+                wait_typed(&mut terminal, &long);
+                let before = terminal.emulated().cursor_position();
+                terminal.type_keys(keys);
+                terminal.wait("the cursor there", |screen| {
+                    keys.is_empty() || screen.cursor_position().0 + 1 == before.0
+                });
+                let column = terminal.emulated().cursor_position().1;
+                submit_from(&daemon, &origin(&terminal), "true");
+                after(&daemon, 1, DELIVERED);
+                terminal.wait("the line", |screen| screen.contents().contains("[BACKGROUND TASK COMPLETED]"));
+                wait_typed(&mut terminal, &long);
+                assert_eq!(terminal.emulated().cursor_position().1, column, "{terminal:?}");
+                // The shell finds every row of it where it was.
+                terminal.type_keys("\x01true && \x05hij");
+                wait_typed(&mut terminal, &format!("true && {long}hij"));
+                terminal.type_line("");
+                let shown = format!("{}hij", "abcdefg".repeat(10));
+                terminal.wait("its output", |screen| {
+                    rows(screen).ends_with(&[shown[..40].to_owned(), shown[40..].to_owned(), "$".to_owned()])
+                });
+            }
+        }
+    }
+}
+
+/// Nothing was told in this terminal so far.
+#[track_caller]
+fn is_untold(terminal: &Terminal) {
+    assert!(!String::from_utf8_lossy(&terminal.shown()).contains("BACKGROUND"), "{terminal:?}");
+}
+
+#[test]
+fn a_program_that_is_stopped_leaves_the_terminal_to_its_shell() {
+    for shell in [BASH, ZSH] {
+        let daemon = start();
+        let mut terminal = open(&daemon, &shell);
+        terminal.type_line("vim -u NONE -N text");
+        terminal.wait_alternate(true);
+        terminal.type_keys("itext");
+        terminal.wait_line("text");
+        submit_from(&daemon, &origin(&terminal), "true");
+        after(&daemon, 1, HELD);
+        is_untold(&terminal);
+        // Nothing new comes.
+        terminal.type_keys("\x1b\x1a");
+        terminal.wait_alternate(false);
+        terminal.wait_text(DONE);
+        after(&daemon, 1, DELIVERED);
+        // While it is in the background the prompt is written to as ever.
+        submit_from(&daemon, &origin(&terminal), "true");
+        assert_eq!(after(&daemon, 2, DELIVERED).queued, 0);
+        terminal.type_line("fg");
+        terminal.wait_alternate(true);
+        terminal.type_keys(":q!\r");
+        terminal.wait_alternate(false);
+    }
+}
+
+#[test]
+fn a_full_screen_program_in_a_script_is_not_disturbed() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    // The leader of its group is a shell, and what it shows does not come from the terminal.
+    terminal.type_line("sh -c 'seq 1000 | less; true'");
+    terminal.wait_alternate(true);
+    terminal.wait_text("\n23\n:");
+    submit_from(&daemon, &origin(&terminal), "true");
+    after(&daemon, 1, HELD);
+    terminal.type_keys(" ");
+    terminal.wait_text("\n46\n:");
+    is_untold(&terminal);
+    terminal.type_keys("q");
+    terminal.wait_alternate(false);
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+}
+
+#[test]
+fn the_terminal_that_shows_a_tmux_is_not_written_to() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    let socket = daemon.home().join("tmux");
+    terminal.type_line(&format!(
+        "tmux -f /dev/null -S {} new-session 'echo in''side; exec cat'",
+        socket.display()
+    ));
+    terminal.wait_text("inside\n");
+    submit_from(&daemon, &origin(&terminal), "true");
+    after(&daemon, 1, HELD);
+    is_untold(&terminal);
+    terminal.type_keys("\x04");
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+}
+
+#[test]
+fn what_was_typed_ahead_is_not_written_into() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line("sh -c 'echo u''p; read x <gate'");
+    terminal.wait_text("\nup\n");
+    submit_from(&daemon, &origin(&terminal), "true");
+    after(&daemon, 1, HELD);
+    terminal.type_line("vim -u NONE -N text");
+    gate.open();
+    terminal.wait_alternate(true);
+    terminal.type_keys("itext");
+    terminal.wait_line("text");
+    is_untold(&terminal);
+    terminal.type_keys("\x1b:q!\r");
+    terminal.wait_alternate(false);
+    terminal.wait_text(DONE);
+}
+
+#[test]
+fn a_shell_whose_file_was_replaced_is_one() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line("mkdir old; cp \"$(command -v bash)\" old/bash; exec old/bash --norc --noprofile -i");
+    terminal.type_line("rm old/bash; echo up''graded");
+    terminal.wait_text("\nupgraded\n$");
+    submit_from(&daemon, &origin(&terminal), "true");
+    terminal.wait_text(DONE);
+}
+
+#[test]
+fn the_end_of_the_daemon_is_told_where_it_is_stopped() {
+    let mut daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line("bgctl submit -d 'the job' -- sleep 1000; bgctl daemon stop");
+    terminal.wait_text("stopped; 1 task was cancelled\n$");
+    terminal.wait_text("[BACKGROUND TASK CANCELLED] Task \"the job\"");
+    assert!(daemon.ended().success());
+}
+
+#[test]
+fn lines_that_are_held_when_the_daemon_ends_are_counted() {
+    let mut daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    occupy(&mut terminal);
+    for count in 1..=3 {
+        submit_from(&daemon, &origin(&terminal), "true");
+        after(&daemon, count, HELD);
+    }
+    assert!(daemon.stop().success());
+    let line = wait::for_line(&daemon.state_dir().join("bgd.log"), "the daemon ends before");
+    assert!(line.contains("undelivered=3") && line.contains("channel=tty"), "{line}");
+    is_untold(&terminal);
+}

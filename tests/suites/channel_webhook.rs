@@ -1,0 +1,338 @@
+//! The channel `webhook` against servers that are good, slow, broken and malicious.
+
+use std::fs;
+use std::thread;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::notice::{Notice, NoticeKind, Part};
+use bgd_shared::request::{ChannelStatus, SubmitParams};
+use bgd_tests::hooks::{ClosedPort, HookServer, Reply, Request};
+use bgd_tests::{TestDaemon, wait};
+
+/// The table of a webhook that is told of ends only.
+fn hook(name: &str, url: &str, more: &str) -> String {
+    format!("[channels.{name}]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n{more}\n")
+}
+
+fn daemon(config: String) -> TestDaemon {
+    TestDaemon::builder().config(config).start()
+}
+
+/// Runs a program to its end; `channel` is told.
+#[track_caller]
+fn run_for(daemon: &TestDaemon, channel: &str, argv: &[&str]) -> TaskId {
+    let argv = argv.iter().map(|arg| (*arg).into()).collect();
+    let params = SubmitParams { argv: Some(argv), channel: Some(channel.to_owned()), ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    daemon.block(&[id]);
+    id
+}
+
+#[track_caller]
+fn notice(request: &Request) -> Notice {
+    serde_json::from_slice(&request.body).unwrap_or_else(|error| panic!("{error}: {request:?}"))
+}
+
+#[track_caller]
+fn channel(daemon: &TestDaemon, name: &str) -> ChannelStatus {
+    let channels = daemon.status().channels;
+    channels.iter().find(|channel| channel.name == name).cloned().unwrap_or_else(|| panic!("{channels:?}"))
+}
+
+/// What of its notices became: sent, failed, dropped.
+#[track_caller]
+fn counts(daemon: &TestDaemon, name: &str) -> (u64, u64, u64) {
+    let channel = channel(daemon, name);
+    (channel.sent, channel.failed, channel.dropped)
+}
+
+/// Waits until a task is told, and with it all that were before it.
+#[track_caller]
+fn wait_told(server: &HookServer, id: TaskId) -> Request {
+    let id = id.to_string();
+    server.wait_for(|requests| {
+        requests.iter().find(|request| request.json()["task"]["id"] == id.as_str()).cloned()
+    })
+}
+
+fn log(daemon: &TestDaemon) -> std::path::PathBuf {
+    daemon.state_dir().join("bgd.log")
+}
+
+#[test]
+fn r51_start_completion_failure_and_cancellation_are_told() {
+    let server = HookServer::start();
+    let config = format!(
+        "default_deliver_to = [\"hook\"]\n[channels.hook]\ntype = \"webhook\"\nurl = \"{}\"\n\
+         headers = {{ X-Key = \"k3y\", User-Agent = \"mine\" }}\n",
+        server.url("/hooks?a=b")
+    );
+    let daemon = daemon(config);
+    // The first and the last byte of a long result are there.
+    let long = daemon.submit_shell("printf A; head -c 40000 /dev/zero | tr '\\0' x; printf Z");
+    let bad = daemon.submit_shell("echo why; exit 3");
+    let endless = daemon.submit(&["sleep", "1000"]);
+    daemon.block(&[long, bad]);
+    daemon.wait_running(endless);
+    daemon.cancel(&[endless]);
+    let requests = server.wait_count(6);
+    let mut told = Vec::new();
+    for request in &requests {
+        assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/hooks?a=b"));
+        assert_eq!(request.header("content-type"), Some("application/json"));
+        assert_eq!((request.header("x-key"), request.header("user-agent")), (Some("k3y"), Some("mine")));
+        let notice = notice(request);
+        assert_eq!(request.header("idempotency-key"), Some(notice.key.as_str()));
+        told.push((notice.task.id, notice.kind, notice));
+    }
+    told.sort_by_key(|(id, kind, _)| (*id, *kind));
+    let find = |id, kind| {
+        let found = told.iter().find(|(other, of, _)| (*other, *of) == (id, kind));
+        &found.unwrap_or_else(|| panic!("{id} {kind:?}: {told:#?}")).2
+    };
+    for id in [long, bad, endless] {
+        assert_eq!(find(id, NoticeKind::Started).key, format!("{id}/1/started"));
+    }
+    let completed = find(long, NoticeKind::Completed);
+    let result = completed.result.as_ref().expect("a result");
+    assert_eq!((result.part, result.bytes, result.text.len()), (Part::All, 40002, 40002));
+    assert!(result.text.starts_with("Ax") && result.text.ends_with("xZ"));
+    assert!(completed.title.starts_with("[BACKGROUND TASK COMPLETED] Task"), "{}", completed.title);
+    let failed = find(bad, NoticeKind::Failed);
+    assert!(failed.text.contains("exit code 3") && failed.text.contains("why"), "{}", failed.text);
+    assert_eq!(find(endless, NoticeKind::Cancelled).key, format!("{endless}/1"));
+    // The next notice is sent when these are counted.
+    run_for(&daemon, "hook", &["true"]);
+    server.wait_count(8);
+    assert!(channel(&daemon, "hook").sent >= 6);
+}
+
+#[test]
+fn a_webhook_says_who_it_is() {
+    let server = HookServer::start();
+    let daemon = daemon(hook("hook", &server.url("/"), ""));
+    run_for(&daemon, "hook", &["true"]);
+    let request = server.wait_count(1).remove(0);
+    let agent = format!("bgd/{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(request.header("user-agent"), Some(agent.as_str()));
+}
+
+/// What is tried again, and delivered then.
+#[track_caller]
+fn tried_again(bad: &[Reply], more: &str) {
+    let server = HookServer::start();
+    for reply in bad {
+        server.order(reply.clone());
+    }
+    let daemon = daemon(hook("hook", &server.url("/"), more));
+    let id = run_for(&daemon, "hook", &["true"]);
+    let requests = server.wait_count(bad.len() + 1);
+    for request in &requests {
+        assert_eq!(request.header("idempotency-key"), Some(format!("{id}/1").as_str()));
+        assert_eq!(request.body, requests[0].body);
+    }
+    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    assert_eq!(counts(&daemon, "hook").1, 0);
+    assert_eq!(server.requests().len(), bad.len() + 2, "once it is delivered, it is not sent again");
+}
+
+#[test]
+fn a_server_that_is_busy_is_asked_again_when_it_says() {
+    let past = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let busy = [(429, "0"), (503, past), (503, "0"), (429, "0")];
+    tried_again(&busy.map(|(status, after)| Reply::later(status, after)), "");
+}
+
+#[test]
+fn a_server_that_has_an_error_is_asked_again() {
+    tried_again(&[Reply::status(500)], "");
+}
+
+#[test]
+fn a_server_that_closes_early_is_asked_again() {
+    tried_again(&[Reply::Close], "");
+}
+
+#[test]
+fn a_server_that_hangs_is_asked_again() {
+    tried_again(&[Reply::Silence], "timeout = \"300ms\"");
+}
+
+#[test]
+fn a_server_that_was_not_there_is_asked_again() {
+    let port = ClosedPort::new();
+    let daemon = daemon(hook("hook", &format!("http://{}/", port.address()), ""));
+    run_for(&daemon, "hook", &["true"]);
+    assert_eq!(channel(&daemon, "hook").sent, 0);
+    let listener = port.listen();
+    let (stream, _) = listener.accept().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line).unwrap();
+    assert_eq!(line, "POST / HTTP/1.1\r\n");
+}
+
+/// What is not tried again, with what is said about it.
+#[test]
+fn what_would_fail_again_is_tried_once() {
+    let (server, other) = (HookServer::start(), HookServer::start());
+    let to_other = other.url("/");
+    let to_name = server.url("/").replace("127.0.0.1", "localhost");
+    let daemon = daemon(hook("hook", &server.url("/"), "headers = { X-Key = \"s3cr3t\" }"));
+    let cases = [
+        (Reply::status(400), "answers with 400 Bad Request"),
+        (Reply::status(401), "answers with 401 Unauthorized"),
+        (Reply::status(404), "answers with 404 Not Found"),
+        (Reply::status(410), "answers with 410 Gone"),
+        (Reply::redirect(302, "/elsewhere"), "302 Found, by which a POST may become something else"),
+        (Reply::redirect(303, "/elsewhere"), "303 See Other, by which"),
+        (Reply::redirect(307, &to_other), "which may not see what is sent"),
+        (Reply::redirect(308, &to_name), "which may not see what is sent"),
+        (Reply::redirect(307, "ftp://127.0.0.1/"), "which may not see what is sent"),
+        (Reply::redirect(307, "http://"), "but to no address"),
+        (Reply::Answer { status: 307, headers: Vec::new(), body: String::new() }, "but to no address"),
+    ];
+    for (number, (reply, why)) in (1..).zip(cases) {
+        server.order(reply.clone());
+        run_for(&daemon, "hook", &["true"]);
+        wait_told(&server, run_for(&daemon, "hook", &["true"]));
+        let channel = channel(&daemon, "hook");
+        assert_eq!(channel.failed, number, "{reply:?}");
+        let error = channel.last_error.unwrap();
+        assert!(error.contains(why) && error.contains(&server.url("")), "{reply:?}: {error}");
+        let requests = server.requests();
+        assert_eq!(requests.len(), usize::try_from(2 * number).unwrap(), "{reply:?}");
+        assert!(requests.iter().all(|request| request.path == "/"));
+    }
+    assert!(other.requests().is_empty());
+}
+
+#[test]
+fn a_server_that_wants_to_be_left_alone_for_long_is() {
+    let server = HookServer::start();
+    server.order(Reply::later(503, "7200"));
+    let mut daemon = daemon(hook("hook", &server.url("/"), ""));
+    for _ in 0..3 {
+        run_for(&daemon, "hook", &["true"]);
+    }
+    let line = wait::for_line(&log(&daemon), "not delivered");
+    let why = "answers with 503 Service Unavailable; the server has asked for silence, for 3";
+    assert!(line.contains(why), "{line}");
+    // All are dealt with before it ends.
+    daemon.stop();
+    assert_eq!(server.requests().len(), 1);
+    assert!(!fs::read_to_string(log(&daemon)).unwrap().contains("before its notices are delivered"));
+}
+
+#[test]
+fn a_redirect_to_the_same_server_keeps_the_request() {
+    let server = HookServer::start();
+    server.order(Reply::redirect(307, "/new?x=1"));
+    server.order(Reply::redirect(308, &server.url("/newer")));
+    let daemon = daemon(hook("hook", &server.url("/old"), "headers = { Authorization = \"Bearer s3cr3t\" }"));
+    run_for(&daemon, "hook", &["true"]);
+    let requests = server.wait_count(3);
+    let paths: Vec<_> = requests.iter().map(|request| request.path.as_str()).collect();
+    assert_eq!(paths, ["/old", "/new?x=1", "/newer"]);
+    for request in &requests {
+        assert_eq!((request.method.as_str(), &request.body), ("POST", &requests[0].body));
+        assert_eq!(request.header("authorization"), Some("Bearer s3cr3t"));
+    }
+    // In a circle, there is an end to it.
+    (0..4).for_each(|_| server.order(Reply::redirect(307, "/round")));
+    run_for(&daemon, "hook", &["true"]);
+    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    let channel = channel(&daemon, "hook");
+    assert_eq!((channel.failed, server.requests().len()), (1, 8));
+    assert!(channel.last_error.unwrap().contains("three times"));
+}
+
+#[test]
+fn a_body_without_end_is_not_waited_for() {
+    let server = HookServer::start();
+    let daemon = daemon(hook("hook", &server.url("/"), "timeout = \"2s\""));
+    for reply in [Reply::Endless(200), Reply::Stuck(200), Reply::Endless(404), Reply::Stuck(404)] {
+        server.order(reply);
+        run_for(&daemon, "hook", &["true"]);
+    }
+    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    assert_eq!(counts(&daemon, "hook").1, 2);
+    assert_eq!(server.requests().len(), 5);
+    let memory = daemon.status().memory_bytes;
+    assert!(memory < 64 << 20, "{memory} bytes");
+}
+
+#[test]
+fn r51_a_channel_that_hangs_delays_no_task_and_no_other_channel() {
+    let (slow, good) = (HookServer::start(), HookServer::start());
+    slow.order(Reply::Silence);
+    let config = hook("slow", &slow.url("/"), "timeout = \"1h\"") + &hook("good", &good.url("/"), "");
+    let mut daemon = daemon(format!("{config}[limits]\nchannel_queue = 2\n"));
+    run_for(&daemon, "slow", &["true"]);
+    slow.wait_count(1);
+    for _ in 0..5 {
+        run_for(&daemon, "slow", &["true"]);
+        wait_told(&good, run_for(&daemon, "good", &["true"]));
+    }
+    // One is on its way and one waits.
+    let status = channel(&daemon, "slow");
+    assert_eq!((status.queued, status.sent, status.dropped), (2, 0, 4));
+    wait::for_line(&log(&daemon), "a notice was dropped: its queue is full");
+    assert_eq!(counts(&daemon, "good").2, 0);
+    // A dead server does not hold up the end of the daemon either.
+    assert!(daemon.stop().success());
+    wait::for_line(&log(&daemon), "the daemon ends before its notices are delivered");
+    assert_eq!(slow.requests().len(), 1);
+}
+
+#[test]
+fn what_waits_while_the_configuration_changes_is_delivered_as_it_was_to_be() {
+    let (old, new) = (HookServer::start(), HookServer::start());
+    old.order(Reply::status(200).held());
+    let daemon = daemon(hook("hook", &old.url("/"), ""));
+    let before: Vec<_> = (0..3).map(|_| run_for(&daemon, "hook", &["true"])).collect();
+    old.wait_count(1);
+    daemon.write_config(&(hook("hook", &new.url("/"), "") + "[limits]\nchannel_queue = 4\n"));
+    daemon.run(&["daemon", "reload"]).success();
+    new.order(Reply::status(200).held());
+    let after = run_for(&daemon, "hook", &["true"]);
+    wait_told(&new, after);
+    // What waits for the old one counts for the limit, too.
+    assert_eq!(channel(&daemon, "hook").queued, 4);
+    run_for(&daemon, "hook", &["true"]);
+    assert_eq!(counts(&daemon, "hook"), (0, 0, 1));
+    old.release(1);
+    let told: Vec<_> = old.wait_count(3).iter().map(|request| notice(request).task.id).collect();
+    assert_eq!(told, before);
+    new.release(1);
+    wait_told(&new, run_for(&daemon, "hook", &["true"]));
+    // Gone from the configuration, it is shown no more; nobody is told then.
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+    assert!(daemon.status().channels.is_empty());
+}
+
+#[test]
+fn the_end_of_the_daemon_waits_for_what_can_be_delivered() {
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    let mut daemon = daemon(hook("hook", &server.url("/"), ""));
+    let ids: Vec<_> = (0..3).map(|_| run_for(&daemon, "hook", &["true"])).collect();
+    let params = SubmitParams {
+        argv: Some(vec!["sleep".into(), "1000".into()]),
+        channel: Some("hook".to_owned()),
+        ..daemon.params()
+    };
+    let cancelled = daemon.submit_with(&params).id;
+    daemon.wait_running(cancelled);
+    server.wait_count(1);
+    let log = log(&daemon);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            wait::for_line(&log, "shutting down");
+            server.release(1);
+        });
+        assert!(daemon.stop().success());
+    });
+    let told: Vec<_> = server.requests().iter().map(|request| notice(request).task.id).collect();
+    assert_eq!(told, [ids, vec![cancelled]].concat());
+}

@@ -1,0 +1,374 @@
+//! Inboxes: what a parent session was told stays until it is acknowledged (R55), by the wire and by `bgctl`.
+
+use std::io::{self, BufRead as _, BufReader, Lines, Read as _};
+use std::process::{Child, ChildStdout, Stdio};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::notice::{InboxItem, NoticeKind, Part};
+use bgd_shared::request::{
+    ClearParams, InboxAck, InboxAckParams, InboxAckResult, InboxRead, InboxReadParams, InboxReadResult,
+    SessionEnd, SessionEndParams, TaskClear,
+};
+use bgd_shared::task::Status;
+use bgd_tests::{FakeDaemon, TestDaemon, bgctl_path, wait};
+use rustix::process::Signal;
+
+fn read(daemon: &TestDaemon, params: &InboxReadParams) -> InboxReadResult {
+    let params = InboxReadParams { session: "s".into(), ..params.clone() };
+    daemon.client().call::<InboxRead>(&params).expect("inbox.read")
+}
+
+fn acknowledge(daemon: &TestDaemon, upto: u64) -> InboxAckResult {
+    daemon
+        .client()
+        .call::<InboxAck>(&InboxAckParams { session: "s".into(), upto, instance: None })
+        .expect("inbox.ack")
+}
+
+/// Runs a task of the session to its end.
+fn done(daemon: &TestDaemon, line: &str) -> TaskId {
+    let id = daemon.submit_in("s", line);
+    daemon.block(&[id]);
+    id
+}
+
+/// Which tasks the inbox tells of.
+fn told(daemon: &TestDaemon) -> Vec<TaskId> {
+    daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect()
+}
+
+/// A `bgctl inbox` that runs.
+struct Reader {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Reader {
+    fn start(daemon: &TestDaemon, args: &[&str]) -> Self {
+        let mut bgctl = daemon.bgctl(&[&["inbox", "--session", "s"], args].concat());
+        bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = bgctl.spawn().expect("bgctl");
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    fn next(&mut self) -> InboxItem {
+        serde_json::from_str(&self.lines.next().expect("a line").expect("a line")).expect("an item")
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Its exit code, and what it said.
+    fn ended(self) -> (Option<i32>, String) {
+        let Self { mut child, lines } = self;
+        drop(lines);
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (child.wait().unwrap().code(), said)
+    }
+}
+
+#[test]
+fn r55_a_completion_is_in_the_inbox_whether_or_not_anybody_blocked_on_it() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let alone = daemon.submit_in("s", "echo alone");
+    watch.until(|event| event.task.id == alone && event.kind.is_terminal());
+    let awaited = done(&daemon, "echo awaited; exit 3");
+    let looked_at = done(&daemon, "echo looked at");
+    daemon.output(looked_at);
+    let cancelled = daemon.submit_in("s", "sleep 1000");
+    daemon.cancel(&[cancelled]);
+    daemon.submit_in("other", "true");
+    let items = daemon.inbox("s");
+    let kinds: Vec<_> = items.iter().map(|item| (item.notice.task.id, item.notice.kind)).collect();
+    assert_eq!(
+        kinds,
+        [
+            (alone, NoticeKind::Completed),
+            (awaited, NoticeKind::Failed),
+            (looked_at, NoticeKind::Completed),
+            (cancelled, NoticeKind::Cancelled)
+        ]
+    );
+    let notice = &items[0].notice;
+    assert_eq!((notice.key.clone(), notice.resume, notice.active), (format!("{alone}/1"), false, Some(0)));
+    let result = notice.result.as_ref().unwrap();
+    assert_eq!((result.text.as_str(), result.bytes, result.part), ("alone\n", 6, Part::All));
+    assert!(notice.title.starts_with("[BACKGROUND TASK COMPLETED] Task \"echo alone\" completed in "));
+    assert!(notice.text.starts_with(&notice.title) && notice.text.ends_with("\nalone"), "{}", notice.text);
+    assert!(items[1].notice.title.starts_with("[BACKGROUND TASK FAILED] Task \"echo awaited; exit 3\""));
+    assert!(items.windows(2).all(|pair| pair[0].number < pair[1].number));
+}
+
+#[test]
+fn an_item_comes_until_it_is_acknowledged_and_never_after() {
+    let daemon = TestDaemon::start();
+    let ids: Vec<TaskId> = (0..5).map(|_| done(&daemon, "true")).collect();
+    let items = daemon.inbox("s");
+    assert_eq!(daemon.inbox("s"), items, "again");
+    assert_eq!(told(&daemon), ids);
+    let behind =
+        InboxReadParams { after: Some(items[1].number), limit: Some(2), ..InboxReadParams::default() };
+    let page = read(&daemon, &behind);
+    assert_eq!((page.items, page.more), (items[2..4].to_vec(), true));
+    let result = acknowledge(&daemon, items[1].number);
+    assert_eq!((result.acknowledged, result.left), (2, 3));
+    assert_eq!(told(&daemon), ids[2..]);
+    let again = acknowledge(&daemon, items[1].number);
+    assert_eq!((again.acknowledged, again.left), (0, 3), "twice is as once");
+    let last = done(&daemon, "true");
+    assert_eq!(told(&daemon), [&ids[2..], &[last]].concat());
+    assert_eq!(acknowledge(&daemon, u64::MAX).left, 0);
+    assert!(told(&daemon).is_empty());
+    let next = done(&daemon, "true");
+    assert_eq!(told(&daemon), [next], "a number that was not given yet acknowledges nothing to come");
+}
+
+#[test]
+fn what_was_told_is_there_when_its_task_is_cleared() {
+    let daemon = TestDaemon::start();
+    let id = done(&daemon, "echo text");
+    daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap();
+    let items = daemon.inbox("s");
+    assert_eq!((items.len(), items[0].notice.task.id, items[0].notice.kind), (1, id, NoticeKind::Completed));
+    let other = daemon.submit_in("other", "true");
+    daemon.block(&[other]);
+    daemon.client().call::<SessionEnd>(&SessionEndParams { session: "s".into() }).unwrap();
+    assert!(daemon.inbox("s").is_empty(), "nobody is there any more to read it");
+    assert_eq!(daemon.inbox("other").len(), 1);
+}
+
+#[test]
+fn a_full_inbox_drops_the_oldest_and_says_how_many() {
+    let daemon = TestDaemon::builder().config("[limits]\ninbox_items = 3\n").start();
+    let ids: Vec<TaskId> = (0..5).map(|_| done(&daemon, "true")).collect();
+    let page = read(&daemon, &InboxReadParams::default());
+    assert_eq!((told(&daemon), page.lost), (ids[2..].to_vec(), 2));
+    let inboxes = daemon.status().inboxes;
+    assert_eq!((inboxes.sessions, inboxes.items, inboxes.lost), (1, 3, 2));
+    let shown = daemon.run(&["inbox", "--session", "s"]).success();
+    assert!(shown.stderr.contains("the 2 oldest were dropped, as the inbox was full"), "{}", shown.stderr);
+    let json = daemon.run(&["--json", "inbox", "--session", "s", "--ack"]).success();
+    assert_eq!((json.stderr.as_str(), json.stdout_text().lines().count()), ("{\"lost\":2}\n", 3));
+    let after = daemon.run(&["inbox", "--session", "s"]).success();
+    assert_eq!((after.stderr.as_str(), after.stdout_text().as_str()), ("", ""), "that was told");
+    assert_eq!(daemon.status().inboxes.lost, 2, "the count of the daemon goes on");
+}
+
+#[test]
+fn each_run_of_an_agent_is_told_with_its_own_answer() {
+    let daemon = FakeDaemon::start(&[], "");
+    let params = daemon.prompt_params("say one");
+    let params = bgd_shared::request::SubmitParams { session: Some("s".into()), ..params };
+    let id = daemon.submit_with(&params).id;
+    daemon.ends_as(id, Status::Completed);
+    daemon.resume(id, "say two");
+    daemon.ends_as(id, Status::Completed);
+    daemon.resume(id, "error -32603 no more");
+    daemon.ends_as(id, Status::Failed);
+    let items = daemon.inbox("s");
+    let told: Vec<_> = items
+        .iter()
+        .map(|InboxItem { notice, .. }| {
+            let result = notice.result.as_ref().map(|result| result.text.as_str());
+            (notice.key.clone(), notice.kind, notice.resume, result)
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (format!("{id}/1"), NoticeKind::Completed, false, Some("one")),
+            (format!("{id}/2"), NoticeKind::Completed, true, Some("two")),
+            (format!("{id}/3"), NoticeKind::Failed, true, None),
+        ]
+    );
+    let titles: Vec<_> = items.iter().map(|item| item.notice.title.split(']').next().unwrap()).collect();
+    let wanted = ["[BACKGROUND TASK COMPLETED", "[BACKGROUND RESUME COMPLETED", "[BACKGROUND RESUME FAILED"];
+    assert_eq!(titles, wanted);
+}
+
+#[test]
+fn what_an_agent_asks_is_told_with_how_to_answer() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let params = daemon.prompt_params("ask Run make?");
+    let params = bgd_shared::request::SubmitParams { session: Some("s".into()), ..params };
+    let id = daemon.submit_with(&params).id;
+    let wait = InboxReadParams { wait_ms: Some(60_000), ..InboxReadParams::default() };
+    let asked = read(&daemon, &wait).items.remove(0).notice;
+    assert_eq!((asked.kind, asked.key), (NoticeKind::NeedsInput, format!("{id}/1/question-1")));
+    let command = asked.text.lines().find(|line| line.starts_with("bgctl answer ")).expect("how to answer");
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    daemon.run(&words).success();
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(told(&daemon), [id, id]);
+}
+
+#[test]
+fn an_item_wakes_whoever_waits_without_polling() {
+    let daemon = TestDaemon::start();
+    let mut strace = daemon.bgctl(&[]);
+    let log = daemon.home().join("calls");
+    let mut traced = std::process::Command::new("strace");
+    traced.args(["-e", "trace=poll,ppoll", "-o"]).arg(&log).arg(bgctl_path());
+    traced.args(["inbox", "--session", "s", "--wait", "none", "--ack"]).env_clear();
+    traced.envs(strace.env("TERM", "dumb").get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let child = traced.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("strace");
+    let sleeps = |text: &String| text.contains("events=POLLIN}");
+    wait::for_change(&log, || std::fs::read_to_string(&log).ok().filter(sleeps));
+    // It sleeps in that call, with nobody else at work.
+    let id = done(&daemon, "echo woken");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("[BACKGROUND TASK COMPLETED]") && text.ends_with("\nwoken\n"), "{text}");
+    assert!(text.contains(&format!("ID {id}")), "{text}");
+    let calls = std::fs::read_to_string(&log).unwrap();
+    let sleeps: Vec<&str> = calls.lines().filter(|line| line.contains("events=POLLIN}")).collect();
+    assert_eq!(sleeps.len(), 1, "{calls}");
+    assert!(sleeps[0].contains(", -1)") || sleeps[0].contains("NULL"), "{calls}");
+    assert!(told(&daemon).is_empty(), "it was acknowledged");
+}
+
+#[test]
+fn waiting_ends_with_the_first_item_or_the_time() {
+    let daemon = TestDaemon::start();
+    let args = ["inbox", "--session", "s", "--wait"];
+    let outcome = daemon.run(&[&args[..], &["1ms"]].concat()).expect_code(75);
+    assert_eq!((outcome.stdout_text(), outcome.stderr), (String::new(), String::new()));
+    daemon.run(&["inbox", "--session", "s"]).success();
+    let id = done(&daemon, "true");
+    for wait in ["0", "1h", "none"] {
+        let there = daemon.run(&[&args[..], &[wait, "--json"]].concat()).success();
+        assert_eq!(there.json::<InboxItem>().notice.task.id, id, "what is there is not waited for");
+    }
+    let mut raw = bgd_tests::Raw::connect(daemon.socket());
+    let params = serde_json::json!({"session": "nobody", "wait_ms": 1});
+    let answer = raw.call(1, "inbox.read", &params);
+    assert_eq!(answer["result"]["items"], serde_json::json!([]));
+}
+
+#[test]
+fn everybody_who_waits_is_woken() {
+    let daemon = TestDaemon::start();
+    let mut clients = [daemon.client(), daemon.client(), daemon.client()];
+    let params =
+        InboxReadParams { session: "s".into(), wait_ms: Some(3_600_000), ..InboxReadParams::default() };
+    let calls: Vec<u64> =
+        clients.iter_mut().map(|client| client.send::<InboxRead>(&params, &[]).unwrap()).collect();
+    let other = InboxReadParams { session: "other".into(), ..params };
+    let mut stranger = daemon.client();
+    let strange = stranger.send::<InboxRead>(&other, &[]).unwrap();
+    let id = done(&daemon, "true");
+    for (client, call) in clients.iter_mut().zip(calls) {
+        let items = client.answer::<InboxRead>(call).unwrap().items;
+        assert_eq!(items.into_iter().map(|item| item.notice.task.id).collect::<Vec<_>>(), [id]);
+    }
+    let mine = daemon.submit_in("other", "true");
+    let items = stranger.answer::<InboxRead>(strange).unwrap().items;
+    assert_eq!(items.into_iter().map(|item| item.notice.task.id).collect::<Vec<_>>(), [mine]);
+}
+
+#[test]
+fn following_prints_each_item_once_as_it_comes() {
+    let mut daemon = TestDaemon::start();
+    let early = done(&daemon, "true");
+    let mut plain = Reader::start(&daemon, &["--follow", "--json"]);
+    let mut limited = Reader::start(&daemon, &["--follow", "--json", "--limit", "3"]);
+    assert_eq!((plain.next().notice.task.id, limited.next().notice.task.id), (early, early));
+    for _ in 0..2 {
+        let id = done(&daemon, "true");
+        assert_eq!((plain.next().notice.task.id, limited.next().notice.task.id), (id, id));
+    }
+    assert_eq!(limited.ended().0, Some(0), "so many, and no more");
+    for _ in 0..20 {
+        let id = done(&daemon, "true");
+        assert_eq!(plain.next().notice.task.id, id);
+    }
+    assert_eq!(told(&daemon).len(), 23, "nobody has acknowledged anything");
+    daemon.stop();
+    let (code, said) = plain.ended();
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("daemon"), "{said}");
+}
+
+#[test]
+fn following_can_acknowledge_and_outlives_a_pause_of_the_daemon() {
+    let daemon = TestDaemon::start();
+    let mut acks = Reader::start(&daemon, &["-f", "--json", "--ack"]);
+    for _ in 0..20 {
+        let id = done(&daemon, "true");
+        assert_eq!(acks.next().notice.task.id, id);
+    }
+    // It waits, and the daemon stands still.
+    daemon.process().signal(Signal::STOP).unwrap();
+    daemon.process().signal(Signal::CONT).unwrap();
+    let last = done(&daemon, "true");
+    assert_eq!(acks.next().notice.task.id, last);
+    // The next one is printed when this one was acknowledged.
+    let behind = done(&daemon, "true");
+    assert_eq!(acks.next().notice.task.id, behind);
+    assert!(!told(&daemon).contains(&last));
+    acks.kill();
+}
+
+#[test]
+fn nothing_is_acknowledged_that_nobody_has_read() {
+    let daemon = TestDaemon::start();
+    let id = done(&daemon, "echo text");
+    for args in [&["inbox", "--ack"][..], &["inbox", "--ack", "--json"], &["inbox", "--ack", "--wait", "1h"]]
+    {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut bgctl = daemon.bgctl(&[args, &["--session", "s"]].concat());
+        let status = bgctl.stdin(Stdio::null()).stdout(writer).status().unwrap();
+        assert_eq!(status.code(), Some(141));
+        assert_eq!(told(&daemon), [id]);
+    }
+    let mut full = daemon.bgctl(&["inbox", "--ack", "--session", "s"]);
+    full.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()).stderr(Stdio::null());
+    assert_eq!(full.status().unwrap().code(), Some(70));
+    assert_eq!(told(&daemon), [id]);
+
+    let mut follower = Reader::start(&daemon, &["--follow", "--ack", "--json"]);
+    follower.next();
+    let (code, said) = follower.ended();
+    assert_eq!((code, said.as_str()), (Some(141), ""), "it ends with its reader, though nothing comes");
+    let next = done(&daemon, "true");
+    assert_eq!(told(&daemon), [next]);
+}
+
+#[test]
+fn a_long_inbox_comes_in_pages() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 8").start();
+    let ids: Vec<TaskId> = (0..250).map(|_| daemon.submit_in("s", ":")).collect();
+    daemon.block(&ids);
+    let numbers = |args: &[&str]| -> Vec<u64> {
+        let outcome = daemon.run(&[&["--json", "inbox", "--session", "s"], args].concat()).success();
+        let text = outcome.stdout_text();
+        text.lines().map(|line| serde_json::from_str::<InboxItem>(line).unwrap().number).collect()
+    };
+    let all = numbers(&[]);
+    assert_eq!(all.len(), 250);
+    assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
+    assert_eq!(numbers(&["--limit", "120"]), all[..120]);
+    assert_eq!(numbers(&["--limit", "120", "--ack"]), all[..120]);
+    assert_eq!(numbers(&["--ack"]), all[120..]);
+    assert!(numbers(&[]).is_empty());
+}
+
+#[test]
+fn the_text_does_nothing_to_a_terminal_and_has_a_blank_line_between_notices() {
+    let daemon = TestDaemon::start();
+    done(&daemon, "printf '\\033[2Jred\\007\\r\\n'");
+    done(&daemon, "exit 3");
+    let text = daemon.run(&["inbox", "--session", "s"]).success().stdout_text();
+    assert!(!text.contains(['\x1b', '\x07', '\r']), "{text:?}");
+    let (first, second) = text.split_once("\n\n[BACKGROUND TASK FAILED]").expect("two notices");
+    assert!(first.starts_with("[BACKGROUND TASK COMPLETED]") && first.contains("[2Jred"), "{text}");
+    assert!(second.contains("exit code 3") && second.ends_with('\n') && !second.ends_with("\n\n"), "{text}");
+    assert!(text.contains("no other task of this session is active"), "{text}");
+}

@@ -1,0 +1,354 @@
+//! Parent sessions: how `bgctl` finds them, the channel that follows from one (R50, R52), and their end (R54).
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use bgd_shared::client::Client;
+use bgd_shared::error::ErrorKind;
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    Hello, HelloParams, ListParams, SessionEnd, SessionEndParams, SubmitParams, TaskList, TaskSubmit,
+};
+use bgd_shared::task::Status;
+use bgd_tests::{Outcome, Process, Terminal, TestDaemon, Watch, bgctl_path, wait};
+
+/// A shell in a terminal in which nothing names a parent session.
+fn shell(daemon: &TestDaemon) -> Terminal {
+    let mut shell = Terminal::shell(daemon);
+    assert_eq!(shell.run_line("unset BGD_SESSION SSH_CONNECTION TMUX TMUX_PANE"), 0);
+    shell
+}
+
+#[track_caller]
+fn text(daemon: &TestDaemon, file: &str) -> String {
+    fs::read_to_string(daemon.home().join(file)).expect("a file in the home").trim_end().to_owned()
+}
+
+/// Runs `bgctl` without a terminal and without a parent session in its environment.
+fn without_terminal(daemon: &TestDaemon, args: &[&str]) -> Command {
+    let bgctl = daemon.bgctl(&[]);
+    let mut command = Command::new("setsid");
+    command.arg("--wait").arg(bgctl_path()).args(args).env_clear().current_dir(daemon.home());
+    command.envs(bgctl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env_remove("BGD_SESSION");
+    command
+}
+
+/// The tasks that there are.
+fn tasks(daemon: &TestDaemon) -> Vec<TaskId> {
+    let all = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    all.into_iter().map(|task| task.id).collect()
+}
+
+#[test]
+fn a_plain_terminal_is_a_parent_session() {
+    let daemon = TestDaemon::start();
+    let mut shell = shell(&daemon);
+    assert_eq!(shell.run_line("tty > tty; bgctl session key > key"), 0);
+    let key = text(&daemon, "key");
+    assert_eq!(key, format!("tty:{}", text(&daemon, "tty")));
+    // The other streams of a job of the shell need not be the terminal.
+    assert_eq!(shell.run_line("bgctl submit --channel none -- true < /dev/null > id 2> /dev/null"), 0);
+    let task = daemon.task(text(&daemon, "id").parse().unwrap());
+    assert_eq!(task.session, Some(key.clone()));
+    assert_eq!(
+        shell.run_line("bgctl list -q --session . > mine; bgctl list -q --session tty:other > other"),
+        0
+    );
+    assert_eq!((text(&daemon, "mine"), text(&daemon, "other")), (task.id.to_string(), String::new()));
+    daemon.block(&[task.id]);
+    assert_eq!(shell.run_line("bgctl --json session key > key; bgctl inbox --ack --json > told"), 0);
+    assert_eq!(text(&daemon, "key"), format!("{{\"session\":\"{key}\"}}"));
+    assert!(text(&daemon, "told").contains(&task.id.to_string()));
+}
+
+#[test]
+fn a_login_by_ssh_is_a_parent_session() {
+    let daemon = TestDaemon::start();
+    let mut shell = shell(&daemon);
+    assert_eq!(shell.run_line("export SSH_CONNECTION='192.0.2.7 51514 192.0.2.1 22'"), 0);
+    assert_eq!(shell.run_line("bgctl session key > key"), 0);
+    assert_eq!(text(&daemon, "key"), "ssh:192.0.2.7:51514");
+    assert_eq!(shell.run_line("TMUX=/tmp/tmux-0/default,1,0 TMUX_PANE=%3 bgctl session key > key"), 0);
+    assert_eq!(text(&daemon, "key"), "tmux:%3", "tmux may go on when the login has ended");
+    assert_eq!(shell.run_line("SSH_CONNECTION=nonsense bgctl session key > key; tty > tty"), 0);
+    assert_eq!(text(&daemon, "key"), format!("tty:{}", text(&daemon, "tty")));
+    // Without a terminal nobody is there who could look at it.
+    let mut alone = without_terminal(&daemon, &["session", "key"]);
+    alone.env("SSH_CONNECTION", "192.0.2.7 51514 192.0.2.1 22");
+    let outcome = Outcome::of(&mut alone).expect_code(2);
+    assert!(outcome.stdout.is_empty() && outcome.stderr.contains("BGD_SESSION"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_pane_of_tmux_is_a_parent_session() {
+    let daemon = TestDaemon::start();
+    let bgctl = daemon.bgctl(&[]);
+    let mut tmux = Command::new("tmux");
+    tmux.args(["-f", "/dev/null", "-S"]).arg(daemon.home().join("work"));
+    tmux.args(["new-session", "bash --norc --noprofile -i"]).current_dir(daemon.home());
+    let variables = bgctl.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    tmux.envs(variables.filter(|(name, _)| *name != "BGD_SESSION")).env("PS1", "$ ").env("SHELL", "/bin/sh");
+    tmux.env("PATH", format!("{}:/usr/bin:/bin", bgctl_path().parent().unwrap().display()));
+    let mut terminal = Terminal::open(&tmux);
+    terminal.wait_line("$");
+    terminal.type_line("echo $TMUX_PANE > pane; bgctl session key > key; echo done >> key");
+    wait::for_line(&daemon.home().join("key"), "done");
+    // Another server than the usual one, whose panes are counted from 0, too.
+    let key = format!("tmux:work{}", text(&daemon, "pane"));
+    assert!(key.starts_with("tmux:work%") && text(&daemon, "key") == format!("{key}\ndone"), "{key}");
+    terminal.type_line("bgctl submit --channel none -- true > id; echo done >> id");
+    wait::for_line(&daemon.home().join("id"), "done");
+    let id = text(&daemon, "id").lines().next().unwrap().parse().unwrap();
+    assert_eq!(daemon.task(id).session, Some(key));
+    terminal.type_line("exit");
+    assert!(terminal.ended().success());
+}
+
+#[test]
+fn the_variable_wins_over_the_terminal_and_the_option_over_both() {
+    let daemon = TestDaemon::start();
+    let mut shell = shell(&daemon);
+    let mut session_of = |words: &str| {
+        assert_eq!(shell.run_line(&format!("{words} --channel none -- true > id")), 0);
+        daemon.task(text(&daemon, "id").parse().unwrap()).session
+    };
+    assert_eq!(session_of("BGD_SESSION=mine bgctl submit").as_deref(), Some("mine"));
+    assert_eq!(session_of("BGD_SESSION=mine bgctl submit --session other").as_deref(), Some("other"));
+    assert_eq!(session_of("BGD_SESSION=mine bgctl submit --session .").as_deref(), Some("mine"));
+    assert_eq!(session_of("BGD_SESSION= bgctl submit"), None, "an empty one is none");
+    assert_eq!(session_of("BGD_SESSION=mine bgctl submit --session ''"), None);
+    assert!(session_of("bgctl submit").unwrap().starts_with("tty:"));
+    let mut alone = without_terminal(&daemon, &["submit", "--", "true"]);
+    let id: TaskId = Outcome::of(&mut alone).success().word();
+    assert_eq!(daemon.task(id).session, None);
+}
+
+#[test]
+fn the_verbs_with_a_session_leave_other_sessions_alone() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 16").start();
+    let ours = |args: &[&str]| Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "ours"));
+    let (other, none) = (daemon.submit_in("other", "sleep 1000"), daemon.submit(&["sleep", "1000"]));
+    let other_done = daemon.submit_in("other", "true");
+    daemon.block(&[other_done]);
+    let strangers = [other, none, other_done];
+    for session in [".", "ours"] {
+        let [runs, done] = [daemon.submit_in("ours", "sleep 1000"), daemon.submit_in("ours", "true")];
+        daemon.block(&[done]);
+        daemon.wait_running(runs);
+        let listed = ours(&["list", "-q", "--session", session]).success().stdout_text();
+        assert_eq!(listed, format!("{done}\n{runs}\n"));
+        let told = ours(&["inbox", "--session", session, "--json", "--ack"]).success().stdout_text();
+        assert!(told.contains(&done.to_string()) && told.lines().count() == 1, "{told}");
+        assert_eq!(ours(&["clear", "--session", session]).success().stdout_text(), "cleared 1\n");
+        let cancelled = ours(&["cancel", "--all", "--session", session]).success().stdout_text();
+        assert_eq!(cancelled, format!("{runs} cancelled\n"));
+        daemon.submit_in("ours", "sleep 1000");
+        let cleared = ours(&["clear", "--all", "--session", session]).success().stdout_text();
+        assert_eq!(cleared, "cleared 2\n");
+        daemon.submit_in("ours", "sleep 1000");
+        let ended = ours(&["session", "end", session]).success().stdout_text();
+        assert_eq!(ended, "cancelled 1, cleared 1\n");
+        assert!(daemon.inbox("ours").is_empty(), "its inbox has ended, too");
+        let mut left = tasks(&daemon);
+        left.sort_unstable();
+        let mut wanted = strangers.to_vec();
+        wanted.sort_unstable();
+        assert_eq!(left, wanted);
+    }
+    assert_eq!(daemon.inbox("other").len(), 1);
+    for id in [other, none] {
+        assert!(daemon.task(id).status.is_active());
+    }
+}
+
+const CHANNELS: &str = "default_deliver_to = [\"ops\"]\n\
+    [channels.ops]\ntype = \"exec\"\ncommand = [\"true\"]\n\
+    [channels.discord]\ntype = \"exec\"\ncommand = [\"true\"]\n";
+
+#[test]
+fn r50_the_channel_of_a_task_is_the_named_one_else_that_of_its_session_else_the_default() {
+    let daemon = TestDaemon::builder().config(CHANNELS).start();
+    let plain = TestDaemon::start();
+    let channel = |daemon: &TestDaemon, named: Option<&str>, session: Option<&str>| {
+        let (channel, session) = (named.map(Into::into), session.map(Into::into));
+        let argv = Some(vec!["true".into()]);
+        let task = daemon.submit_with(&SubmitParams { argv, channel, session, ..daemon.params() });
+        daemon.block(&[task.id]).remove(0).channel
+    };
+    assert_eq!(channel(&daemon, Some("inbox"), Some("discord:4711")).as_deref(), Some("inbox"));
+    assert_eq!(channel(&daemon, Some("none"), Some("discord:4711")).as_deref(), Some("none"));
+    assert_eq!(channel(&daemon, None, Some("discord:4711")).as_deref(), Some("discord"));
+    assert_eq!(channel(&daemon, None, Some("mcp:9f2c")).as_deref(), Some("ops"));
+    assert_eq!(channel(&daemon, None, None).as_deref(), Some("ops"));
+    assert_eq!(channel(&daemon, None, Some("console:7")).as_deref(), Some("ops"));
+    assert_eq!(channel(&plain, None, Some("mcp:9f2c")), None);
+    assert_eq!(channel(&plain, None, None), None);
+    assert_eq!(channel(&plain, None, Some("console:7")).as_deref(), Some("none"), "the console tells itself");
+
+    let params = SubmitParams { channel: Some("nobody".into()), ..daemon.params() };
+    let params = SubmitParams { argv: Some(vec!["true".into()]), ..params };
+    let error = daemon.client().call::<TaskSubmit>(&params).unwrap_err();
+    assert_eq!(error.kind(), Some(ErrorKind::InvalidParams));
+    let outcome = daemon.run(&["submit", "--channel", "nobody", "--", "true"]).expect_code(2);
+    assert!(outcome.stderr.contains("\"nobody\"") && outcome.stderr.contains("ops"), "{}", outcome.stderr);
+    let given = daemon.run(&["submit", "--channel", "ops", "--session", "discord:1", "--", "true"]).success();
+    let task = daemon.block(&[given.word()]).remove(0);
+    assert_eq!(task.channel.as_deref(), Some("ops"));
+}
+
+const UNTOLD: &str = "nobody was told that it has ended";
+
+#[test]
+fn r52_without_a_channel_an_end_is_a_warning_with_a_hint_and_a_start_is_silent() {
+    let daemon = TestDaemon::start();
+    let log = daemon.state_dir().join("bgd.log");
+    let lines = || {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        text.lines().filter(|line| line.contains(UNTOLD)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let nobody = SubmitParams { channel: Some("none".into()), ..daemon.params() };
+    let quiet = daemon.submit_with(&SubmitParams { argv: Some(vec!["true".into()]), ..nobody }).id;
+    let runs = daemon.submit(&["sleep", "1000"]);
+    daemon.block(&[quiet]);
+    daemon.wait_running(runs);
+    assert_eq!((lines(), daemon.status().untold), (Vec::new(), 0));
+    daemon.cancel(&[runs]);
+    let line = wait::for_line(&log, UNTOLD);
+    assert!(line.contains("WARN") && line.contains(&runs.to_string()), "{line}");
+    assert!(line.contains("default_deliver_to") && line.contains("bgd-config(5)"), "{line}");
+    assert_eq!((lines().len(), daemon.status().untold), (1, 1));
+    let page = daemon.run(&["daemon", "status"]).success().stdout_text();
+    assert!(page.contains("untold:      1 "), "{page}");
+}
+
+#[test]
+fn the_console_tells_by_itself_and_nobody_else_is_missed() {
+    for (config, channel) in [("", "none"), (CHANNELS, "ops")] {
+        let daemon = TestDaemon::builder().config(config).start();
+        let mut console = Terminal::bgctl(&daemon, &["console"]);
+        console.wait_line("~>");
+        console.type_line("echo up; exec sleep 1000");
+        console.wait_text("\nup\n");
+        console.type_keys("\x02");
+        console.wait_text("Command was manually backgrounded");
+        console.wait_line("~>");
+        let [id] = tasks(&daemon)[..] else { panic!("one task") };
+        let task = daemon.cancel(&[id]).remove(0);
+        assert_eq!(task.channel.as_deref(), Some(channel));
+        assert!(task.session.unwrap().starts_with("console:"));
+        console.wait_text("[BACKGROUND TASK CANCELLED] Task");
+        console.wait_line("~>");
+        assert_eq!(console.screen().matches("BACKGROUND TASK CANCELLED").count(), 1);
+        console.type_line("exit");
+        assert!(console.ended().success());
+        assert_eq!(daemon.status().untold, 0);
+    }
+}
+
+fn owns(daemon: &TestDaemon, session: &str) -> Client {
+    let mut client = daemon.client();
+    let params = HelloParams { session: Some(session.into()), owns: true, ..HelloParams::default() };
+    client.call::<Hello>(&params).unwrap();
+    client
+}
+
+/// Waits until these tasks are cleared. Nothing may be cleared but these.
+#[track_caller]
+fn only_cleared(watch: &mut Watch, ids: &[TaskId]) {
+    let mut left = ids.to_vec();
+    while !left.is_empty() {
+        let id = watch.until(|event| event.kind == EventKind::Cleared).task.id;
+        let place = left.iter().position(|known| *known == id).expect("one of these");
+        left.swap_remove(place);
+    }
+}
+
+#[test]
+fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_and_no_other() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 4").start();
+    let done = daemon.submit_in("s", "true");
+    daemon.block(&[done]);
+    let runs: Vec<TaskId> = (0..3).map(|_| daemon.submit_in("s", "sleep 1000 & sleep 1000")).collect();
+    let other = daemon.submit_in("s2", "sleep 1000");
+    let pending = daemon.submit_in("s", "sleep 1000");
+    for id in runs.iter().chain([&other]) {
+        daemon.wait_running(*id);
+    }
+    let mut watch = daemon.watch();
+    let result = daemon.client().call::<SessionEnd>(&SessionEndParams { session: "s".into() }).unwrap();
+    assert_eq!((result.cancelled, result.cleared), (4, 5));
+    only_cleared(&mut watch, &[&[done, pending], &runs[..]].concat());
+    assert_eq!(tasks(&daemon), [other]);
+    assert_eq!(daemon.task(other).status, Status::Running);
+    assert!(daemon.inbox("s").is_empty());
+    let again = daemon.client().call::<SessionEnd>(&SessionEndParams { session: "s".into() }).unwrap();
+    assert_eq!((again.cancelled, again.cleared), (0, 0));
+}
+
+#[test]
+fn r54_a_session_ends_with_the_last_connection_that_owns_it() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let (first, second, stranger) = (owns(&daemon, "s"), owns(&daemon, "s"), owns(&daemon, "s2"));
+    let ids = [daemon.submit_in("s", "sleep 1000"), daemon.submit_in("s", "true")];
+    let other = daemon.submit_in("s2", "sleep 1000");
+    daemon.wait_running(ids[0]);
+    daemon.block(&ids[1..]);
+    drop(first);
+    // Connections are looked after in their order: what this one did is over.
+    let mut third = owns(&daemon, "s3");
+    third.call::<Hello>(&HelloParams::default()).unwrap();
+    assert_eq!(daemon.task(ids[0]).status, Status::Running, "there is another owner");
+    drop(second);
+    only_cleared(&mut watch, &ids);
+    assert_eq!(tasks(&daemon), [other]);
+    drop(stranger);
+    only_cleared(&mut watch, &[other]);
+    // One that only names its session owns nothing.
+    let mut named = daemon.client();
+    named.call::<Hello>(&HelloParams { session: Some("s4".into()), ..HelloParams::default() }).unwrap();
+    let stays = daemon.submit_in("s4", "sleep 1000");
+    drop(named);
+    let ended = daemon.submit_in("s3", "true");
+    daemon.block(&[ended]);
+    drop(third);
+    only_cleared(&mut watch, &[ended]);
+    assert!(daemon.task(stays).status.is_active());
+}
+
+/// A program that owns a session until it ends.
+fn owner(daemon: &TestDaemon, session: &str) -> Child {
+    let script = "import json, socket, sys\n\
+        s = socket.socket(socket.AF_UNIX)\n\
+        s.connect(sys.argv[1])\n\
+        hello = {'jsonrpc': '2.0', 'id': 1, 'method': 'hello', 'params': {'session': sys.argv[2], 'owns': True}}\n\
+        s.sendall(json.dumps(hello).encode() + b'\\n')\n\
+        print(s.makefile().readline(), flush=True)\n\
+        s.recv(1)\n";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(daemon.socket()).arg(session);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("python3");
+    let mut said = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).expect("its answer");
+    child
+}
+
+#[test]
+fn r54_a_session_ends_with_an_owner_that_was_killed() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let mut child = owner(&daemon, "s");
+    let runs = daemon.submit_in("s", "setsid sleep 1000 & sleep 1000");
+    let other = daemon.submit_in("s2", "sleep 1000");
+    let leader = Process::open(daemon.wait_running(runs).pid.unwrap()).unwrap();
+    daemon.wait_running(other);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let cancelled = watch.until_kind(runs, EventKind::Cancelled).task;
+    assert_eq!(cancelled.status, Status::Cancelled);
+    only_cleared(&mut watch, &[runs]);
+    assert!(!leader.is_alive());
+    assert_eq!(tasks(&daemon), [other]);
+}

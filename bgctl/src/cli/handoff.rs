@@ -40,7 +40,7 @@ pub struct HandoffArgs {
     /// The parent session it belongs to [default: $BGD_SESSION]
     #[arg(long, value_name = "KEY")]
     pub session: Option<String>,
-    /// Where news of it is delivered
+    /// Where news of it is delivered: desktop, tty, inbox, a channel of the configuration, or none (nobody)
     #[arg(long, value_name = "NAME")]
     pub channel: Option<String>,
     /// A label of your own; may be repeated

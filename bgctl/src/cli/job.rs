@@ -25,7 +25,7 @@ pub struct JobArgs {
     /// The parent session it belongs to [default: $BGD_SESSION, else the terminal, see `bgctl session`]
     #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
-    /// Where news of it is delivered
+    /// Where news of it is delivered: desktop, tty, inbox, a channel of the configuration, or none (nobody)
     #[arg(long, value_name = "NAME")]
     pub channel: Option<String>,
     /// The folder to run in [default: this one]

@@ -53,6 +53,9 @@ fn times(times: &Times) -> Option<String> {
         || "took longer than a day".to_owned(),
         |bucket| format!("took {} at most", short(bucket.le_ms)),
     );
+    if times.count == 1 {
+        return Some(format!("once, {}", short(mean)));
+    }
     Some(format!("{} times, {} on average, half of them {half}", times.count, short(mean)))
 }
 

@@ -131,7 +131,7 @@ impl ChannelConfig {
             return Err((".type", format!("is missing: one of {}", names())));
         };
         let Some((_, takes)) = TYPES.iter().find(|(name, _)| *name == kind) else {
-            return Err((".type", format!("is {kind:?}; it must be one of {}", names())));
+            return Err((".type", format!("is no type; it must be one of {}", names())));
         };
         for (key, dotted, given) in self.given() {
             if given && !takes.contains(&key) {
@@ -213,7 +213,7 @@ impl ChannelConfig {
             .map(|(name, value)| {
                 let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
                 if name.is_empty() || !name.bytes().all(is_token) || value.0.contains(char::is_control) {
-                    return Err((".headers", format!("has {name:?}, which can't be a header")));
+                    return Err((".headers", "has a name or a value that can't be a header's".to_owned()));
                 }
                 if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
                     return Err((".headers", format!("has {name:?}, which follows from what is sent")));

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -32,13 +32,16 @@ impl Scene {
         // The thread that drains begins with the first offer, and has descriptors of its own.
         let (mut job, reader) = Job::shell(&daemon, "read x");
         let task = job.hand_over(&mut client, &[(HandoffStream::Stdout, reader.as_fd())]);
+        let pipe = fs::read_link(format!("/proc/self/fd/{}", reader.as_fd().as_raw_fd())).unwrap();
+        let pipe = pipe.display().to_string();
         drop(reader);
         job.say("go on");
         daemon.block(&[task.id]);
         let mut scene = Self { daemon, client, open: 0 };
-        // Its handle goes a moment after its end is told.
+        // Its handle, its pipe and its output go a moment after its end is told.
+        let is_its = |link: &String| link.contains("pidfd") || *link == pipe || link.contains(".out");
         let end = Instant::now() + wait::PATIENCE;
-        while scene.links().iter().any(|link| link.contains("pidfd")) {
+        while scene.links().iter().any(is_its) {
             assert!(Instant::now() < end, "{:?}", scene.links());
         }
         scene.open = scene.fds();
@@ -48,7 +51,8 @@ impl Scene {
     /// What the daemon has open. Not its sockets: other connections come and end in the background.
     fn links(&self) -> Vec<String> {
         let fds = fs::read_dir(self.daemon.process().proc("fd")).unwrap().flatten();
-        let links = fds.map(|entry| fs::read_link(entry.path()).unwrap_or_default().display().to_string());
+        // One that is closed meanwhile is gone.
+        let links = fds.filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.display().to_string()));
         links.filter(|link| !link.starts_with("socket:")).collect()
     }
 

@@ -62,14 +62,14 @@ impl Terminal {
             .custom_flags(OFlag::O_NOCTTY.bits())
             .open(std::ffi::OsStr::from_bytes(name.as_bytes()))
             .expect("the other side of the terminal");
-        let mut terminal = Self {
+        // Before the program starts, which may look at once.
+        tcsetwinsize(&slave, window(rows, cols)).expect("a terminal has a size");
+        Self {
             child: in_session(command, &slave).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")),
             master: Some(master.into()),
             emulator: vt100::Parser::new(side(rows), side(cols), 1000),
             shown: VecDeque::new(),
-        };
-        terminal.resize((rows, cols));
-        terminal
+        }
     }
 
     /// An interactive bash in the home of a daemon, at its prompt `$ `.
@@ -258,8 +258,7 @@ impl Terminal {
 
     /// Gives the terminal another size, rows and columns.
     pub fn resize(&mut self, (rows, cols): (u16, u16)) {
-        let size = Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(self.master(), size).expect("a terminal has a size");
+        tcsetwinsize(self.master(), window(rows, cols)).expect("a terminal has a size");
         self.emulator.screen_mut().set_size(side(rows), side(cols));
     }
 
@@ -324,6 +323,10 @@ impl fmt::Debug for Terminal {
         let last = String::from_utf8_lossy(&last);
         write!(f, "the cursor is in row {row}, column {col} of\n{}\nlast was {last:?}", self.screen())
     }
+}
+
+fn window(rows: u16, cols: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
 fn side(length: u16) -> NonZero<u16> {

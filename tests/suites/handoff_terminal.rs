@@ -44,12 +44,18 @@ if sys.stdin.readline() == "die\n":
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 "#;
 
-/// Says what it reads, and of which size its terminal is.
+/// Says what it reads, and of which size its terminal is: in a thread that waits for the signal, as a handler
+/// beside a read misses one that comes just before.
 const TALK: &str = r#"
-import os, signal, sys
+import os, signal, sys, threading
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
-signal.signal(signal.SIGWINCH, lambda *_: say("size", *reversed(os.get_terminal_size())))
+def sizes():
+    while signal.sigwait(changed):
+        say("size", *reversed(os.get_terminal_size()))
+changed = {signal.SIGWINCH}
+signal.pthread_sigmask(signal.SIG_BLOCK, changed)
+threading.Thread(target=sizes, daemon=True).start()
 say("up")
 for line in sys.stdin:
     if line == "end\n":

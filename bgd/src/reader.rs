@@ -57,25 +57,14 @@ impl Reader {
     /// `task.result`: the end of its output.
     pub fn result(&self, snapshot: Snapshot, answer: Answer) {
         let folder = Arc::clone(&self.folder);
-        self.workers.later(move || {
-            // An agent's answer is in a file of its own; a command's result is what it wrote.
-            let part = match snapshot.spec.kind {
-                Kind::Agent => last_part(&answer_file(&snapshot, &folder), true, AGENT_RESULT_BYTES, 0),
-                Kind::Process => {
-                    let files = folder.files_of(snapshot.id, &snapshot.spec);
-                    let (path, dropped) = (files.path(Stream::Stdout), snapshot.dropped[0]);
-                    last_part(path, snapshot.has_begun(), RESULT_BYTES, dropped)
-                }
-            };
-            match part {
-                Ok(part) => {
-                    let task = with_progress(&snapshot, &folder);
-                    let truncated_bytes = part.offset;
-                    let (result, encoding) = Encoding::encode(part.bytes);
-                    answer.give(&ResultResult { task, result, encoding, truncated_bytes });
-                }
-                Err(error) => answer.refuse(&unreadable(&snapshot, Stream::Stdout, &folder, &error)),
+        self.workers.later(move || match result(&snapshot, &folder) {
+            Ok(part) => {
+                let task = with_progress(&snapshot, &folder);
+                let truncated_bytes = part.offset;
+                let (result, encoding) = Encoding::encode(part.bytes);
+                answer.give(&ResultResult { task, result, encoding, truncated_bytes });
             }
+            Err(error) => answer.refuse(&unreadable(&snapshot, Stream::Stdout, &folder, &error)),
         });
     }
 
@@ -119,14 +108,7 @@ fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult>
         return None;
     }
     // As much as `task.result` gives.
-    let part = match task.spec.kind {
-        Kind::Agent => last_part(&answer_file(task, folder), true, AGENT_RESULT_BYTES, 0),
-        Kind::Process => {
-            let files = folder.files_of(task.id, &task.spec);
-            last_part(files.path(Stream::Stdout), true, RESULT_BYTES, task.dropped[0])
-        }
-    };
-    Some(match part {
+    Some(match result(task, folder) {
         Ok(part) => {
             let shown = if part.bytes.len() as u64 >= part.size { ShownPart::All } else { ShownPart::End };
             let text = String::from_utf8_lossy(&part.bytes).into_owned();
@@ -134,6 +116,18 @@ fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult>
         }
         Err(_) => NoticeResult { text: String::new(), bytes: 0, part: ShownPart::Gone },
     })
+}
+
+/// The result of a task, or its end: an agent's answer is in a file of its own, a command's result is what it
+/// wrote.
+fn result(task: &Snapshot, folder: &OutputFolder) -> io::Result<Part> {
+    match task.spec.kind {
+        Kind::Agent => last_part(&answer_file(task, folder), true, AGENT_RESULT_BYTES, 0),
+        Kind::Process => {
+            let files = folder.files_of(task.id, &task.spec);
+            last_part(files.path(Stream::Stdout), task.has_begun(), RESULT_BYTES, task.dropped[0])
+        }
+    }
 }
 
 /// Where the latest answer of an agent's task is.

@@ -202,17 +202,38 @@ pub fn escaped(text: &str) -> String {
 
 /// Whether a character may change how others are shown: controls, and those that turn the direction of a
 /// text or hide in it (Unicode's bidirectional and zero-width formats).
-pub fn is_harmful(c: char) -> bool {
+fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+/// What is shown for a character: a blank in place of a harmful one.
+fn shown(c: char) -> char {
+    if is_harmful(c) { ' ' } else { c }
+}
+
 /// A text in one line that does nothing to a terminal.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(shown).collect()
+}
+
+/// The beginning of a text, likewise, as much as goes into a title.
 pub fn one_line(text: &str) -> String {
-    let shown = text.chars().map(|c| if is_harmful(c) { ' ' } else { c });
-    let mut line: String = shown.take(TITLE_PART_CHARS).collect();
+    let mut line: String = text.chars().map(shown).take(TITLE_PART_CHARS).collect();
     if text.chars().nth(TITLE_PART_CHARS).is_some() {
         line.push('…');
     }
     line.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_line_is_a_sequence_or_turns_what_follows() {
+        assert_eq!(harmless("a\x1b[2Jb\u{9b}c\r\nd\u{202e}e\u{200b}f\u{feff}"), "a [2Jb c  d e f ");
+        assert_eq!(one_line("\x1b[2Jb\u{2066}c\n"), "[2Jb c");
+        assert_eq!(one_line(&"x".repeat(TITLE_PART_CHARS + 1)), "x".repeat(TITLE_PART_CHARS) + "…");
+    }
 }

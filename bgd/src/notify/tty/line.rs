@@ -24,6 +24,7 @@ use bgd_shared::text::Env;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::core::Place;
+use crate::notice::harmless;
 
 /// One line, of characters that do nothing to a terminal.
 #[derive(Clone, Debug)]
@@ -45,16 +46,9 @@ pub fn line(notice: &Notice) -> Line {
     Line { text: harmless(&notice.title), hint }
 }
 
-/// A line of our own words.
+/// A line of these words.
 pub fn plain(text: &str) -> Line {
     Line { text: harmless(text), hint: String::new() }
-}
-
-/// Only what is shown: nothing that moves the cursor, begins a sequence or turns the direction of writing.
-fn harmless(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().filter(|c| !turns(*c)).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 impl Line {
@@ -139,11 +133,6 @@ fn value_of(env: &Env, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_in_a_line_is_a_sequence() {
-        assert_eq!(harmless("a\x1b[2Jb\u{9b}c\r\nd\u{202e}e"), "a [2Jb c  de");
-    }
 
     #[test]
     fn a_line_is_as_wide_as_the_terminal_at_most() {

@@ -212,7 +212,10 @@ fn log_file() -> PathBuf {
 
 /// Connects to a daemon that was started by other means a moment ago: it holds its lock already, and
 /// its socket is about to appear.
-fn connect_patiently(socket: &SocketPath) -> Result<Client, Failure> {
+///
+/// # Errors
+/// It does not listen after some seconds, or must not be trusted.
+pub fn connect_patiently(socket: &SocketPath) -> Result<Client, Failure> {
     let mut pause = Duration::from_millis(10);
     for _ in 0..RETRIES {
         match Client::connect(socket) {

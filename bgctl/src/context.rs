@@ -161,11 +161,18 @@ impl Context {
     /// # Errors
     /// Nobody reads standard output any more.
     pub fn wait(&mut self) -> Result<(), Failure> {
-        let client = self.client()?;
+        Self::wait_for(self.client()?.as_fd())
+    }
+
+    /// Sleeps until something can be read from a descriptor.
+    ///
+    /// # Errors
+    /// Nobody reads standard output any more.
+    pub fn wait_for(descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
         let out = io::stdout();
         // Without flags only a reader who went away is told.
         let mut sources =
-            [PollFd::new(client.as_fd(), PollFlags::POLLIN), PollFd::new(out.as_fd(), PollFlags::empty())];
+            [PollFd::new(descriptor, PollFlags::POLLIN), PollFd::new(out.as_fd(), PollFlags::empty())];
         loop {
             match poll(&mut sources, PollTimeout::NONE) {
                 Ok(_) => break,

@@ -7,6 +7,7 @@
 //! No code here may print by a macro that panics on a broken pipe, nor end the process: handlers return
 //! an exit code or a [`Failure`], and [`main`] says it.
 
+mod again;
 #[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
 pub mod cli;

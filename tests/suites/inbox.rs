@@ -56,9 +56,14 @@ impl Reader {
         serde_json::from_str(&self.lines.next().expect("a line").expect("a line")).expect("an item")
     }
 
-    fn kill(mut self) {
+    fn kill(self) {
+        self.killed();
+    }
+
+    /// What it had said.
+    fn killed(mut self) -> String {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.ended().1
     }
 
     /// Its exit code, and what it said.
@@ -289,10 +294,34 @@ fn following_prints_each_item_once_as_it_comes() {
         assert_eq!(plain.next().notice.task.id, id);
     }
     assert_eq!(told(&daemon).len(), 23, "nobody has acknowledged anything");
+    // The next daemon numbers from 1 again, and what was not acknowledged is gone.
+    let mut words = Reader::start(&daemon, &["--follow"]);
+    words.lines.next().unwrap().unwrap();
+    for _ in 0..2 {
+        daemon.restart();
+        let id = done(&daemon, "true");
+        assert_eq!(plain.next().notice.task.id, id);
+        assert!(words.lines.any(|line| line.unwrap().contains(&id.to_string())), "{id}");
+    }
+    let instance = daemon.status().instance;
+    let said = plain.killed();
+    assert!(
+        said.lines().count() == 2 && said.contains(&format!("{{\"instance\":\"{instance}\"}}\n")),
+        "{said}"
+    );
+    let said = words.killed();
+    assert_eq!(said.matches("the daemon was started anew; what was not acknowledged is gone").count(), 2);
+}
+
+#[test]
+fn following_ends_with_its_reader_though_no_daemon_runs() {
+    let mut daemon = TestDaemon::start();
+    let id = done(&daemon, "true");
+    let mut reader = Reader::start(&daemon, &["--follow", "--json"]);
+    assert_eq!(reader.next().notice.task.id, id);
     daemon.stop();
-    let (code, said) = plain.ended();
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("daemon"), "{said}");
+    assert_eq!(reader.ended().0, Some(141), "nobody reads it");
+    assert!(!daemon.socket().exists(), "it has started none");
 }
 
 #[test]

@@ -76,6 +76,10 @@ and what their agents ask, whether or not somebody waits. A notice comes again u
 it is acknowledged. --ack does that when the notice has been written: if nobody reads
 it any more it stays. `key` is the same when a notice comes twice.
 
+--follow goes on when the daemon ends and another one is started, and says so on
+standard error: what was not acknowledged is gone then. With --json that is an object
+with the `instance` of the new daemon.
+
 With --json one object a line. An agent's harness that is woken by the end of a
 background command can run `bgctl inbox --wait none --ack` as such a command.
 

@@ -5,14 +5,12 @@ use bgd_shared::event::News;
 use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, SubscribeParams, SubscribeResult};
 use serde::Serialize;
 
+use crate::again;
 use crate::cli::{EventsArgs, Since};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::session;
-
-/// How often a connection may break before it is good for anything, one after the other.
-const RECONNECTS: u32 = 8;
 
 /// What is printed: the wire's object, and the place to go on from behind it.
 #[derive(Serialize)]
@@ -80,17 +78,8 @@ fn next(context: &mut Context) -> Result<News, Failure> {
 
 /// Goes on after the last line that was printed, if it is the same daemon (R26).
 fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
-    for _ in 0..RECONNECTS {
-        let outcome = match context.reconnect() {
-            Ok(client) => subscribe(client, params).map_err(Failure::from),
-            Err(failure) => Err(failure),
-        };
-        match outcome {
-            Ok(outcome) => return told(outcome).map(drop),
-            Err(failure) if failure.kind == "connection_lost" => {}
-            Err(failure) if failure.code == Code::NO_DAEMON => break,
-            Err(failure) => return Err(failure),
-        }
+    if let Some(outcome) = again::connect(context, |client| subscribe(client, params))? {
+        return told(outcome).map(drop);
     }
     let message = "the daemon has ended, and its tasks and events with it";
     Err(Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why"))

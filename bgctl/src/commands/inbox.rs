@@ -1,12 +1,16 @@
 //! `inbox`: what a parent session was told and has not acknowledged (R55).
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
+use bgd_shared::client::Client;
 use bgd_shared::limits::{DURATION_MS, INBOX_PAGE_DEFAULT};
 use bgd_shared::notice::InboxItem;
-use bgd_shared::request::{InboxAck, InboxAckParams, InboxRead, InboxReadParams, InboxReadResult};
+use bgd_shared::request::{
+    Hello, HelloParams, InboxAck, InboxAckParams, InboxRead, InboxReadParams, InboxReadResult,
+};
 use serde::Serialize;
 
+use crate::again::{self, Coming};
 use crate::cli::InboxArgs;
 use crate::context::Context;
 use crate::exit::Code;
@@ -25,12 +29,20 @@ struct Reading {
     has_printed: bool,
     /// How many lost items were told of.
     lost: u64,
+    /// The daemon that it is of.
+    instance: String,
 }
 
 /// What is said of lost items with `--json`.
 #[derive(Serialize)]
 struct Lost {
     lost: u64,
+}
+
+/// What is said of another daemon with `--json`.
+#[derive(Serialize)]
+struct Anew<'a> {
+    instance: &'a str,
 }
 
 /// Prints what is there, and what comes if that is wanted.
@@ -46,40 +58,98 @@ pub fn run(args: InboxArgs, context: &mut Context) -> Result<Code, Failure> {
         left: args.limit.map_or(usize::MAX, usize::from),
         has_printed: false,
         lost: 0,
+        instance: String::new(),
     };
-    let result = context.call::<InboxRead>(&reading.params(0))?;
-    reading.take_all(result, context)?;
-    let wait_ms = match args.wait {
-        _ if args.follow => Some(DURATION_MS),
-        Some(_) if reading.has_printed => None,
-        Some(wait) => Some(wait.0.unwrap_or(DURATION_MS)),
-        None => None,
-    };
-    while let Some(wait_ms) = wait_ms.filter(|_| reading.left > 0) {
-        let result = reading.wait(wait_ms, context)?;
+    let (instance, page) = context.exchange(|client| {
+        let instance = client.call::<Hello>(&HelloParams::default())?.instance;
+        Ok((
+            instance.clone(),
+            client.call::<InboxRead>(&InboxReadParams { instance: Some(instance), ..reading.params(0) })?,
+        ))
+    })?;
+    reading.instance = instance;
+    if args.follow {
+        return follow(reading, page, context);
+    }
+    reading.take_all(page, context)?;
+    if let Some(wait) = args.wait.filter(|_| !reading.has_printed) {
+        let result = reading.wait(wait.0.unwrap_or(DURATION_MS), context)?;
         reading.take_all(result, context)?;
-        if !args.follow {
-            break;
-        }
     }
     if reading.has_printed {
         return Ok(Code::OK);
     }
-    if !context.json() && std::io::stdout().is_terminal() {
-        let _ = writeln!(std::io::stderr(), "nothing new");
+    if !context.json() && io::stdout().is_terminal() {
+        let _ = writeln!(io::stderr(), "nothing new");
     }
     Ok(if args.wait.is_some() { Code::TIMED_OUT } else { Code::OK })
 }
 
+/// Prints what is there and what comes, also from the daemons after this one.
+fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) -> Result<Code, Failure> {
+    let mut page = Ok(page);
+    loop {
+        let taken = page.and_then(|page| reading.take_all(page, context));
+        if reading.left == 0 {
+            return taken.map(|()| Code::OK);
+        }
+        let wait_ms = match taken {
+            Ok(()) => DURATION_MS,
+            Err(failure) if ENDS.contains(&failure.kind) => {
+                reading.go_on(context)?;
+                0
+            }
+            Err(failure) => return Err(failure),
+        };
+        page = reading.wait(wait_ms, context);
+    }
+}
+
+/// What is said when the daemon ends: that it is about to, and that it has.
+const ENDS: [&str; 2] = ["shutting_down", "connection_lost"];
+
 impl Reading {
+    /// Goes on behind the last item with the same daemon, or from the beginning with the next one, which is
+    /// waited for.
+    fn go_on(&mut self, context: &mut Context) -> Result<(), Failure> {
+        // One that is about to end takes no more calls, but may end late.
+        while context.client()?.next_news().is_ok() {}
+        let coming = Coming::new(context)?;
+        let mut is_told = false;
+        let instance = loop {
+            let hello = |client: &mut Client| client.call::<Hello>(&HelloParams::default());
+            match again::connect(context, hello) {
+                Ok(Some(hello)) => break hello.instance,
+                Ok(None) => {}
+                Err(failure) if ENDS.contains(&failure.kind) => {}
+                Err(failure) => return Err(failure),
+            }
+            if !is_told && !context.json() {
+                let _ = writeln!(io::stderr(), "bgctl: the daemon has ended; the next one is waited for");
+                is_told = true;
+            }
+            coming.wait()?;
+        };
+        if instance != self.instance {
+            let text = if context.json() {
+                serde_json::to_string(&Anew { instance: &instance }).unwrap_or_default()
+            } else {
+                "bgctl: the daemon was started anew; what was not acknowledged is gone with the one before"
+                    .to_owned()
+            };
+            let _ = writeln!(io::stderr(), "{text}");
+            (self.instance, self.after, self.lost) = (instance, 0, 0);
+        }
+        Ok(())
+    }
+
     fn params(&self, wait_ms: u64) -> InboxReadParams {
         InboxReadParams {
             session: self.session.clone(),
             after: Some(self.after),
             wait_ms: Some(wait_ms),
             limit: Some(self.left.min(INBOX_PAGE_DEFAULT)),
-            // All of it goes over one connection, so it is one daemon.
-            instance: None,
+            instance: Some(self.instance.clone()),
         }
     }
 
@@ -112,7 +182,8 @@ impl Reading {
         // What is acknowledged is gone: first it must have been written.
         context.flush()?;
         if self.acknowledges {
-            let params = InboxAckParams { session: self.session.clone(), upto: self.after, instance: None };
+            let instance = Some(self.instance.clone());
+            let params = InboxAckParams { session: self.session.clone(), upto: self.after, instance };
             context.call::<InboxAck>(&params)?;
             self.lost = 0;
         }
@@ -149,6 +220,6 @@ impl Reading {
             )
         };
         // Standard error may be closed; the items are what counts.
-        let _ = writeln!(std::io::stderr(), "{text}");
+        let _ = writeln!(io::stderr(), "{text}");
     }
 }

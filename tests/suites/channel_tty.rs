@@ -98,6 +98,33 @@ fn told_there(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> Sub
     }
 }
 
+/// Has so many lines held for a terminal that a program has.
+#[track_caller]
+fn hold(daemon: &TestDaemon, terminal: &Terminal, count: u64) {
+    let from = origin(terminal);
+    for held in 1..=count {
+        submit_from(daemon, &from, "true");
+        after(daemon, held, HELD);
+    }
+    is_untold(terminal);
+}
+
+/// A line comes when what is typed has ended: it says that it waits, reads from `gate`, and says its last.
+#[track_caller]
+fn is_held_while(line: &str) {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line(line);
+    terminal.wait_text("\nwaiting\n");
+    hold(&daemon, &terminal, 1);
+    gate.open();
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+    let screen = terminal.screen();
+    assert!(screen.find("\nlast\n").unwrap() < screen.find(DONE).unwrap(), "{terminal:?}");
+}
+
 /// What the log says of a notice.
 const HELD: &str = "a notice is held";
 const DELIVERED: &str = "a notice was delivered";
@@ -201,8 +228,7 @@ fn a_program_in_the_foreground_is_not_disturbed_and_the_line_comes_when_it_ends(
     terminal.type_keys("ihalf-typed");
     terminal.wait_line("half-typed");
     let before = terminal.emulated().contents();
-    submit_from(&daemon, &origin(&terminal), "true");
-    after(&daemon, 1, HELD);
+    hold(&daemon, &terminal, 1);
     terminal.type_keys("!");
     terminal.wait_line("half-typed!");
     assert_eq!(terminal.emulated().contents().replace("half-typed!", "half-typed"), before);
@@ -216,19 +242,8 @@ fn a_program_in_the_foreground_is_not_disturbed_and_the_line_comes_when_it_ends(
 
 #[test]
 fn a_pipeline_is_waited_for_to_its_last_process() {
-    let daemon = start();
-    let gate = Gate::new(&daemon, "gate");
-    let mut terminal = open(&daemon, &BASH);
     // The leader of the group ends first.
-    terminal.type_line("echo first | { cat; echo wait''ing; read x <gate; echo last; }");
-    terminal.wait_text("\nwaiting\n");
-    submit_from(&daemon, &origin(&terminal), "true");
-    after(&daemon, 1, HELD);
-    gate.open();
-    terminal.wait_text(DONE);
-    terminal.wait_line("$");
-    let screen = terminal.screen();
-    assert!(screen.find("\nlast\n").unwrap() < screen.find(DONE).unwrap(), "{terminal:?}");
+    is_held_while("echo first | { cat; echo wait''ing; read x <gate; echo last; }");
 }
 
 #[test]
@@ -255,15 +270,28 @@ fn many_lines_that_were_held_become_one() {
 fn a_few_lines_that_were_held_come_one_by_one() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
-    let from = origin(&terminal);
     occupy(&mut terminal);
-    for count in 1..=3 {
-        submit_from(&daemon, &from, "true");
-        after(&daemon, count, HELD);
-    }
+    hold(&daemon, &terminal, 3);
     terminal.type_keys("\x04");
     terminal.wait("three lines", |screen| screen.contents().matches(DONE).count() == 3);
     terminal.wait_line("$");
+}
+
+#[test]
+fn many_ends_at_once_are_few_lines_at_a_prompt() {
+    const TASKS: u64 = 30;
+    let daemon = start_with(&format!("max_concurrent_tasks = {TASKS}"));
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_keys("echo half-typed");
+    terminal.wait_line("$ echo half-typed");
+    let from = origin(&terminal);
+    let ids: Vec<TaskId> = (0..TASKS).map(|_| submit_from(&daemon, &from, "exec sleep 1000")).collect();
+    ids.iter().for_each(|id| daemon.wait_running(*id));
+    daemon.cancel(&ids);
+    assert_eq!(after(&daemon, TASKS, DELIVERED).sent, TASKS);
+    terminal.wait_text("[BACKGROUND TASKS] ");
+    terminal.wait_line("$ echo half-typed");
+    assert!(terminal.screen().matches("[BACKGROUND TASK").count() <= 10, "{terminal:?}");
 }
 
 #[test]
@@ -308,17 +336,7 @@ fn a_shell_in_a_shell_is_written_to_at_its_prompt() {
 
 #[test]
 fn a_script_in_the_foreground_is_not_disturbed() {
-    let daemon = start();
-    let gate = Gate::new(&daemon, "gate");
-    let mut terminal = open(&daemon, &BASH);
-    terminal.type_line("bash -c 'echo wait''ing; read x <gate; echo last'");
-    terminal.wait_text("\nwaiting\n");
-    submit_from(&daemon, &origin(&terminal), "true");
-    after(&daemon, 1, HELD);
-    gate.open();
-    terminal.wait_text(DONE);
-    let screen = terminal.screen();
-    assert!(screen.find("\nlast\n").unwrap() < screen.find(DONE).unwrap(), "{terminal:?}");
+    is_held_while("bash -c 'echo wait''ing; read x <gate; echo last'");
 }
 
 #[test]
@@ -364,8 +382,7 @@ fn a_terminal_that_was_closed_is_given_up() {
     let gate = Gate::new(&daemon, "gate");
     let (mut held, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
     occupy(&mut held);
-    submit_from(&daemon, &origin(&held), "true");
-    after(&daemon, 1, HELD);
+    hold(&daemon, &held, 1);
     submit_from(&daemon, &origin(&closed), "read x <gate");
     closed.close();
     gate.open();
@@ -479,9 +496,7 @@ fn a_program_that_is_stopped_leaves_the_terminal_to_its_shell() {
         terminal.wait_alternate(true);
         terminal.type_keys("itext");
         terminal.wait_line("text");
-        submit_from(&daemon, &origin(&terminal), "true");
-        after(&daemon, 1, HELD);
-        is_untold(&terminal);
+        hold(&daemon, &terminal, 1);
         // Nothing new comes.
         terminal.type_keys("\x1b\x1a");
         terminal.wait_alternate(false);
@@ -505,8 +520,7 @@ fn a_full_screen_program_in_a_script_is_not_disturbed() {
     terminal.type_line("sh -c 'seq 1000 | less; true'");
     terminal.wait_alternate(true);
     terminal.wait_text("\n23\n:");
-    submit_from(&daemon, &origin(&terminal), "true");
-    after(&daemon, 1, HELD);
+    hold(&daemon, &terminal, 1);
     terminal.type_keys(" ");
     terminal.wait_text("\n46\n:");
     is_untold(&terminal);
@@ -526,9 +540,7 @@ fn the_terminal_that_shows_a_tmux_is_not_written_to() {
         socket.display()
     ));
     terminal.wait_text("inside\n");
-    submit_from(&daemon, &origin(&terminal), "true");
-    after(&daemon, 1, HELD);
-    is_untold(&terminal);
+    hold(&daemon, &terminal, 1);
     terminal.type_keys("\x04");
     terminal.wait_text(DONE);
     terminal.wait_line("$");
@@ -541,8 +553,7 @@ fn what_was_typed_ahead_is_not_written_into() {
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line("sh -c 'echo u''p; read x <gate'");
     terminal.wait_text("\nup\n");
-    submit_from(&daemon, &origin(&terminal), "true");
-    after(&daemon, 1, HELD);
+    hold(&daemon, &terminal, 1);
     terminal.type_line("vim -u NONE -N text");
     gate.open();
     terminal.wait_alternate(true);
@@ -580,10 +591,7 @@ fn lines_that_are_held_when_the_daemon_ends_are_counted() {
     let mut daemon = start();
     let mut terminal = open(&daemon, &BASH);
     occupy(&mut terminal);
-    for count in 1..=3 {
-        submit_from(&daemon, &origin(&terminal), "true");
-        after(&daemon, count, HELD);
-    }
+    hold(&daemon, &terminal, 3);
     assert!(daemon.stop().success());
     let line = wait::for_line(&daemon.state_dir().join("bgd.log"), "the daemon ends before");
     assert!(line.contains("undelivered=3") && line.contains("channel=tty"), "{line}");

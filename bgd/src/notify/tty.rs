@@ -2,7 +2,8 @@
 //! typed there.
 //!
 //! Only a shell at its prompt can be written to without harm. While another program has the terminal, lines
-//! are held until that has ended or was stopped; no terminal waits for another. Lines that are held are lost
+//! are held until that has ended or was stopped; no terminal waits for another. What comes to one within
+//! [`MOMENT`] of the line before is written together, so that many ends at once do not fill a screen. Lines that are held are lost
 //! with the terminal, and with the daemon: the inbox has their notices.
 
 mod device;
@@ -31,6 +32,12 @@ use crate::sys::watch;
 
 /// The lines that are held for a terminal. When there are more, they become one that counts them.
 const HELD_LINES: usize = 32;
+
+/// The lines that are put at once where something may be typed. More become one that counts them.
+const TYPED_LINES: usize = 3;
+
+/// How long a terminal at whose prompt something was written gets nothing more, but for the last lines of all.
+const MOMENT: Duration = Duration::from_millis(200);
 
 /// How often it is looked whether a shell has taken its terminal back when a program has ended, and how long
 /// it rests in between. After the last look it is written to as it is, or given up.
@@ -102,7 +109,7 @@ impl Lines {
         let summary = [line::plain(&self.summary())];
         let most = match to {
             At::Cursor => HELD_LINES,
-            At::Top => usize::from(rows / 2),
+            At::Top => TYPED_LINES.min(usize::from(rows / 2)),
         };
         let lines = if (1..=most).contains(&self.each.len()) { &self.each } else { &summary[..] };
         let mut bytes = match to {
@@ -143,6 +150,8 @@ type Waiting = Rc<RefCell<HashMap<OriginTerminal, Held>>>;
 #[derive(Clone, Default)]
 pub struct Terminals {
     held: Waiting,
+    /// When the terminals that were written to within [`MOMENT`] are written to again.
+    resting: Rc<RefCell<HashMap<OriginTerminal, Instant>>>,
     /// Told when nothing waits for a terminal any more.
     emptied: Rc<Notify>,
     /// Whether no more comes, as the daemon ends.
@@ -188,18 +197,38 @@ impl Terminals {
         }
         let mut lines = Lines::new();
         lines.push(told);
-        match write_at_prompt(terminal, &lines)? {
-            Written::All => {}
+        let written = if self.rests_until(terminal).is_some() {
+            Written::Nothing
+        } else {
+            write_at_prompt(terminal, &lines)?
+        };
+        match written {
+            Written::All => self.rest(terminal),
             Written::Nothing => {
                 let held = Held { lines, dones: told.hold().into_iter().collect(), again: Rc::default() };
                 self.hold(terminal, held, None);
             }
             Written::UpTo(rest) => {
+                self.rest(terminal);
                 let held = Held { lines: Lines::new(), dones: Vec::new(), again: Rc::default() };
                 self.hold(terminal, held, Some((rest, told.hold())));
             }
         }
         Ok(())
+    }
+
+    /// Something was written to a terminal.
+    fn rest(&self, terminal: &OriginTerminal) {
+        let now = Instant::now();
+        let mut resting = self.resting.borrow_mut();
+        resting.retain(|_, until| *until > now);
+        resting.insert(terminal.clone(), now + MOMENT);
+    }
+
+    /// When a terminal may be written to again, if it may not now.
+    fn rests_until(&self, terminal: &OriginTerminal) -> Option<Instant> {
+        let until = self.resting.borrow().get(terminal).copied();
+        until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
     fn hold(&self, terminal: &OriginTerminal, held: Held, rest: Option<(Vec<u8>, Option<Done>)>) {
@@ -259,6 +288,7 @@ impl Serving {
         let unusable = |error: io::Error| unusable(&self.terminal.path, &error);
         let mut refused = None;
         while self.has_lines() {
+            self.until_rested().await;
             let ready = self.until_ready().await?;
             // Nothing is awaited from this last look to the write.
             let device::Look { front, mut device } = device::look(&self.terminal)?;
@@ -271,6 +301,7 @@ impl Serving {
             let bytes = bytes.unwrap_or_default();
             let count = device.write(&bytes).map_err(unusable)?;
             if let Some(rest) = bytes.get(count..).filter(|_| count > 0) {
+                self.all.rest(&self.terminal);
                 self.write_rest(rest, self.take()).await?;
                 refused = None;
                 continue;
@@ -280,6 +311,17 @@ impl Serving {
             tokio::time::sleep(REST).await;
         }
         Ok(())
+    }
+
+    /// Waits until what was written last is some time ago. What comes meanwhile is written with the rest.
+    async fn until_rested(&self) {
+        while let Some(until) = self.all.rests_until(&self.terminal) {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                // It may be the last that comes.
+                () = self.again.notified() => {}
+            }
+        }
     }
 
     fn has_lines(&self) -> bool {
@@ -413,6 +455,20 @@ async fn ended(process: PidFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_something_is_typed_more_than_a_few_lines_become_one() {
+        let mut lines = Lines::new();
+        for count in 1..=TYPED_LINES as u64 + 1 {
+            lines.counts[0].0 = count;
+            lines.each.push(line::plain(&format!("[line {count}]")));
+            let shown = |at| String::from_utf8(lines.bytes(at, (24, 80))).unwrap();
+            let are_few = count <= TYPED_LINES as u64;
+            assert!(shown(At::Cursor).contains("[line 1]"), "{count}");
+            assert_eq!(shown(At::Top).contains("[line 1]"), are_few, "{count}");
+            assert_eq!(shown(At::Top).contains(&format!("{count} completed")), !are_few, "{count}");
+        }
+    }
 
     #[test]
     fn many_lines_become_one_that_counts_them() {

@@ -112,6 +112,11 @@ impl ChannelKind {
             Self::Inbox => INBOX,
         }
     }
+
+    /// Whether it is a bot of a chat.
+    pub fn is_bot(&self) -> bool {
+        matches!(self, Self::Telegram(_) | Self::Discord(_) | Self::Slack(_))
+    }
 }
 
 /// A channel.

@@ -368,3 +368,53 @@ fn a_token_that_can_not_be_used_is_named() {
         assert!(server.server.requests().is_empty());
     }
 }
+
+/// What the log says of a channel whose settings are not enough.
+const CANNOT: &str = "the channel can't deliver as it is configured";
+
+/// The problem of a channel, as soon as so many were logged.
+#[track_caller]
+fn problem(daemon: &TestDaemon, api: Api, logged: u64) -> String {
+    wait::for_lines(&daemon.state_dir().join("bgd.log"), logged, CANNOT);
+    let problem = channel(daemon, api).problem.expect("a problem");
+    let page = daemon.run(&["daemon", "status"]).success().stdout_text();
+    let shown = format!("channel:     {}: 0 sent; to be mended: {problem}", api.name());
+    assert!(page.lines().any(|line| line == shown), "{shown}: {page}");
+    problem
+}
+
+#[test]
+fn what_a_bot_lacks_is_said_at_the_start_and_at_a_reload() {
+    for api in ALL {
+        let server = ChatServer::start(api);
+        let key = chat_key(api);
+        let chat = format!("{key} = \"{}\"", chat(api, 42));
+        let mut daemon = TestDaemon::builder().config(bot(&server, api, "token = \"t0ken\"")).start();
+        let what = problem(&daemon, api, 1);
+        let expected = format!("set `{key}` in [channels.{}]", api.name());
+        assert!(what.starts_with("no chat is set, ") && what.ends_with(&expected), "{what}");
+
+        let reload = |token: &str| {
+            daemon.write_config(&bot(&server, api, &format!("{token}\n{chat}")));
+            daemon.run(&["daemon", "reload"]).success();
+        };
+        reload("token = \"two words\"");
+        assert!(problem(&daemon, api, 2).starts_with("the configured token is none: "));
+        reload("token_file = \"~/token\"");
+        let what = problem(&daemon, api, 3);
+        let file = daemon.home().join("token");
+        let expected = format!("its token can't be read from {} (token_file): No such file", file.display());
+        assert!(what.starts_with(&expected) && what.ends_with("; write the bot's token there"), "{what}");
+        fs::write(&file, "\n").unwrap();
+        reload("token_file = \"~/token\"");
+        let expected = format!("the token in {} is empty: write the bot's token there", file.display());
+        assert_eq!(problem(&daemon, api, 4), expected);
+
+        // It is read with each delivery.
+        fs::write(&file, "12:t0k-en\n").unwrap();
+        run_for(&daemon, api, None, "echo one");
+        server.wait_text("one");
+        assert_eq!(channel(&daemon, api).problem, None);
+        assert!(daemon.stop().success());
+    }
+}

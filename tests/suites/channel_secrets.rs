@@ -207,6 +207,10 @@ fn what_is_tried_again_and_again_tells_no_secret_either() {
                 .then_some(())
         });
     }
+    let seen = serde_json::to_string(&daemon.status()).unwrap()
+        + &daemon.run(&["daemon", "status"]).success().stdout_text();
+    assert!(seen.contains("trying again"), "{seen}");
+    assert!(SECRETS.iter().all(|secret| !seen.contains(secret)), "{seen}");
     let written = nothing_is_written(daemon, &names);
     for what in ["has not answered within 200ms", "cannot connect to", "(tried 5 times)"] {
         assert!(written.contains(what), "{what}: {written}");

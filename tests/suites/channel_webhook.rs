@@ -137,6 +137,29 @@ fn tried_again(bad: &[Reply], more: &str) {
 }
 
 #[test]
+fn what_is_being_tried_again_is_shown_with_what_it_met() {
+    let server = HookServer::start();
+    server.order(Reply::later(503, "0"));
+    server.order(Reply::Held(Box::new(Reply::later(503, "0"))));
+    let daemon = daemon(hook("hook", &server.url("/s3cret"), ""));
+    run_for(&daemon, "hook", &["true"]);
+    server.wait_count(2);
+    let status = channel(&daemon, "hook");
+    let retry = status.retry.expect("it is being tried again");
+    let met = format!("{} answers with 503 Service Unavailable", server.url(""));
+    assert_eq!((retry.tries, retry.most, retry.error.as_str()), (1, 5, met.as_str()));
+    assert_eq!((status.queued, status.failed, status.last_error), (1, 0, None));
+    let page = daemon.run(&["daemon", "status"]).success().stdout_text();
+    let line = page.lines().find(|line| line.contains("hook (webhook)")).expect("its line");
+    let shown = format!("0 sent, 1 queued; trying again, 1 of 5 tries done, last: {met} (");
+    assert!(line.contains(&shown) && line.ends_with(" ago)"), "{line}");
+    server.release(1);
+    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    let status = channel(&daemon, "hook");
+    assert_eq!((status.retry, status.last_error_at), (None, None));
+}
+
+#[test]
 fn a_server_that_is_busy_is_asked_again_when_it_says() {
     let past = "Sun, 06 Nov 1994 08:49:37 GMT";
     let busy = [(429, "0"), (503, past), (503, "0"), (429, "0")];

@@ -6,6 +6,7 @@ use bgd_shared::request::{
     DaemonReload, DaemonShutdown, DaemonStatusOf, Hello, HelloParams, NoParams, ReloadResult, ShutdownParams,
     ShutdownResult,
 };
+use bgd_shared::time::Timestamp;
 
 use crate::cli::{DaemonArgs, DaemonVerb};
 use crate::connect;
@@ -92,7 +93,7 @@ fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
     } else if openmetrics {
         context.print(&metrics::text(status))?;
     } else {
-        context.print(&page::page(&status))?;
+        context.print(&page::page(&status, Timestamp::now()))?;
     }
     Ok(Code::OK)
 }

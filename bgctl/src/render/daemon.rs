@@ -1,14 +1,16 @@
 //! The page about the daemon.
 
-use bgd_shared::request::{ChannelStatus, DaemonStatus, InboxesStatus, Times};
+use bgd_shared::request::{ChannelRetry, ChannelStatus, DaemonStatus, InboxesStatus, Times};
 use bgd_shared::task::Status;
+use bgd_shared::time::Timestamp;
 
 use super::bytes;
 use super::page::Page;
+use super::table::between;
 use crate::duration::show_ms;
 
 /// How the daemon is.
-pub fn page(status: &DaemonStatus) -> String {
+pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     let mut page = Page::default();
     page.line("daemon", &format!("bgd {}, pid {}", status.version, status.pid));
     page.line("up", &show_ms(status.uptime_ms));
@@ -23,7 +25,7 @@ pub fn page(status: &DaemonStatus) -> String {
     page.maybe("waited", times(&status.waited).as_deref());
     page.maybe("ran", times(&status.ran).as_deref());
     for each in &status.channels {
-        page.line("channel", &channel(each));
+        page.line("channel", &channel(each, now));
     }
     page.maybe("inboxes", inboxes(&status.inboxes).as_deref());
     if status.untold > 0 {
@@ -63,8 +65,9 @@ fn short(ms: u64) -> String {
     if ms < 1000 { format!("{ms}ms") } else { show_ms(ms) }
 }
 
-fn channel(channel: &ChannelStatus) -> String {
-    let ChannelStatus { name, kind, queued, sent, failed, dropped, last_error } = channel;
+/// What became of its notices, and what is to be known of it now.
+fn channel(channel: &ChannelStatus, now: Timestamp) -> String {
+    let ChannelStatus { name, kind, queued, sent, failed, dropped, .. } = channel;
     let what = if name == kind { name.clone() } else { format!("{name} ({kind})") };
     let mut counts = vec![format!("{sent} sent")];
     for (count, word) in [(failed, "failed"), (dropped, "dropped"), (queued, "queued")] {
@@ -72,8 +75,26 @@ fn channel(channel: &ChannelStatus) -> String {
             counts.push(format!("{count} {word}"));
         }
     }
-    let why = last_error.as_ref().map(|why| format!("; last error: {why}")).unwrap_or_default();
-    format!("{what}: {}{why}", counts.join(", "))
+    let problem = channel.problem.as_ref().map(|what| format!("to be mended: {what}"));
+    let retry = channel.retry.as_ref().map(|met| retry(met, now));
+    let last_error = channel.last_error.as_ref().map(|why| {
+        let ago = channel.last_error_at.map(|at| format!(" ({} ago)", show_ms(between(at, now))));
+        format!("last error: {why}{}", ago.unwrap_or_default())
+    });
+    let parts = [Some(format!("{what}: {}", counts.join(", "))), problem, retry, last_error];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// How it stands with a notice that is tried again.
+fn retry(retry: &ChannelRetry, now: Timestamp) -> String {
+    let ChannelRetry { tries, most, error, at, next_at } = retry;
+    let next =
+        if *next_at > now { format!(" in {}", show_ms(between(now, *next_at))) } else { String::new() };
+    let ago = show_ms(between(*at, now));
+    match tries {
+        0 => format!("first try{next}: {error} ({ago} ago)"),
+        _ => format!("trying again{next}, {tries} of {most} tries done, last: {error} ({ago} ago)"),
+    }
 }
 
 fn inboxes(inboxes: &InboxesStatus) -> Option<String> {
@@ -91,11 +112,13 @@ mod tests {
 
     #[test]
     fn the_page_tells_how_those_are_told_who_asked() {
-        let page = page(&samples::daemon());
+        let page = page(&samples::daemon(), samples::now());
         for line in [
             "waited:      3 times, 4ms on average, half of them took 3ms at most",
             "ran:         2 times, 1d 00h on average, half of them took longer than a day",
-            "channel:     ops (exec): 5 sent, 2 failed, 1 dropped, 4 queued; last error: it \u{fffd}exited with 3",
+            "channel:     ops (exec): 5 sent, 2 failed, 1 dropped, 4 queued; last error: it \u{fffd}exited with 3 (5s ago)",
+            "channel:     web (webhook): 1 sent, 2 queued; trying again in 3s, 2 of 5 tries done, last: http://h answers with 500 (1s ago)",
+            "channel:     slack: 0 sent; to be mended: no chat is set",
             "channel:     tty: 0 sent",
             "inboxes:     1 notice for 1 session, 2 lost (limits.inbox_items)",
             "untold:      7 ends of tasks without a channel (default_deliver_to sets one)",
@@ -103,6 +126,15 @@ mod tests {
         ] {
             assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
         }
+    }
+
+    #[test]
+    fn a_try_that_is_being_made_and_one_that_a_server_does_not_want_yet() {
+        let mut web = samples::daemon().channels.remove(1).retry.unwrap();
+        let later = web.next_at.plus_ms(1);
+        assert!(retry(&web, later).starts_with("trying again, 2 of 5 tries done, last: http://h "));
+        (web.tries, web.error) = (0, "the server has asked for silence".into());
+        assert_eq!(retry(&web, samples::now()), "first try in 3s: the server has asked for silence (1s ago)");
     }
 
     #[test]
@@ -115,7 +147,7 @@ mod tests {
             untold: 0,
             ..samples::daemon()
         };
-        let page = page(&idle);
+        let page = page(&idle, samples::now());
         for name in ["waited", "ran", "channel:", "inboxes", "untold"] {
             assert!(!page.contains(&format!("\n{name}")), "{page}");
         }

@@ -61,7 +61,9 @@ pub mod samples {
 
     use bgd_shared::agent::{InputOption, NeedsInput, OptionKind};
     use bgd_shared::id::TaskId;
-    use bgd_shared::request::{ChannelStatus, DaemonStatus, InboxesStatus, Limits, TimeBucket, Times};
+    use bgd_shared::request::{
+        ChannelRetry, ChannelStatus, DaemonStatus, InboxesStatus, Limits, TimeBucket, Times,
+    };
     use bgd_shared::task::{Kind, Origin, Output, Progress, Status, Summary, Task};
     use bgd_shared::time::Timestamp;
 
@@ -99,9 +101,15 @@ pub mod samples {
         }
     }
 
+    /// When [`daemon`] is as it is.
+    pub fn now() -> Timestamp {
+        Timestamp::from_unix_ms(1_000_000)
+    }
+
     /// A daemon that has done something.
     pub fn daemon() -> DaemonStatus {
         let bucket = |le_ms, count| TimeBucket { le_ms, count };
+        let at = |seconds: i64| Timestamp::from_unix_ms(now().unix_ms() + seconds * 1000);
         let idle = ChannelStatus { name: "tty".into(), kind: "tty".into(), ..ChannelStatus::default() };
         let busy = ChannelStatus {
             name: "ops".into(),
@@ -111,6 +119,29 @@ pub mod samples {
             failed: 2,
             dropped: 1,
             last_error: Some("it \x07exited with 3".into()),
+            last_error_at: Some(at(-5)),
+            ..ChannelStatus::default()
+        };
+        let retry = ChannelRetry {
+            tries: 2,
+            most: 5,
+            error: "http://h answers with 500".into(),
+            at: at(-1),
+            next_at: at(3),
+        };
+        let tried = ChannelStatus {
+            name: "web".into(),
+            kind: "webhook".into(),
+            queued: 2,
+            sent: 1,
+            retry: Some(retry),
+            ..ChannelStatus::default()
+        };
+        let wrong = ChannelStatus {
+            name: "slack".into(),
+            kind: "slack".into(),
+            problem: Some("no chat is set".into()),
+            ..ChannelStatus::default()
         };
         DaemonStatus {
             active: 3,
@@ -141,7 +172,7 @@ pub mod samples {
             waited: Times { count: 3, sum_ms: 12, buckets: vec![bucket(3, 2), bucket(10, 3)] },
             ran: Times { count: 2, sum_ms: 2 * 86_400_000, buckets: vec![bucket(3, 0), bucket(10, 0)] },
             inboxes: InboxesStatus { sessions: 1, items: 1, lost: 2 },
-            channels: vec![busy, idle],
+            channels: vec![busy, tried, wrong, idle],
             untold: 7,
             warnings: Vec::new(),
         }

@@ -6,16 +6,18 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::counts::Counts;
 use super::http::{Answer, Http, Post, Trouble};
 use super::retry::{self, Silence};
-use super::{Signal, Undelivered};
-use crate::channels::{Bot as Settings, Channel, Secret, Token};
+use super::{Outcomes, Signal, Undelivered};
+use crate::channels::{Bot as Settings, Secret, Token};
 use crate::notice::one_line;
 
 /// The largest file of a token. One that is larger is another file.
@@ -62,19 +64,21 @@ pub struct Bot {
     channel: Rc<str>,
     settings: Settings,
     silence: Silence,
+    counts: Arc<Counts>,
     /// Whether it was logged that others may read the token.
     has_warned: Cell<bool>,
 }
 
 impl Bot {
     /// The bot of a channel.
-    pub fn new(service: &'static Service, http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
+    pub fn new(service: &'static Service, http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self {
             service,
             http,
-            channel: (&*channel.name).into(),
+            channel: (&*outcomes.channel.name).into(),
             settings: settings.clone(),
             silence: Silence::default(),
+            counts: Arc::clone(&outcomes.counts),
             has_warned: Cell::new(false),
         }
     }
@@ -118,7 +122,7 @@ impl Bot {
     ) -> Result<(), Undelivered> {
         let chat = self.chat(session)?;
         let call = call(&chat);
-        retry::deliver(&self.silence, &call.route(&chat), async || self.call(&call).await).await
+        retry::deliver(&self.silence, &call.route(&chat), &self.counts, async || self.call(&call).await).await
     }
 
     /// Calls the API once.
@@ -181,37 +185,58 @@ impl Bot {
 
     /// The token as it is now.
     async fn token(&self) -> Result<String, Trouble> {
-        let (token, place) = match &self.settings.token {
-            Token::Given(Secret(token)) => (token.trim().to_owned(), "the configured token".to_owned()),
-            Token::File(path) => {
-                let file = path.clone();
-                // Not on the daemon's workers: the file may be where nobody answers.
-                let read = tokio::task::spawn_blocking(move || read_token(&file)).await;
-                let read = read.unwrap_or_else(|error| Err(io::Error::other(error)));
-                let shown = path.display();
-                let (token, is_open) = read.map_err(|error| {
-                    Trouble::lasting(format!("its token can't be read from {shown} (token_file): {error}"))
-                })?;
-                if is_open && !self.has_warned.replace(true) {
-                    tracing::warn!(channel = %self.channel, "others may read the token in {shown}: chmod 600 {shown}");
-                }
-                (token, format!("the token in {shown}"))
+        let path = match &self.settings.token {
+            Token::Given(Secret(token)) => {
+                return match unusable(token, "the configured token") {
+                    None => Ok(token.trim().to_owned()),
+                    Some(what) => Err(Trouble::lasting(what)),
+                };
             }
+            Token::File(path) => path,
         };
-        if token.is_empty() {
-            return Err(Trouble::lasting(format!("{place} is empty: write the bot's token there")));
-        }
-        // In an address, another character could make it another address.
-        if !token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte)) {
-            let what = format!("{place} is none: it has characters that no token has, or more than one line");
-            return Err(Trouble::lasting(what));
+        let file = path.clone();
+        // Not on the daemon's workers: the file may be where nobody answers.
+        let read = tokio::task::spawn_blocking(move || read_token(&file)).await;
+        let read = read.unwrap_or_else(|error| Err(error.to_string()));
+        self.counts.looked_at(path, read.as_ref().err().map(String::as_str));
+        let (token, is_open) = read.map_err(Trouble::lasting)?;
+        if is_open && !self.has_warned.replace(true) {
+            let shown = path.display();
+            tracing::warn!(channel = %self.channel, "others may read the token in {shown}: chmod 600 {shown}");
         }
         Ok(token)
     }
 }
 
 /// A token from a file, and whether others than its owner may read it.
-fn read_token(path: &Path) -> io::Result<(String, bool)> {
+///
+/// # Errors
+/// There is none; what to do about it.
+pub fn read_token(path: &Path) -> Result<(String, bool), String> {
+    let shown = path.display();
+    let (token, is_open) = read_line(path).map_err(|error| {
+        format!("its token can't be read from {shown} (token_file): {error}; write the bot's token there")
+    })?;
+    match unusable(&token, &format!("the token in {shown}")) {
+        None => Ok((token, is_open)),
+        Some(what) => Err(what),
+    }
+}
+
+/// Why a token can't be one, if so; `place` is where it is.
+pub fn unusable(token: &str, place: &str) -> Option<String> {
+    let token = token.trim();
+    if token.is_empty() {
+        return Some(format!("{place} is empty: write the bot's token there"));
+    }
+    // In an address, another character could make it another address.
+    let is_token = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
+    (!is_token)
+        .then(|| format!("{place} is none: it has characters that no token has, or more than one line"))
+}
+
+/// What a file has in it but for blanks at its ends, and whether others than its owner may read it.
+fn read_line(path: &Path) -> io::Result<(String, bool)> {
     // A named pipe must not be waited for.
     let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let meta = file.metadata()?;

@@ -19,7 +19,7 @@ use super::tty::Terminals;
 use super::typing::Typing;
 use super::webhook::Webhook;
 use super::{Adapter, Done, Outcomes, Served, Told, Undelivered};
-use crate::channels::{Channel, ChannelKind};
+use crate::channels::ChannelKind;
 use crate::core::Notice;
 use crate::exec::process::Surroundings;
 use crate::mailbox::Report;
@@ -46,8 +46,8 @@ pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, around: Surr
 /// Serves one channel until nobody can tell it anything more.
 async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
     let Served { channel, mut orders, mut typing, counts } = served;
-    let Some(adapter) = adapter(&channel, &http, &around) else { return };
     let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
+    let Some(adapter) = adapter(&outcomes, &http, &around) else { return };
     let mut shown = Typing::new(Rc::clone(&adapter));
     // It waits for no notice, and no notice for it.
     let show = async {
@@ -95,14 +95,16 @@ async fn read(
 }
 
 /// The adapter to a channel. `None` for the inbox, which has its items from the core and gets no queue.
-fn adapter(channel: &Arc<Channel>, http: &Rc<Http>, around: &Surroundings) -> Option<Rc<dyn Adapter>> {
+fn adapter(outcomes: &Outcomes, http: &Rc<Http>, around: &Surroundings) -> Option<Rc<dyn Adapter>> {
     let http = Rc::clone(http);
-    Some(match &channel.kind {
+    Some(match &outcomes.channel.kind {
         ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, around)),
-        ChannelKind::Webhook { url, headers, timeout } => Rc::new(Webhook::new(http, url, headers, *timeout)),
-        ChannelKind::Telegram(bot) => Rc::new(Telegram::new(http, channel, bot)),
-        ChannelKind::Discord(bot) => Rc::new(Discord::new(http, channel, bot)),
-        ChannelKind::Slack(bot) => Rc::new(Slack::new(http, channel, bot)),
+        ChannelKind::Webhook { url, headers, timeout } => {
+            Rc::new(Webhook::new(http, outcomes, (url, headers), *timeout))
+        }
+        ChannelKind::Telegram(bot) => Rc::new(Telegram::new(http, outcomes, bot)),
+        ChannelKind::Discord(bot) => Rc::new(Discord::new(http, outcomes, bot)),
+        ChannelKind::Slack(bot) => Rc::new(Slack::new(http, outcomes, bot)),
         ChannelKind::Desktop => Rc::new(Desktop::default()),
         ChannelKind::Tty => Rc::new(Terminals::default()),
         ChannelKind::Inbox => return None,
@@ -113,6 +115,7 @@ fn adapter(channel: &Arc<Channel>, http: &Rc<Http>, around: &Surroundings) -> Op
 mod tests {
     use super::super::Counts;
     use super::*;
+    use crate::channels::Channel;
 
     #[test]
     fn a_panic_of_an_adapter_is_counted_and_the_next_notice_is_delivered() {

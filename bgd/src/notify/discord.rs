@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
-use super::{Adapter, Signal, Told, Undelivered};
-use crate::channels::{Bot as Settings, Channel};
+use super::{Adapter, Outcomes, Signal, Told, Undelivered};
+use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
 
 /// The longest content of a message. Counted in units of UTF-16, it is never more than Discord counts.
@@ -30,7 +30,8 @@ const MARKDOWN: [char; 17] =
 /// Sentences have nothing that Discord would show in another way, and results are quoted as code.
 const STYLE: Style = Style { words: escaped, result: quoted };
 
-const SERVICE: Service = Service {
+/// What distinguishes it from other chats.
+pub const SERVICE: Service = Service {
     name: "discord",
     chat_key: "channel_id",
     is_chat,
@@ -47,8 +48,8 @@ pub struct Discord(Rc<Bot>);
 
 impl Discord {
     /// The bot of a channel.
-    pub fn new(http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
-        Self(Rc::new(Bot::new(&SERVICE, http, channel, settings)))
+    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
+        Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
 }
 

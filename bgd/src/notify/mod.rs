@@ -5,6 +5,7 @@
 //! no other channel. It may not decide what is told to whom: that comes from the core and `channels`.
 
 mod bot;
+mod counts;
 mod delivery;
 mod desktop;
 mod discord;
@@ -12,6 +13,7 @@ mod exec;
 mod http;
 mod retry;
 mod secrets;
+mod settings;
 mod slack;
 mod telegram;
 mod tty;
@@ -22,8 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ use bgd_shared::request::ChannelStatus;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
+use self::counts::Counts;
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
 use crate::core::{Notice, Place, Spec};
 use crate::exec::process::Surroundings;
@@ -87,58 +89,6 @@ impl Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undelivered(pub String);
 
-/// What is counted of a channel.
-#[derive(Debug, Default)]
-pub struct Counts {
-    queued: AtomicU64,
-    /// Those of the queued ones that have left the queue, and are held where they take no more room.
-    held: AtomicU64,
-    sent: AtomicU64,
-    failed: AtomicU64,
-    dropped: AtomicU64,
-    last_error: Mutex<Option<String>>,
-}
-
-impl Counts {
-    fn add(count: &AtomicU64) {
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many notices are not delivered yet.
-    fn waiting(&self) -> u64 {
-        self.queued.load(Ordering::Relaxed)
-    }
-
-    /// How many of them take room in the queue.
-    fn in_queue(&self) -> u64 {
-        self.waiting().saturating_sub(self.held.load(Ordering::Relaxed))
-    }
-
-    fn done(&self, outcome: Result<(), Undelivered>) {
-        self.queued.fetch_sub(1, Ordering::Relaxed);
-        match outcome {
-            Ok(()) => Self::add(&self.sent),
-            Err(Undelivered(why)) => {
-                Self::add(&self.failed);
-                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-            }
-        }
-    }
-
-    fn status(&self, name: &str, kind: &str) -> ChannelStatus {
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        ChannelStatus {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            queued: count(&self.queued),
-            sent: count(&self.sent),
-            failed: count(&self.failed),
-            dropped: count(&self.dropped),
-            last_error: self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
-    }
-}
-
 /// A parent session that is shown that somebody works, until the other end is dropped.
 type TypingOrder = (Option<Arc<str>>, oneshot::Receiver<()>);
 
@@ -177,7 +127,7 @@ impl Done {
         let Outcomes { channel, counts, log } = &*self.of;
         self.is_told = true;
         if self.is_held {
-            counts.held.fetch_sub(1, Ordering::Relaxed);
+            Counts::subtract(&counts.held);
         }
         counts.done(outcome.clone());
         match outcome {
@@ -280,7 +230,7 @@ pub struct Notifier {
 impl Notifier {
     /// Without the thread, until there is something to tell.
     pub fn new(channels: Channels, queue_limit: usize, around: Surroundings) -> Self {
-        Self {
+        let mut this = Self {
             channels,
             queue_limit,
             around,
@@ -294,7 +244,22 @@ impl Notifier {
             log_full: Seldom::default(),
             is_closing: false,
             is_busy: false,
+        };
+        this.look_at_settings();
+        this
+    }
+
+    /// Looks for what is wrong with the settings of channels before there is anything to tell.
+    fn look_at_settings(&mut self) {
+        let bots: Vec<_> = self.channels.iter().filter(|channel| channel.kind.is_bot()).cloned().collect();
+        for channel in bots {
+            self.counts_of(&channel.name);
         }
+        let with_counts = |channel: &Arc<Channel>| {
+            let counts = self.counts.get(&channel.name)?;
+            Some((Arc::clone(channel), Arc::clone(counts)))
+        };
+        settings::look_at(self.channels.iter().filter_map(with_counts).collect());
     }
 
     /// The channels that are known.
@@ -309,6 +274,7 @@ impl Notifier {
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
         self.channels = channels;
         self.queue_limit = queue_limit;
+        self.look_at_settings();
         let unheard = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
         let unheard: Vec<TaskId> = unheard.map(|(task, _)| *task).collect();
         for task in unheard {
@@ -340,7 +306,7 @@ impl Notifier {
                 *self.unread.entry(task).or_default() += 1;
                 return;
             }
-            counts.queued.fetch_sub(1, Ordering::Relaxed);
+            Counts::subtract(&counts.queued);
         }
         Counts::add(&counts.dropped);
         if let Some(more) = self.log_full.is_due() {

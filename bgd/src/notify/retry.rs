@@ -9,9 +9,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
+use bgd_shared::request::ChannelRetry;
+use bgd_shared::time::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::Undelivered;
+use super::counts::Counts;
 use super::http::Trouble;
 
 /// How often a notice is tried.
@@ -71,13 +74,15 @@ impl Silence {
     }
 }
 
-/// Tries by a route until it is done, or until that makes no sense any more.
+/// Tries by a route until it is done, or until that makes no sense any more. While it waits for the next try,
+/// `counts` know what the last one met.
 ///
 /// # Errors
 /// It is not delivered.
 pub async fn deliver(
     silence: &Silence,
     route: &str,
+    counts: &Counts,
     mut attempt: impl AsyncFnMut() -> Result<(), Trouble>,
 ) -> Result<(), Undelivered> {
     let begun = Instant::now();
@@ -96,21 +101,34 @@ pub async fn deliver(
             if is_too_late(left) {
                 return Err(Undelivered(silenced(&why, left)));
             }
+            if tries == 0 {
+                counts.tried(retried(0, "the server has asked for silence", left));
+            }
             sleep(left).await;
         }
         tries += 1;
         let Err(trouble) = attempt().await else { return Ok(()) };
         silence.heed(route, &trouble);
+        let met = trouble.why.clone();
         why = if tries == 1 { trouble.why } else { format!("{} (tried {tries} times)", trouble.why) };
         match waits.next().filter(|wait| trouble.may_pass && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
             Some(wait) => {
-                tracing::debug!(%why, "it is tried again");
                 // What the server wants is waited for above.
-                sleep(if trouble.wait.is_some() { Duration::ZERO } else { wait }).await;
+                let wait = if trouble.wait.is_some() { Duration::ZERO } else { wait };
+                counts.tried(retried(tries, &met, wait.max(silence.left(route).unwrap_or_default())));
+                tracing::debug!(%why, "it is tried again");
+                sleep(wait).await;
             }
         }
     }
+}
+
+/// What was met so far, with the wait for the next try.
+fn retried(tries: usize, error: &str, wait: Duration) -> ChannelRetry {
+    let at = Timestamp::now();
+    let next_at = at.plus_ms(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    ChannelRetry { tries: tries as u64, most: TRIES as u64, error: error.to_owned(), at, next_at }
 }
 
 /// That a server wants nothing for too long.
@@ -126,7 +144,7 @@ mod tests {
     /// Runs without a clock of its own: nothing here may wait.
     fn run(silence: &Silence, attempt: impl AsyncFnMut() -> Result<(), Trouble>) -> Result<(), Undelivered> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(deliver(silence, "route", attempt))
+        runtime.block_on(deliver(silence, "route", &Counts::default(), attempt))
     }
 
     fn busy(wait: Duration) -> Trouble {
@@ -157,6 +175,22 @@ mod tests {
             if tries < 3 { Err(busy(Duration::ZERO)) } else { Ok(()) }
         });
         assert_eq!((tries, outcome), (3, Ok(())));
+    }
+
+    #[test]
+    fn what_was_met_is_known_while_it_is_tried_again() {
+        let counts = Counts::default();
+        let retry = || counts.status("c", "webhook").retry;
+        let mut seen = Vec::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let outcome = runtime.block_on(deliver(&Silence::default(), "route", &counts, async || {
+            seen.push(retry().map(|retry| (retry.tries, retry.most, retry.error)));
+            if seen.len() < 3 { Err(busy(Duration::ZERO)) } else { Ok(()) }
+        }));
+        counts.queued.store(1, std::sync::atomic::Ordering::Relaxed);
+        counts.done(outcome);
+        let met = |tries| Some((tries, TRIES as u64, "busy".to_owned()));
+        assert_eq!((seen, retry()), (vec![None, met(1), met(2)], None));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
-use super::{Adapter, Told, Undelivered};
-use crate::channels::{Bot as Settings, Channel};
+use super::{Adapter, Outcomes, Told, Undelivered};
+use crate::channels::Bot as Settings;
 use crate::notice::{Style, escaped, fitting};
 
 /// The longest text that Slack recommends, in characters. It cuts what is much longer.
@@ -29,7 +29,8 @@ const PASSING: [&str; 7] = [
     "team_added_to_org",
 ];
 
-const SERVICE: Service = Service {
+/// What distinguishes it from other chats.
+pub const SERVICE: Service = Service {
     name: "slack",
     chat_key: "channel_id",
     is_chat,
@@ -44,8 +45,8 @@ pub struct Slack(Bot);
 
 impl Slack {
     /// The bot of a channel.
-    pub fn new(http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
-        Self(Bot::new(&SERVICE, http, channel, settings))
+    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
+        Self(Bot::new(&SERVICE, http, outcomes, settings))
     }
 }
 

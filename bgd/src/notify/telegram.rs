@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
-use super::{Adapter, Signal, Told, Undelivered};
-use crate::channels::{Bot as Settings, Channel};
+use super::{Adapter, Outcomes, Signal, Told, Undelivered};
+use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
 
 /// The longest text of a message, in units of UTF-16.
@@ -19,7 +19,8 @@ const TEXT_UNITS: usize = 4096;
 /// Typing is shown for five seconds.
 const TYPING_EVERY: Duration = Duration::from_millis(4500);
 
-const SERVICE: Service = Service {
+/// What distinguishes it from other chats.
+pub const SERVICE: Service = Service {
     name: "telegram",
     chat_key: "chat_id",
     is_chat,
@@ -34,8 +35,8 @@ pub struct Telegram(Rc<Bot>);
 
 impl Telegram {
     /// The bot of a channel.
-    pub fn new(http: Rc<Http>, channel: &Channel, settings: &Settings) -> Self {
-        Self(Rc::new(Bot::new(&SERVICE, http, channel, settings)))
+    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
+        Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
 }
 

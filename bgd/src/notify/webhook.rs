@@ -5,14 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
+use super::counts::Counts;
 use super::http::{Http, Post, Trouble};
 use super::retry::{self, Silence};
-use super::{Adapter, Told, Undelivered};
+use super::{Adapter, Outcomes, Told, Undelivered};
 use crate::channels::Secret;
 
 /// The adapter.
@@ -22,13 +24,19 @@ pub struct Webhook {
     headers: BTreeMap<String, Secret>,
     timeout: Duration,
     silence: Silence,
+    counts: Arc<Counts>,
 }
 
 impl Webhook {
     /// One that sends notices to this address, with these headers; a request may take `timeout`.
-    pub fn new(http: Rc<Http>, url: &Secret, headers: &BTreeMap<String, Secret>, timeout: Duration) -> Self {
-        let (url, headers) = (url.clone(), headers.clone());
-        Self { http, url, headers, timeout, silence: Silence::default() }
+    pub fn new(
+        http: Rc<Http>,
+        outcomes: &Outcomes,
+        (url, headers): (&Secret, &BTreeMap<String, Secret>),
+        timeout: Duration,
+    ) -> Self {
+        let (url, headers, counts) = (url.clone(), headers.clone(), Arc::clone(&outcomes.counts));
+        Self { http, url, headers, timeout, silence: Silence::default(), counts }
     }
 
     fn post(&self, told: &Told) -> Result<Post, Trouble> {
@@ -59,7 +67,7 @@ impl Adapter for Webhook {
     fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         async {
             let post = self.post(told).map_err(|trouble| Undelivered(trouble.why))?;
-            retry::deliver(&self.silence, "", async || {
+            retry::deliver(&self.silence, "", &self.counts, async || {
                 let answer = self.http.post(&post).await?;
                 // What its body says may be a copy of what was sent, so it is not shown.
                 if answer.status.is_success() { Ok(()) } else { Err(answer.refused(&post, None)) }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use crate::task::Summary;
+use crate::time::Timestamp;
 
 /// Result of `daemon.status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +109,34 @@ pub struct ChannelStatus {
     pub failed: u64,
     /// Not taken, because the queue was full.
     pub dropped: u64,
+    /// What is wrong with its settings, such as a token that is missing, and what to do about it. It was found when
+    /// the configuration was read, or with the last delivery; never with a secret in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// The notice that is being tried again, if one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<ChannelRetry>,
     /// Why the last one failed that did; never with a secret in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// When that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error_at: Option<Timestamp>,
+}
+
+/// A notice that could not be delivered yet and is tried again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ChannelRetry {
+    /// How often it was tried so far; 0 if the server has asked before to be left alone.
+    pub tries: u64,
+    /// How often it is tried at most. It may be given up earlier, as no try begins later than 2 minutes after the
+    /// first.
+    pub most: u64,
+    /// What the last try met; never with a secret in it.
+    pub error: String,
+    /// When that was.
+    pub at: Timestamp,
+    /// When it is tried next; in the past while it is being tried.
+    pub next_at: Timestamp,
 }

@@ -74,7 +74,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Objects that the daemon sends, with a list of their fields on the page.
-const OBJECTS: [&str; 21] = [
+const OBJECTS: [&str; 22] = [
     "Task",
     "Progress",
     "NeedsInput",
@@ -96,6 +96,7 @@ const OBJECTS: [&str; 21] = [
     "TimeBucket",
     "InboxesStatus",
     "ChannelStatus",
+    "ChannelRetry",
 ];
 
 fn errors(schema: &Value) -> String {

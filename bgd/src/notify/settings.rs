@@ -1,0 +1,82 @@
+//! What is wrong with the settings of the bots, found when the configuration is read and not with their first
+//! notice. It only looks: such a channel is there all the same, as a token can be written at any time and a
+//! parent session can name the chat.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use super::bot::{self, Service};
+use super::counts::Counts;
+use super::{discord, slack, telegram};
+use crate::channels::{Bot, Channel, ChannelKind, Secret, Token};
+
+/// What a small stack is enough for: reading a file of a few lines.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// Looks at channels with what is known of them. The files of tokens are read on a thread of their own, as they
+/// may be where nobody answers.
+pub fn look_at(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
+    let mut files = Vec::new();
+    for (channel, counts) in channels {
+        let Some((service, bot)) = bot_of(&channel.kind) else {
+            counts.configured(None, None);
+            continue;
+        };
+        let (given, file) = match &bot.token {
+            Token::Given(Secret(token)) => (bot::unusable(token, "the configured token"), None),
+            Token::File(path) => (None, Some(path.clone())),
+        };
+        let wrong: Vec<String> = without_chat(service, bot, &channel.name).into_iter().chain(given).collect();
+        let wrong = (!wrong.is_empty()).then(|| wrong.join("; "));
+        if let Some(what) = &wrong {
+            warn(&channel.name, what);
+        }
+        counts.configured(wrong, file.as_deref());
+        files.extend(file.map(|file| (channel, counts, file)));
+    }
+    if files.is_empty() {
+        return;
+    }
+    let thread = thread::Builder::new().name("tokens".to_owned()).stack_size(STACK_BYTES);
+    if let Err(error) = thread.spawn(move || read(&files)) {
+        tracing::warn!(%error, "cannot start a thread to look at the files of tokens");
+    }
+}
+
+fn read(files: &[(Arc<Channel>, Arc<Counts>, PathBuf)]) {
+    for (channel, counts, file) in files {
+        let wrong = bot::read_token(file).err();
+        counts.looked_at(file, wrong.as_deref());
+        if let Some(what) = wrong {
+            warn(&channel.name, &what);
+        }
+    }
+}
+
+fn warn(channel: &str, what: &str) {
+    tracing::warn!(%channel, what, "the channel can't deliver as it is configured");
+}
+
+fn bot_of(kind: &ChannelKind) -> Option<(&'static Service, &Bot)> {
+    match kind {
+        ChannelKind::Telegram(bot) => Some((&telegram::SERVICE, bot)),
+        ChannelKind::Discord(bot) => Some((&discord::SERVICE, bot)),
+        ChannelKind::Slack(bot) => Some((&slack::SERVICE, bot)),
+        ChannelKind::Exec { .. }
+        | ChannelKind::Webhook { .. }
+        | ChannelKind::Desktop
+        | ChannelKind::Tty
+        | ChannelKind::Inbox => None,
+    }
+}
+
+fn without_chat(service: &Service, bot: &Bot, channel: &str) -> Option<String> {
+    let Service { name, chat_key, .. } = service;
+    bot.chat.is_none().then(|| {
+        format!(
+            "no chat is set, so only tasks whose parent session names one, such as {name}:ID, are told: set \
+             `{chat_key}` in [channels.{channel}]"
+        )
+    })
+}

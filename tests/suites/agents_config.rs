@@ -17,15 +17,15 @@ use bgd_tests::{Process, TestDaemon};
 /// Lines of `[agents.x]` that are wrong, with what the error must name.
 const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"smoke\"", &["smoke", "acp", "opencode", "template"]),
-    ("protocol = 3", &["protocol", "wanted string"]),
+    ("protocol = 3", &["`agents.x.protocol` must be a text in quotes"]),
     ("protocol = \"template\"", &["`agents.x.command`", "is missing"]),
     ("command = []", &["`agents.x.command`", "is missing"]),
     ("command = [\"\"]", &["`agents.x.command`", "is missing"]),
-    ("command = \"sh -c x\"", &["command", "invalid type"]),
+    ("command = \"sh -c x\"", &["`agents.x.command` must be a list of texts, such as"]),
     ("command = [\"./a\"]", &["`agents.x.command`", "./a", "absolute"]),
     ("command = [\"~/a\"]", &["`agents.x.command`", "~/a", "absolute"]),
     ("command = [\"a\\u0000b\"]", &["`agents.x.command`", "NUL"]),
-    ("command = [\"a\", 3]", &["command", "invalid type"]),
+    ("command = [\"a\", 3]", &["each value in `agents.x.command` must be a text in quotes"]),
     (
         "protocol = \"template\"\ncommand = [\"a\", \"{session}\"]",
         &["`agents.x.command`", "{session}", "`resume`"],
@@ -52,8 +52,8 @@ const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"template\"\ncommand = [\"a\"]\nsession = \"id\"", &["`agents.x.session`", "JSON pointer"]),
     ("protocol = \"template\"\ncommand = [\"a\"]\nresult = \"\"", &["`agents.x.result`", "JSON pointer"]),
     ("url = \"http://127.0.0.1:1\"", &["`agents.x.url`", "opencode"]),
-    ("url = 3", &["url", "invalid type"]),
-    ("command = [\"a\"]\nenv = { A = 3 }", &["env", "invalid type"]),
+    ("url = 3", &["`agents.x.url` must be a text in quotes; it is a number"]),
+    ("command = [\"a\"]\nenv = { A = 3 }", &["each value in `agents.x.env` must be a text"]),
     ("command = [\"a\"]\nenv = { \"A=B\" = \"c\" }", &["`agents.x.env`", "A=B", "name of a variable"]),
     ("command = [\"a\"]\nenv = { \"\" = \"c\" }", &["`agents.x.env`", "name of a variable"]),
     ("command = [\"a\"]\nenv = { A = \"b\\u0000\" }", &["`agents.x.env`", "A", "NUL"]),
@@ -61,7 +61,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("command = [\"a\"]\nmax_sessions = 0", &["`agents.x.max_sessions`", "1 to 1000"]),
     ("command = [\"a\"]\nmax_sessions = 1001", &["`agents.x.max_sessions`", "1 to 1000"]),
     ("command = [\"a\"]\nmax_sessions = -1", &["max_sessions"]),
-    ("command = [\"a\"]\nkeep_warm = 5", &["keep_warm", "invalid type"]),
+    ("command = [\"a\"]\nkeep_warm = 5", &["`agents.x.keep_warm` must be a time such as \"5s\""]),
     ("command = [\"a\"]\nkeep_warm = \"soon\"", &["keep_warm", "no time such as"]),
     ("command = [\"a\"]\nstalled_after = \"0s\"", &["`agents.x.stalled_after`", "is 0"]),
     ("command = [\"a\"]\nstart_timeout = \"0ms\"", &["`agents.x.start_timeout`", "is 0"]),
@@ -78,7 +78,7 @@ const WRONG: &[(&str, &[&str])] = &[
 /// Whole files that are wrong, with what the error must name.
 const WRONG_FILES: &[(&str, &[&str])] = &[
     ("default_agent = \"nobody\"", &["`default_agent`", "nobody", "claude, codex"]),
-    ("default_agent = 3", &["default_agent", "invalid type"]),
+    ("default_agent = 3", &["`default_agent` must be a text in quotes"]),
     ("default_agnet = \"codex\"", &["did you mean `default_agent`"]),
     ("[agent.x]\ncommand = [\"a\"]", &["unknown key `agent`", "did you mean `agents`"]),
     ("[agents.\"two words\"]\ncommand = [\"a\"]", &["agents.two words", "no name for an agent"]),
@@ -88,8 +88,8 @@ const WRONG_FILES: &[(&str, &[&str])] = &[
         "[agents.nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn]\ncommand = [\"a\"]",
         &["no name for an agent", "64 bytes"],
     ),
-    ("agents = 3", &["agents", "invalid type"]),
-    ("[agents]\nx = 3", &["invalid type"]),
+    ("agents = 3", &["`agents` must be a table: [agents.NAME]"]),
+    ("[agents]\nx = 3", &["`agents.x` must be a table: [agents.x]"]),
 ];
 
 fn wrong_files() -> Vec<(String, &'static [&'static str])> {

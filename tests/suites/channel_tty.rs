@@ -286,7 +286,7 @@ fn many_ends_at_once_are_few_lines_at_a_prompt() {
     terminal.wait_line("$ echo half-typed");
     let from = origin(&terminal);
     let ids: Vec<TaskId> = (0..TASKS).map(|_| submit_from(&daemon, &from, "exec sleep 1000")).collect();
-    ids.iter().for_each(|id| daemon.wait_running(*id));
+    ids.iter().for_each(|id| drop(daemon.wait_running(*id)));
     daemon.cancel(&ids);
     assert_eq!(after(&daemon, TASKS, DELIVERED).sent, TASKS);
     terminal.wait_text("[BACKGROUND TASKS] ");

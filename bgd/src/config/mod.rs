@@ -2,8 +2,10 @@
 
 mod agents;
 mod channels;
+mod words;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -211,22 +213,17 @@ impl Config {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        // Not as it shows itself, with the line of the file: there may be a token in it.
-        let parse_error = |error: toml::de::Error| {
-            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-            let line = before.rsplit('\n').next().unwrap_or_default();
-            let (number, column) = (before.matches('\n').count() + 1, line.chars().count() + 1);
-            let key = key_on(line).map(|key| format!(", `{key}`")).unwrap_or_default();
-            let what = without_value(error.message());
-            let message = format!("no good TOML: line {number}, column {column}{key}: {what}");
-            ConfigError::Parse { path: path.to_path_buf(), message }
-        };
+        let parse_error = |message| ConfigError::Parse { path: path.to_path_buf(), message };
         let mut unknown = None;
-        let document = toml::Deserializer::parse(text).map_err(parse_error)?;
-        let config: Self = serde_ignored::deserialize(document, |key| {
+        let document =
+            toml::Deserializer::parse(text).map_err(|error| parse_error(words::no_toml(text, &error)))?;
+        let mut track = serde_path_to_error::Track::new();
+        let document = serde_path_to_error::Deserializer::new(document, &mut track);
+        let config = serde_ignored::deserialize(document, |key| {
             unknown = unknown.take().or_else(|| Some(key.to_string()));
-        })
-        .map_err(parse_error)?;
+        });
+        let config: Self =
+            config.map_err(|error| parse_error(words::no_value(text, &error, &track.path())))?;
         if let Some(key) = unknown {
             let near = nearest(&key, &known_keys(&key));
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, near });
@@ -381,28 +378,6 @@ fn known_keys(unknown: &str) -> Vec<String> {
     keys
 }
 
-/// The key that the value after this beginning of a line is of, if it is known: another word may be a part
-/// of a secret.
-fn key_on(line: &str) -> Option<&str> {
-    let key = line.split('=').next()?.trim();
-    let mut known = known_keys("");
-    known.extend(AGENT_KEYS.iter().chain(&CHANNEL_KEYS).map(ToString::to_string));
-    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-    known.iter().any(|name| last(name) == key).then_some(key)
-}
-
-/// What a parser says, without the value that it has found: that may be a secret.
-fn without_value(message: &str) -> String {
-    let is_of_value = message.starts_with("invalid type: ") || message.starts_with("invalid value: ");
-    match message.rsplit_once(", expected ") {
-        Some((found, expected)) if is_of_value => {
-            let what = found.split(['"', '`']).next().unwrap_or_default().trim_end();
-            format!("{what}, expected {expected}")
-        }
-        _ => message.to_owned(),
-    }
-}
-
 fn nearest(key: &str, known: &[String]) -> Option<String> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let near = |name: &&String| {
@@ -434,14 +409,26 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let span = humantime::parse_duration(&text).map_err(|error| {
-            de::Error::custom(format_args!("{text:?} is no time such as \"5s\": {error}"))
-        })?;
+        deserializer.deserialize_str(SpanVisitor)
+    }
+}
+
+struct SpanVisitor;
+
+impl de::Visitor<'_> for SpanVisitor {
+    type Value = Span;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a time such as \"5s\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+        let span = humantime::parse_duration(text)
+            .map_err(|error| E::custom(format_args!("{text:?} is no time such as \"5s\": {error}")))?;
         if span.as_millis() > limits::DURATION_MS.into() {
-            return Err(de::Error::custom(format_args!("{text:?} is longer than 100 years")));
+            return Err(E::custom(format_args!("{text:?} is longer than 100 years")));
         }
-        Ok(Self(span))
+        Ok(Span(span))
     }
 }
 
@@ -487,7 +474,36 @@ mod tests {
         let error = parse("max_concurrent_tasks = 0").unwrap_err();
         assert_eq!(error, "config.toml: `max_concurrent_tasks` is 0; it must be 1 to 100000");
         for (text, part) in [
-            ("max_concurrent_tasks = \"x\"", "invalid type"),
+            (
+                "max_concurrent_tasks = \"x\"",
+                "`max_concurrent_tasks` must be a whole number, not less than 0; it is a text",
+            ),
+            (
+                "max_concurrent_tasks = -1",
+                "must be a whole number, not less than 0; it is a number that does not fit",
+            ),
+            ("tree = \"forest\"", "line 1, column 8: `tree` is `forest`; it must be `auto` or `session`"),
+            ("[grace]\ncancel = 5", "`grace.cancel` must be a time such as \"5s\"; it is a number"),
+            ("tree = 3", "`tree` must be a text in quotes"),
+            ("allow_root = \"yes\"", "`allow_root` must be true or false; it is a text"),
+            ("default_deliver_to = \"ops\"", "`default_deliver_to` must be a list of texts, such as"),
+            (
+                "default_deliver_to = [3]",
+                "each value in `default_deliver_to` must be a text in quotes; this one is a number",
+            ),
+            ("limits = 3", "`limits` must be a table: [limits] with its keys below; it is a number"),
+            (
+                "channels = 3",
+                "`channels` must be a table: [channels.NAME] with its keys below; it is a number",
+            ),
+            (
+                "[channels]\nops = \"exec\"",
+                "line 2, column 7: `channels.ops` must be a table: [channels.ops] with",
+            ),
+            (
+                "[limits]\noutput_bytes = true",
+                "must be a number of bytes, or a text such as \"1GiB\"; it is true",
+            ),
             ("[grace]\ncancel = \"soon\"", "no time such as"),
             ("[limits]\noutput_bytes = \"much\"", "output_bytes"),
             ("= 3", "no good TOML: line 1, column 1: "),
@@ -511,12 +527,21 @@ mod tests {
         let lines = [
             ("token = \"t0kensecret", "line 3, column "),
             ("token = t0kensecret", "`token`: "),
-            ("token = [\"t0kensecret\"]", "`token`: invalid type: sequence, expected a string"),
-            ("token = 70050700000", "`token`: invalid type: integer, expected a string"),
-            ("headers = \"t0kensecret, expected or not\"", "`headers`: invalid type: string, expected a map"),
-            ("headers = { A = \"t0kensecret\", B = 3 }", "`headers`: invalid type: integer, expected"),
-            ("env = [\"t0kensecret\"]", "`env`: invalid type"),
-            ("command = [\"a\",\n\"t0kensecret\", 3]", "invalid type: integer, expected"),
+            ("token = [\"t0kensecret\"]", "`channels.x.token` must be a text in quotes; it is a list"),
+            ("token = 70050700000", "`channels.x.token` must be a text in quotes; it is a number"),
+            (
+                "headers = \"t0kensecret, expected or not\"",
+                "`channels.x.headers` must be a table of texts, such as",
+            ),
+            (
+                "headers = { A = \"t0kensecret\", B = 3 }",
+                "each value in `channels.x.headers` must be a text in quotes; this one is a number",
+            ),
+            ("env = [\"t0kensecret\"]", "`channels.x.env` must be a table of texts"),
+            (
+                "command = [\"a\",\n\"t0kensecret\", 3]",
+                "each value in `channels.x.command` must be a text in quotes",
+            ),
             ("token_file = \"t0kensecret\"", "`channels.x.token_file` is no path"),
             ("api_base = \"t0kensecret\"\ntoken = \"a\"", "`channels.x.api_base` is no address"),
             ("timeout = true\n\"t0kensecret\"", "line "),

@@ -1,0 +1,110 @@
+//! What is wrong with the text of a configuration file, in words for whoever wrote it: where, which key, what it
+//! must be, and what it is. It shows no value that may be a secret.
+
+use serde_path_to_error::{Path, Segment};
+use toml::de::Error;
+
+use super::{AGENT_KEYS, CHANNEL_KEYS, known_keys};
+
+/// That a file is no TOML.
+pub fn no_toml(text: &str, error: &Error) -> String {
+    let (place, line) = place(text, error);
+    let key = key_on(line).map(|key| format!(", `{key}`")).unwrap_or_default();
+    format!("no good TOML: {place}{key}: {}", error.message())
+}
+
+/// That a value can't be what it is; `path` is where the reading of it ended.
+pub fn no_value(text: &str, error: &Error, path: &Path) -> String {
+    let (place, _) = place(text, error);
+    let (key, is_within) = key_of(path);
+    let message = error.message();
+    if let Some((found, expected)) = types(message) {
+        let which = if is_within { format!("each value in `{key}`") } else { format!("`{key}`") };
+        let is = if is_within { "this one is" } else { "it is" };
+        return format!("{place}: {which} must be {}; {is} {found}", wanted(expected, &key));
+    }
+    // A word of ours is no secret, so what is written in its place is none.
+    let variant = message.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected "));
+    match variant {
+        Some((found, expected)) => format!("{place}: `{key}` is {found}; it must be {expected}"),
+        None if message.starts_with("wanted ") => format!("{place}: `{key}` must be a text in quotes"),
+        None => format!("{place}: `{key}`: {message}"),
+    }
+}
+
+/// Where an error is, and the line up to there. Not as the error shows itself, with all of the line: there may
+/// be a token in it.
+fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let (number, column) = (before.matches('\n').count() + 1, line.chars().count() + 1);
+    (format!("line {number}, column {column}"), line)
+}
+
+/// The key that the value after this beginning of a line is of, if it is known: another word may be a part
+/// of a secret.
+fn key_on(line: &str) -> Option<&str> {
+    let key = line.split('=').next()?.trim();
+    let mut known = known_keys("");
+    known.extend(AGENT_KEYS.iter().chain(&CHANNEL_KEYS).map(ToString::to_string));
+    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+    known.iter().any(|name| last(name) == key).then_some(key)
+}
+
+/// The key of the configuration that a path leads to, and whether it leads further into its value.
+fn key_of(path: &Path) -> (String, bool) {
+    let names: Vec<&str> = path
+        .iter()
+        .map_while(|segment| match segment {
+            Segment::Map { key } => Some(key.as_str()),
+            Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => None,
+        })
+        .collect();
+    // `agents` and `channels` have tables by names that users choose.
+    let most = if matches!(names.first(), Some(&("agents" | "channels"))) { 3 } else { 2 };
+    let is_list = path.iter().any(|segment| matches!(segment, Segment::Seq { .. }));
+    (names[..names.len().min(most)].join("."), is_list || names.len() > most)
+}
+
+/// Of what type a value is and must be, in the parser's words but for what was found: without the value itself.
+fn types(message: &str) -> Option<(&'static str, &str)> {
+    let (found, expected) = message
+        .strip_prefix("invalid type: ")
+        .or_else(|| message.strip_prefix("invalid value: "))?
+        .rsplit_once(", expected ")?;
+    let found = match found.split([' ', '"', '`']).next().unwrap_or_default() {
+        "string" => "a text",
+        "integer" | "floating" => "a number that does not fit",
+        "boolean" => "true or false",
+        "sequence" => "a list",
+        "map" => "a table",
+        _ => "something else",
+    };
+    let found = if found.starts_with("a number") && !is_number(expected) { "a number" } else { found };
+    Some((found, expected))
+}
+
+fn is_number(expected: &str) -> bool {
+    matches!(expected, "usize" | "u8" | "u16" | "u32" | "u64" | "an integer or string")
+}
+
+/// What a value must be, for users, from the parser's words.
+fn wanted(expected: &str, key: &str) -> String {
+    let last = key.rsplit('.').next().unwrap_or_default();
+    match expected {
+        "a map" if matches!(last, "headers" | "env") => {
+            "a table of texts, such as { NAME = \"value\" }".to_owned()
+        }
+        "a map" if key == "agents" || key == "channels" => {
+            format!("a table: [{key}.NAME] with its keys below")
+        }
+        "a map" => format!("a table: [{key}] with its keys below"),
+        _ if expected.starts_with("struct ") => format!("a table: [{key}] with its keys below"),
+        "a string" | "string" => "a text in quotes".to_owned(),
+        "a sequence" => "a list of texts, such as [\"one\", \"two\"]".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "an integer or string" => "a number of bytes, or a text such as \"1GiB\"".to_owned(),
+        _ if is_number(expected) => "a whole number, not less than 0".to_owned(),
+        other => other.to_owned(),
+    }
+}

@@ -279,16 +279,17 @@ fn a_few_lines_that_were_held_come_one_by_one() {
 
 #[test]
 fn many_ends_at_once_are_few_lines_at_a_prompt() {
-    const TASKS: u64 = 30;
-    let daemon = start_with(&format!("max_concurrent_tasks = {TASKS}"));
+    let daemon = start_with("max_concurrent_tasks = 30");
     let mut terminal = open(&daemon, &BASH);
     terminal.type_keys("echo half-typed");
     terminal.wait_line("$ echo half-typed");
     let from = origin(&terminal);
-    let ids: Vec<TaskId> = (0..TASKS).map(|_| submit_from(&daemon, &from, "exec sleep 1000")).collect();
-    ids.iter().for_each(|id| drop(daemon.wait_running(*id)));
+    let ids: Vec<TaskId> = (0..30).map(|_| submit_from(&daemon, &from, "exec sleep 1000")).collect();
+    for id in &ids {
+        daemon.wait_running(*id);
+    }
     daemon.cancel(&ids);
-    assert_eq!(after(&daemon, TASKS, DELIVERED).sent, TASKS);
+    assert_eq!(after(&daemon, 30, DELIVERED).sent, 30);
     terminal.wait_text("[BACKGROUND TASKS] ");
     terminal.wait_line("$ echo half-typed");
     assert!(terminal.screen().matches("[BACKGROUND TASK").count() <= 10, "{terminal:?}");

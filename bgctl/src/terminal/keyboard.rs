@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, Instant};
 
@@ -34,12 +34,18 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Keyboard {
     terminal: OwnedFd,
+    /// Whether it was opened as `/dev/tty`, which is another file for each name of a terminal.
+    is_alias: bool,
     mode: Mode,
     /// How the terminal was before, while it is in that mode.
     before: Option<Termios>,
     /// Held while it is: of several in the foreground at once, as in `bgctl run a & bgctl run b` of a script,
     /// only one may change the modes, or the last to end would put back those of the first.
     turn: Option<Flock<File>>,
+}
+
+fn reopened(path: &str) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits()).open(path)
 }
 
 /// Whether this process is in the foreground of a terminal. One that does not control this process has no
@@ -53,18 +59,17 @@ impl Keyboard {
     /// none. Its modes stay as they are until [`Self::take`].
     pub fn open(mode: Mode) -> Option<Self> {
         let input = io::stdin();
-        let terminal = if input.is_terminal() {
-            input.as_fd().try_clone_to_owned().ok()?
-        } else {
-            let flags = OFlag::O_NOCTTY.bits();
-            OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty").ok()?.into()
-        };
-        Some(Self::over(terminal, mode))
+        if input.is_terminal() {
+            return Some(Self::over(input.as_fd().try_clone_to_owned().ok()?, mode));
+        }
+        let mut keyboard = Self::over(reopened("/dev/tty").ok()?.into(), mode);
+        keyboard.is_alias = true;
+        Some(keyboard)
     }
 
     /// The same over a terminal that was opened elsewhere.
     pub fn over(terminal: OwnedFd, mode: Mode) -> Self {
-        Self { terminal, mode, before: None, turn: None }
+        Self { terminal, is_alias: false, mode, before: None, turn: None }
     }
 
     fn is_ours(&self) -> bool {
@@ -86,19 +91,26 @@ impl Keyboard {
         if self.turn.is_some() {
             return true;
         }
-        // A description of its own, as the lock belongs to that. `/dev/tty` is another file for each name, so
-        // that of the terminal itself is looked for; where it can't be had, nobody is in the way.
-        let terminal = if io::stdin().is_terminal() { "/proc/self/fd/0" } else { "/proc/self/fd/1" };
-        let flags = OFlag::O_NOCTTY.bits();
-        let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(flags).open(terminal) else {
-            return true;
-        };
+        let Some(file) = self.own_description() else { return true };
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(turn) => self.turn = Some(turn),
             Err((_, Errno::EWOULDBLOCK)) => return false,
             Err(_) => {}
         }
         true
+    }
+
+    /// The terminal once more, as a lock belongs to a description. `None`: it can't be had by the one name that all
+    /// know it by, so that nobody is in the way.
+    fn own_description(&self) -> Option<File> {
+        let (output, error) = (io::stdout(), io::stderr());
+        let known = match (self.is_alias, output.is_terminal(), error.is_terminal()) {
+            (false, ..) => self.terminal.as_raw_fd(),
+            (true, true, _) => output.as_raw_fd(),
+            (true, false, true) => error.as_raw_fd(),
+            (true, false, false) => return None,
+        };
+        reopened(&format!("/proc/self/fd/{known}")).ok()
     }
 
     /// When to try [`Self::take`] again, while the terminal is not taken.
@@ -229,6 +241,17 @@ mod tests {
             drop(keyboard);
             assert_eq!(tcgetattr(&slave).unwrap().local_modes, before, "by the drop, too");
         }
+    }
+
+    #[test]
+    fn only_one_at_a_time_changes_the_modes_of_a_terminal() {
+        let (_master, mut first) = terminal(Mode::Raw);
+        let mut second = Keyboard::over(first.own_description().unwrap().into(), Mode::Raw);
+        assert!(first.take() && !second.take() && second.is_anothers());
+        first.give_back();
+        assert!(!second.is_anothers() && second.take());
+        let (_master, mut other) = terminal(Mode::Raw);
+        assert!(other.take(), "that is another terminal");
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread;
 
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
+use bgd_tests::shared::request::{CancelParams, ClearParams, SubmitParams, TaskCancel, TaskClear};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
@@ -100,6 +101,37 @@ fn r05_a_child_that_ignores_sigterm_is_killed_after_the_grace() {
     assert_eq!((task.status, task.exit), (Status::Cancelled, Some(Exit::Signal(9))));
     assert!(!leader.is_alive());
     assert_eq!(daemon.task_processes().len(), 0);
+}
+
+#[test]
+fn r05_a_child_that_was_born_too_late_for_the_signal_is_told_to_end_too() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let id = daemon.submit_shell("trap 'sleep 1000 & exit 0' TERM; echo up; while :; do sleep 0.01; done");
+    daemon.wait_running(id);
+    wait::for_line(&output_path(&daemon, id), "up");
+    assert_eq!(daemon.cancel(&[id]).remove(0).status, Status::Cancelled);
+    assert_eq!(daemon.task_processes().len(), 0);
+}
+
+#[test]
+fn r05_who_puts_things_in_order_may_start_helpers_for_it() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let script = "trap 'sh help; exit 0' TERM; echo up > child; while :; do sleep 0.01; done";
+    fs::write(daemon.home().join("tidy"), script).unwrap();
+    let help = "echo up > helps; until [ -e go ]; do sleep 0.01; done; echo done > tidied";
+    fs::write(daemon.home().join("help"), help).unwrap();
+    let id = daemon.submit_shell("sh tidy & wait");
+    let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+    wait::for_file(&daemon.home().join("child"));
+    let mut client = daemon.client();
+    let cancel = thread::spawn(move || {
+        client.call::<TaskCancel>(&CancelParams { ids: vec![id.into()], ..CancelParams::default() })
+    });
+    leader.gone();
+    wait::for_file(&daemon.home().join("helps"));
+    fs::write(daemon.home().join("go"), "").unwrap();
+    cancel.join().unwrap().unwrap();
+    assert!(daemon.home().join("tidied").exists());
 }
 
 #[test]

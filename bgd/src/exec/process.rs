@@ -1,6 +1,6 @@
 //! The process executor: one small task supervises each process, from its start to the end of its tree.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -18,7 +18,7 @@ use super::input::InputPipe;
 use super::output::{OutputFolder, OutputWatch};
 use super::spawner::StartOrder;
 use super::terminal::Terminal;
-use super::tree::{self, Member, Tree};
+use super::tree::{self, Member, Signalled, Stat, Tree};
 use super::workers::Workers;
 use crate::core::Fact;
 use crate::mailbox::{Begun, Facts, Report};
@@ -183,7 +183,17 @@ impl Processes {
         let (control, orders) = async_mpsc::unbounded_channel();
         self.supervised.insert(tree.task, Supervised { run, control, input });
         let around = self.around.clone();
-        let supervisor = Supervisor { tree, job, run, around, orders, ending: None, missed: false, handed };
+        let supervisor = Supervisor {
+            tree,
+            job,
+            run,
+            around,
+            orders,
+            ending: None,
+            missed: false,
+            asked: HashSet::new(),
+            handed,
+        };
         tokio::spawn(supervisor.run(pidfd));
     }
 
@@ -252,6 +262,8 @@ pub(super) struct Supervisor {
     ending: Option<i32>,
     /// Not every process could be reached with it, so it is sent again.
     missed: bool,
+    /// The processes that were sent it.
+    asked: HashSet<i32>,
     /// What is known of a process that was handed over.
     pub(super) handed: Option<Handed>,
 }
@@ -285,6 +297,7 @@ impl Supervisor {
         self.report(Fact::Exited { exit, others });
         if others {
             while !members.is_empty() {
+                self.ask_newcomers(&members);
                 if self.ending == Some(SIGKILL) {
                     self.signal(SIGKILL).await;
                 }
@@ -391,7 +404,9 @@ impl Supervisor {
         match order {
             Control::Told(exit) => self.know(|handed| handed.told = Some(exit)),
             Control::Left => self.know(|handed| handed.is_left = true),
-            Control::Signal { signal, .. } => drop(self.signal(signal).await),
+            Control::Signal { signal, .. } => {
+                self.signal(signal).await;
+            }
             Control::End { signal } => self.end_all(signal).await,
         }
     }
@@ -410,7 +425,9 @@ impl Supervisor {
         {
             tracing::warn!(cgroup = %cgroup.display(), %error, "cgroup.kill failed");
         }
-        self.missed = !self.signal(signal).await;
+        let signalled = self.signal(signal).await;
+        self.missed = !signalled.all;
+        self.asked = signalled.pids.into_iter().collect();
         if signal != SIGKILL && signal != SIGCONT {
             // A stopped process can't obey.
             self.signal(SIGCONT).await;
@@ -438,10 +455,23 @@ impl Supervisor {
         }
     }
 
-    /// Signals every process of the tree. False: not all could be reached.
-    async fn signal(&self, signal: i32) -> bool {
+    /// Signals every process of the tree.
+    async fn signal(&self, signal: i32) -> Signalled {
         let tree = self.tree.clone();
-        self.around.workers.run(move || tree.signal(signal)).await.unwrap_or(false)
+        self.around.workers.run(move || tree.signal(signal)).await.unwrap_or_default()
+    }
+
+    /// Tells those to end that were born while the others were told, and whose parents have ended: nobody else would
+    /// before SIGKILL. A child of one that was told and lives is its own affair: it may help to put things in order.
+    fn ask_newcomers(&mut self, members: &[Member]) {
+        let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
+        let living: HashSet<i32> = members.iter().map(|member| member.pid).collect();
+        for member in members {
+            let has_parent = Stat::of(member.pid).is_some_and(|stat| living.contains(&stat.parent));
+            if !has_parent && self.asked.insert(member.pid) {
+                member.send(signal);
+            }
+        }
     }
 }
 

@@ -63,6 +63,15 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
+/// Who was sent a signal.
+#[derive(Debug, Default)]
+pub struct Signalled {
+    /// Whether every process could be reached. One can't if no descriptor is left to hold it.
+    pub all: bool,
+    /// Their numbers; none of a process that was handed over.
+    pub pids: Vec<i32>,
+}
+
 /// What is known of a task's tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
@@ -123,13 +132,12 @@ impl Tree {
         Ok(found)
     }
 
-    /// Sends a signal to every living process of the tree. Blocks as [`Self::members`] does. False: one
-    /// could not be reached, as no descriptor is left to hold it.
-    pub fn signal(&self, signal: i32) -> bool {
+    /// Sends a signal to every living process of the tree. Blocks as [`Self::members`] does.
+    pub fn signal(&self, signal: i32) -> Signalled {
         if let Some(handed) = &self.handed {
-            return handed.signal(signal);
+            return Signalled { all: handed.signal(signal), pids: Vec::new() };
         }
-        let mut reached_all = true;
+        let (mut all, mut pids) = (true, Vec::new());
         // All are held before the first one is signalled, as its end may make others hard to find; fewer
         // at a time where descriptors are short.
         let mut held: Vec<Member> = Vec::new();
@@ -141,15 +149,18 @@ impl Tree {
                 self.member(pid)
             });
             match member {
-                Ok(member) => held.extend(member),
+                Ok(member) => {
+                    pids.extend(member.iter().map(|member| member.pid));
+                    held.extend(member);
+                }
                 Err(error) => {
                     tracing::warn!(task = %self.task, pid, signal, %error, "cannot reach a process");
-                    reached_all = false;
+                    all = false;
                 }
             }
         }
         held.drain(..).for_each(|member| member.send(signal));
-        reached_all
+        Signalled { all, pids }
     }
 
     fn pids(&self) -> Vec<i32> {

@@ -31,6 +31,9 @@ const TERMINALS: [&str; 3] = ["ssh", "tmux", "tty"];
 /// tells all there is to tell.
 const CONSOLE: &str = "console";
 
+/// What the keys of parent sessions begin with that `bgctl mcp` makes for itself: it reads the inbox.
+const MCP: &str = "mcp";
+
 /// A text that must not be seen: it is shown nowhere.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(pub String);
@@ -184,7 +187,8 @@ impl Channels {
 
     /// R50: the channel that was named; else the one that the parent session's key names; else the first
     /// of `default_deliver_to`; else, if the key is that of a terminal and the configuration says nothing,
-    /// that terminal; if it is that of a console, which tells by itself, nobody; else none.
+    /// that terminal; if it is that of a console, which tells by itself, nobody; if it is that of an agent's
+    /// server, which reads the inbox, that; else none.
     ///
     /// # Errors
     /// The one that was named is not known, or can't be meant.
@@ -201,7 +205,11 @@ impl Channels {
             (None, Some(family)) if TERMINALS.contains(&family) => Some(TTY.into()),
             (None, _) => None,
         };
-        let default = default.or_else(|| (family == Some(CONSOLE)).then(|| NONE.into()));
+        let default = default.or_else(|| match family {
+            Some(CONSOLE) => Some(NONE.into()),
+            Some(MCP) => Some(INBOX.into()),
+            _ => None,
+        });
         // An inbox belongs to a parent session.
         Ok(default.filter(|name| session.is_some() || !self.is_inbox(name)))
     }
@@ -275,7 +283,7 @@ mod tests {
     /// Every case of the source text, and what lies between them.
     #[test]
     fn r50_the_channel_of_a_task() {
-        let cases: [Case<'_>; 24] = [
+        let cases: [Case<'_>; 25] = [
             // The one that was named wins over everything.
             (Some("desktop"), Some("discord:4711"), Some(&["tty"]), Some("desktop")),
             (Some("family"), None, None, Some("family")),
@@ -301,9 +309,11 @@ mod tests {
             (None, Some("console:17"), Some(&["desktop"]), Some("desktop")),
             (None, Some("console:17"), Some(&[]), Some("none")),
             (None, Some("console:17"), None, Some("none")),
+            // An agent's server reads the inbox.
+            (None, Some("mcp:9f2c"), Some(&[]), Some("inbox")),
+            (None, Some("mcp:9f2c"), None, Some("inbox")),
             // None.
             (None, Some("tty:/dev/pts/3"), Some(&[]), None),
-            (None, Some("mcp:9f2c"), None, None),
             (None, None, Some(&["inbox"]), None),
             (None, None, None, None),
         ];

@@ -183,7 +183,7 @@ fn r50_the_channel_of_a_task_is_the_named_one_else_that_of_its_session_else_the_
     assert_eq!(channel(&daemon, None, Some("mcp:9f2c")).as_deref(), Some("ops"));
     assert_eq!(channel(&daemon, None, None).as_deref(), Some("ops"));
     assert_eq!(channel(&daemon, None, Some("console:7")).as_deref(), Some("ops"));
-    assert_eq!(channel(&plain, None, Some("mcp:9f2c")), None);
+    assert_eq!(channel(&plain, None, Some("mcp:9f2c")).as_deref(), Some("inbox"), "bgctl mcp reads it");
     assert_eq!(channel(&plain, None, None), None);
     assert_eq!(channel(&plain, None, Some("console:7")).as_deref(), Some("none"), "the console tells itself");
 

@@ -8,6 +8,7 @@ mod args;
 mod console;
 mod handoff;
 mod job;
+mod mcp;
 mod news;
 mod run;
 mod submit;
@@ -22,6 +23,7 @@ pub use self::args::*;
 pub use self::console::ConsoleArgs;
 pub use self::handoff::HandoffArgs;
 pub use self::job::JobArgs;
+pub use self::mcp::McpArgs;
 pub use self::news::{EventsArgs, InboxArgs, Since};
 pub use self::run::{AttachArgs, RunArgs};
 pub use self::submit::SubmitArgs;
@@ -81,6 +83,8 @@ verbs! {
     Clear(ClearArgs) = "clear", "Remove finished tasks and their output";
     /// An interactive host.
     Console(ConsoleArgs) = "console", "A prompt whose lines run in the foreground, with Ctrl-B to move them to the background";
+    /// The tools of AI agents.
+    Mcp(McpArgs) = "mcp", "Serve AI agents the tools of the background, by the Model Context Protocol on stdio";
     /// Takes over a process.
     Handoff(HandoffArgs) = "handoff", "Hand a running child of the caller over to the background";
     /// Sends a signal.

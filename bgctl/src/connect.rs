@@ -49,10 +49,13 @@ const KEPT: &[&str] = &[
 const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
 
 /// The marks of another daemon's task: a daemon that is started from within one is no part of it.
-const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_AGENT_ID", "BGD_HOOK_ID", "BGD_INSTANCE"];
+const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_AGENT_ID", "BGD_HOOK_ID", "BGD_INSTANCE", "BGD_MCP_DEPTH"];
 
-/// How often to look again for a daemon that holds the lock and does not listen yet.
+/// How often to look again for a daemon that comes or goes at this moment.
 const RETRIES: u32 = 8;
+
+/// How long to wait before it is looked again the first time; each time is twice as long as the one before it.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The most bytes of a daemon's first words that are read.
 const WORDS_BYTES: u64 = 16 * 1024;
@@ -71,12 +74,28 @@ pub fn connect(socket: &SocketPath, start: bool) -> Result<Client, Failure> {
     }
 }
 
+/// The pauses of whoever waits for a daemon that comes or goes at this moment: 2.5 seconds in all.
+pub fn pauses() -> impl Iterator<Item = Duration> {
+    (0..RETRIES).map(|times| FIRST_PAUSE * 2_u32.pow(times))
+}
+
 /// Starts a daemon unless another caller was faster, and connects to it. The flag tells whether this
 /// caller started it.
 ///
 /// # Errors
 /// It could not be started.
 pub fn start_daemon(socket: &SocketPath) -> Result<(Client, bool), Failure> {
+    start_daemon_with(socket, &[])
+}
+
+/// The same; the daemon is given these variables beside those of this process.
+///
+/// # Errors
+/// It could not be started.
+pub fn start_daemon_with(
+    socket: &SocketPath,
+    variables: &[(String, String)],
+) -> Result<(Client, bool), Failure> {
     socket.prepare_folder()?;
     let _queue = queue(socket)?;
     match Client::connect(socket) {
@@ -84,9 +103,20 @@ pub fn start_daemon(socket: &SocketPath) -> Result<(Client, bool), Failure> {
         Err(ClientError::Connect(error)) if error.is_absent() => {}
         Err(error) => return Err(error.into()),
     }
-    match spawn(socket)? {
-        Words::Ready => Ok((Client::connect(socket)?, true)),
-        Words::Taken => Ok((connect_patiently(socket)?, false)),
+    let mut pauses = pauses();
+    loop {
+        if spawn(socket, variables)? == Words::Ready {
+            return Ok((Client::connect(socket)?, true));
+        }
+        // Another daemon holds the lock: one that was started by other means a moment ago, whose socket is about to
+        // appear, or one that was killed and is not quite gone. Then the next one that is started gets the lock.
+        match Client::connect(socket) {
+            Err(ClientError::Connect(error)) if error.is_absent() => {
+                let Some(pause) = pauses.next() else { return Err(never_listens(socket, error.into())) };
+                std::thread::sleep(pause);
+            }
+            other => return Ok((other?, false)),
+        }
     }
 }
 
@@ -123,10 +153,11 @@ enum Words {
 }
 
 /// Starts a daemon and waits for its first words.
-fn spawn(socket: &SocketPath) -> Result<Words, Failure> {
+fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, Failure> {
     let program = program();
     let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
-    // Only this descriptor may reach the daemon. No other thread could fork in between: there is none.
+    // Only this descriptor may reach the daemon. Nothing else forks in between: no other thread of `mcp` does, and
+    // other verbs have none.
     fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))
         .map_err(|error| Failure::io("can't hand over a pipe", &error.into()))?;
     let mut child = Command::new(&program)
@@ -136,6 +167,7 @@ fn spawn(socket: &SocketPath) -> Result<Words, Failure> {
         .arg(writer.as_raw_fd().to_string())
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| is_kept(name)))
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -216,20 +248,20 @@ fn log_file() -> PathBuf {
 /// # Errors
 /// It does not listen after some seconds, or must not be trusted.
 pub fn connect_patiently(socket: &SocketPath) -> Result<Client, Failure> {
-    let mut pause = Duration::from_millis(10);
-    for _ in 0..RETRIES {
+    for pause in pauses() {
         match Client::connect(socket) {
             Err(ClientError::Connect(error)) if error.is_absent() => std::thread::sleep(pause),
             other => return Ok(other?),
         }
-        pause *= 2;
     }
-    Client::connect(socket).map_err(|error| {
-        Failure::from(error).hint(format!(
-            "another daemon holds {} and does not listen; look for it with: fuser -v {0}",
-            socket.beside("lock").display()
-        ))
-    })
+    Client::connect(socket).map_err(|error| never_listens(socket, error))
+}
+
+fn never_listens(socket: &SocketPath, error: ClientError) -> Failure {
+    Failure::from(error).hint(format!(
+        "another daemon holds {} and does not listen; look for it with: fuser -v {0}",
+        socket.beside("lock").display()
+    ))
 }
 
 #[cfg(test)]

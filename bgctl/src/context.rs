@@ -1,7 +1,7 @@
 //! What every verb needs: the global options, the connection, and a way to print that survives a
 //! reader who goes away.
 
-use std::io::{self, BufWriter, StdoutLock, Write as _};
+use std::io::{self, BufWriter, Stdout, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
@@ -21,14 +21,15 @@ use crate::render::json;
 /// The state of one run of `bgctl`.
 pub struct Context {
     globals: Globals,
-    out: BufWriter<StdoutLock<'static>>,
+    /// Not locked for good: `mcp` writes to it from a thread of its own.
+    out: BufWriter<Stdout>,
     client: Option<Client>,
 }
 
 impl Context {
     /// Nothing is connected or printed yet.
     pub fn new(globals: Globals) -> Self {
-        Self { globals, out: BufWriter::new(io::stdout().lock()), client: None }
+        Self { globals, out: BufWriter::new(io::stdout()), client: None }
     }
 
     /// Whether the wire's objects are to be printed.
@@ -46,6 +47,16 @@ impl Context {
             Some(path) => SocketPath::new(std::path::absolute(path).unwrap_or_else(|_| path.clone()))?,
             None => SocketPath::from_env()?,
         })
+    }
+
+    /// Whether a daemon is started if none runs.
+    pub fn starts(&self) -> bool {
+        !self.globals.no_start
+    }
+
+    /// Whether the command line named the daemon's socket.
+    pub fn names_socket(&self) -> bool {
+        self.globals.socket.is_some()
     }
 
     /// The daemon's socket, if the command line named it and it can stand in a variable.

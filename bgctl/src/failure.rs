@@ -17,7 +17,8 @@ pub struct Failure {
     /// The exit code.
     pub code: Code,
     /// The kind that programs key on: the wire's, or one of `usage`, `no_daemon`, `connection_lost`,
-    /// `other_instance`, `untrusted_socket`, `not_split`, `no_question`, `garbled` and `io` for what happened on this side.
+    /// `maybe_done`, `other_instance`, `untrusted_socket`, `not_split`, `no_question`, `garbled` and `io` for what
+    /// happened on this side.
     pub kind: &'static str,
     /// The JSON-RPC code of the daemon's refusal.
     pub rpc_code: Option<i32>,

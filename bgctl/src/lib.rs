@@ -1,8 +1,8 @@
 //! `bgctl`: the command line of the background-task daemon `bgd`.
 //!
-//! A script runs it a thousand times, so its start-up is its speed: no async runtime, no configuration
-//! file, no logging. One verb is one file, and most of them are one request. It keeps no state and
-//! decides nothing about tasks; that is the daemon's.
+//! A script runs it a thousand times, so its start-up is its speed: no async runtime (but for
+//! `mcp`, which lives long), no configuration file, no logging. One verb is one file, and most of
+//! them are one request. It keeps no state and decides nothing about tasks; that is the daemon's.
 //!
 //! No code here may print by a macro that panics on a broken pipe, nor end the process: handlers return
 //! an exit code or a [`Failure`], and [`main`] says it.
@@ -23,6 +23,7 @@ pub mod exit;
 mod failure;
 mod follow;
 mod job;
+mod mcp;
 mod prompt;
 mod remote;
 pub mod render;

@@ -72,11 +72,17 @@ impl SocketPath {
     /// The path is too long, or not absolute.
     pub fn from_env() -> Result<Self, SocketError> {
         let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        Self::new(match (var("BGD_SOCKET"), var("XDG_RUNTIME_DIR")) {
-            (Some(path), _) => path,
-            (None, Some(runtime)) => runtime.join("bgd/bgd.sock"),
-            (None, None) => PathBuf::from(format!("/tmp/bgd-{}/bgd.sock", Uid::effective())),
-        })
+        let named = Self::of(var("BGD_SOCKET"), var("XDG_RUNTIME_DIR"));
+        named.unwrap_or_else(|| Self::new(format!("/tmp/bgd-{}/bgd.sock", Uid::effective())))
+    }
+
+    /// The path by the values of `$BGD_SOCKET` and `$XDG_RUNTIME_DIR`; none if there is neither.
+    ///
+    /// # Errors
+    /// The path is too long, or not absolute.
+    pub fn of(socket: Option<PathBuf>, runtime: Option<PathBuf>) -> Option<Result<Self, SocketError>> {
+        let path = socket.or_else(|| runtime.map(|runtime| runtime.join("bgd/bgd.sock")))?;
+        Some(Self::new(path))
     }
 
     /// A path that the user named.

@@ -13,6 +13,7 @@ mod events;
 mod handoff;
 mod inbox;
 mod list;
+mod mcp;
 mod output;
 mod resume;
 mod run;
@@ -45,6 +46,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Cancel(args) => cancel::run(args, context),
         Verb::Clear(args) => clear::run(args, context),
         Verb::Console(args) => console::run(args, context),
+        Verb::Mcp(args) => mcp::run(args, context),
         Verb::Handoff(args) => handoff::run(args, context),
         Verb::Signal(args) => signal::run(args, context),
         Verb::Write(args) => write::run(args, context),

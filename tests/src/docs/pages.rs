@@ -66,6 +66,11 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
         "The program to start as the daemon; else the `bgd` beside `bgctl`, else the one on `PATH`.",
     ),
     ("BGD_SESSION", "The parent session of tasks that are submitted without `--session`."),
+    (
+        "BGD_MCP_DEPTH",
+        "How deep agents have started tasks, as `bgctl mcp` counts it; see its description. Not set or empty, it \
+         is 0.",
+    ),
     ("NO_COLOR", "If set and not empty, tables have no colours."),
     ("XDG_RUNTIME_DIR", "Where the socket is if `BGD_SOCKET` does not say: in its folder `bgd`."),
     (

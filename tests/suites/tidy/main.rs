@@ -183,6 +183,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/subscribers.rs", &["client"]),
     ("bgd/src/view.rs", &["core", "exec"]),
     ("bgd/src/calls/", &["calls", "core", "exec", "signals"]),
+    ("bgctl/src/mcp/", &["mcp", "cli", "connect", "duration", "exit", "failure", "job", "render"]),
 ];
 
 /// The only places that name the dispatcher: itself, and the start-up that makes it.

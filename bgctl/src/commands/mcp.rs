@@ -1,0 +1,38 @@
+//! `mcp`: a server of the Model Context Protocol for AI agents (R80, R81).
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use crate::cli::McpArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::mcp::{self, Options, above};
+
+/// What a person is told who types it.
+const FOR_AGENTS: &str = "bgctl: mcp waits for an AI agent's messages, and a terminal is none: name `bgctl mcp` as the \
+    command of a server in the agent's configuration (README, 'For AI agents'). Ctrl-D ends it.";
+
+/// Serves until standard input ends.
+pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
+    if io::stdin().is_terminal() {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "{FOR_AGENTS}");
+    }
+    let above = if context.names_socket() { None } else { above::socket() };
+    let (socket, variables) = match above {
+        Some(found) => found,
+        None => (
+            context.socket()?,
+            context.named_socket()?.map(|socket| ("BGD_SOCKET".to_owned(), socket)).into_iter().collect(),
+        ),
+    };
+    mcp::serve(Options {
+        session: args.session,
+        keeps: args.keep,
+        max_block_ms: args.max_block,
+        depth: args.depth,
+        socket,
+        variables,
+        starts: context.starts(),
+    })
+}

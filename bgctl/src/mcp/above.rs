@@ -1,0 +1,115 @@
+//! What the processes above this one have in their environment: some agents give their servers next to nothing of
+//! their own. It only reads, and only from processes of the same user.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::socket::{SocketError, SocketPath};
+use nix::unistd::Uid;
+
+/// The most processes above this one that are looked at.
+const ANCESTORS: usize = 64;
+
+/// The variables that say where the daemon's socket is.
+const PLACES: [&str; 2] = ["BGD_SOCKET", "XDG_RUNTIME_DIR"];
+
+/// These variables as the nearest process above has them that has any of them. An empty one counts as unset, and so
+/// does one that is no text.
+pub fn nearest(names: &[&str]) -> Vec<(String, String)> {
+    nearest_from(std::os::unix::process::parent_id(), names)
+}
+
+/// Where the daemon's socket is by the nearest process above that says it, and the variables that it says it with.
+/// Nothing if the environment of this process says it itself, if no process does, or if the place is none that this
+/// user may use: `sudo` has a process above that speaks of its caller's.
+pub fn socket() -> Option<(SocketPath, Vec<(String, String)>)> {
+    if PLACES.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
+        return None;
+    }
+    let variables = nearest(&PLACES);
+    let value = |wanted: &str| {
+        variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| PathBuf::from(value))
+    };
+    let runtime = value(PLACES[1]).filter(|folder| is_own(folder));
+    let path = SocketPath::of(value(PLACES[0]), runtime)?.ok()?;
+    let is_usable = matches!(path.check_folder(), Ok(()) | Err(SocketError::Missing(_)));
+    is_usable.then_some((path, variables))
+}
+
+fn is_own(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.uid() == Uid::effective().as_raw())
+}
+
+fn nearest_from(mut pid: u32, names: &[&str]) -> Vec<(String, String)> {
+    for _ in 0..ANCESTORS {
+        let found = variables(pid, names);
+        if !found.is_empty() {
+            return found;
+        }
+        match parent(pid) {
+            Some(above) => pid = above,
+            None => break,
+        }
+    }
+    Vec::new()
+}
+
+/// Those of these variables that a process was started with.
+fn variables(pid: u32, names: &[&str]) -> Vec<(String, String)> {
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    if !is_own(&folder) {
+        return Vec::new();
+    }
+    // One that has ended meanwhile, or that may not be looked at, has nothing to say.
+    let environment = fs::read(folder.join("environ")).unwrap_or_default();
+    let pairs = environment.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
+    pairs
+        .filter_map(|pair| pair.split_once('='))
+        .filter(|(name, value)| names.contains(name) && !value.is_empty())
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The process that started a process.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name are the state and the parent (proc(5)).
+    let parent = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    (parent > 0).then_some(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_nearest_process_that_has_it_is_asked() {
+        // The shell has both, its child one of them that is empty, its grandchild none.
+        let line = "env -i PATH=\"$PATH\" INNER= sh -c 'env -i PATH=\"$PATH\" sh -c \"echo \\$\\$; read end\"; true'; true";
+        let mut shell = Command::new("sh")
+            .args(["-c", line])
+            .envs([("OUTER", "from outside"), ("INNER", "1=2")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut pid = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+        let pid = pid.trim().parse().unwrap();
+        let found = |names: &[&str]| {
+            let mut found = nearest_from(pid, names);
+            found.sort();
+            found.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&["OUTER"]), ["OUTER=from outside"]);
+        assert_eq!(found(&["OUTER", "INNER"]), ["INNER=1=2", "OUTER=from outside"]);
+        assert_eq!(found(&["BGD_NOBODY_HAS_THIS"]), [""; 0]);
+        drop(shell.stdin.take());
+        assert!(shell.wait().unwrap().success());
+        assert_eq!(found(&["OUTER"]), [""; 0], "it has ended");
+    }
+}

@@ -1,0 +1,423 @@
+//! What a tool answers, and how it becomes the protocol's result: the news at its head, the text, the structured
+//! content. Pure functions.
+
+use std::collections::{HashMap, HashSet};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::notice::{InboxItem, NoticeKind};
+use bgd_shared::task::Task;
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::refusal::Refusal;
+use super::shapes::{
+    Blocked, Cancelled, Cleared, Counts, Head, Listed, Output, Started, TaskFacts, facts, news,
+};
+use super::words;
+
+/// What only one tool's answer has.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Of `background_task` and `background_command`.
+    Started,
+    /// Of `background_output`.
+    Output {
+        /// The result or the output.
+        output: String,
+        /// Whether that is not all.
+        truncated: bool,
+    },
+    /// Of `background_block`.
+    Blocked {
+        /// Whether some still run.
+        timed_out: bool,
+        /// Whether it was cut.
+        cut: bool,
+        /// Those that have ended.
+        finished: Vec<String>,
+        /// Those that have not.
+        active: Vec<String>,
+    },
+    /// Of `background_cancel`.
+    Cancelled,
+    /// Of `background_list`.
+    Listed {
+        /// Whether there are older ones.
+        more: bool,
+        /// How many there are.
+        summary: Counts,
+    },
+    /// Of `background_clear`.
+    Cleared {
+        /// How many were removed.
+        cleared: u64,
+    },
+}
+
+/// What an answer says of the end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// How it ended, and what came of it.
+    Whole,
+    /// That it was cancelled, if it was.
+    Cancel,
+}
+
+/// The most tasks that are shown in an answer.
+pub const SHOWN: usize = 100;
+
+/// The least bytes of a result in an answer that has many.
+const LEAST_RESULT_BYTES: usize = 200;
+
+/// What a tool answers, without what is told at its head.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// What was done, in a sentence.
+    pub opening: String,
+    /// The tasks that it is about.
+    pub tasks: Vec<TaskFacts>,
+    /// The ends of runs that it reports, so that they need not be told.
+    pub reported: HashMap<(TaskId, u32), Reported>,
+    /// How many more tasks it is about than it shows.
+    pub not_shown: usize,
+    /// What only this tool's answer has.
+    pub body: Body,
+    /// What to do next.
+    pub next: String,
+}
+
+impl Answer {
+    /// An answer about these tasks, that reports those of them that have ended. The first [`SHOWN`] are shown.
+    pub fn about(tasks: &[Task], session: &str, body: Body) -> Self {
+        let ended = tasks.iter().enumerate().filter(|(_, task)| !task.status.is_active());
+        let reported = |at| if at < SHOWN { Reported::Whole } else { Reported::Cancel };
+        Self {
+            opening: String::new(),
+            tasks: tasks.iter().take(SHOWN).map(|task| facts(task, session)).collect(),
+            reported: ended.map(|(at, task)| ((task.id, task.run), reported(at))).collect(),
+            not_shown: tasks.len().saturating_sub(SHOWN),
+            body,
+            next: String::new(),
+        }
+    }
+
+    /// The same with these words.
+    #[must_use]
+    pub fn with(mut self, opening: impl Into<String>, next: impl Into<String>) -> Self {
+        self.opening = opening.into();
+        self.next = next.into();
+        self
+    }
+
+    /// Whether it reports what an item tells.
+    pub fn reports(&self, item: &InboxItem) -> bool {
+        let task = &item.notice.task;
+        match self.reported.get(&(task.id, task.run)) {
+            Some(Reported::Whole) => item.notice.kind.is_end(),
+            Some(Reported::Cancel) => item.notice.kind == NoticeKind::Cancelled,
+            None => false,
+        }
+    }
+
+    /// Whether it says that the task of an item was started or resumed.
+    pub fn starts(&self, item: &InboxItem) -> bool {
+        matches!(self.body, Body::Started) && {
+            let id = item.notice.task.id.to_string();
+            let resumed = item.notice.task.resume_count;
+            self.tasks.iter().any(|task| task.task_id == id && task.resumed == resumed)
+        }
+    }
+}
+
+/// Chooses what is told with an answer: what it reports itself, and the oldest of the rest as far as it fits.
+#[derive(Debug)]
+pub struct Sieve<'a> {
+    answer: Option<&'a Answer>,
+    bytes: usize,
+    is_full: bool,
+    /// How many of the ends that the answer reports were not seen yet.
+    to_report: usize,
+    untold: HashSet<TaskId>,
+}
+
+impl<'a> Sieve<'a> {
+    /// For this answer, or one that reports nothing.
+    pub fn new(answer: Option<&'a Answer>) -> Self {
+        let to_report = answer.map_or(0, |answer| answer.reported.len());
+        Self { answer, bytes: 0, is_full: false, to_report, untold: HashSet::new() }
+    }
+
+    /// Whether this item is told. They come in their order.
+    pub fn takes(&mut self, item: &InboxItem) -> bool {
+        // What ends while its start is answered would be told above that.
+        if self.answer.is_some_and(|answer| answer.starts(item)) {
+            return false;
+        }
+        if self.answer.is_some_and(|answer| answer.reports(item)) {
+            self.to_report = self.to_report.saturating_sub(1);
+            return true;
+        }
+        let size = words::told(item).len();
+        self.is_full |= self.bytes > 0 && self.bytes + size > words::NEWS_BYTES;
+        if !self.is_full {
+            self.bytes += size;
+        } else if item.notice.kind.is_end() {
+            self.untold.insert(item.notice.task.id);
+        }
+        !self.is_full
+    }
+
+    /// Whether nothing more will be taken.
+    pub fn is_enough(&self) -> bool {
+        self.is_full && self.to_report == 0
+    }
+
+    /// Whether something did not fit, and the tasks whose ends did not.
+    pub fn left(self) -> (bool, HashSet<TaskId>) {
+        (self.is_full, self.untold)
+    }
+}
+
+/// What there is to tell with an answer.
+#[derive(Debug, Default)]
+pub struct NewsFor {
+    /// What happened since the last answer.
+    pub items: Vec<InboxItem>,
+    /// What else there is to know.
+    pub notes: Vec<String>,
+    /// Whether there is more than fits.
+    pub more: bool,
+    /// The tasks whose ends do not fit, as far as they were read.
+    pub untold: HashSet<TaskId>,
+}
+
+impl NewsFor {
+    /// This with what was found later.
+    pub fn and(mut self, later: Self) -> Self {
+        self.items.extend(later.items);
+        self.notes.extend(later.notes);
+        Self { more: self.more || later.more, ..self }
+    }
+}
+
+/// The protocol's result.
+pub fn result(outcome: Result<Answer, Refusal>, news: NewsFor) -> CallToolResult {
+    match outcome {
+        Ok(answer) => success(answer, news),
+        Err(refusal) => {
+            let head = Head::of(&news.items, news.notes, news.more);
+            CallToolResult::error(vec![ContentBlock::text(format!("{}{refusal}", above(&head)))])
+        }
+    }
+}
+
+fn success(mut answer: Answer, news: NewsFor) -> CallToolResult {
+    let (reported, others): (Vec<_>, Vec<_>) = news.items.into_iter().partition(|item| answer.reports(item));
+    if !matches!(answer.body, Body::Output { .. }) {
+        let most = (words::NEWS_BYTES / reported.len().max(1)).max(LEAST_RESULT_BYTES);
+        for item in &reported {
+            let id = item.notice.task.id.to_string();
+            for task in answer.tasks.iter_mut().filter(|task| task.task_id == id) {
+                task.result = words::result(&item.notice, most);
+            }
+        }
+    }
+    let head = Head {
+        message: answer.opening.clone(),
+        next: answer.next.clone(),
+        ..Head::of(&others, news.notes, news.more)
+    };
+    let text = format!("{}{}", above(&head), text(&answer));
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = structured(answer, head);
+    result
+}
+
+impl Head {
+    fn of(items: &[InboxItem], mut notes: Vec<String>, more: bool) -> Self {
+        if more {
+            notes.push("More has ended than fits here: the rest follows with the next result.".to_owned());
+        }
+        let told = items.iter().map(|item| news(item, words::told(item))).collect();
+        Self { told, notes, ..Self::default() }
+    }
+}
+
+fn structured(answer: Answer, head: Head) -> Option<Value> {
+    fn value(shape: &impl Serialize) -> Option<Value> {
+        serde_json::to_value(shape).ok()
+    }
+    let mut tasks = answer.tasks;
+    match answer.body {
+        Body::Started => value(&Started { head, task: tasks.pop()? }),
+        Body::Output { output, truncated } => value(&Output { head, task: tasks.pop()?, output, truncated }),
+        Body::Blocked { timed_out, cut, finished, active } => {
+            value(&Blocked { head, timed_out, cut, tasks, finished, active })
+        }
+        Body::Cancelled => value(&Cancelled { head, tasks, not_shown: answer.not_shown }),
+        Body::Listed { more, summary } => value(&Listed { head, tasks, more, summary }),
+        Body::Cleared { cleared } => value(&Cleared { head, cleared }),
+    }
+}
+
+/// The text above an answer's own.
+fn above(head: &Head) -> String {
+    let news = head.told.iter().map(|news| news.text.clone());
+    let parts: Vec<String> = head.notes.iter().cloned().chain(news).collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("{}\n\n---\n\n", parts.join("\n\n"))
+}
+
+/// An answer's own text.
+fn text(answer: &Answer) -> String {
+    let mut parts = Vec::new();
+    if !answer.opening.is_empty() {
+        parts.push(answer.opening.clone());
+    }
+    for task in &answer.tasks {
+        let mut lines = vec![words::task_line(task)];
+        lines.extend(words::details(task));
+        lines.extend(task.result.clone());
+        parts.push(lines.join("\n"));
+    }
+    if answer.not_shown > 0 {
+        parts.push(format!("And {} more, which background_list shows.", answer.not_shown));
+    }
+    if let Body::Output { output, .. } = &answer.body {
+        let has_some = answer.tasks.iter().any(|task| task.output_bytes > 0);
+        parts.push(match (output.is_empty(), has_some) {
+            (true, true) => "(only white space)".to_owned(),
+            (true, false) => "(no output)".to_owned(),
+            (false, _) => output.clone(),
+        });
+    }
+    if !answer.next.is_empty() {
+        parts.push(answer.next.clone());
+    }
+    let is_list = matches!(answer.body, Body::Listed { .. });
+    parts.join(if is_list { "\n" } else { "\n\n" })
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::notice::{Notice, NoticeResult, Part};
+    use bgd_shared::task::Status;
+    use bgd_shared::time::Timestamp;
+
+    use super::*;
+    use crate::render::samples::task;
+
+    fn ended(id: u128) -> Task {
+        Task { id: TaskId::from_u128(id), status: Status::Completed, session: Some("s".into()), ..task() }
+    }
+
+    fn item(number: u64, task: Task) -> InboxItem {
+        let notice = Notice {
+            key: String::new(),
+            kind: NoticeKind::Completed,
+            at: Timestamp::from_unix_ms(0),
+            resume: false,
+            title: "[BACKGROUND TASK COMPLETED] Task \"x\" completed".into(),
+            text: String::new(),
+            active: None,
+            duration_ms: None,
+            result: Some(NoticeResult { text: "the words\n".into(), bytes: 10, part: Part::All }),
+            task,
+        };
+        InboxItem { number, notice }
+    }
+
+    fn blocked(tasks: &[Task]) -> Answer {
+        let body = Body::Blocked { timed_out: false, cut: false, finished: Vec::new(), active: Vec::new() };
+        Answer::about(tasks, "s", body).with("All have ended.", "Go on.")
+    }
+
+    fn words_of(result: &CallToolResult) -> String {
+        result.content[0].as_text().unwrap().text.clone()
+    }
+
+    #[test]
+    fn what_an_answer_reports_is_not_told_above_it() {
+        let (one, other) = (ended(1), ended(2));
+        let news = NewsFor { items: vec![item(1, one.clone()), item(2, other)], ..NewsFor::default() };
+        let result = result(Ok(blocked(&[one])), news);
+        let (head, own) =
+            words_of(&result).split_once("\n\n---\n\n").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+        assert!(head.contains("00000000-0000-0000-0000-000000000002"), "{head}");
+        assert!(!head.contains("00000000-0000-0000-0000-000000000001"), "{head}");
+        assert!(own.contains("\nthe words\n"), "{own}");
+        let structured = result.structured_content.unwrap();
+        assert_eq!(structured["told"].as_array().unwrap().len(), 1);
+        assert_eq!(structured["tasks"][0]["result"], "the words");
+    }
+
+    #[test]
+    fn an_earlier_run_is_told_even_if_the_task_is_reported() {
+        let earlier = ended(1);
+        let now = Task { run: 2, ..ended(1) };
+        assert!(!blocked(&[now]).reports(&item(1, earlier.clone())));
+        assert!(blocked(std::slice::from_ref(&earlier)).reports(&item(1, earlier)));
+    }
+
+    #[test]
+    fn a_start_leaves_its_own_end_to_the_next_answer() {
+        let answer = Answer::about(&[Task { status: Status::Pending, ..ended(1) }], "s", Body::Started);
+        assert!(answer.starts(&item(1, ended(1))));
+        assert!(!answer.starts(&item(2, ended(2))));
+        let resumed = Answer::about(&[Task { resume_count: 1, run: 2, ..ended(1) }], "s", Body::Started);
+        assert!(!resumed.starts(&item(1, ended(1))), "an earlier run");
+    }
+
+    #[test]
+    fn an_error_has_a_head_too() {
+        let items = vec![item(1, ended(1))];
+        let news = NewsFor { items, notes: vec!["A note.".into()], ..NewsFor::default() };
+        let result = result(Err(Refusal::new("It can't be.")), news);
+        assert_eq!(result.is_error, Some(true));
+        let text = words_of(&result);
+        assert!(text.starts_with("A note.\n\n[BACKGROUND TASK COMPLETED]"), "{text}");
+        assert!(text.ends_with("\n\n---\n\nIt can't be."), "{text}");
+    }
+
+    #[test]
+    fn many_results_share_what_fits() {
+        let tasks: Vec<Task> = (1..=10).map(ended).collect();
+        let long = |id| {
+            let mut item = item(id, ended(u128::from(id)));
+            let text = "x".repeat(8000);
+            item.notice.result = Some(NoticeResult { bytes: 8000, text, part: Part::All });
+            item
+        };
+        let news = NewsFor { items: (1..=10).map(long).collect(), ..NewsFor::default() };
+        let result = result(Ok(blocked(&tasks)), news);
+        let shown = result.structured_content.unwrap();
+        for task in shown["tasks"].as_array().unwrap() {
+            let text = task["result"].as_str().unwrap();
+            assert!(text.len() > 2000 && text.len() < 3000 && text.contains("background_output"), "{text}");
+        }
+        assert!(shown["told"].as_array().unwrap().is_empty());
+    }
+
+    #[test]
+    fn of_very_many_tasks_some_are_shown_and_only_their_results_are_reported() {
+        let tasks: Vec<Task> = (1..=103).map(ended).collect();
+        let answer = Answer::about(&tasks, "s", Body::Cancelled);
+        assert!(answer.reports(&item(1, ended(100))));
+        assert!(!answer.reports(&item(1, ended(101))), "what came of it is not shown");
+        let mut cancelled = item(1, ended(101));
+        cancelled.notice.kind = NoticeKind::Cancelled;
+        assert!(answer.reports(&cancelled));
+        let result = result(Ok(answer), NewsFor::default());
+        assert!(words_of(&result).contains("And 3 more"), "{}", words_of(&result));
+        assert_eq!(result.structured_content.unwrap()["not_shown"], 3);
+    }
+
+    #[test]
+    fn without_news_there_is_no_head() {
+        let text = words_of(&result(Ok(blocked(&[])), NewsFor::default()));
+        assert_eq!(text, "All have ended.\n\nGo on.");
+    }
+}

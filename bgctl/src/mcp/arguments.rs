@@ -1,0 +1,330 @@
+//! Reads the parameters of a tool. Whatever is wrong with them is a sentence that a model can act on.
+
+use std::path::PathBuf;
+
+use bgd_shared::id::TaskRef;
+use bgd_shared::limits::DURATION_MS;
+use bgd_shared::task::Status;
+use rmcp::model::JsonObject;
+use serde_json::Value;
+
+use super::catalogue::{OUTPUT, Spec};
+use super::refusal::Refusal;
+use crate::render::{bounded, clean};
+
+/// The most characters of a name or a value that an error says back.
+const SHOWN_CHARS: usize = 80;
+
+/// The most characters of a folder that an error says back.
+const FOLDER_CHARS: usize = 500;
+
+/// The most unknown parameters that an error names.
+const STRANGERS: usize = 5;
+
+/// The most ids in one call.
+const MOST_IDS: usize = 100;
+
+/// The parameters of one call.
+#[derive(Debug)]
+pub struct Arguments {
+    tool: &'static Spec,
+    given: JsonObject,
+}
+
+impl Arguments {
+    /// The parameters of a tool; one that it does not know is refused.
+    ///
+    /// # Errors
+    /// A parameter that the tool does not take.
+    pub fn new(tool: &'static Spec, given: JsonObject) -> Result<Self, Refusal> {
+        let mut strangers: Vec<String> = given
+            .keys()
+            .filter(|name| !tool.parameters.iter().any(|known| known.name == *name))
+            .map(|name| format!("\"{}\"", said_back(name)))
+            .collect();
+        if strangers.is_empty() {
+            return Ok(Self { tool, given });
+        }
+        let others = strangers.len().saturating_sub(STRANGERS);
+        strangers.truncate(STRANGERS);
+        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
+        // It was there once, in a tool of this name.
+        let was_there = tool.name == OUTPUT.name && given.contains_key("block");
+        let hint = if was_there { " It never waits: background_block does." } else { "" };
+        Err(Refusal::new(format!(
+            "{} takes no parameter {}{others}. Its parameters are: {}.{hint}",
+            tool.name,
+            strangers.join(", "),
+            known.join(", ")
+        )))
+    }
+
+    fn wrong(&self, name: &str, wanted: &str) -> Refusal {
+        let given = self.given.get(name).map(shown).unwrap_or_default();
+        Refusal::new(format!("{}: \"{name}\" must be {wanted}; it is {given}.", self.tool.name))
+    }
+
+    /// A text; one that is blank is as good as none.
+    ///
+    /// # Errors
+    /// It is no text.
+    pub fn text(&self, name: &str) -> Result<Option<String>, Refusal> {
+        match self.given.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.trim().is_empty())),
+            Some(_) => Err(self.wrong(name, "a string")),
+        }
+    }
+
+    /// A flag that is not set if it is left out.
+    ///
+    /// # Errors
+    /// It is no flag.
+    pub fn flag(&self, name: &str) -> Result<bool, Refusal> {
+        match self.given.get(name) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(Value::String(text)) if text == "true" => Ok(true),
+            Some(Value::String(text)) if text == "false" => Ok(false),
+            Some(_) => Err(self.wrong(name, "true or false")),
+        }
+    }
+
+    /// A number of milliseconds.
+    ///
+    /// # Errors
+    /// It is none, or too large.
+    pub fn milliseconds(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let value = match self.given.get(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(value) => value,
+        };
+        // Some models write every number as 5000.0, or as a text.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was checked to fit")]
+        let whole = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok()).or_else(|| {
+            let number = value.as_f64().filter(|number| number.fract() == 0.0)?;
+            (0.0..=1e15).contains(&number).then_some(number as u64)
+        });
+        match whole.filter(|ms| *ms <= DURATION_MS) {
+            Some(ms) => Ok(Some(ms)),
+            None => Err(self.wrong(name, "a whole number of milliseconds, such as 30000")),
+        }
+    }
+
+    /// A status of tasks.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn status(&self, name: &str) -> Result<Option<Status>, Refusal> {
+        let Some(word) = self.text(name)? else { return Ok(None) };
+        word.trim().parse().map(Some).map_err(|_| {
+            let known: Vec<&str> = Status::ALL.iter().map(|status| status.as_str()).collect();
+            self.wrong(name, &format!("one of {}", known.join(", ")))
+        })
+    }
+
+    /// A folder that is there, as an absolute path. Of what a shell would expand only `~` and what begins with `~/`
+    /// mean something here, as models write them: the folder that `home` is.
+    ///
+    /// # Errors
+    /// It is no text, or there is no such folder.
+    pub fn folder(&self, name: &str, home: Option<PathBuf>) -> Result<Option<PathBuf>, Refusal> {
+        let Some(named) = self.text(name)? else { return Ok(None) };
+        let below = if named == "~" { Some("") } else { named.strip_prefix("~/") };
+        let folder = match (below, home) {
+            (Some(""), Some(home)) => home,
+            (Some(below), Some(home)) => home.join(below.trim_start_matches('/')),
+            _ => PathBuf::from(&named),
+        };
+        let folder = std::path::absolute(&folder).unwrap_or(folder);
+        if folder.is_dir() {
+            return Ok(Some(folder));
+        }
+        let shown = clean(&folder.to_string_lossy());
+        Err(Refusal::new(format!(
+            "{}: \"{name}\": there is no folder {}. Name one that is there; left out, it is the one that this server \
+             runs in.",
+            self.tool.name,
+            bounded(&shown, FOLDER_CHARS)
+        )))
+    }
+
+    /// A task.
+    ///
+    /// # Errors
+    /// It is no id.
+    pub fn task(&self, name: &str) -> Result<Option<TaskRef>, Refusal> {
+        self.text(name)?.map(|text| task_ref(self.tool, name, &text)).transpose()
+    }
+
+    /// A list of tasks.
+    ///
+    /// # Errors
+    /// It is no list, or one of them is no id.
+    pub fn tasks(&self, name: &str) -> Result<Option<Vec<TaskRef>>, Refusal> {
+        let wanted = "a list of task ids, such as [\"3f2a9c1e-…\"]";
+        match self.given.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Array(values)) => self.refs(name, values, wanted).map(Some),
+            // Some models and clients write a list as a text, or one id where a list is wanted.
+            Some(Value::String(text)) => match serde_json::from_str(text) {
+                Ok(Value::Array(values)) => self.refs(name, &values, wanted).map(Some),
+                _ => Ok(Some(vec![task_ref(self.tool, name, text)?])),
+            },
+            Some(_) => Err(self.wrong(name, wanted)),
+        }
+    }
+
+    fn refs(&self, name: &str, values: &[Value], wanted: &str) -> Result<Vec<TaskRef>, Refusal> {
+        if values.len() > MOST_IDS {
+            return Err(Refusal::new(format!(
+                "{}: \"{name}\" has {} ids, and at most {MOST_IDS} go into one call: make several.",
+                self.tool.name,
+                values.len()
+            )));
+        }
+        let read = |value: &Value| match value {
+            Value::String(text) => task_ref(self.tool, name, text),
+            _ => Err(self.wrong(name, wanted)),
+        };
+        values.iter().map(read).collect()
+    }
+
+    /// Says which of these parameters are missing, each with what it is for.
+    pub fn missing(&self, names: &[&str]) -> Refusal {
+        let lines: Vec<String> = names
+            .iter()
+            .filter_map(|name| self.tool.parameters.iter().find(|parameter| parameter.name == *name))
+            .map(|parameter| format!("- \"{}\": {}", parameter.name, parameter.about))
+            .collect();
+        let what = if lines.len() == 1 { "a parameter is missing" } else { "parameters are missing" };
+        Refusal::new(format!("{}: {what}:\n{}", self.tool.name, lines.join("\n")))
+    }
+}
+
+fn task_ref(tool: &Spec, name: &str, text: &str) -> Result<TaskRef, Refusal> {
+    text.trim().parse().map_err(|error| {
+        Refusal::new(format!("{}: \"{name}\": {error}. background_list shows the ids.", tool.name))
+    })
+}
+
+/// Parameters that a client has written as a text: a JSON object, or nothing at all.
+pub fn written(text: &str) -> Option<JsonObject> {
+    if text.trim().is_empty() { Some(JsonObject::new()) } else { serde_json::from_str(text).ok() }
+}
+
+/// A name that came from outside, in an error.
+pub fn said_back(name: &str) -> String {
+    bounded(&clean(name), SHOWN_CHARS).into_owned()
+}
+
+/// A value in a sentence.
+fn shown(value: &Value) -> String {
+    said_back(&value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mcp::catalogue::{BLOCK, COMMAND, LIST, OUTPUT, TASK};
+
+    fn given(tool: &'static Spec, value: &Value) -> Result<Arguments, Refusal> {
+        Arguments::new(tool, value.as_object().unwrap().clone())
+    }
+
+    fn error<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn r20_there_is_no_block_parameter() {
+        let text = error(given(&OUTPUT, &json!({"task_id": "3f2a", "block": true})));
+        assert!(text.contains("takes no parameter \"block\"") && text.contains("background_block"), "{text}");
+        assert!(text.contains("Its parameters are: task_id."), "{text}");
+        let text = error(given(&BLOCK, &json!({"task_ids": ["3f2a"], "block": true})));
+        assert!(text.ends_with("Its parameters are: task_ids, timeout."), "{text}");
+    }
+
+    #[test]
+    fn what_was_given_is_not_said_back_without_an_end() {
+        let long = "\"".repeat(1_000_000);
+        let many: JsonObject =
+            (0..1000).map(|number| (format!("{number:04}{long:.900}"), json!(1))).collect();
+        let text = error(Arguments::new(&OUTPUT, many));
+        assert!(text.len() < 1000 && text.contains("and 995 others. Its parameters"), "{text}");
+        let arguments = given(&BLOCK, &json!({"timeout": long, "task_ids": long})).unwrap();
+        for text in [error(arguments.milliseconds("timeout")), error(arguments.tasks("task_ids"))] {
+            assert!(text.len() < 1000, "{}", text.len());
+        }
+        let arguments = given(&LIST, &json!({"status": long, "all": long})).unwrap();
+        for text in [error(arguments.status("status")), error(arguments.flag("all"))] {
+            assert!(text.len() < 1000, "{}", text.len());
+        }
+        let arguments = given(&COMMAND, &json!({"cwd": long})).unwrap();
+        let text = error(arguments.folder("cwd", None));
+        assert!(text.len() < 2000 && text.ends_with("runs in."), "{text}");
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_folder_and_nothing_else_is_expanded() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("x")).unwrap();
+        let folder = |named: &str, home: Option<&std::path::Path>| {
+            let arguments = given(&COMMAND, &json!({"cwd": named})).unwrap();
+            arguments.folder("cwd", home.map(Into::into)).map(Option::unwrap)
+        };
+        for (named, expected) in
+            [("~", home.path().to_owned()), ("~/", home.path().to_owned()), ("~//x", home.path().join("x"))]
+        {
+            assert_eq!(folder(named, Some(home.path())).unwrap(), expected, "{named}");
+        }
+        for named in ["~x", "~root", "$HOME", "x/~", "~/no"] {
+            assert!(error(folder(named, Some(home.path()))).contains("there is no folder /"), "{named}");
+        }
+        assert!(error(folder("~", None)).contains("/~. Name one"), "nobody knows where that is");
+        assert_eq!(folder(".", None).unwrap(), std::env::current_dir().unwrap());
+    }
+
+    #[test]
+    fn parameters_may_be_an_object_in_a_text() {
+        assert_eq!(written(r#"{"all": true}"#), json!({"all": true}).as_object().cloned());
+        assert_eq!(written(" "), Some(JsonObject::new()));
+        for other in ["[1]", "all", "7", "\"{}\""] {
+            assert_eq!(written(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn r37_missing_parameters_are_named_one_by_one() {
+        let arguments = given(&TASK, &json!({"resume": "", "prompt": "  ", "agent": null})).unwrap();
+        assert_eq!(arguments.text("prompt").unwrap(), None);
+        assert_eq!(arguments.text("agent").unwrap(), None);
+        let text = arguments.missing(&["description", "agent"]).to_string();
+        assert!(text.contains("parameters are missing:\n- \"description\": "), "{text}");
+        assert!(text.contains("\n- \"agent\": "), "{text}");
+    }
+
+    #[test]
+    fn what_is_of_another_type_is_told_as_it_is() {
+        let arguments = given(&BLOCK, &json!({"task_ids": {"a": 1}, "timeout": -1})).unwrap();
+        assert!(error(arguments.tasks("task_ids")).contains("must be a list of task ids"));
+        assert!(error(arguments.milliseconds("timeout")).contains("it is -1."));
+        for wrong in [json!(1.5), json!("5s"), json!("-5"), json!([]), json!(1e300)] {
+            let arguments = given(&BLOCK, &json!({"timeout": wrong})).unwrap();
+            assert!(arguments.milliseconds("timeout").is_err(), "{wrong}");
+        }
+        let arguments = given(&BLOCK, &json!({"timeout": 5000.0, "task_ids": ["3f2a", 7]})).unwrap();
+        assert_eq!(arguments.milliseconds("timeout").unwrap(), Some(5000));
+        assert!(arguments.tasks("task_ids").is_err());
+        for lists in [json!("3f2a"), json!("[\"3f2a\"]"), json!(["3f2a"])] {
+            let arguments = given(&BLOCK, &json!({"task_ids": lists, "timeout": "5000"})).unwrap();
+            assert_eq!(arguments.tasks("task_ids").unwrap(), Some(vec!["3f2a".parse().unwrap()]));
+            assert_eq!(arguments.milliseconds("timeout").unwrap(), Some(5000));
+        }
+        let arguments = given(&BLOCK, &json!({"task_ids": ["bg_1234"]})).unwrap();
+        assert!(error(arguments.tasks("task_ids")).contains("background_list shows the ids"));
+    }
+}

@@ -1,0 +1,323 @@
+//! The tools as a client lists them: names, parameters and descriptions that are written for a model.
+
+use std::sync::Arc;
+
+use bgd_shared::agent::AgentInfo;
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::shapes::{self, Blocked, Cancelled, Cleared, Listed, Output, Started};
+
+/// A parameter of a tool.
+#[derive(Debug)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// What it looks like.
+    pub form: Form,
+    /// Whether no call can do without it.
+    pub required: bool,
+}
+
+/// What a parameter looks like.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    /// A string.
+    Text,
+    /// A list of strings.
+    Texts,
+    /// A number of milliseconds.
+    Milliseconds,
+    /// True or false.
+    Flag,
+    /// One of the statuses of a task.
+    Status,
+}
+
+/// A tool.
+#[derive(Debug)]
+pub struct Spec {
+    /// Its name.
+    pub name: &'static str,
+    /// Its name for people.
+    pub title: &'static str,
+    /// When to use it, what comes back, what to do next.
+    pub about: &'static str,
+    /// What it takes.
+    pub parameters: &'static [Parameter],
+    /// Whether it starts something.
+    pub starts: bool,
+}
+
+const fn parameter(name: &'static str, form: Form, about: &'static str) -> Parameter {
+    Parameter { name, about, form, required: false }
+}
+
+const fn required(name: &'static str, form: Form, about: &'static str) -> Parameter {
+    Parameter { name, about, form, required: true }
+}
+
+/// R37: starts and resumes agents.
+pub const TASK: Spec = Spec {
+    name: "background_task",
+    title: "Start or resume an agent in the background",
+    about: "Give a prompt to another AI agent (a subagent) that works in the background, while you go on. Use it for \
+        work that stands on its own: research, a review, a change in another place. It works in the folder that this \
+        server runs in, and knows nothing of this conversation: put everything that it needs into the prompt.\n\
+        Two modes. New: give description, prompt and agent. Resume: give resume (the task_id of a completed agent \
+        task) and prompt; the agent has the whole earlier conversation, and the other parameters are not used.\n\
+        Returns a task_id at once and never waits. Go on with other work: the answer is told at the head of a later \
+        result of these tools. If nothing else is left to do, wait with background_block.",
+    parameters: &[
+        parameter(
+            "resume",
+            Form::Text,
+            "the task_id of a completed agent task to go on with; leave it out for a new one",
+        ),
+        parameter(
+            "description",
+            Form::Text,
+            "what the task is about in 3 to 5 words, for lists (needed for a new task)",
+        ),
+        required("prompt", Form::Text, "what the agent is to do, in full; with resume, what to tell it next"),
+        parameter("agent", Form::Text, "which agent, by its name (needed for a new task)"),
+    ],
+    starts: true,
+};
+
+/// Starts a command.
+pub const COMMAND: Spec = Spec {
+    name: "background_command",
+    title: "Start a shell command in the background",
+    about: "Run a shell command in the background, while you go on. Use it for whatever takes longer than a few \
+        seconds: builds, test suites, servers, downloads. It runs in /bin/sh with the environment of this server; it gets no input.\n\
+        Returns a task_id at once and never waits. Do not add & or nohup. Go on with other work: its end is told at \
+        the head of a later result of these tools, with the end of its output. background_output shows the output so \
+        far; if nothing else is left to do, wait with background_block.",
+    parameters: &[
+        required("command", Form::Text, "the command line for /bin/sh"),
+        parameter(
+            "cwd",
+            Form::Text,
+            "the folder to run in, ~ is the home folder; default: the one that this server runs in",
+        ),
+        parameter("description", Form::Text, "what it does in a few words, for lists; default: the command"),
+    ],
+    starts: true,
+};
+
+/// R20, R21: looks at one task.
+pub const OUTPUT: Spec = Spec {
+    name: "background_output",
+    title: "Output of a background task",
+    about: "Look at one background task: its status, and its result if it has completed, else its output so far. \
+        Never waits; do not call it again and again to wait, background_block does that. Long output is cut (a \
+        command's to its end, an agent's to its beginning), with the file that has all of it.",
+    parameters: &[required(
+        "task_id",
+        Form::Text,
+        "the task: its id, or the first 4 characters of it or more",
+    )],
+    starts: false,
+};
+
+/// R22 to R25: waits.
+pub const BLOCK: Spec = Spec {
+    name: "background_block",
+    title: "Wait for background tasks",
+    about: "Wait until all of the named background tasks have ended, or the timeout is over. Use it only when you \
+        can't go on without them. Tasks that have ended already are not waited for. Returns the status of every named \
+        task, with the results that were not told yet. At the timeout the tasks go on: call it again, or do \
+        something else. A long wait may be cut; the answer says so.",
+    parameters: &[
+        required("task_ids", Form::Texts, "the ids of the tasks to wait for, 100 at most"),
+        parameter("timeout", Form::Milliseconds, "the longest time to wait, in milliseconds; default: 60000"),
+    ],
+    starts: false,
+};
+
+/// R05: ends tasks.
+pub const CANCEL: Spec = Spec {
+    name: "background_cancel",
+    title: "End background tasks",
+    about: "End one background task of this session with all its processes (give task_id), or all that have not ended \
+        (give all). Returns when they have ended, or says that they take their time. What they have put out so far stays \
+        until background_clear.",
+    parameters: &[
+        parameter("task_id", Form::Text, "the task to end"),
+        parameter("all", Form::Flag, "true: every task of this session that has not ended"),
+    ],
+    starts: false,
+};
+
+/// R06, R38: lists tasks.
+pub const LIST: Spec = Spec {
+    name: "background_list",
+    title: "List background tasks",
+    about: "List the background tasks of this session, the newest first and 50 at most, with ids and statuses: pending (waits for a \
+        free slot), running, resumed (an agent works on a further prompt), completed, failed, cancelled. (resumed) \
+        behind an id: the task was given further prompts.",
+    parameters: &[
+        parameter("status", Form::Status, "only tasks in this status"),
+        parameter("all", Form::Flag, "true: the tasks of all sessions, such as those that the user started"),
+    ],
+    starts: false,
+};
+
+/// R10: removes tasks.
+pub const CLEAR: Spec = Spec {
+    name: "background_clear",
+    title: "Remove finished background tasks",
+    about: "Remove the finished tasks of this session with their output; those that still run stay. A removed agent \
+        task can't be resumed. Returns how many were removed.",
+    parameters: &[
+        parameter("task_ids", Form::Texts, "only these, 100 at most; default: all that have ended"),
+        parameter("all", Form::Flag, "true: those that still run too, they are cancelled first"),
+    ],
+    starts: false,
+};
+
+/// All tools.
+pub const TOOLS: [&Spec; 7] = [&TASK, &COMMAND, &OUTPUT, &BLOCK, &CANCEL, &LIST, &CLEAR];
+
+/// The tool of this name.
+pub fn find(name: &str) -> Option<&'static Spec> {
+    TOOLS.into_iter().find(|tool| tool.name == name)
+}
+
+impl Spec {
+    /// The tool as a client lists it. `agents` is added to the description of the one that takes an agent.
+    pub fn listed(&self, agents: &str) -> Tool {
+        let about =
+            if self.name == TASK.name { format!("{}\n{agents}", self.about) } else { self.about.to_owned() };
+        Tool::new(self.name, about, self.input())
+            .with_title(self.title)
+            .with_raw_output_schema(self.output())
+            .with_annotations(self.annotations())
+    }
+
+    fn input(&self) -> Arc<JsonObject> {
+        let properties: JsonObject =
+            self.parameters.iter().map(|parameter| (parameter.name.to_owned(), parameter.schema())).collect();
+        let required: Vec<&str> = self
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.required)
+            .map(|parameter| parameter.name)
+            .collect();
+        let mut schema = JsonObject::new();
+        schema.insert("type".to_owned(), "object".into());
+        schema.insert("properties".to_owned(), properties.into());
+        if !required.is_empty() {
+            schema.insert("required".to_owned(), json!(required));
+        }
+        Arc::new(schema)
+    }
+
+    fn output(&self) -> Arc<JsonObject> {
+        match self.name {
+            "background_output" => shapes::schema::<Output>(),
+            "background_block" => shapes::schema::<Blocked>(),
+            "background_cancel" => shapes::schema::<Cancelled>(),
+            "background_list" => shapes::schema::<Listed>(),
+            "background_clear" => shapes::schema::<Cleared>(),
+            _ => shapes::schema::<Started>(),
+        }
+    }
+
+    fn annotations(&self) -> ToolAnnotations {
+        let ends = self.name == CANCEL.name || self.name == CLEAR.name;
+        let looks = !self.starts && !ends;
+        // A command may do anything; so may an agent.
+        ToolAnnotations::with_title(self.title)
+            .read_only(looks)
+            .destructive(self.starts || ends)
+            .idempotent(!self.starts)
+            .open_world(self.starts)
+    }
+}
+
+impl Parameter {
+    fn schema(&self) -> Value {
+        match self.form {
+            Form::Text => json!({"type": "string", "description": self.about}),
+            Form::Texts => json!({"type": "array", "items": {"type": "string"}, "description": self.about}),
+            Form::Milliseconds => json!({"type": "integer", "minimum": 0, "description": self.about}),
+            Form::Flag => json!({"type": "boolean", "description": self.about}),
+            Form::Status => {
+                let known: Vec<&str> =
+                    bgd_shared::task::Status::ALL.iter().map(|status| status.as_str()).collect();
+                json!({"type": "string", "enum": known, "description": self.about})
+            }
+        }
+    }
+}
+
+/// What is said of the agents that are there.
+pub fn agents(agents: &[AgentInfo]) -> String {
+    let available: Vec<String> = agents
+        .iter()
+        .filter(|agent| agent.available)
+        .map(|agent| if agent.default { format!("{} (the default)", agent.name) } else { agent.name.clone() })
+        .collect();
+    if available.is_empty() {
+        return "No agent is available on this machine, so that this tool can do nothing: `bgctl agents` shows the user \
+                how to install one."
+            .to_owned();
+    }
+    format!("Available agents: {}.", available.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r80_the_tools_have_the_names_and_parameters_of_the_source_texts() {
+        let shown: Vec<String> = TOOLS
+            .iter()
+            .map(|tool| {
+                let names: Vec<_> = tool.parameters.iter().map(|parameter| parameter.name).collect();
+                format!("{}({})", tool.name, names.join(", "))
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "background_task(resume, description, prompt, agent)",
+                "background_command(command, cwd, description)",
+                "background_output(task_id)",
+                "background_block(task_ids, timeout)",
+                "background_cancel(task_id, all)",
+                "background_list(status, all)",
+                "background_clear(task_ids, all)",
+            ]
+        );
+    }
+
+    #[test]
+    fn hints_tell_what_only_looks_and_what_ends_things() {
+        let of = |spec: &Spec| {
+            let tool = spec.listed("");
+            let hints = tool.annotations.unwrap();
+            (hints.read_only_hint.unwrap(), hints.destructive_hint.unwrap(), hints.open_world_hint.unwrap())
+        };
+        assert_eq!(of(&LIST), (true, false, false));
+        assert_eq!(of(&OUTPUT), (true, false, false));
+        assert_eq!(of(&BLOCK), (true, false, false));
+        assert_eq!(of(&CANCEL), (false, true, false));
+        assert_eq!(of(&CLEAR), (false, true, false));
+        assert_eq!(of(&COMMAND), (false, true, true));
+        assert_eq!(of(&TASK), (false, true, true));
+    }
+
+    #[test]
+    fn the_agents_that_are_there_are_named() {
+        assert!(agents(&[]).starts_with("No agent is available"));
+        let tool = TASK.listed("Available agents: codex.");
+        assert!(tool.description.unwrap().ends_with("\nAvailable agents: codex."));
+        assert!(!COMMAND.listed("Available agents: codex.").description.unwrap().contains("codex"));
+    }
+}

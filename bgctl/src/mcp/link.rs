@@ -1,0 +1,448 @@
+//! The connections to the daemon. One is owned by the parent session: it is made by the first call, and made again by
+//! the next call if it breaks. What may wait long goes over a connection of its own, which the daemon gives up with
+//! all that waits on it as soon as it is dropped. It knows nothing of tools.
+
+use std::io;
+use std::sync::{Arc, Mutex as Lock, PoisonError};
+
+use bgd_shared::PROTOCOL;
+use bgd_shared::client::{AsyncClient, ClientError};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::request::{Hello, HelloParams, HelloResult, InboxRead, InboxReadParams, Method};
+use bgd_shared::socket::SocketPath;
+use bgd_shared::transport::ConnectError;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::connect;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// What a line of the wire has beside the params of its request, at most.
+const AROUND_PARAMS: usize = 256;
+
+/// The most waits that have a connection of their own at a time; more wait for their turn.
+pub const WAITS: usize = 48;
+
+/// The most calls that end or remove tasks at a time; one more is refused.
+pub const ENDS: usize = 16;
+
+/// So many requests fewer than the daemon allows are made at a time on one connection: it counts one until its answer
+/// is written.
+const SPARE_REQUESTS: u64 = 8;
+
+/// One connection to one daemon.
+#[derive(Debug)]
+pub struct Connection {
+    client: AsyncClient,
+    hello: HelloResult,
+    /// The calls that may be made at a time.
+    slots: Semaphore,
+}
+
+impl Connection {
+    /// Makes a call, and nothing else if it fails. It waits while too many others are under way.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a broken connection.
+    pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
+        let _slot = self.slots.acquire().await.map_err(|_| ClientError::Closed)?;
+        self.client.call::<M>(params).await
+    }
+
+    /// The life of the daemon at its other end.
+    pub fn instance(&self) -> &str {
+        &self.hello.instance
+    }
+}
+
+/// The right to wait on a connection of its own.
+#[derive(Debug)]
+pub struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Whether a call is made again after its connection broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    /// It does no harm if it was done already.
+    Yes,
+    /// Not if the same daemon may have done it already.
+    UnlessDone,
+}
+
+/// The way to the daemon.
+#[derive(Debug)]
+pub struct Link {
+    socket: SocketPath,
+    starts: bool,
+    /// What a daemon that is started gets beside the environment of this process.
+    variables: Vec<(String, String)>,
+    session: String,
+    owns: bool,
+    current: Mutex<Option<Arc<Connection>>>,
+    /// The life of the daemon that was spoken with first or last, once there was one.
+    known: Lock<Option<String>>,
+    /// What is to be said of a connection that broke.
+    broken: Lock<Option<&'static str>>,
+    /// The life of the daemon at each connection that is made, for whoever listens.
+    made: watch::Sender<String>,
+    waits: Arc<Semaphore>,
+    ends: Arc<Semaphore>,
+}
+
+const RESTARTED: &str = "The bgd daemon ended and was started again. All tasks that were started before are gone: \
+    they live in its memory only. Start again what is still needed.";
+
+const CUT_OFF: &str = "The connection to the bgd daemon broke, and with it the parent session ended: all tasks that were \
+    started here were cancelled and removed, with results that were not told. Start again what is still needed.";
+
+const CUT_OFF_KEPT: &str =
+    "The connection to the bgd daemon broke and was made again; the tasks went on meanwhile.";
+
+impl Link {
+    /// No connection yet. With `owns` the parent session ends when the connection does. A daemon that is started gets
+    /// these variables beside the environment of this process.
+    pub fn new(
+        socket: SocketPath,
+        starts: bool,
+        variables: Vec<(String, String)>,
+        session: String,
+        owns: bool,
+    ) -> Self {
+        Self {
+            socket,
+            starts,
+            variables,
+            session,
+            owns,
+            current: Mutex::new(None),
+            known: Lock::new(None),
+            broken: Lock::new(None),
+            made: watch::Sender::default(),
+            waits: Arc::new(Semaphore::new(WAITS)),
+            ends: Arc::new(Semaphore::new(ENDS)),
+        }
+    }
+
+    /// The lives of the daemon at the connections as they are made; the same one again if only the connection broke.
+    pub fn connections(&self) -> watch::Receiver<String> {
+        self.made.subscribe()
+    }
+
+    /// What there is to say of a connection that broke, once.
+    pub fn take_broken(&self) -> Option<&'static str> {
+        lock(&self.broken).take()
+    }
+
+    /// Makes a call. One that finds the daemon gone is made once more, at the next one: the tasks that were there before
+    /// went with the old one.
+    ///
+    /// # Errors
+    /// No daemon, a request that is too long, or the daemon's refusal.
+    pub async fn call<M: Method>(self: &Arc<Self>, params: M::Params) -> Result<M::Result, Failure>
+    where
+        M::Params: Send + Sync + 'static,
+        M::Result: Send + 'static,
+    {
+        self.call_to_end::<M>(params, Again::Yes).await
+    }
+
+    /// The same for what must not be done twice: it is not made again if the same daemon may have got it.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`], and that it may have been done.
+    pub async fn call_once<M: Method>(self: &Arc<Self>, params: M::Params) -> Result<M::Result, Failure>
+    where
+        M::Params: Send + Sync + 'static,
+        M::Result: Send + 'static,
+    {
+        self.call_to_end::<M>(params, Again::UnlessDone).await
+    }
+
+    /// Makes a call if a daemon runs; starts none.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`].
+    pub async fn call_running<M: Method>(
+        self: &Arc<Self>,
+        params: &M::Params,
+    ) -> Result<Option<M::Result>, Failure> {
+        let connection = match self.connection(false).await {
+            Ok(connection) => connection,
+            Err(failure) if failure.kind == "no_daemon" => return Ok(None),
+            Err(failure) => return Err(failure),
+        };
+        match connection.call::<M>(params).await {
+            // It is left to the next call to find out more.
+            Err(error) if is_gone(&error) => Ok(None),
+            outcome => Ok(Some(outcome?)),
+        }
+    }
+
+    /// Makes a call on the connection that there is. None is made for it, and nothing comes back without one.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a broken connection.
+    pub async fn call_here<M: Method>(
+        &self,
+        instance: &str,
+        params: &M::Params,
+    ) -> Option<Result<M::Result, ClientError>> {
+        let connection =
+            self.current.lock().await.clone().filter(|current| current.instance() == instance)?;
+        Some(connection.call::<M>(params).await)
+    }
+
+    /// The turn of a wait: none if it does not come until this moment.
+    pub async fn turn(&self, until: Instant) -> Option<Turn> {
+        let turn = timeout_at(until, Arc::clone(&self.waits).acquire_owned()).await;
+        turn.ok()?.ok().map(|permit| Turn { _permit: permit })
+    }
+
+    /// Waits on a connection of its own, which ends with this future: the daemon does not wait any longer then.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`].
+    pub async fn wait<M: Method>(
+        self: &Arc<Self>,
+        turn: Turn,
+        params: M::Params,
+    ) -> Result<M::Result, Failure> {
+        let _turn = turn;
+        self.aside::<M>(&params).await
+    }
+
+    /// Makes a call that may take long on a connection of its own. It goes on if nobody waits for its answer.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`], and that too many are under way.
+    pub async fn end<M: Method>(self: &Arc<Self>, params: M::Params) -> Result<M::Result, Failure>
+    where
+        M::Params: Send + Sync + 'static,
+        M::Result: Send + 'static,
+    {
+        let Ok(turn) = Arc::clone(&self.ends).try_acquire_owned() else {
+            let message =
+                format!("{ENDS} calls that end tasks are under way, and their tasks take their time to end");
+            return Err(Failure::new(Code::WRONG_STATE, "too_many_requests", message)
+                .hint("wait for their end with background_block, then call this again"));
+        };
+        let link = Arc::clone(self);
+        spawned(async move {
+            let _turn = turn;
+            link.aside::<M>(&params).await
+        })
+        .await
+    }
+
+    /// Another connection to the daemon that runs; none is started. It owns nothing.
+    ///
+    /// # Errors
+    /// There is no daemon, it must not be trusted, or it refuses.
+    pub async fn another(&self) -> Result<Connection, ClientError> {
+        self.greet(&introduction(None, false)).await
+    }
+
+    async fn call_to_end<M: Method>(
+        self: &Arc<Self>,
+        params: M::Params,
+        again: Again,
+    ) -> Result<M::Result, Failure>
+    where
+        M::Params: Send + Sync + 'static,
+        M::Result: Send + 'static,
+    {
+        let link = Arc::clone(self);
+        // A call that is begun is written to its end, whoever stops waiting for it.
+        spawned(async move {
+            let connection = link.made_connection(link.starts).await?;
+            check_length::<M>(&params, &connection)?;
+            let error = match connection.call::<M>(&params).await {
+                Err(error) if is_gone(&error) => error,
+                outcome => return Ok(outcome?),
+            };
+            link.leave(&connection, &error).await;
+            let next = link.made_connection(link.starts).await?;
+            if again == Again::UnlessDone && may_be_done(&error) && next.instance() == connection.instance() {
+                let message = "the connection to the daemon broke before it answered: it may have got this";
+                return Err(Failure::new(Code::INTERNAL, "maybe_done", message)
+                    .hint("look with background_list whether it was done, and call this again only if not"));
+            }
+            Ok(next.call::<M>(&params).await?)
+        })
+        .await
+    }
+
+    /// Makes a call on a connection of its own. Like any other it is made once more if the daemon is gone.
+    async fn aside<M: Method>(self: &Arc<Self>, params: &M::Params) -> Result<M::Result, Failure> {
+        check_length::<M>(params, &*self.connection(self.starts).await?)?;
+        match self.call_beside::<M>(params).await {
+            // Whoever has stopped the daemon wants none just now; the next call starts one.
+            Err(error) if error.kind() == Some(ErrorKind::ShuttingDown) => Err(error.into()),
+            Err(error) if is_gone(&error) || is_absent(&error) => {
+                // What has to be done then is the affair of the connection that owns the session.
+                let probe = InboxReadParams {
+                    session: self.session.clone(),
+                    limit: Some(1),
+                    ..InboxReadParams::default()
+                };
+                self.call::<InboxRead>(probe).await?;
+                Ok(self.call_beside::<M>(params).await?)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    async fn call_beside<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
+        self.another().await?.call::<M>(params).await
+    }
+
+    /// The connection that owns the session, made if there is none. It is made to its end, whoever stops waiting: the
+    /// end of one that is half made would be the end of the session.
+    async fn connection(self: &Arc<Self>, starts: bool) -> Result<Arc<Connection>, Failure> {
+        let link = Arc::clone(self);
+        spawned(async move { link.made_connection(starts).await }).await
+    }
+
+    async fn made_connection(&self, starts: bool) -> Result<Arc<Connection>, Failure> {
+        let mut current = self.current.lock().await;
+        if let Some(connection) = &*current {
+            return Ok(Arc::clone(connection));
+        }
+        let connection = Arc::new(self.connect(starts).await?);
+        self.compare(connection.instance());
+        *current = Some(Arc::clone(&connection));
+        self.made.send_replace(connection.instance().to_owned());
+        Ok(connection)
+    }
+
+    /// Connects, patiently: the socket of a daemon that was killed is open for a moment yet.
+    async fn connect(&self, starts: bool) -> Result<Connection, Failure> {
+        let params = introduction(Some(&self.session), self.owns);
+        let mut pauses = connect::pauses();
+        loop {
+            let error = match self.greet(&params).await {
+                Err(error) if is_gone(&error) || (starts && is_absent(&error)) => error,
+                outcome => return Ok(outcome?),
+            };
+            let Some(pause) = pauses.next() else { return Err(error.into()) };
+            if !is_absent(&error) {
+                sleep(pause).await;
+                continue;
+            }
+            let (socket, variables) = (self.socket.clone(), self.variables.clone());
+            // It waits for the daemon's first words.
+            let started = tokio::task::spawn_blocking(move || {
+                connect::start_daemon_with(&socket, &variables).map(drop)
+            });
+            started.await.map_err(|error| internal(&error))??;
+        }
+    }
+
+    /// Makes a connection and says hello. A daemon that says that it is about to end is waited for.
+    async fn greet(&self, params: &HelloParams) -> Result<Connection, ClientError> {
+        let client = AsyncClient::connect(&self.socket).await?;
+        match client.call::<Hello>(params).await {
+            Ok(hello) => {
+                let requests = hello.limits.requests.saturating_sub(SPARE_REQUESTS).max(1);
+                let slots = usize::try_from(requests).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+                Ok(Connection { client, hello, slots: Semaphore::new(slots) })
+            }
+            Err(error) => {
+                until_closed(&client, &error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes what a new connection means after an old one.
+    fn compare(&self, instance: &str) {
+        let before = lock(&self.known).replace(instance.to_owned());
+        let word = match before {
+            None => return,
+            Some(before) if before != instance => RESTARTED,
+            Some(_) if self.owns => CUT_OFF,
+            Some(_) => CUT_OFF_KEPT,
+        };
+        *lock(&self.broken) = Some(word);
+    }
+
+    /// Forgets a connection, unless another one is there already. A daemon that says that it is about to end is
+    /// waited for.
+    async fn leave(&self, connection: &Arc<Connection>, error: &ClientError) {
+        until_closed(&connection.client, error).await;
+        let mut current = self.current.lock().await;
+        if current.as_ref().is_some_and(|same| Arc::ptr_eq(same, connection)) {
+            *current = None;
+        }
+    }
+}
+
+/// Waits for the end of a connection whose daemon has said that it is about to end.
+async fn until_closed(client: &AsyncClient, error: &ClientError) {
+    if error.kind() == Some(ErrorKind::ShuttingDown) {
+        while client.next_news().await.is_some() {}
+    }
+}
+
+/// Runs to its end, whoever stops waiting for it.
+async fn spawned<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::spawn(work).await.unwrap_or_else(|error| Err(internal(&error)))
+}
+
+fn internal(error: &tokio::task::JoinError) -> Failure {
+    Failure::new(Code::INTERNAL, "internal", error.to_string())
+}
+
+fn introduction(session: Option<&str>, owns: bool) -> HelloParams {
+    HelloParams {
+        client: Some(concat!("bgctl mcp ", env!("CARGO_PKG_VERSION")).to_owned()),
+        protocol: Some(PROTOCOL),
+        session: session.map(str::to_owned),
+        owns,
+    }
+}
+
+/// A longer line would make the daemon close the connection, and the parent session would end with it.
+fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Result<(), Failure> {
+    let length = serde_json::to_vec(params).map_or(0, |json| json.len()) + AROUND_PARAMS;
+    let most = usize::try_from(connection.hello.limits.frame_bytes).unwrap_or(usize::MAX);
+    if length <= most {
+        return Ok(());
+    }
+    let message =
+        format!("this is too long for the daemon: {length} bytes with the environment, at most {most}");
+    Err(Failure::new(Code::USAGE, "frame_too_large", message)
+        .hint("write the long part into a file, and name the file"))
+}
+
+/// Whether the daemon at the other end has gone, or is about to.
+pub fn is_gone(error: &ClientError) -> bool {
+    match error {
+        ClientError::Rpc(error) => error.kind() == ErrorKind::ShuttingDown,
+        ClientError::Closed | ClientError::Io(_) => true,
+        ClientError::Connect(_) | ClientError::Garbled(_) => false,
+    }
+}
+
+/// Whether there is no daemon.
+pub fn is_absent(error: &ClientError) -> bool {
+    matches!(error, ClientError::Connect(error) if ConnectError::is_absent(error))
+}
+
+/// Whether a call that failed so may have reached the daemon.
+fn may_be_done(error: &ClientError) -> bool {
+    match error {
+        // It was broken before.
+        ClientError::Io(error) => error.kind() != io::ErrorKind::NotConnected,
+        ClientError::Closed => true,
+        ClientError::Rpc(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
+    }
+}
+
+fn lock<T>(lock: &Lock<T>) -> std::sync::MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,144 @@
+//! Why a tool did not do what it was asked: a sentence that a model can act on.
+
+use std::fmt;
+
+use bgd_shared::task::{Kind, Status, Task};
+
+use crate::failure::Failure;
+use crate::render::{bounded, clean_lines};
+
+/// The most characters of what the daemon says, of its words and of its hint.
+const WORDS_CHARS: usize = 4000;
+
+/// The text of a tool's error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(String);
+
+const ANEW: &str = "start a new background_task, with all that the agent must know in its prompt";
+
+impl Refusal {
+    /// This sentence.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The daemon's words on a resume of this task, and what can be done instead.
+    pub fn of_resume(failure: Failure, task: &Task) -> Self {
+        if failure.kind != "not_resumable" {
+            return failure.into();
+        }
+        let hint = match (task.kind, task.status) {
+            (Kind::Process, _) => {
+                Some("only agents can be resumed: start a new command with background_command")
+            }
+            (Kind::Agent, status) if status.is_active() => {
+                Some("wait until it has completed (background_block), and resume it then")
+            }
+            (Kind::Agent, Status::Failed | Status::Cancelled) => Some(ANEW),
+            // Its folder is gone, it is about to be cleared, or the like: the daemon's words say it.
+            (Kind::Agent, _) => failure.hint.as_deref().map(|_| ANEW),
+        };
+        Self::told(&failure, hint)
+    }
+
+    fn told(failure: &Failure, hint: Option<&str>) -> Self {
+        // What was asked for may be in the words, however long.
+        let mut text = bounded(&clean_lines(failure.message.trim()), WORDS_CHARS).into_owned();
+        for candidate in &failure.candidates {
+            text = format!("{text}\n  {candidate}");
+        }
+        match hint {
+            Some(hint) => {
+                let hint = clean_lines(hint.trim_end_matches('.'));
+                Self(format!("{text}\nWhat to do: {}.", bounded(&hint, WORDS_CHARS)))
+            }
+            None => Self(text),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The daemon's words, and what a user of these tools can do about it.
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let own = match failure.kind {
+            "task_not_found" => Some(
+                "background_list shows the tasks of this session. One that was cleared is gone, and so are all that were \
+                 started before the daemon was: start again what is still needed",
+            ),
+            "being_resumed" => Some("wait for its answer with background_block first"),
+            "session_expired" => Some(ANEW),
+            "not_complete" => Some(
+                "background_output shows what is there, background_block waits, background_cancel ends it",
+            ),
+            "registry_full" => Some("background_clear removes those of this session that have ended"),
+            "authentication_required" => Some("tell the user, who has to log the agent in"),
+            "no_daemon" | "connection_lost" => {
+                Some("try once more; if it stays so, tell the user, who can look with `bgctl daemon status`")
+            }
+            _ => None,
+        };
+        Self::told(&failure, own.or(failure.hint.as_deref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Code;
+    use crate::render::samples::task;
+
+    fn resume(kind: Kind, status: Status, hint: Option<&str>) -> String {
+        let mut failure = Failure::new(Code::NO_TASK, "not_resumable", "it can't be");
+        failure.hint = hint.map(str::to_owned);
+        Refusal::of_resume(failure, &Task { kind, status, ..task() }).to_string()
+    }
+
+    #[test]
+    fn r37_what_to_do_instead_of_a_resume_fits_the_task() {
+        use Kind::{Agent, Process};
+        for status in [Status::Running, Status::Failed, Status::Completed] {
+            let text = resume(Process, status, Some("submit a new task"));
+            assert!(text.contains("background_command") && !text.contains("background_block"), "{text}");
+        }
+        for status in [Status::Pending, Status::Running, Status::Resumed] {
+            assert!(
+                resume(Agent, status, Some("`bgctl block` waits")).contains("background_block"),
+                "{status}"
+            );
+        }
+        for status in [Status::Failed, Status::Cancelled, Status::Completed] {
+            let text = resume(Agent, status, Some("submit a new task"));
+            assert!(
+                text.contains("start a new background_task") && !text.contains("background_block"),
+                "{text}"
+            );
+        }
+        assert_eq!(resume(Agent, Status::Completed, None), "it can't be");
+        let other = Failure::new(Code::NO_TASK, "being_resumed", "it is");
+        let other = Refusal::of_resume(other, &task()).to_string();
+        assert!(other.contains("background_block"), "{other}");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_not_said_back_without_an_end() {
+        let long = "x".repeat(1_000_000);
+        let text = Refusal::from(Failure::usage(&*long).hint(&*long)).to_string();
+        assert!(text.len() < 2 * WORDS_CHARS + 100, "{}", text.len());
+        assert!(text.contains("(1000000 characters)"), "it says how much that was");
+    }
+
+    #[test]
+    fn a_refusal_of_the_daemon_says_what_to_do_with_these_tools() {
+        let failure = Failure::new(Code::NO_TASK, "task_not_found", "no task 3f2a").hint("bgctl list");
+        let text = Refusal::from(failure).to_string();
+        assert!(text.starts_with("no task 3f2a\nWhat to do: background_list"), "{text}");
+        let other = Failure::usage("x").hint("do y");
+        assert_eq!(Refusal::from(other).to_string(), "x\nWhat to do: do y.");
+    }
+}

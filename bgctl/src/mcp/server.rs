@@ -1,0 +1,432 @@
+//! The server as the protocol's library sees it: who it is, what it offers, and where a request goes. What can be told
+//! to a model is never an error of the protocol.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::agent::AgentListParams;
+use bgd_shared::limits::INBOX_PAGE_DEFAULT;
+use bgd_shared::request::{AgentList, InboxRead, InboxReadParams, SubmitParams};
+#[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
+use rmcp::model::SetLevelRequestParams;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, CreateTaskResult,
+    CustomRequest, CustomResult, DetailedTask, ErrorCode, ErrorData, GetTaskParams, GetTaskResult,
+    Implementation, JsonObject, ListToolsResult, PaginatedRequestParams, ProtocolVersion, RequestId,
+    ServerCapabilities, ServerConfig, ServerResult, SubscriptionFilter, TaskPayload, TaskStatus,
+    ToolsCapability, UpdateTaskParams,
+};
+use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
+use tokio::sync::watch;
+
+use super::DEPTH;
+use super::answer::{self, Answer, NewsFor, Sieve};
+use super::arguments::{Arguments, said_back, written};
+use super::catalogue::{self, TOOLS};
+use super::link::Link;
+use super::push::{CLAUDE_CHANNEL, Push};
+use super::refusal::Refusal;
+use super::told::Told;
+use super::tools::{Removable, Reply};
+use super::waits::{Outcome, Waits};
+
+/// How much of an inbox is read for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// As much as the answer takes.
+    Fitting,
+    /// All, to know what it does not take.
+    All,
+}
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The way to the daemon.
+    pub link: Arc<Link>,
+    /// What was told.
+    pub told: Arc<Told>,
+    /// Who is told at once.
+    pub push: Arc<Push>,
+    /// The parent session.
+    pub session: String,
+    /// What every task is submitted with.
+    pub template: SubmitParams,
+    /// How long `background_block` waits at most.
+    pub max_block: Duration,
+    /// How deep this server is, or what the variable that counts it has instead of a number.
+    pub depth: Result<u32, String>,
+    /// How deep a server may be that starts tasks: less than this.
+    pub most_depth: u32,
+    /// Whether the parent session stays at the end.
+    pub keeps: bool,
+    /// Whether the input has ended.
+    pub ended: watch::Receiver<bool>,
+    /// Waits as tasks of the protocol.
+    pub waits: Waits,
+}
+
+/// The server.
+#[derive(Clone, Debug)]
+pub struct Server(pub Arc<Shared>);
+
+const AGENTS_LATER: &str = "The agents are looked up with the first call of one of these tools; background_task with \
+    an agent that is unknown names the known ones.";
+
+const INSTRUCTIONS: &str = "Background tasks: shell commands (background_command) and other AI agents \
+    (background_task) that go on while you do other work. Starting one returns a task_id at once. Do not poll: when a \
+    task has ended, the next result of any of these tools tells it at its head, above a line `---`, with its result. \
+    Use background_block only when you can't go on without a task. Where your client takes them, ends also come as \
+    events <channel source=\"bgd\" task_id=\"…\" event=\"completed\">: act on the result in them, there is nothing to \
+    reply to. The user sees the tasks with `bgctl list`.";
+
+/// What becomes of the tasks at the end.
+const ENDS: &str = "The tasks and their output go when the program that you run in ends.";
+
+/// The same with `--keep`.
+const KEPT: &str = "The tasks go on when the program that you run in ends.";
+
+impl Shared {
+    /// What a model is told of this server.
+    fn instructions(&self) -> String {
+        let ends = if self.keeps { KEPT } else { ENDS };
+        let why_not = self.why_not().map(|why| format!("\n{why}")).unwrap_or_default();
+        format!("{INSTRUCTIONS} {ends}{why_not}")
+    }
+
+    /// Why no tasks may be started here, if that is so.
+    pub fn why_not(&self) -> Option<String> {
+        why_not(&self.depth, self.most_depth)
+    }
+
+    /// Makes the protocol's result of what a tool did, with the news at its head.
+    pub async fn finish(self: &Arc<Self>, request: &RequestId, outcome: Outcome) -> CallToolResult {
+        let news = self.news(request, outcome.as_ref().ok(), Extent::Fitting).await;
+        answer::result(outcome, news)
+    }
+
+    /// Puts into the answer to a request what there is to tell: what the answer itself reports, and the oldest of the
+    /// rest as far as it fits.
+    async fn news(self: &Arc<Self>, request: &RequestId, answer: Option<&Answer>, extent: Extent) -> NewsFor {
+        let mut news = NewsFor::default();
+        let mut sieve = Sieve::new(answer);
+        let mut after = 0;
+        loop {
+            let known = self.told.last();
+            let params = InboxReadParams {
+                session: self.session.clone(),
+                after: Some(after),
+                limit: Some(INBOX_PAGE_DEFAULT),
+                ..InboxReadParams::default()
+            };
+            // Without a daemon there is no news, and none is started for it; the answer itself says that it is gone.
+            let Ok(Some(page)) = self.link.call_running::<InboxRead>(&params).await else { break };
+            self.told.loses(&page.instance, page.lost);
+            if after == 0 {
+                let first = page.items.first().map(|item| item.number);
+                self.told.begins_at(&page.instance, first, &known);
+                news.items.extend(self.told.claim_kept(request, |item| sieve.takes(item)));
+            }
+            let end = page.items.last().map_or(after, |item| item.number);
+            let claimed = self.told.claim(request, &page.instance, page.items, |item| sieve.takes(item));
+            news.items.extend(claimed);
+            let is_enough = extent == Extent::Fitting && sieve.is_enough();
+            if !page.more || end == after || is_enough {
+                break;
+            }
+            after = end;
+        }
+        (news.more, news.untold) = sieve.left();
+        // What broke may have been found by the reading itself.
+        if let Some(broken) = self.link.take_broken() {
+            self.told.note(broken);
+        }
+        news.notes = self.told.claim_notes(request);
+        news
+    }
+
+    /// What is said of the agents.
+    async fn agents(self: &Arc<Self>) -> String {
+        let params = AgentListParams { env: self.template.env.clone(), ..AgentListParams::default() };
+        // A list of tools is no reason to start a daemon: many an agent asks for it and uses none of them.
+        match self.link.call_running::<AgentList>(&params).await {
+            Ok(Some(result)) => catalogue::agents(&result.agents),
+            Ok(None) => {
+                self.push.owes_list();
+                AGENTS_LATER.to_owned()
+            }
+            Err(failure) => format!("The agents could not be looked up: {}", failure.message),
+        }
+    }
+
+    async fn call(
+        self: &Arc<Self>,
+        name: &str,
+        given: JsonObject,
+        removable: Option<Removable>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Reply, Refusal> {
+        let Some(tool) = catalogue::find(name) else {
+            let known: Vec<&str> = TOOLS.iter().map(|tool| tool.name).collect();
+            return Err(Refusal::new(format!(
+                "There is no tool {:?}. The tools are: {}.",
+                said_back(name),
+                known.join(", ")
+            )));
+        };
+        if tool.starts
+            && let Some(why) = self.why_not()
+        {
+            return Err(Refusal::new(why));
+        }
+        let arguments = Arguments::new(tool, given)?;
+        match tool.name {
+            "background_task" => self.task(&arguments).await.map(Reply::from),
+            "background_command" => self.command(&arguments).await.map(Reply::from),
+            "background_output" => self.output(&arguments).await.map(Reply::from),
+            "background_block" => self.block(&arguments, context).await,
+            "background_cancel" => self.cancel(&arguments, &context.id).await.map(Reply::from),
+            "background_list" => self.list(&arguments).await.map(Reply::from),
+            _ => {
+                let removable = removable.unwrap_or_default();
+                self.clear(&arguments, removable, &context.id).await.map(Reply::from)
+            }
+        }
+    }
+}
+
+impl rmcp::ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let mut capabilities = ServerCapabilities::builder().enable_tasks().build();
+        let mut tools = ToolsCapability::default();
+        tools.list_changed = Some(true);
+        capabilities.tools = Some(tools);
+        capabilities.logging = Some(JsonObject::new());
+        let channel = (CLAUDE_CHANNEL.to_owned(), JsonObject::new());
+        capabilities.experimental = Some([channel].into());
+        ServerConfig::new(capabilities)
+            .with_server_info(
+                Implementation::new("bgd", env!("CARGO_PKG_VERSION"))
+                    .with_title("bgd: tasks in the background"),
+            )
+            .with_instructions(self.0.instructions())
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        self.0.push.meets(&context);
+        let may_start = self.0.why_not().is_none();
+        let agents = if may_start { self.0.agents().await } else { String::new() };
+        let tools = TOOLS.iter().filter(|tool| may_start || !tool.starts);
+        Ok(ListToolsResult::with_all_items(tools.map(|tool| tool.listed(&agents)).collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.0.push.meets(&context);
+        let _asking = self.0.push.asks(&context);
+        let given = request.arguments.unwrap_or_default();
+        let mut first = NewsFor::default();
+        let mut removable = None;
+        if request.name == catalogue::CLEAR.name {
+            // The results go with the tasks: they are told before, and what ends from now on stays.
+            let ended = self.0.ended().await;
+            first = self.0.news(&context.id, None, Extent::All).await;
+            let untold = std::mem::take(&mut first.untold);
+            removable = Some(Removable { ended, untold, is_told: self.0.told.takes(&context.id) });
+        }
+        let outcome = match self.0.call(&request.name, given, removable, &context).await {
+            Ok(Reply::Later(wait)) => return Ok(CreateTaskResult::new(wait.task()).into()),
+            Ok(Reply::Now(answer)) => Ok(*answer),
+            Err(refusal) => Err(refusal),
+        };
+        let second = self.0.news(&context.id, outcome.as_ref().ok(), Extent::Fitting).await;
+        Ok(answer::result(outcome, first.and(second)).into())
+    }
+
+    /// Clients of 2026-07-28 get of changes only what they ask for.
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        // Of what it asks for, the library takes what is offered.
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        self.0.push.tell_lists_to(context.sink(), context.cancelled()).await;
+        Ok(())
+    }
+
+    /// What the library can't read as a call of a tool comes here: it is one all the same.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        if request.method != "tools/call" {
+            return Err(not_understood(&request));
+        }
+        let is_legacy =
+            context.protocol_version().is_none_or(|version| version < ProtocolVersion::V_2026_07_28);
+        let text = |name| request.params.as_ref()?.get(name)?.as_str();
+        // Some models and clients write an object as a text.
+        let response = match (text("name"), text("arguments").and_then(written)) {
+            (Some(name), Some(arguments)) => {
+                let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
+                self.call_tool(params, context).await?
+            }
+            (name, _) => {
+                let refusal = match name {
+                    Some(name) => format!(
+                        "{}: \"arguments\" must be an object with the parameters by their names.",
+                        said_back(name)
+                    ),
+                    None => "A call of a tool needs \"name\", a string.".to_owned(),
+                };
+                self.0.finish(&context.id, Err(Refusal::new(refusal))).await.into()
+            }
+        };
+        let mut result = ServerResult::from(response);
+        if is_legacy {
+            result.strip_result_type_for_legacy_peer();
+        }
+        let value = serde_json::to_value(result).unwrap_or_default();
+        Ok(CustomResult::new(value))
+    }
+
+    #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.0.push.meets(&context);
+        self.0.push.sets(request.level);
+        Ok(())
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        let wait = self.0.waits.get(&request.task_id).ok_or_else(|| unknown(&request.task_id))?;
+        let task = wait.task();
+        let payload = match (task.status, wait.outcome()) {
+            (TaskStatus::Completed, Some(outcome)) => {
+                let make = async || {
+                    let result = self.0.finish(&context.id, outcome).await;
+                    let object = serde_json::to_value(result).ok();
+                    let object = object.and_then(|value| value.as_object().cloned()).unwrap_or_default();
+                    // One that nobody gets may have nothing in it.
+                    if self.0.told.takes(&context.id) { Ok(object) } else { Err(object) }
+                };
+                TaskPayload::Completed { result: wait.result(make).await }
+            }
+            (TaskStatus::Cancelled, _) => TaskPayload::Cancelled,
+            _ => TaskPayload::Working,
+        };
+        Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
+    }
+
+    /// Nothing is ever asked of a client by a wait.
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.0.waits.get(&request.task_id).map(drop).ok_or_else(|| unknown(&request.task_id))
+    }
+
+    /// Ends the wait; what was waited for goes on.
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let wait = self.0.waits.get(&request.task_id).ok_or_else(|| unknown(&request.task_id))?;
+        wait.cancel();
+        Ok(())
+    }
+}
+
+/// The methods that this server has, beside the call of a tool.
+const METHODS: [(&str, &str); 7] = [
+    ("initialize", "\"protocolVersion\", \"capabilities\" and \"clientInfo\""),
+    ("logging/setLevel", "\"level\": one of debug, info, notice, warning, error, critical, alert, emergency"),
+    ("subscriptions/listen", "what to be told of"),
+    ("tasks/cancel", "\"taskId\", a string"),
+    ("tasks/get", "\"taskId\", a string"),
+    ("tasks/update", "\"taskId\", a string, and \"inputResponses\""),
+    ("tools/list", "an object, or nothing"),
+];
+
+/// A request that the library could not read: it knows no such method, or not in this form.
+fn not_understood(request: &CustomRequest) -> ErrorData {
+    match METHODS.iter().find(|(method, _)| *method == request.method) {
+        Some((method, wanted)) => {
+            ErrorData::invalid_params(format!("the params of {method} must be: {wanted}"), None)
+        }
+        None => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, said_back(&request.method), None),
+    }
+}
+
+/// Why a server of this depth starts no tasks, if only servers of less than `most` do.
+fn why_not(depth: &Result<u32, String>, most: u32) -> Option<String> {
+    let (why, way) = match depth {
+        Ok(depth) if *depth < most => return None,
+        Ok(0) => {
+            ("the user has switched them off (`--depth 0`)".to_owned(), "`bgctl mcp --depth 1`".to_owned())
+        }
+        Ok(depth) => (
+            format!("you work within a background task of another agent ({DEPTH} is {depth})"),
+            format!("`bgctl mcp --depth {}`", depth.saturating_add(1)),
+        ),
+        Err(text) => (
+            format!(
+                "{DEPTH}, which counts how deep agents have started agents, is \"{}\" and no number",
+                said_back(text)
+            ),
+            format!("`export {DEPTH}=0` where the program that you run in is started"),
+        ),
+    };
+    Some(format!(
+        "background_task and background_command are not available here, as {why}: do the work yourself. The user can \
+         allow them with {way}."
+    ))
+}
+
+fn unknown(id: &str) -> ErrorData {
+    let message =
+        format!("unknown task {:?}: this server's tasks are waits of background_block", said_back(id));
+    ErrorData::invalid_params(message, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_nothing_is_started_is_true_in_each_case() {
+        for (depth, most) in [(0, 1), (1, 2), (0, u32::MAX)] {
+            assert_eq!(why_not(&Ok(depth), most), None, "{depth} {most}");
+        }
+        let off = why_not(&Ok(0), 0).unwrap();
+        assert!(off.contains("`--depth 0`") && off.contains("`bgctl mcp --depth 1`"), "{off}");
+        assert!(!off.contains("another agent"), "{off}");
+        let within = why_not(&Ok(2), 2).unwrap();
+        assert!(within.contains("within a background task of another agent"), "{within}");
+        assert!(within.contains("BGD_MCP_DEPTH is 2") && within.contains("--depth 3`"), "{within}");
+        let unreadable = why_not(&Err("x".repeat(1000)), u32::MAX).unwrap();
+        assert!(unreadable.contains("BGD_MCP_DEPTH") && unreadable.contains("no number"), "{unreadable}");
+        assert!(
+            unreadable.contains("`export BGD_MCP_DEPTH=0`") && !unreadable.contains("--depth"),
+            "{unreadable}"
+        );
+        assert!(unreadable.len() < 500, "{unreadable}");
+    }
+}

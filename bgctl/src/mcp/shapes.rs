@@ -1,0 +1,324 @@
+//! The structured content of the tools' answers, with the schemas that are declared for it. Some clients give a
+//! model only this and not the text, so that nothing may be in the text alone.
+
+use std::sync::Arc;
+
+use bgd_shared::notice::InboxItem;
+use bgd_shared::task::{Exit, Kind, Summary, Task};
+use bgd_shared::time::Timestamp;
+use rmcp::model::JsonObject;
+use rmcp::schemars::{self, JsonSchema};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::render::table::between;
+use crate::render::{clean, clean_lines};
+
+/// The most characters of a description, a command or an error.
+const LINE_CHARS: usize = 500;
+
+/// A task.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct TaskFacts {
+    /// What the other tools take as `task_id`.
+    pub task_id: String,
+    /// `pending`, `running`, `resumed`, `completed`, `failed` or `cancelled`.
+    pub status: String,
+    /// `command` or `agent`.
+    pub kind: String,
+    /// What it was called.
+    pub description: String,
+    /// The agent of an agent task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// How often it was resumed.
+    pub resumed: u32,
+    /// Whether it belongs to another session.
+    pub foreign: bool,
+    /// The exit code of a command that has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended a command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Why it failed or was cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it was submitted.
+    pub created_at: String,
+    /// How long it has run, or ran, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_time_ms: Option<u64>,
+    /// How much output it has had.
+    pub output_bytes: u64,
+    /// How much of that was dropped, as it was more than the daemon keeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped_bytes: Option<u64>,
+    /// The file with all of its output that is kept.
+    pub output_file: String,
+    /// The last line of the output of a task that runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<String>,
+    /// True if it has ended, and processes that it started still run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lingering: Option<bool>,
+    /// How many tools an agent has called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<u64>,
+    /// What an agent asks, and waits for: only the user may answer, by `bgctl answer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asks: Option<String>,
+    /// What came of it, if that was not told before: an agent's answer or a command's output, or a part of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+}
+
+/// Something that happened since the last answer.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct News {
+    /// The task that it happened to.
+    pub task_id: String,
+    /// `completed`, `failed`, `cancelled` or `needs_input`.
+    pub event: String,
+    /// All of it, with the result of the task or a part of it.
+    pub text: String,
+}
+
+/// How many tasks there are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Counts {
+    /// Wait for a free slot.
+    pub pending: u64,
+    /// Run.
+    pub running: u64,
+    /// Work on a further prompt.
+    pub resumed: u64,
+    /// Ended well.
+    pub completed: u64,
+    /// Ended badly.
+    pub failed: u64,
+    /// Were ended by request.
+    pub cancelled: u64,
+}
+
+/// What every answer has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Head {
+    /// What has ended since the last answer of any of these tools.
+    pub told: Vec<News>,
+    /// What else there is to know, such as that the daemon was started again.
+    pub notes: Vec<String>,
+    /// What was done.
+    pub message: String,
+    /// What to do next.
+    pub next: String,
+}
+
+/// Answer of `background_task` and `background_command`.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Started {
+    /// What every answer has.
+    #[serde(flatten)]
+    pub head: Head,
+    /// The task.
+    pub task: TaskFacts,
+}
+
+/// Answer of `background_output`.
+#[allow(clippy::struct_field_names, reason = "what models read is called what it is")]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Output {
+    /// What every answer has.
+    #[serde(flatten)]
+    pub head: Head,
+    /// The task.
+    pub task: TaskFacts,
+    /// The result of a completed task; else the output so far.
+    pub output: String,
+    /// Whether `output` is not all of it.
+    pub truncated: bool,
+}
+
+/// Answer of `background_block`.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Blocked {
+    /// What every answer has.
+    #[serde(flatten)]
+    pub head: Head,
+    /// Whether some still run.
+    pub timed_out: bool,
+    /// Whether the wait was cut, as it was longer than this server waits.
+    pub cut: bool,
+    /// Every task that was named.
+    pub tasks: Vec<TaskFacts>,
+    /// The ids of those that have ended.
+    pub finished: Vec<String>,
+    /// The ids of those that have not.
+    pub active: Vec<String>,
+}
+
+/// Answer of `background_cancel`.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Cancelled {
+    /// What every answer has.
+    #[serde(flatten)]
+    pub head: Head,
+    /// The tasks, as they are now.
+    pub tasks: Vec<TaskFacts>,
+    /// How many more there are.
+    pub not_shown: usize,
+}
+
+/// Answer of `background_list`.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Listed {
+    /// What every answer has.
+    #[serde(flatten)]
+    pub head: Head,
+    /// The tasks, the newest first.
+    pub tasks: Vec<TaskFacts>,
+    /// Whether there are older ones that are not shown.
+    pub more: bool,
+    /// How many there are in each status.
+    pub summary: Counts,
+}
+
+/// Answer of `background_clear`.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Cleared {
+    /// What every answer has.
+    #[serde(flatten)]
+    pub head: Head,
+    /// How many tasks were removed.
+    pub cleared: u64,
+}
+
+/// The schema of an answer. What only some readers of schemas know is left out of it.
+pub fn schema<T: JsonSchema>() -> Arc<JsonObject> {
+    let mut schema =
+        schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
+    schema.remove("$schema");
+    schema.remove("title");
+    schema.remove("description");
+    let mut value = Value::from(schema);
+    tidy(&mut value);
+    Arc::new(match value {
+        Value::Object(object) => object,
+        _ => JsonObject::new(),
+    })
+}
+
+/// Takes `format: uint64` and the like away, which validators warn of.
+fn tidy(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            if object.get("format").is_some_and(Value::is_string) {
+                object.remove("format");
+            }
+            object.values_mut().for_each(tidy);
+        }
+        Value::Array(values) => values.iter_mut().for_each(tidy),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// A task as a model reads of it.
+pub fn facts(task: &Task, session: &str) -> TaskFacts {
+    let (exit_code, signal) = match &task.exit {
+        Some(Exit::Code(code)) => (Some(*code), None),
+        Some(Exit::Signal(signal)) => (None, Some(*signal)),
+        Some(Exit::Unknown(_)) | None => (None, None),
+    };
+    let is_active = task.status.is_active();
+    let ended = task.completed_at.filter(|_| !is_active).unwrap_or_else(Timestamp::now);
+    TaskFacts {
+        task_id: task.id.to_string(),
+        status: task.status.as_str().to_owned(),
+        kind: if task.kind == Kind::Agent { "agent" } else { "command" }.to_owned(),
+        description: line(&task.description),
+        agent: task.agent.clone(),
+        resumed: task.resume_count,
+        foreign: task.session.as_deref() != Some(session),
+        exit_code,
+        signal,
+        error: task.error.as_deref().map(line),
+        created_at: task.created_at.to_string(),
+        run_time_ms: task.started_at.map(|started| between(started, ended)),
+        output_bytes: task.output.bytes.max(task.progress.output_bytes),
+        dropped_bytes: Some(task.output.dropped_bytes).filter(|bytes| *bytes > 0),
+        output_file: task.output.path.clone(),
+        last_line: task.progress.last_line.as_deref().filter(|_| is_active).map(line),
+        lingering: Some(true).filter(|_| task.lingering && !is_active),
+        tool_calls: (task.kind == Kind::Agent).then_some(task.progress.tool_calls),
+        asks: task
+            .progress
+            .needs_input
+            .as_ref()
+            .filter(|_| is_active)
+            .map(|asked| clean_lines(&asked.question)),
+        result: None,
+    }
+}
+
+/// A text of one line with an end.
+pub fn line(text: &str) -> String {
+    crate::render::bounded(&clean(text.trim()), LINE_CHARS).into_owned()
+}
+
+/// An item of the inbox with the text that tells it.
+pub fn news(item: &InboxItem, text: String) -> News {
+    News { task_id: item.notice.task.id.to_string(), event: item.notice.kind.as_str().to_owned(), text }
+}
+
+impl From<Summary> for Counts {
+    fn from(summary: Summary) -> Self {
+        Self {
+            pending: summary.pending,
+            running: summary.running,
+            resumed: summary.resumed,
+            completed: summary.completed,
+            failed: summary.failed,
+            cancelled: summary.cancelled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_schema_requires_is_always_there() {
+        let task = facts(&crate::render::samples::task(), "s");
+        let started = serde_json::to_value(Started { head: Head::default(), task }).unwrap();
+        let schema = schema::<Started>();
+        for name in schema["required"].as_array().unwrap() {
+            assert!(started.get(name.as_str().unwrap()).is_some(), "{name}");
+        }
+        for name in schema["properties"]["task"]["required"].as_array().unwrap() {
+            assert!(started["task"].get(name.as_str().unwrap()).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_schema_is_an_object_without_references() {
+        for schema in [
+            schema::<Started>(),
+            schema::<Output>(),
+            schema::<Blocked>(),
+            schema::<Cancelled>(),
+            schema::<Listed>(),
+            schema::<Cleared>(),
+        ] {
+            let text = serde_json::to_string(&*schema).unwrap();
+            assert_eq!(schema["type"], "object", "{text}");
+            assert!(!text.contains("$ref") && !text.contains("\"format\""), "{text}");
+            let required = schema["required"].as_array().unwrap();
+            assert!(required.contains(&"told".into()) && required.contains(&"next".into()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! What of the parent session's inbox was told, and what may be acknowledged: an item only when the answer that
+//! tells it was written. It does no I/O.
+//!
+//! Answers are made side by side, and each item goes into one of them. An item whose answer is not written, as its
+//! request was cancelled, goes into the next one, as it was: the daemon may have removed its task meanwhile. The daemon
+//! forgets all items up to a number, so that an item is acknowledged only when all before it were told. What this
+//! server itself has to tell, such as that the daemon was started again, goes the same way without a number.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::notice::InboxItem;
+use rmcp::model::RequestId;
+use tokio::sync::watch;
+
+/// Where an item is on its way.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// In nobody's answer.
+    Free,
+    /// In the answer to this request, which is not written yet.
+    With(RequestId),
+    /// It was told.
+    Written,
+}
+
+/// An item.
+#[derive(Debug)]
+struct Entry {
+    place: Place,
+    /// What it tells, once it was in an answer.
+    item: Option<InboxItem>,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It is worked on.
+    Running,
+    /// It is worked on, and so is another one of the same id. Nobody can tell their answers apart, so that nothing is
+    /// told in them.
+    Twice,
+    /// Its answer is on the way to standard output, and nothing takes it back.
+    Sending,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The daemon whose items these are.
+    instance: String,
+    /// Items with a higher number than `done`.
+    items: BTreeMap<u64, Entry>,
+    /// What this server has to tell by itself. What was told is gone.
+    notes: Vec<(Place, String)>,
+    /// Up to here all is acknowledged.
+    done: u64,
+    requests: HashMap<RequestId, Phase>,
+    /// How many lost items were told of.
+    lost: u64,
+    /// The tasks that a request waits for; their ends are in its answer.
+    awaited: HashMap<RequestId, Vec<TaskId>>,
+}
+
+/// What may be acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The daemon that it is to be said to.
+    pub instance: String,
+    /// The number of the last item.
+    pub upto: u64,
+}
+
+/// The book of what was told.
+#[derive(Debug, Default)]
+pub struct Told {
+    state: Mutex<State>,
+    /// Is touched at the end of every request.
+    over: watch::Sender<()>,
+}
+
+impl Told {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request has come.
+    pub fn begins(&self, request: &RequestId) {
+        let mut state = self.state();
+        let is_new = state.requests.insert(request.clone(), Phase::Running).is_none();
+        if !is_new {
+            state.requests.insert(request.clone(), Phase::Twice);
+            state.awaited.remove(request);
+            state.release(request);
+            self.over.send_replace(());
+        }
+    }
+
+    /// This is to be told, too.
+    pub fn note(&self, text: impl Into<String>) {
+        self.state().notes.push((Place::Free, text.into()));
+    }
+
+    /// A request was cancelled: unless its answer is on the way already, none is sent.
+    pub fn cancelled(&self, request: &RequestId) {
+        let mut state = self.state();
+        if matches!(state.requests.get(request), Some(Phase::Running | Phase::Twice)) {
+            state.ends(request);
+            state.release(request);
+            self.over.send_replace(());
+        }
+    }
+
+    /// An answer is handed to standard output.
+    pub fn sends(&self, request: &RequestId) {
+        if let Some(phase @ Phase::Running) = self.state().requests.get_mut(request) {
+            *phase = Phase::Sending;
+        }
+    }
+
+    /// An answer was written, or could not be. Returns what may be acknowledged now.
+    pub fn sent(&self, request: &RequestId, is_written: bool) -> Option<Done> {
+        let mut state = self.state();
+        state.ends(request)?;
+        self.over.send_replace(());
+        if !is_written {
+            state.release(request);
+            return None;
+        }
+        let is_here = |place: &Place| matches!(place, Place::With(with) if with == request);
+        state.notes.retain(|(place, _)| !is_here(place));
+        for entry in state.items.values_mut().filter(|entry| is_here(&entry.place)) {
+            *entry = Entry { place: Place::Written, item: None };
+        }
+        state.advance()
+    }
+
+    /// The last item that is known of, to be asked for before an inbox is read.
+    pub fn last(&self) -> Done {
+        let state = self.state();
+        let last = state.items.last_key_value().map_or(0, |(last, _)| *last);
+        Done { instance: state.instance.clone(), upto: last.max(state.done) }
+    }
+
+    /// An inbox was read from its beginning, and this is the number of its first item, if it has any. What was before
+    /// that has left it: somebody else of this session has acknowledged it, or it was lost. Of an empty one that is
+    /// all that was known before it was read.
+    pub fn begins_at(&self, instance: &str, first: Option<u64>, known: &Done) {
+        let mut state = self.state();
+        state.of_instance(instance);
+        let known = if known.instance == instance { known.upto } else { 0 };
+        state.leaves(first.map_or(known, |first| first.saturating_sub(1)));
+    }
+
+    /// Whether an answer to this request may tell anything: it was not cancelled, and no other one has its id.
+    pub fn takes(&self, request: &RequestId) -> bool {
+        self.state().is_running(request)
+    }
+
+    /// Puts items into the answer to a request that an answer had which was not written, and that are in the inbox no
+    /// more: those that `wanted` takes.
+    pub fn claim_kept(
+        &self,
+        request: &RequestId,
+        mut wanted: impl FnMut(&InboxItem) -> bool,
+    ) -> Vec<InboxItem> {
+        let mut state = self.state();
+        if !state.is_running(request) {
+            return Vec::new();
+        }
+        let done = state.done;
+        let mut claimed = Vec::new();
+        for entry in state.items.range_mut(..=done).map(|(_, entry)| entry) {
+            if entry.place == Place::Free
+                && let Some(item) = entry.item.clone().filter(&mut wanted)
+            {
+                entry.place = Place::With(request.clone());
+                claimed.push(item);
+            }
+        }
+        claimed
+    }
+
+    /// Puts items of an inbox into the answer to a request: those that are in no other one, and that `wanted`
+    /// takes. They were read from the inbox's beginning.
+    pub fn claim(
+        &self,
+        request: &RequestId,
+        instance: &str,
+        items: Vec<InboxItem>,
+        mut wanted: impl FnMut(&InboxItem) -> bool,
+    ) -> Vec<InboxItem> {
+        let mut state = self.state();
+        state.of_instance(instance);
+        let mut claimed = Vec::new();
+        for item in items {
+            if item.number <= state.done || !state.is_running(request) {
+                continue;
+            }
+            let entry = state.items.entry(item.number).or_insert(Entry { place: Place::Free, item: None });
+            let item = entry.item.as_ref().unwrap_or(&item);
+            if entry.place == Place::Free && wanted(item) {
+                let item = item.clone();
+                *entry = Entry { place: Place::With(request.clone()), item: Some(item.clone()) };
+                claimed.push(item);
+            }
+        }
+        claimed
+    }
+
+    /// Puts what this server has to tell by itself into the answer to a request.
+    pub fn claim_notes(&self, request: &RequestId) -> Vec<String> {
+        let mut state = self.state();
+        if !state.is_running(request) {
+            return Vec::new();
+        }
+        let free = state.notes.iter_mut().filter(|(place, _)| *place == Place::Free);
+        free.map(|(place, text)| {
+            *place = Place::With(request.clone());
+            text.clone()
+        })
+        .collect()
+    }
+
+    /// So many items of the inbox were lost, before those that it has.
+    pub fn loses(&self, instance: &str, lost: u64) {
+        let mut state = self.state();
+        state.of_instance(instance);
+        let new = lost.saturating_sub(state.lost);
+        state.lost = lost;
+        if new > 0 {
+            let text = format!(
+                "{new} older pieces of news were dropped, as there were too many: background_list shows the tasks."
+            );
+            state.notes.push((Place::Free, text));
+        }
+    }
+
+    /// The daemon knows what was acknowledged: it counts what is lost from there.
+    pub fn is_acknowledged(&self, instance: &str) {
+        let mut state = self.state();
+        if state.instance == instance {
+            state.lost = 0;
+        }
+    }
+
+    /// The ends of these tasks will be in the answer to this request.
+    pub fn awaits(&self, request: &RequestId, tasks: Vec<TaskId>) {
+        let mut state = self.state();
+        if state.requests.contains_key(request) {
+            state.awaited.insert(request.clone(), tasks);
+        }
+    }
+
+    /// Whether an answer has told this item: one that is about to is waited for.
+    pub async fn tells(&self, instance: &str, item: &InboxItem) -> bool {
+        let mut over = self.over.subscribe();
+        loop {
+            over.mark_unchanged();
+            if let Some(is_told) = self.state().told(instance, item) {
+                return is_told;
+            }
+            // An error is the end of everything.
+            if over.changed().await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+impl State {
+    /// The numbers of another daemon mean nothing.
+    fn of_instance(&mut self, instance: &str) {
+        if self.instance != instance {
+            instance.clone_into(&mut self.instance);
+            self.items.clear();
+            (self.done, self.lost) = (0, 0);
+        }
+    }
+
+    /// Forgets a request.
+    fn ends(&mut self, request: &RequestId) -> Option<Phase> {
+        self.awaited.remove(request);
+        self.requests.remove(request)
+    }
+
+    /// Whether an item was told; nothing if an answer that may tell it is on its way.
+    fn told(&self, instance: &str, item: &InboxItem) -> Option<bool> {
+        let entry = if self.instance == instance { self.items.get(&item.number) } else { None };
+        match entry.map(|entry| &entry.place) {
+            Some(Place::Written) => Some(true),
+            Some(Place::With(_)) => None,
+            _ if self.instance == instance && item.number <= self.done => Some(true),
+            _ => {
+                let is_awaited = self.awaited.values().flatten().any(|task| *task == item.notice.task.id);
+                if is_awaited { None } else { Some(false) }
+            }
+        }
+    }
+
+    fn is_running(&self, request: &RequestId) -> bool {
+        self.requests.get(request) == Some(&Phase::Running)
+    }
+
+    /// What was in the answer to a request is free for others.
+    fn release(&mut self, request: &RequestId) {
+        let items = self.items.values_mut().map(|entry| &mut entry.place);
+        for place in items.chain(self.notes.iter_mut().map(|(place, _)| place)) {
+            if matches!(place, Place::With(with) if with == request) {
+                *place = Place::Free;
+            }
+        }
+    }
+
+    /// Forgets the items up to this one, but for those that an answer has or had.
+    fn leaves(&mut self, end: u64) {
+        self.items.retain(|number, entry| *number > end || entry.item.is_some());
+        self.done = self.done.max(end);
+    }
+
+    /// Forgets what was told up to the first item that was not.
+    fn advance(&mut self) -> Option<Done> {
+        let before = self.done;
+        self.items.retain(|number, entry| *number > before || entry.place != Place::Written);
+        let told = self.items.range(before.saturating_add(1)..);
+        let upto =
+            told.take_while(|(_, entry)| entry.place == Place::Written).last().map(|(last, _)| *last)?;
+        self.items.retain(|number, _| *number <= before || *number > upto);
+        self.done = upto;
+        Some(Done { instance: self.instance.clone(), upto })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::notice::{Notice, NoticeKind};
+
+    use super::*;
+    use crate::render::samples::task;
+
+    fn items(numbers: &[u64]) -> Vec<InboxItem> {
+        let notice = Notice {
+            key: String::new(),
+            kind: NoticeKind::Completed,
+            at: bgd_shared::time::Timestamp::from_unix_ms(0),
+            resume: false,
+            title: String::new(),
+            text: String::new(),
+            active: None,
+            duration_ms: None,
+            result: None,
+            task: task(),
+        };
+        numbers.iter().map(|number| InboxItem { number: *number, notice: notice.clone() }).collect()
+    }
+
+    fn claim(told: &Told, request: i64, numbers: &[u64]) -> Vec<u64> {
+        let claimed = told.claim(&RequestId::Number(request), "one", items(numbers), |_| true);
+        claimed.iter().map(|item| item.number).collect()
+    }
+
+    fn write(told: &Told, request: i64) -> Option<u64> {
+        told.sends(&RequestId::Number(request));
+        told.sent(&RequestId::Number(request), true).map(|done| done.upto)
+    }
+
+    fn begin(requests: &[i64]) -> Told {
+        let told = Told::default();
+        for request in requests {
+            told.begins(&RequestId::Number(*request));
+        }
+        told
+    }
+
+    #[test]
+    fn an_item_goes_into_one_answer_and_is_done_when_that_is_written() {
+        let told = begin(&[1, 2]);
+        assert_eq!(claim(&told, 1, &[3, 7]), [3, 7]);
+        assert_eq!(claim(&told, 2, &[3, 7, 8]), [8]);
+        assert_eq!(write(&told, 2), None, "3 and 7 are not written");
+        assert_eq!(write(&told, 1), Some(8));
+        told.begins(&RequestId::Number(3));
+        assert_eq!(claim(&told, 3, &[7, 8, 9]), [9], "an inbox that was read before the acknowledgement");
+    }
+
+    #[test]
+    fn what_a_cancelled_request_had_is_told_by_the_next() {
+        let told = begin(&[1, 2, 3]);
+        assert_eq!(claim(&told, 1, &[3]), [3]);
+        told.cancelled(&RequestId::Number(1));
+        assert_eq!(claim(&told, 1, &[3, 4]), [0; 0], "no answer is sent to it");
+        assert_eq!(claim(&told, 2, &[3, 4]), [3, 4]);
+        told.sends(&RequestId::Number(2));
+        told.cancelled(&RequestId::Number(2));
+        assert_eq!(claim(&told, 3, &[3, 4]), [0; 0], "it came too late");
+        assert_eq!(write(&told, 2), Some(4));
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_not_done() {
+        let told = begin(&[1, 2]);
+        assert_eq!(claim(&told, 1, &[3]), [3]);
+        assert_eq!(told.sent(&RequestId::Number(1), false), None);
+        assert_eq!(claim(&told, 2, &[3]), [3]);
+    }
+
+    #[test]
+    fn an_item_that_was_left_holds_back_those_behind_it() {
+        let told = begin(&[1, 2]);
+        let only_second = told.claim(&RequestId::Number(1), "one", items(&[3, 4]), |item| item.number == 4);
+        assert_eq!(only_second.len(), 1);
+        assert_eq!(write(&told, 1), None);
+        assert_eq!(claim(&told, 2, &[3, 4]), [3]);
+        assert_eq!(write(&told, 2), Some(4));
+    }
+
+    #[test]
+    fn the_numbers_of_another_daemon_begin_again() {
+        let told = begin(&[1, 2]);
+        assert_eq!(claim(&told, 1, &[3]), [3]);
+        assert_eq!(write(&told, 1), Some(3));
+        let claimed = told.claim(&RequestId::Number(2), "two", items(&[1]), |_| true);
+        assert_eq!(claimed.len(), 1);
+    }
+
+    #[test]
+    fn a_note_is_told_until_it_was_written() {
+        let told = begin(&[1, 2, 3]);
+        let [one, two, three] = [1, 2, 3].map(RequestId::Number);
+        told.loses("one", 4);
+        told.loses("one", 4);
+        let notes = told.claim_notes(&one);
+        assert!(matches!(&notes[..], [note] if note.starts_with("4 older pieces")), "{notes:?}");
+        assert_eq!(told.claim_notes(&two), [""; 0], "it is in another answer");
+        told.cancelled(&one);
+        assert_eq!(told.claim_notes(&two), notes);
+        assert_eq!(write(&told, 2), None);
+        told.note("more");
+        assert_eq!(told.claim_notes(&three), ["more"]);
+    }
+
+    #[test]
+    fn what_a_cancelled_request_had_stays_as_it_was() {
+        let told = begin(&[1, 2]);
+        assert_eq!(claim(&told, 1, &[3]), [3]);
+        told.cancelled(&RequestId::Number(1));
+        let mut gone = items(&[3]);
+        gone[0].notice.title = "its task is gone".to_owned();
+        let claimed = told.claim(&RequestId::Number(2), "one", gone, |_| true);
+        assert_eq!(claimed[0].notice.title, "");
+    }
+
+    #[test]
+    fn what_has_left_the_inbox_untold_holds_up_nothing() {
+        let told = begin(&[1, 2, 3, 4]);
+        let only_first = told.claim(&RequestId::Number(1), "one", items(&[3, 4, 5]), |item| item.number == 3);
+        assert_eq!(only_first.len(), 1);
+        // Somebody else acknowledges all up to 5.
+        told.begins_at("one", Some(6), &told.last());
+        assert_eq!(claim(&told, 2, &[6]), [6]);
+        assert_eq!(write(&told, 2), Some(6));
+        // What the first one has is told by the next if it is never written, although the inbox is empty.
+        let before = told.last();
+        assert_eq!(before.upto, 6);
+        told.begins_at("one", None, &before);
+        told.cancelled(&RequestId::Number(1));
+        let kept = told.claim_kept(&RequestId::Number(3), |_| true);
+        assert_eq!(kept.iter().map(|item| item.number).collect::<Vec<_>>(), [3]);
+        assert_eq!(write(&told, 3), None, "there is nothing to acknowledge");
+        assert_eq!(told.claim_kept(&RequestId::Number(4), |_| true), []);
+        assert!(told.state().items.is_empty());
+        // One that comes while an empty inbox is read is not taken for gone.
+        let before = told.last();
+        told.begins(&RequestId::Number(5));
+        assert_eq!(told.claim(&RequestId::Number(4), "one", items(&[7]), |_| false), []);
+        told.begins_at("one", None, &before);
+        assert_eq!(claim(&told, 5, &[7]), [7]);
+    }
+
+    #[test]
+    fn two_requests_of_one_id_are_told_nothing() {
+        let told = begin(&[1]);
+        assert_eq!(claim(&told, 1, &[3]), [3]);
+        told.begins(&RequestId::Number(1));
+        assert_eq!(claim(&told, 1, &[3]), [0; 0]);
+        assert_eq!(write(&told, 1), None);
+        told.begins(&RequestId::Number(2));
+        assert_eq!(claim(&told, 2, &[3]), [3]);
+    }
+
+    #[test]
+    fn what_an_answer_will_tell_is_known_when_that_is_written() {
+        let told = begin(&[1, 2]);
+        let item = &items(&[3])[0];
+        let now = |told: &Told| told.state().told("one", item);
+        assert_eq!(now(&told), Some(false));
+        told.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
+        assert_eq!(now(&told), None, "it is waited for");
+        assert_eq!(claim(&told, 2, &[3]), [3]);
+        told.cancelled(&RequestId::Number(1));
+        assert_eq!(now(&told), None, "it is on its way in another answer");
+        assert_eq!(write(&told, 2), Some(3));
+        assert_eq!(now(&told), Some(true));
+        assert_eq!(told.state().told("two", item), Some(false), "another daemon's");
+    }
+
+    #[test]
+    fn what_was_awaited_and_is_not_in_the_answer_is_not_told() {
+        let told = begin(&[1]);
+        let item = &items(&[3])[0];
+        told.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
+        assert_eq!(write(&told, 1), None);
+        assert_eq!(told.state().told("one", item), Some(false));
+        told.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
+        assert_eq!(told.state().told("one", item), Some(false), "its request is over");
+    }
+}

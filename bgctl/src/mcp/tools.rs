@@ -1,0 +1,415 @@
+//! The tools that start, look at, end and remove tasks.
+
+mod block;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
+use bgd_shared::request::{
+    CancelParams, ClearParams, IdParams, ListParams, OutputParams, SubmitParams, TaskCancel, TaskClear,
+    TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
+};
+use bgd_shared::task::{Kind, Status, Task};
+use rmcp::model::RequestId;
+
+use super::answer::{Answer, Body, Reported};
+use super::arguments::Arguments;
+use super::refusal::Refusal;
+use super::server::Shared;
+use super::waits::Wait;
+use super::{with_variable, words};
+
+/// The most tasks of one list.
+const LISTED: usize = 50;
+
+/// What `background_clear` may remove.
+#[derive(Debug, Default)]
+pub struct Removable {
+    /// The tasks of this session that had ended before the news was read.
+    pub ended: Vec<Task>,
+    /// Those whose ends do not fit into the answer.
+    pub untold: HashSet<TaskId>,
+    /// Whether the others are told.
+    pub is_told: bool,
+}
+
+/// What comes of a call.
+#[derive(Debug)]
+pub enum Reply {
+    /// The answer.
+    Now(Box<Answer>),
+    /// A task of the protocol that the client asks for it.
+    Later(Arc<Wait>),
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self::Now(Box::new(answer))
+    }
+}
+
+impl Shared {
+    /// `background_task`: starts an agent, or resumes one (R37).
+    pub(super) async fn task(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+        let prompt = arguments.text("prompt")?;
+        if let Some(resume) = arguments.task("resume")? {
+            let Some(prompt) = prompt else { return Err(arguments.missing(&["prompt"])) };
+            let asked = self.own_task(&resume, "resumed").await?;
+            let params =
+                SubmitParams { resume: Some(resume), prompt: Some(prompt), ..SubmitParams::default() };
+            // It has no key that would make a second one the same.
+            let outcome = self.link.call_once::<TaskSubmit>(params).await;
+            let task = outcome.map_err(|failure| Refusal::of_resume(failure, &asked))?.task;
+            let next = format!(
+                "The agent works on it, with the whole earlier conversation. {}",
+                words::while_running(&[task.id.to_string()])
+            );
+            let opening = format!("The prompt is with the agent; this is resume {}.", task.resume_count);
+            return Ok(self.about(&[task], Body::Started).with(opening, next));
+        }
+        let (description, agent) = (arguments.text("description")?, arguments.text("agent")?);
+        let (Some(prompt), Some(description), Some(agent)) = (&prompt, &description, &agent) else {
+            let all = [
+                ("description", description.is_none()),
+                ("prompt", prompt.is_none()),
+                ("agent", agent.is_none()),
+            ];
+            let missing: Vec<&str> =
+                all.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
+            return Err(arguments.missing(&missing));
+        };
+        let params = SubmitParams {
+            prompt: Some(prompt.clone()),
+            agent: Some(agent.trim().to_owned()),
+            description: Some(description.clone()),
+            ..self.template.clone()
+        };
+        self.start(params).await
+    }
+
+    /// `background_command`: starts a command.
+    pub(super) async fn command(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+        let Some(command) = arguments.text("command")? else { return Err(arguments.missing(&["command"])) };
+        let mut params = SubmitParams {
+            shell: Some(command.into()),
+            description: arguments.text("description")?,
+            // What it asks bgctl for itself is of this session, too. An agent's process may be shared by several.
+            ..with_variable(self.template.clone(), "BGD_SESSION", &self.session)
+        };
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+        if let Some(folder) = arguments.folder("cwd", home.map(Into::into))? {
+            params.cwd = Some(folder.into_os_string().into());
+        }
+        self.start(params).await
+    }
+
+    async fn start(self: &Arc<Self>, params: SubmitParams) -> Result<Answer, Refusal> {
+        let task = if self.keeps {
+            // If the connection breaks, the call may be made twice: the task is the same.
+            let params = SubmitParams { key: Some(TaskId::random().to_string()), ..params };
+            self.link.call::<TaskSubmit>(params).await?.task
+        } else {
+            // Then the session has ended, and the task with it.
+            self.link.call_once::<TaskSubmit>(params).await?.task
+        };
+        let opening = "It is in the background now, and starts as soon as a slot is free: mostly at once.";
+        let next = words::while_running(&[task.id.to_string()]);
+        Ok(self.about(&[task], Body::Started).with(opening, next))
+    }
+
+    /// `background_output`: looks at a task (R20, R21).
+    pub(super) async fn output(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+        let Some(id) = arguments.task("task_id")? else { return Err(arguments.missing(&["task_id"])) };
+        let task = self.readable(&id).await?;
+        let (task, bytes, is_part) = if task.status == Status::Completed {
+            let result = self.link.call::<TaskResultOf>(IdParams { id: task.id.into() }).await?;
+            (result.task, result.encoding.decode(result.result), result.truncated_bytes > 0)
+        } else {
+            let params = OutputParams {
+                id: task.id.into(),
+                offset: Some(
+                    -i64::try_from(OUTPUT_CHUNK_BYTES.min(words::OUTPUT_BYTES as u64)).unwrap_or(i64::MAX),
+                ),
+                limit: Some(OUTPUT_CHUNK_BYTES),
+                stream: None,
+            };
+            let chunk = self.link.call::<TaskOutput>(params).await?;
+            // It may have ended since it was looked at; what came of it is told by its news then.
+            let task = if task.status.is_active() { task } else { chunk.task };
+            (task, chunk.encoding.decode(chunk.data), chunk.offset > 0)
+        };
+        let bytes =
+            bytes.map_err(|error| Refusal::new(format!("The daemon sent what can't be read: {error}.")))?;
+        // What is shown of a task that has not completed is its latest output, also of an agent.
+        let kind = if task.status == Status::Completed { task.kind } else { Kind::Process };
+        let excerpt = words::excerpt(&String::from_utf8_lossy(&bytes), words::OUTPUT_BYTES, kind);
+        let truncated = excerpt.is_cut || is_part;
+        let mut next = words::after(&task, self.is_own(&task));
+        if truncated {
+            let file = &task.output.path;
+            let rest = match task.output.dropped_bytes {
+                0 => format!("the file {file} has everything."),
+                dropped => format!(
+                    "the file {file} has what is kept; {dropped} bytes were dropped, as the daemon keeps no more."
+                ),
+            };
+            next = format!("This is not all of it: {rest} {next}");
+        }
+        let body = Body::Output { output: excerpt.text, truncated };
+        Ok(self.about(&[task], body).with("", next))
+    }
+
+    /// `background_cancel`: ends tasks of this session (R05).
+    pub(super) async fn cancel(
+        self: &Arc<Self>,
+        arguments: &Arguments,
+        request: &RequestId,
+    ) -> Result<Answer, Refusal> {
+        let params = match (arguments.task("task_id")?, arguments.flag("all")?) {
+            (Some(id), false) => {
+                let task = self.own_task(&id, "cancelled").await?;
+                if !task.status.is_active() && !task.lingering {
+                    let opening = format!("It is {} already: there is nothing to end.", task.status);
+                    let next = words::after(&task, self.is_own(&task));
+                    return Ok(self.about(&[task], Body::Cancelled).with(opening, next));
+                }
+                CancelParams { ids: vec![task.id.into()], ..CancelParams::default() }
+            }
+            (None, true) => {
+                CancelParams { all: true, session: Some(self.session.clone()), ..CancelParams::default() }
+            }
+            (Some(_), true) => {
+                return Err(Refusal::new("background_cancel: give \"task_id\" or \"all\": true, not both."));
+            }
+            (None, false) => {
+                return Err(Refusal::new(
+                    "background_cancel: give \"task_id\" (one task) or \"all\": true (every task of this session that has not \
+                     ended).",
+                ));
+            }
+        };
+        let ids = params.ids.clone();
+        let ends = if params.all {
+            self.active().await?.into_iter().map(|(id, _)| id).collect()
+        } else {
+            ids.iter().filter_map(TaskRef::exact).collect()
+        };
+        self.told.awaits(request, ends);
+        let call = tokio::time::timeout(self.max_block, self.link.end::<TaskCancel>(params)).await;
+        let Ok(result) = call else {
+            // Their grace is longer than a client waits for an answer.
+            let tasks = match ids.first() {
+                Some(id) => vec![self.readable(id).await?],
+                None => Vec::new(),
+            };
+            let opening = "They were told to end, and take their time. Their end will be told.";
+            return Ok(self.about(&tasks, Body::Cancelled).with(opening, ""));
+        };
+        let tasks = result?.tasks;
+        let opening = match tasks.len() {
+            0 => "No task of this session was active: there was nothing to end.".to_owned(),
+            1 => "It has ended, with all its processes.".to_owned(),
+            count => format!("{count} tasks have ended, with all their processes."),
+        };
+        Ok(self.about(&tasks, Body::Cancelled).with(opening, ""))
+    }
+
+    /// `background_list`: tasks with their status (R06).
+    pub(super) async fn list(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+        let status = arguments.status("status")?.into_iter().collect();
+        let all = arguments.flag("all")?;
+        let params = ListParams {
+            session: (!all).then(|| self.session.clone()),
+            status,
+            limit: Some(LISTED),
+            after: None,
+        };
+        let page = self.link.call::<TaskList>(params).await?;
+        let more = page.next.is_some();
+        let whose = if all { "all sessions" } else { "this session" };
+        let counts: Vec<String> = Status::ALL
+            .iter()
+            .filter(|status| page.summary.count(**status) > 0)
+            .map(|status| format!("{} {status}", page.summary.count(*status)))
+            .collect();
+        let opening = if counts.is_empty() {
+            format!("No tasks of {whose}.")
+        } else {
+            format!(
+                "Tasks of {whose}: {}.{}",
+                counts.join(", "),
+                if page.tasks.is_empty() { " None in that status." } else { "" }
+            )
+        };
+        let next = if more { format!("Only the newest {LISTED} are shown.") } else { String::new() };
+        let body = Body::Listed { more, summary: page.summary.into() };
+        let answer = self.about(&page.tasks, body).with(opening, next);
+        // A line tells less than the news of an end does.
+        Ok(Answer { reported: HashMap::new(), ..answer })
+    }
+
+    /// `background_clear`: removes tasks of this session that have ended (R10), but none whose end is still to be told:
+    /// that would be told without its result.
+    pub(super) async fn clear(
+        self: &Arc<Self>,
+        arguments: &Arguments,
+        removable: Removable,
+        request: &RequestId,
+    ) -> Result<Answer, Refusal> {
+        let all = arguments.flag("all")?;
+        let ids = arguments.tasks("task_ids")?;
+        let mut lingering = 0;
+        let named = match &ids {
+            Some(ids) => self.clearable(ids, all).await?,
+            None if all => removable.ended,
+            None => {
+                let (left, ended): (Vec<_>, Vec<_>) =
+                    removable.ended.into_iter().partition(|task| task.lingering);
+                lingering = left.len();
+                ended
+            }
+        };
+        if !removable.is_told {
+            return Err(Refusal::new(
+                "Nothing was removed: this request was cancelled, or another one has the same id, so that its answer \
+                 may reach nobody. Call background_clear again.",
+            ));
+        }
+        if named.iter().any(|task| removable.untold.contains(&task.id)) {
+            return Err(Refusal::new(
+                "Nothing was removed: more of these tasks have ended than fits above, and their results would go \
+                 unseen. Call background_clear again, which tells the next of them; or name the tasks to remove in \
+                 \"task_ids\".",
+            ));
+        }
+        // What is cancelled for it need not be told; what ended by itself does.
+        let ends: Vec<_> = match (all, ids.is_some()) {
+            (true, false) => self.active().await?,
+            (true, true) => {
+                let active = named.iter().filter(|task| task.status.is_active());
+                active.map(|task| (task.id, task.run)).collect()
+            }
+            (false, _) => Vec::new(),
+        };
+        self.told.awaits(request, ends.iter().map(|(id, _)| *id).collect());
+        // Of tasks of others none is among these.
+        let whole = ids.is_none() && all;
+        let params = ClearParams {
+            ids: (!whole).then(|| named.iter().map(|task| task.id.into()).collect()),
+            session: whole.then(|| self.session.clone()),
+            all,
+        };
+        if params.ids.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(self.cleared(0, lingering));
+        }
+        let call = tokio::time::timeout(self.max_block, self.link.end::<TaskClear>(params)).await;
+        let result = call.map_err(|_| {
+            Refusal::new(
+                "The tasks take their time to end, and are removed then. background_list shows what is left.",
+            )
+        })?;
+        let cleared = result?.cleared;
+        let answer = self.cleared(cleared, lingering);
+        let reported = ends.into_iter().map(|end| (end, Reported::Cancel)).collect();
+        Ok(Answer { reported, ..answer })
+    }
+
+    /// The tasks of these ids, if all of them may be removed.
+    async fn clearable(self: &Arc<Self>, ids: &[TaskRef], all: bool) -> Result<Vec<Task>, Refusal> {
+        if ids.is_empty() {
+            return Err(Refusal::new(
+                "background_clear: \"task_ids\" is empty: name tasks, or leave it out for all that have ended.",
+            ));
+        }
+        let mut tasks = Vec::new();
+        for id in ids {
+            let task = self.own_task(id, "cleared").await?;
+            if task.status.is_active() && !all {
+                return Err(Refusal::new(format!(
+                    "Task {} is {}, and only those that have ended are cleared. background_cancel ends it.",
+                    task.id, task.status
+                )));
+            }
+            if task.lingering && !all {
+                return Err(Refusal::new(format!(
+                    "Task {} has ended, but processes that it started still run. background_cancel ends them.",
+                    task.id
+                )));
+            }
+            tasks.push(task);
+        }
+        Ok(tasks)
+    }
+
+    fn cleared(&self, cleared: u64, lingering: usize) -> Answer {
+        let mut opening = format!("Removed {cleared} {}.", if cleared == 1 { "task" } else { "tasks" });
+        if lingering > 0 {
+            opening = format!(
+                "{opening} {lingering} more have ended, but processes that they started still run: background_list \
+                 shows them, background_cancel ends them."
+            );
+        }
+        self.about(&[], Body::Cleared { cleared }).with(opening, "")
+    }
+
+    /// The tasks of this session that have ended, the newest ones.
+    pub(super) async fn ended(self: &Arc<Self>) -> Vec<Task> {
+        let status = Status::ALL.into_iter().filter(|status| !status.is_active()).collect();
+        let session = Some(self.session.clone());
+        let params = ListParams { session, status, limit: Some(LIST_PAGE), after: None };
+        // Without a daemon there are none; the clear itself says that it is gone.
+        let page = self.link.call_running::<TaskList>(&params).await;
+        page.ok().flatten().map(|page| page.tasks).unwrap_or_default()
+    }
+
+    /// The runs of this session's tasks that go on, the newest ones.
+    async fn active(self: &Arc<Self>) -> Result<Vec<(TaskId, u32)>, Refusal> {
+        let status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
+        let session = Some(self.session.clone());
+        let params = ListParams { session, status, limit: Some(LIST_PAGE), after: None };
+        let page = self.link.call::<TaskList>(params).await?;
+        Ok(page.tasks.iter().map(|task| (task.id, task.run)).collect())
+    }
+
+    /// An answer about tasks.
+    fn about(&self, tasks: &[Task], body: Body) -> Answer {
+        Answer::about(tasks, &self.session, body)
+    }
+
+    /// A task that may be looked at: one of this session, or another one that was named in full.
+    async fn readable(self: &Arc<Self>, id: &TaskRef) -> Result<Task, Refusal> {
+        let task = self.link.call::<TaskGet>(IdParams { id: id.clone() }).await?.task;
+        self.check_readable(id, &task)?;
+        Ok(task)
+    }
+
+    fn check_readable(&self, id: &TaskRef, task: &Task) -> Result<(), Refusal> {
+        if self.is_own(task) || id.exact().is_some() {
+            return Ok(());
+        }
+        Err(Refusal::new(format!(
+            "{:?} is the beginning of no task of this session, but of one of another: to look at that, give its id in \
+             full (background_list {{\"all\": true}} shows it).",
+            id.as_str()
+        )))
+    }
+
+    /// A task of this session, for what changes it.
+    async fn own_task(self: &Arc<Self>, id: &TaskRef, what: &str) -> Result<Task, Refusal> {
+        let task = self.link.call::<TaskGet>(IdParams { id: id.clone() }).await?.task;
+        if self.is_own(&task) {
+            return Ok(task);
+        }
+        Err(Refusal::new(format!(
+            "Task {} belongs to another session, and can't be {what} from here; background_output can look at it. Ask \
+             the user, who can do it with `bgctl`.",
+            task.id
+        )))
+    }
+
+    pub(in crate::mcp) fn is_own(&self, task: &Task) -> bool {
+        task.session.as_deref() == Some(&*self.session)
+    }
+}

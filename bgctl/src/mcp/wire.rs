@@ -1,0 +1,159 @@
+//! Standard input and output as the protocol's transport: it tells when a request comes, is cancelled, and when its
+//! answer was written, and when the input ends. What the messages mean is not its affair. A line that is no message
+//! gets an error with the ids that are found in it, so that nobody waits for its answer.
+
+use std::io;
+use std::sync::Arc;
+
+use rmcp::model::{
+    ClientNotification, ClientRequest, ErrorData, GetMeta as _, JsonRpcMessage, ProtocolVersion, RequestId,
+};
+use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::io::{StdioReader, StdioWriter};
+use tokio::io::{BufReader, Empty, empty};
+use tokio::sync::{mpsc, watch};
+
+use super::lines::{Line, Lines, Unread};
+use super::told::{Done, Told};
+
+/// The transport.
+pub struct Wire {
+    input: Lines<BufReader<StdioReader>>,
+    output: AsyncRwTransport<RoleServer, Empty, StdioWriter>,
+    told: Arc<Told>,
+    /// Gets what may be acknowledged.
+    done: mpsc::UnboundedSender<Done>,
+    /// Is set at the end of the input.
+    ended: watch::Sender<bool>,
+    /// Whether a client has introduced itself.
+    is_begun: bool,
+}
+
+impl Wire {
+    /// The standard streams of this process.
+    pub fn stdio(told: Arc<Told>, done: mpsc::UnboundedSender<Done>, ended: watch::Sender<bool>) -> Self {
+        let (input, output) = rmcp::transport::stdio_pipes();
+        Self {
+            input: Lines::new(BufReader::new(input)),
+            output: AsyncRwTransport::new_server(empty(), output),
+            told,
+            done,
+            ended,
+            is_begun: false,
+        }
+    }
+
+    /// Answers what could not be read.
+    fn refuse(&mut self, unread: Unread) {
+        let ids = if unread.ids.is_empty() { vec![None] } else { unread.ids };
+        for id in ids {
+            let error = ErrorData::invalid_request(unread.why.clone(), None);
+            // To wait for it here would hold up what comes next. A client that is gone is noticed where its input ends.
+            drop(tokio::spawn(self.output.send(TxJsonRpcMessage::<RoleServer>::error(error, id))));
+        }
+    }
+
+    /// Looks at a message on its way in.
+    fn comes(&mut self, message: &RxJsonRpcMessage<RoleServer>) {
+        match message {
+            JsonRpcMessage::Request(request) => {
+                self.is_begun |= begins(&request.request);
+                if answers_with_news(&request.request) {
+                    self.told.begins(&request.id);
+                }
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.told.cancelled(id);
+                }
+            }
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
+        }
+    }
+}
+
+/// Whether a request introduces the client: the library ends at anything but requests before that.
+fn begins(request: &ClientRequest) -> bool {
+    match request {
+        ClientRequest::InitializeRequest(_) => true,
+        ClientRequest::PingRequest(_) | ClientRequest::DiscoverRequest(_) => false,
+        other => {
+            let meta = other.get_meta();
+            meta.protocol_version().is_some()
+                && meta.missing_required_keys(&ProtocolVersion::V_2026_07_28).is_empty()
+        }
+    }
+}
+
+fn answers_with_news(request: &ClientRequest) -> bool {
+    matches!(
+        request,
+        ClientRequest::CallToolRequest(_)
+            | ClientRequest::GetTaskRequest(_)
+            | ClientRequest::CustomRequest(_)
+    )
+}
+
+/// The request that a message answers.
+fn answered(message: &TxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
+    match message {
+        JsonRpcMessage::Response(response) => Some(response.id.clone()),
+        JsonRpcMessage::Error(error) => error.id.clone(),
+        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
+    }
+}
+
+impl Transport<RoleServer> for Wire {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let request = answered(&message);
+        // Before anything waits: a cancel that comes from now on is too late.
+        if let Some(request) = &request {
+            self.told.sends(request);
+        }
+        let (told, done) = (Arc::clone(&self.told), self.done.clone());
+        let sending = self.output.send(message);
+        async move {
+            let outcome = sending.await;
+            if let Some(request) = request
+                && let Some(news) = told.sent(&request, outcome.is_ok())
+            {
+                // Nobody listens any more if the server is about to end; then it comes again.
+                let _ = done.send(news);
+            }
+            outcome
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            let message = match self.input.next().await {
+                Line::Message(message) => *message,
+                Line::Unread(unread) => {
+                    self.refuse(unread);
+                    continue;
+                }
+                Line::End => {
+                    self.ended.send_replace(true);
+                    return None;
+                }
+            };
+            self.comes(&message);
+            if self.is_begun || matches!(message, JsonRpcMessage::Request(_)) {
+                return Some(message);
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.output.close().await
+    }
+}

@@ -1,0 +1,242 @@
+//! How answers read to a model: short lines of text, with ids in full. Pure functions.
+
+use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
+use bgd_shared::task::{Kind, Task};
+
+use super::shapes::TaskFacts;
+use crate::duration::show_ms;
+use crate::render::clean_lines;
+use crate::render::table::signal_name;
+
+/// The most bytes of a task's output in one answer.
+pub const OUTPUT_BYTES: usize = 32 * 1024;
+
+/// The most bytes of the result in one piece of news.
+const NEWS_RESULT_BYTES: usize = 8 * 1024;
+
+/// The most bytes of all news in one answer; at least one piece is in it.
+pub const NEWS_BYTES: usize = 24 * 1024;
+
+/// A text that may have been cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// What is left of it.
+    pub text: String,
+    /// Whether something is missing.
+    pub is_cut: bool,
+}
+
+/// So many bytes of a text: its beginning if it is an agent's, which is read from there; else its end, where a
+/// command says how it went.
+pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
+    let clean = clean_lines(&text.replace("\r\n", "\n"));
+    let text = clean.trim_end();
+    if text.len() <= most {
+        return Excerpt { text: text.to_owned(), is_cut: false };
+    }
+    let part = match kind {
+        Kind::Agent => {
+            let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            format!("{} …", &text[..end])
+        }
+        Kind::Process => {
+            let from = text.len() - most;
+            let begin = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+            format!("… {}", &text[begin..])
+        }
+    };
+    Excerpt { text: part, is_cut: true }
+}
+
+/// The result that comes with a notice, or so many bytes of it.
+pub fn result(notice: &Notice, most: usize) -> Option<String> {
+    let result = notice.result.as_ref()?;
+    if result.part == Part::Gone {
+        return Some("(its output is gone: the task was cleared)".to_owned());
+    }
+    let excerpt = excerpt(&result.text, most.min(NEWS_RESULT_BYTES), notice.task.kind);
+    let is_whole = !excerpt.is_cut && result.part == Part::All;
+    let rest = format!(
+        "({} bytes in all: background_output {{\"task_id\": \"{}\"}}, or the file {})",
+        result.bytes, notice.task.id, notice.task.output.path
+    );
+    match (excerpt.text.is_empty(), is_whole) {
+        (true, _) if result.bytes == 0 => None,
+        (true, true) => Some(format!("(only white space: {} bytes)", result.bytes)),
+        (true, false) => Some(format!("(what fits here is only white space)\n{rest}")),
+        (false, true) => Some(excerpt.text),
+        (false, false) => Some(format!("{}\n{rest}", excerpt.text)),
+    }
+}
+
+/// An item of the inbox, as it stands at the head of an answer.
+pub fn told(item: &InboxItem) -> String {
+    let notice = &item.notice;
+    if notice.kind == NoticeKind::NeedsInput {
+        return format!(
+            "{}\nOnly the user may answer that: tell them, and go on. The agent waits for it.",
+            clean_lines(notice.text.trim_end())
+        );
+    }
+    let mut text = format!("{}\ntask_id: {}", clean_lines(&notice.title), notice.task.id);
+    if let Some(code) = notice.task.exit.as_ref().and_then(exit) {
+        text = format!("{text}; {code}");
+    }
+    match (result(notice, NEWS_RESULT_BYTES), &notice.result, notice.task.kind) {
+        (Some(result), _, _) => format!("{text}\n{result}"),
+        (None, Some(_), Kind::Process) => format!("{text}; it has put out nothing"),
+        (None, Some(_), Kind::Agent) => format!("{text}; its agent has given no answer"),
+        (None, None, _) => text,
+    }
+}
+
+fn exit(exit: &bgd_shared::task::Exit) -> Option<String> {
+    use bgd_shared::task::Exit;
+    match exit {
+        Exit::Code(code) => Some(format!("exit code {code}")),
+        Exit::Signal(signal) => Some(signal_name(*signal)),
+        Exit::Unknown(_) => None,
+    }
+}
+
+/// A task in one line; `(resumed)` behind the id of one that was (R38).
+pub fn task_line(facts: &TaskFacts) -> String {
+    let resumed = if facts.resumed > 0 { " (resumed)" } else { "" };
+    let mut how = vec![facts.status.clone()];
+    how.extend(facts.exit_code.map(|code| format!("exit code {code}")));
+    how.extend(facts.signal.map(signal_name));
+    how.extend(facts.run_time_ms.map(show_ms));
+    how.extend(facts.lingering.map(|_| "its processes still run".to_owned()));
+    let agent = facts.agent.as_deref().map(|agent| format!(" [agent {agent}]")).unwrap_or_default();
+    let foreign = if facts.foreign { " [of another session]" } else { "" };
+    format!("{}{resumed}  {}  \"{}\"{agent}{foreign}", facts.task_id, how.join(", "), facts.description)
+}
+
+/// What else there is to say of a task, a line each.
+pub fn details(facts: &TaskFacts) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(facts.error.as_deref().map(|error| format!("error: {error}")));
+    lines.extend(facts.asks.as_deref().map(|asks| {
+        format!("its agent asks, and only the user may answer (bgctl answer {}): {asks}", facts.task_id)
+    }));
+    lines.extend(
+        facts.tool_calls.filter(|count| *count > 0).map(|count| format!("tools called so far: {count}")),
+    );
+    lines.extend(facts.last_line.as_deref().map(|line| format!("last line: {line}")));
+    lines
+}
+
+/// How one goes on with these tasks that run.
+pub fn while_running(ids: &[String]) -> String {
+    let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
+    format!(
+        "Go on with other work: the end is told at the head of a later answer of these tools. If there is nothing \
+         else to do, wait with background_block {{\"task_ids\": [{}]}}.",
+        list.join(", ")
+    )
+}
+
+/// What can be done with a task that has just been looked at.
+pub fn after(task: &Task, is_own: bool) -> String {
+    let id = task.id;
+    if !is_own {
+        return "It belongs to another session: from here it can only be looked at and waited for."
+            .to_owned();
+    }
+    match (task.status.is_active(), task.kind) {
+        (true, _) => while_running(&[id.to_string()]),
+        (false, Kind::Agent) if task.status == bgd_shared::task::Status::Completed => format!(
+            "A further prompt to the same agent: background_task {{\"resume\": \"{id}\", \"prompt\": \"…\"}}."
+        ),
+        (false, _) if task.lingering => format!(
+            "It has ended, but processes that it started still run: background_cancel {{\"task_id\": \"{id}\"}} ends them."
+        ),
+        (false, _) => "Nothing more is to come of this task.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::notice::NoticeResult;
+    use bgd_shared::task::Status;
+    use bgd_shared::time::Timestamp;
+
+    use super::*;
+    use crate::mcp::shapes::facts;
+    use crate::render::samples::task;
+
+    #[test]
+    fn a_long_text_keeps_the_part_that_counts() {
+        assert_eq!(excerpt("all\n", 10, Kind::Agent), Excerpt { text: "all".into(), is_cut: false });
+        let cut = |kind| excerpt("ääbb", 3, kind).text;
+        assert_eq!(cut(Kind::Agent), "ä …");
+        assert_eq!(cut(Kind::Process), "… bb");
+        assert_eq!(excerpt("a\x1b[2J\r\nb", 20, Kind::Process).text, "a\u{fffd}[2J\nb");
+    }
+
+    fn notice(kind: NoticeKind, of: Kind, result: Option<(&str, u64, Part)>) -> Notice {
+        let result = result.map(|(text, bytes, part)| NoticeResult { text: text.to_owned(), bytes, part });
+        Notice {
+            key: String::new(),
+            kind,
+            at: Timestamp::from_unix_ms(0),
+            resume: false,
+            title: "The title".into(),
+            text: "The text\n".into(),
+            active: None,
+            duration_ms: None,
+            result,
+            task: Task { kind: of, ..task() },
+        }
+    }
+
+    fn news(kind: NoticeKind, of: Kind, result: Option<(&str, u64, Part)>) -> String {
+        let notice = notice(kind, of, result);
+        let text = told(&InboxItem { number: 1, notice });
+        text.strip_prefix("The title\ntask_id: 3f2a9c1e-0000-4000-8000-000000000001").unwrap().to_owned()
+    }
+
+    #[test]
+    fn r81_what_was_put_out_is_told_as_it_is() {
+        use NoticeKind::{Cancelled, Completed, Failed};
+        let command = |kind, text, bytes, part| news(kind, Kind::Process, Some((text, bytes, part)));
+        assert_eq!(command(Completed, "a\n", 2, Part::All), "\na");
+        assert_eq!(command(Completed, "", 0, Part::All), "; it has put out nothing");
+        assert_eq!(command(Failed, "", 0, Part::All), "; it has put out nothing");
+        assert_eq!(command(Completed, "\n\n\n", 3, Part::All), "\n(only white space: 3 bytes)");
+        let part = command(Completed, "\n\n\n", 99, Part::End);
+        assert!(part.starts_with("\n(what fits here is only white space)\n(99 bytes in all: "), "{part}");
+        assert_eq!(command(Completed, "", 0, Part::Gone), "\n(its output is gone: the task was cleared)");
+        assert_eq!(news(Completed, Kind::Agent, Some(("", 0, Part::All))), "; its agent has given no answer");
+        assert_eq!(news(Cancelled, Kind::Process, None), "");
+    }
+
+    #[test]
+    fn what_an_agent_asks_is_left_to_the_user() {
+        let question = notice(NoticeKind::NeedsInput, Kind::Agent, None);
+        let text = told(&InboxItem { number: 1, notice: question });
+        assert!(text.starts_with("The text\n") && text.contains("Only the user may answer"), "{text}");
+    }
+
+    #[test]
+    fn r38_a_resumed_task_is_marked_behind_its_id() {
+        let of = |resume_count| {
+            let task = bgd_shared::task::Task { resume_count, session: Some("s".into()), ..task() };
+            task_line(&facts(&task, "s"))
+        };
+        let id = "3f2a9c1e-0000-4000-8000-000000000001";
+        assert_eq!(of(0), format!("{id}  pending  \"make -j8\""));
+        assert_eq!(of(2), format!("{id} (resumed)  pending  \"make -j8\""));
+    }
+
+    #[test]
+    fn what_to_do_next_depends_on_the_task() {
+        let of = |status, kind| after(&bgd_shared::task::Task { status, kind, ..task() }, true);
+        assert!(of(Status::Running, Kind::Process).contains("background_block"));
+        assert!(of(Status::Completed, Kind::Agent).contains("\"resume\""));
+        assert!(of(Status::Failed, Kind::Agent).contains("Nothing more"));
+        assert!(of(Status::Completed, Kind::Process).contains("Nothing more"));
+        let lingering = Task { status: Status::Completed, lingering: true, ..task() };
+        assert!(after(&lingering, true).contains("background_cancel"), "{}", after(&lingering, true));
+    }
+}

@@ -1,12 +1,13 @@
 //! The real agents that the suites run, and what they need to run without a network. `tests/run` installs
 //! them; nothing here does.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::binaries::target_folder;
+use crate::binaries::{bgctl_path, bgd_path, target_folder};
 
 /// The versions are pinned there, and only there.
 const RUN: &str = include_str!("../run");
@@ -31,6 +32,35 @@ pub fn opencode() -> PathBuf {
 #[track_caller]
 pub fn codex_acp() -> PathBuf {
     installed("@zed-industries/codex-acp", "@zed-industries/codex-acp-linux-x64", "codex-acp")
+}
+
+/// The program `codex`, which has the command lines that codex-acp does without.
+#[track_caller]
+pub fn codex() -> PathBuf {
+    let package = "@openai/codex";
+    installed_file(package, package, "vendor/x86_64-unknown-linux-musl/codex/codex")
+}
+
+/// The program of the Model Context Protocol's inspector, for `node`.
+#[track_caller]
+pub fn inspector() -> PathBuf {
+    let package = "@modelcontextprotocol/inspector";
+    let program = installed_file(package, package, "clients/launcher/build/index.js");
+    assert!(program.is_file(), "{} is no file", program.display());
+    program
+}
+
+/// The Python that has the library of the Model Context Protocol.
+#[track_caller]
+pub fn mcp_python() -> PathBuf {
+    const WANTED: &str = include_str!("../suites/mcp_clients/requirements.txt");
+    let folder = target_folder().join("mcp-python");
+    assert!(
+        fs::read_to_string(folder.join("installed")).is_ok_and(|found| found == WANTED),
+        "{} has not what the suites want: run tests/run once, which installs it",
+        folder.display()
+    );
+    folder.join("bin/python")
 }
 
 /// The environment in which opencode has this home and asks this model only.
@@ -63,6 +93,46 @@ pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec
         ("npm_config_registry", "http://127.0.0.1:9/"),
     ]));
     env
+}
+
+/// A `bgctl mcp` as an agent's configuration names it.
+#[derive(Debug)]
+pub struct McpServer {
+    /// What agents do not hand on by themselves.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl McpServer {
+    fn env(&self) -> impl Iterator<Item = (String, String)> + use<'_> {
+        let text = |name: &OsString| name.to_str().expect("names here are text").to_owned();
+        let daemon = ("BGD_DAEMON".to_owned(), bgd_path().display().to_string());
+        // Agents hand on what they have of these themselves, or nothing.
+        let own = self.env.iter().map(move |(name, value)| (text(name), text(value)));
+        own.filter(|(name, _)| name.starts_with("XDG_") || name == "BGD_SOCKET").chain([daemon])
+    }
+
+    /// opencode's configuration with it.
+    #[track_caller]
+    pub fn in_opencode(&self, config: &str) -> String {
+        let mut config: Value = serde_json::from_str(config).expect("a configuration");
+        let env: serde_json::Map<String, Value> =
+            self.env().map(|(name, value)| (name, value.into())).collect();
+        let command = json!([bgctl_path(), "mcp"]);
+        config["mcp"] = json!({"bgd": {"type": "local", "command": command, "environment": env}});
+        config.to_string()
+    }
+
+    /// Adds it to codex's configuration in a home.
+    #[track_caller]
+    pub fn in_codex(&self, home: &Path) {
+        let path = home.join(".codex/config.toml");
+        let env: serde_json::Map<String, Value> =
+            self.env().map(|(name, value)| (name, value.into())).collect();
+        let server = json!({"command": bgctl_path(), "args": ["mcp"], "env": env});
+        let table = toml::to_string(&json!({"mcp_servers": {"bgd": server}})).expect("a table");
+        let config = fs::read_to_string(&path).expect("a configuration") + &table;
+        fs::write(path, config).expect("a file in the home");
+    }
 }
 
 /// The same for codex-acp; its configuration is written to a file in the home.
@@ -110,8 +180,14 @@ fn owned<const COUNT: usize>(env: [(&str, &str); COUNT]) -> Vec<(String, String)
 /// The program `bin/NAME` of the package `native`, installed in the version that is pinned for `package`.
 #[track_caller]
 fn installed(package: &str, native: &str, name: &str) -> PathBuf {
+    installed_file(package, native, &format!("bin/{name}"))
+}
+
+/// A file of the package `native`, installed in the version that is pinned for `package`.
+#[track_caller]
+fn installed_file(package: &str, native: &str, name: &str) -> PathBuf {
     let folder = target_folder().join("agents/node_modules").join(native);
-    let program = folder.join("bin").join(name);
+    let program = folder.join(name);
     let wanted = pinned(package);
     let found = fs::read_to_string(folder.join("package.json")).ok();
     let found = found.and_then(|text| serde_json::from_str::<Value>(&text).ok());
@@ -138,7 +214,8 @@ mod tests {
 
     #[test]
     fn versions_come_from_the_list_that_is_installed() {
-        for package in ["opencode-linux-x64", "@zed-industries/codex-acp"] {
+        for package in ["opencode-linux-x64", "@zed-industries/codex-acp", "@modelcontextprotocol/inspector"]
+        {
             assert!(pinned(package).split('.').all(|part| part.parse::<u32>().is_ok()), "{package}");
         }
     }

@@ -27,6 +27,7 @@ pub mod fake_acp;
 pub mod handed;
 pub mod hooks;
 pub mod http;
+pub mod mcp;
 pub mod model;
 mod outcome;
 mod process;

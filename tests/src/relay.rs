@@ -27,6 +27,27 @@ struct State {
     /// Both sides of every connection so far.
     streams: Vec<UnixStream>,
     is_held: bool,
+    /// Every connection is cut behind the first of these bytes that a client says.
+    last_words: Option<Vec<u8>>,
+}
+
+impl State {
+    fn cut(&mut self) {
+        for stream in self.streams.drain(..) {
+            // It may have ended already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Whether these bytes have the last words in them, which are forgotten then.
+    fn ends_with(&mut self, said: &[u8]) -> bool {
+        let is_end =
+            self.last_words.as_deref().is_some_and(|last| said.windows(last.len()).any(|part| part == last));
+        if is_end {
+            self.last_words = None;
+        }
+        is_end
+    }
 }
 
 impl Shared {
@@ -67,10 +88,13 @@ impl Relay {
 
     /// Cuts every connection.
     pub fn cut(&self) {
-        for stream in self.shared.state().streams.drain(..) {
-            // It may have ended already.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.shared.state().cut();
+    }
+
+    /// Cuts every connection as soon as a client has said this, once. The daemon gets it, and its answer comes to
+    /// nobody. It must be said in one piece.
+    pub fn cut_behind(&self, words: &str) {
+        self.shared.state().last_words = Some(words.into());
     }
 
     /// Cuts every connection, and lets new ones wait.
@@ -86,21 +110,35 @@ impl Relay {
     }
 }
 
-fn pass(client: UnixStream, target: &Path, shared: &Shared) -> io::Result<()> {
+fn pass(client: UnixStream, target: &Path, shared: &Arc<Shared>) -> io::Result<()> {
     let daemon = UnixStream::connect(target)?;
-    for (from, to) in [(&client, &daemon), (&daemon, &client)] {
-        let (from, to) = (from.try_clone()?, to.try_clone()?);
-        thread::spawn(move || copy(from, to));
-    }
-    shared.state().streams.extend([client, daemon]);
+    shared.state().streams.extend([client.try_clone()?, daemon.try_clone()?]);
+    let answers = (daemon.try_clone()?, client.try_clone()?);
+    thread::spawn(move || copy(answers.0, answers.1, |_| false));
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        let mut is_over = false;
+        copy(client, daemon, |said| {
+            is_over = shared.state().ends_with(said);
+            is_over
+        });
+        if is_over {
+            shared.state().cut();
+        }
+    });
     Ok(())
 }
 
-/// Copies until one side ends, which ends the other.
-fn copy(mut from: UnixStream, mut to: UnixStream) {
+/// Copies until one side ends, which ends the other, or until something was said that is the last.
+fn copy(mut from: UnixStream, mut to: UnixStream, mut is_last: impl FnMut(&[u8]) -> bool) {
     let mut buffer = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        if to.write_all(&buffer[..count]).is_err() {
+        let is_over = is_last(&buffer[..count]);
+        if is_over {
+            // Before an answer can come.
+            let _ = from.shutdown(Shutdown::Both);
+        }
+        if to.write_all(&buffer[..count]).is_err() || is_over {
             break;
         }
     }

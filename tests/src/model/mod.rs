@@ -7,11 +7,12 @@
 //! | order | what happens |
 //! |---|---|
 //! | `SAY text` | it answers with the text |
-//! | `HOLD gate` | it answers nothing, not even a header, before [`ModelServer::release`] of the gate |
+//! | `HOLD gate` | it answers nothing, not even a header, before [`ModelServer::release`] of the gate; among several tools that is before the call that it stands above |
 //! | `SLOW gate n` | it streams `chunk 1 ` to `chunk n `; each of them waits for a release of the gate |
 //! | `ERROR 400` | it answers with this status and an error |
 //! | `CUT text` | it answers with the text and says that the limit of tokens has cut it off |
-//! | `TOOL name {json}` | it calls the tool, and answers `the tool said: ` and the result when that comes |
+//! | `RECALL ` | it answers `so far I said: ` and what it has said in this conversation |
+//! | `TOOL name {json}` | it calls the tool, and answers `the tool said: ` and the result when that comes; several are called one after the other, with `$ID` for the first task id in the results so far |
 //! | `Run: line` | it calls opencode's tool for a command line |
 //!
 //! What agents ask on their own account, a title or a summary, is answered without a look at orders.

@@ -1,8 +1,9 @@
 //! What the user's last words order the model server to do. Nothing here does it.
 
+use bgd_shared::id::TaskId;
 use serde_json::json;
 
-use super::request::{Purpose, Request};
+use super::request::{Purpose, Request, Role};
 
 /// What is to be answered, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,18 +38,46 @@ impl Order {
             Purpose::Summary => return Self { hold: None, answer: Answer::Say("a summary".to_owned()) },
         };
         let mut order = Self { hold: None, answer: Answer::Say(format!("answer to: {words}")) };
+        let mut calls = Vec::new();
         for line in words.lines() {
             let (verb, rest) = line.trim().split_once(' ').unwrap_or((line, ""));
-            match verb {
-                "HOLD" => order.hold = Some(rest.to_owned()),
-                _ => order.answer = answer(verb, rest).unwrap_or(order.answer),
+            match (verb, answer(verb, rest)) {
+                ("HOLD", _) => order.hold = Some(rest.to_owned()),
+                ("RECALL", _) => order.answer = Answer::Say(recalled(request)),
+                (_, Some(call @ Answer::Tool { .. })) => {
+                    calls.push(Self { hold: order.hold.take(), answer: call });
+                }
+                (_, answer) => order.answer = answer.unwrap_or(order.answer),
             }
         }
-        if let (Answer::Tool { .. }, Some(result)) = (&order.answer, request.tool_result()) {
-            // The gate was before the call; after it the turn goes on by itself.
-            return Self { hold: None, answer: Answer::Say(format!("the tool said: {result}")) };
+        let results = request.tool_results();
+        match (calls.get(results.len()), results.last()) {
+            (Some(call), _) => Self { hold: call.hold.clone(), answer: with_id(&call.answer, &results) },
+            (None, Some(result)) => {
+                Self { hold: order.hold, answer: Answer::Say(format!("the tool said: {result}")) }
+            }
+            (None, None) => order,
         }
-        order
+    }
+}
+
+/// What the model itself has said in the conversation.
+fn recalled(request: &Request) -> String {
+    let said = request.messages.iter().filter(|message| message.role == Role::Assistant);
+    let said: Vec<&str> = said.map(|message| &*message.text).filter(|text| !text.is_empty()).collect();
+    format!("so far I said: {}", said.join(", "))
+}
+
+/// A call with `$ID` replaced by the first task id in the results so far.
+fn with_id(call: &Answer, results: &[&str]) -> Answer {
+    let words = results.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_hexdigit() && c != '-'));
+    let id = words.into_iter().find(|word| word.len() == 36 && word.parse::<TaskId>().is_ok());
+    match call {
+        Answer::Tool { name, arguments } => {
+            let arguments = arguments.replace("$ID", id.unwrap_or("no id"));
+            Answer::Tool { name: name.clone(), arguments }
+        }
+        other => other.clone(),
     }
 }
 

@@ -72,7 +72,8 @@ pub struct Request {
     pub stream: bool,
     /// The whole conversation.
     pub messages: Vec<Message>,
-    /// The names of the tools that may be called.
+    /// The names of the tools that may be called. One in a namespace, which only Responses have, is
+    /// `namespace/name`.
     pub tools: Vec<String>,
 }
 
@@ -87,7 +88,7 @@ impl Request {
         let instructions = instructions.map(|text| Message { role: Role::System, text: text.to_owned() });
         let messages: Vec<_> =
             instructions.into_iter().chain(conversation.iter().filter_map(message)).collect();
-        let tools: Vec<_> = body["tools"].as_array().into_iter().flatten().filter_map(tool).collect();
+        let tools: Vec<_> = body["tools"].as_array().into_iter().flatten().flat_map(tools).collect();
         let mut request = Self {
             api,
             purpose: Purpose::Turn,
@@ -115,10 +116,12 @@ impl Request {
         said.find(|message| !is_element(&message.text)).map_or("", |message| &message.text)
     }
 
-    /// The result of the tool that was called last, if it was called since the user's last words.
-    pub fn tool_result(&self) -> Option<&str> {
-        let since = self.messages.iter().rev().take_while(|message| message.role != Role::User);
-        since.into_iter().find(|message| message.role == Role::Tool).map(|message| message.text.as_str())
+    /// The results of the tools that were called since the user's last words.
+    pub fn tool_results(&self) -> Vec<&str> {
+        let said = |message: &Message| message.role == Role::User && !is_element(&message.text);
+        let last = self.messages.iter().rposition(said).unwrap_or(0);
+        let since = self.messages[last..].iter();
+        since.filter(|message| message.role == Role::Tool).map(|message| message.text.as_str()).collect()
     }
 
     /// A request without tools can't be a turn's step if its instructions name another purpose.
@@ -166,9 +169,14 @@ fn text_of(content: &Value) -> String {
     }
 }
 
-fn tool(tool: &Value) -> Option<String> {
-    let name = tool["function"]["name"].as_str().or_else(|| tool["name"].as_str());
-    name.map(str::to_owned)
+/// The names of a tool, or of all tools of a namespace.
+fn tools(tool: &Value) -> Vec<String> {
+    let name = tool["function"]["name"].as_str().or_else(|| tool["name"].as_str()).unwrap_or_default();
+    if tool["type"] != "namespace" {
+        return vec![name.to_owned()];
+    }
+    let inner = tool["tools"].as_array().into_iter().flatten().flat_map(tools);
+    inner.map(|inner| format!("{name}/{inner}")).collect()
 }
 
 fn is_element(text: &str) -> bool {

@@ -23,10 +23,14 @@ pub(super) fn end(text: &str, cut: bool) -> String {
         + &event(kind, json!({"response": response}))
 }
 
-/// A streamed answer that calls a tool and says nothing.
+/// A streamed answer that calls a tool and says nothing. One in a namespace is `namespace/name`.
 pub(super) fn call(id: &str, name: &str, arguments: &str) -> String {
-    let item =
+    let (namespace, name) = name.split_once('/').map_or((None, name), |(space, name)| (Some(space), name));
+    let mut item =
         json!({"type": "function_call", "id": id, "call_id": id, "name": name, "arguments": arguments});
+    if let Some(namespace) = namespace {
+        item["namespace"] = namespace.into();
+    }
     let response = response(&item, false);
     created()
         + &event("response.output_item.done", json!({"output_index": 0, "item": item}))

@@ -104,6 +104,34 @@ fn a_tool_is_called_once_and_its_result_is_repeated() {
 }
 
 #[test]
+fn tools_are_called_one_after_the_other_with_what_the_first_one_told() {
+    let server = ModelServer::start();
+    let id = "3f2a9c1e-0000-4000-8000-000000000001";
+    let orders = "TOOL space/start {}\nHOLD gate\nTOOL look {\"id\": \"$ID\"}";
+    let space =
+        json!({"type": "namespace", "name": "space", "tools": [{"type": "function", "name": "start"}]});
+    let mut body = json!({"model": "m", "tools": [space, {"name": "look"}], "input": [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": orders}]},
+    ]});
+    let answered = |body: &mut Value, call: Value, output: &str| {
+        let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": output});
+        body["input"].as_array_mut().unwrap().extend([call, result]);
+    };
+    let ask = |body: &Value| stream(&server, "/v1/responses", body.clone());
+    let first = ask(&body).until("response.output_item.done").pop().unwrap()["item"].take();
+    assert_eq!((&first["namespace"], &first["name"]), (&json!("space"), &json!("start")));
+    answered(&mut body, first, &format!("{{\"task_id\":\"{id}\"}}"));
+    server.release("gate");
+    let second = ask(&body).until("response.output_item.done").pop().unwrap()["item"].take();
+    assert_eq!((&second["namespace"], &second["name"]), (&Value::Null, &json!("look")));
+    assert_eq!(second["arguments"], format!("{{\"id\": \"{id}\"}}"));
+    answered(&mut body, second, "seen");
+    let said = ask(&body).until("response.output_text.delta").pop().unwrap();
+    assert_eq!(said["delta"], "the tool said: seen");
+    assert_eq!(server.turns()[0].tools, ["space/start", "look"]);
+}
+
+#[test]
 fn what_an_agent_asks_for_itself_is_no_turn() {
     let server = ModelServer::start();
     for (instructions, purpose) in [

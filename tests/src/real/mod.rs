@@ -82,6 +82,17 @@ impl Entry {
         self
     }
 
+    /// The same with `bgctl mcp` in the agent's own configuration, by its path.
+    #[must_use]
+    pub fn with_mcp(mut self, place: &Place<'_>) -> Self {
+        let server = agents::McpServer { env: place.daemon.environment() };
+        match self.env.get_mut("OPENCODE_CONFIG_CONTENT") {
+            Some(config) => *config = server.in_opencode(config),
+            None => server.in_codex(place.daemon.home()),
+        }
+        self
+    }
+
     /// The same, but with a server that is there already.
     #[must_use]
     pub fn at(mut self, url: &str) -> Self {

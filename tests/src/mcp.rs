@@ -1,0 +1,290 @@
+//! A `bgctl mcp` that is spoken to line by line, as a client would that trusts nothing.
+
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use bgd_shared::id::TaskId;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::TestDaemon;
+use crate::process::Process;
+use crate::wait::PATIENCE;
+
+/// The revision of the protocol that has `initialize` and is the latest one of those.
+pub const REVISION: &str = "2025-11-25";
+
+/// The revision without `initialize`: each request says who asks.
+pub const INLINE_REVISION: &str = "2026-07-28";
+
+/// The extension by which a wait becomes a task of the protocol.
+pub const TASKS: &str = "io.modelcontextprotocol/tasks";
+
+/// A server and the pipes to it.
+#[derive(Debug)]
+pub struct Mcp {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<Value>,
+    /// What came before it was asked for.
+    early: VecDeque<Value>,
+    last: i64,
+    /// What each request says of its client, in the revision that wants it.
+    meta: Option<Value>,
+}
+
+/// What a tool has answered.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Its text.
+    pub text: String,
+    /// Its structured content; null in an error.
+    pub content: Value,
+    /// Whether it is an error.
+    pub is_error: bool,
+}
+
+impl Told {
+    /// Reads the result of `tools/call`.
+    #[track_caller]
+    pub fn of(result: &Value) -> Self {
+        let text = result["content"][0]["text"].as_str();
+        let text = text.unwrap_or_else(|| panic!("no text: {result}")).to_owned();
+        let is_error = result["isError"].as_bool().unwrap_or_default();
+        let content = result["structuredContent"].clone();
+        assert_eq!(content.is_object(), !is_error, "{result}");
+        Self { text, content, is_error }
+    }
+
+    /// The task that it is about.
+    #[track_caller]
+    pub fn id(&self) -> TaskId {
+        let id = self.content["task"]["task_id"].as_str();
+        id.and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no task: {self:?}"))
+    }
+
+    /// The ids of the tasks that are told of at its head.
+    pub fn told(&self) -> Vec<String> {
+        let told = self.content["told"].as_array().into_iter().flatten();
+        told.map(|news| news["task_id"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// The text above the line, if there is one.
+    pub fn head(&self) -> &str {
+        self.text.split_once("\n\n---\n\n").map_or("", |(head, _)| head)
+    }
+}
+
+impl Mcp {
+    /// Starts one with these options, without a word to it.
+    #[track_caller]
+    pub fn silent(daemon: &TestDaemon, args: &[&str]) -> Self {
+        Self::spawn(daemon.bgctl(&[&["mcp"], args].concat()))
+    }
+
+    /// Starts this command.
+    #[track_caller]
+    pub fn spawn(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("bgctl can be run");
+        let output = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let (sender, lines) = channel();
+        // It ends with the server's output.
+        thread::spawn(move || {
+            for line in output.lines() {
+                let Ok(line) = line else { return };
+                let value = serde_json::from_str(&line).unwrap_or_else(|_| json!({"garbage": line}));
+                if sender.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        Self { child, input, lines, early: VecDeque::new(), last: 0, meta: None }
+    }
+
+    /// Starts one and introduces a client.
+    #[track_caller]
+    pub fn start(daemon: &TestDaemon, args: &[&str]) -> Self {
+        let mut mcp = Self::silent(daemon, args);
+        mcp.initialize(REVISION, "test", &json!({}));
+        mcp
+    }
+
+    /// Starts one that is spoken to in the revision without `initialize`.
+    #[track_caller]
+    pub fn inline(daemon: &TestDaemon, args: &[&str], capabilities: &Value) -> Self {
+        let mut mcp = Self::silent(daemon, args);
+        mcp.meta = Some(json!({
+            "io.modelcontextprotocol/protocolVersion": INLINE_REVISION,
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
+        }));
+        mcp
+    }
+
+    /// Introduces a client, and gives what the server says of itself.
+    #[track_caller]
+    pub fn initialize(&mut self, revision: &str, name: &str, capabilities: &Value) -> Value {
+        let params = json!({
+            "protocolVersion": revision,
+            "capabilities": capabilities,
+            "clientInfo": {"name": name, "version": "1"},
+        });
+        let result = self.result("initialize", &params);
+        self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        result
+    }
+
+    /// Sends a line as it is.
+    #[track_caller]
+    pub fn write(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("its input is open");
+        input.write_all(line.as_bytes()).and_then(|()| input.write_all(b"\n")).expect("it reads its input");
+    }
+
+    /// Sends a message.
+    #[track_caller]
+    pub fn say(&mut self, message: &Value) {
+        self.write(&message.to_string());
+    }
+
+    /// Sends a request, and gives its number.
+    #[track_caller]
+    pub fn ask(&mut self, method: &str, params: &Value) -> i64 {
+        self.last += 1;
+        let mut params = params.clone();
+        for (key, value) in self.meta.iter().filter_map(Value::as_object).flatten() {
+            params["_meta"][key] = value.clone();
+        }
+        let id = self.last;
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    /// The next line.
+    #[track_caller]
+    fn next(&mut self) -> Value {
+        let value = self.lines.recv_timeout(PATIENCE).expect("the server says nothing");
+        assert_eq!(value["jsonrpc"], "2.0", "{value}");
+        value
+    }
+
+    /// The first message that this takes, of those that came and of those that come.
+    #[track_caller]
+    pub fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+        if let Some(place) = self.early.iter().position(&wanted) {
+            return self.early.remove(place).expect("it is there");
+        }
+        loop {
+            let value = self.next();
+            if wanted(&value) {
+                return value;
+            }
+            self.early.push_back(value);
+        }
+    }
+
+    /// The messages that came and were not asked for.
+    pub fn unasked(&self) -> Vec<Value> {
+        self.early.iter().cloned().collect()
+    }
+
+    /// The answer to a request, as it comes.
+    #[track_caller]
+    pub fn answer(&mut self, id: i64) -> Value {
+        self.until(|value| value["id"] == id)
+    }
+
+    /// The next notification of this method.
+    #[track_caller]
+    pub fn notification(&mut self, method: &str) -> Value {
+        self.until(|value| value["method"] == method)["params"].take()
+    }
+
+    /// Makes a request, and gives its result.
+    #[track_caller]
+    pub fn result(&mut self, method: &str, params: &Value) -> Value {
+        let id = self.ask(method, params);
+        let mut answer = self.answer(id);
+        assert!(answer.get("result").is_some(), "{answer}");
+        answer["result"].take()
+    }
+
+    /// Makes a request that is refused, and gives the error.
+    #[track_caller]
+    pub fn refused(&mut self, method: &str, params: &Value) -> Value {
+        let id = self.ask(method, params);
+        let mut answer = self.answer(id);
+        assert!(answer.get("error").is_some(), "{answer}");
+        answer["error"].take()
+    }
+
+    /// Calls a tool.
+    #[track_caller]
+    pub fn call(&mut self, name: &str, arguments: &Value) -> Told {
+        Told::of(&self.result("tools/call", &json!({"name": name, "arguments": arguments})))
+    }
+
+    /// Calls a tool, which does what it is asked.
+    #[track_caller]
+    pub fn done(&mut self, name: &str, arguments: &Value) -> Told {
+        let told = self.call(name, arguments);
+        assert!(!told.is_error, "{}", told.text);
+        told
+    }
+
+    /// Calls a tool, which does not do what it is asked, and gives its words.
+    #[track_caller]
+    pub fn error(&mut self, name: &str, arguments: &Value) -> String {
+        let told = self.call(name, arguments);
+        assert!(told.is_error, "{}", told.text);
+        told.text
+    }
+
+    /// Starts a command.
+    #[track_caller]
+    pub fn command(&mut self, command: &str) -> TaskId {
+        self.done("background_command", &json!({"command": command})).id()
+    }
+
+    /// Its process.
+    #[track_caller]
+    pub fn process(&self) -> Process {
+        Process::open(self.child.id().cast_signed()).expect("it lives")
+    }
+
+    /// Closes its input, and waits for its end.
+    #[track_caller]
+    pub fn close(mut self) -> ExitStatus {
+        drop(self.input.take());
+        self.ended()
+    }
+
+    /// Sends it a signal, and waits for its end.
+    #[track_caller]
+    pub fn signal(mut self, signal: Signal) -> ExitStatus {
+        self.process().signal(signal).expect("it lives");
+        self.ended()
+    }
+
+    #[track_caller]
+    fn ended(&mut self) -> ExitStatus {
+        self.process().gone();
+        self.child.wait().expect("a child can be waited for")
+    }
+}
+
+impl Drop for Mcp {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        if thread::panicking() {
+            // No assertion may fail now.
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}

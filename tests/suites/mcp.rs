@@ -1,0 +1,377 @@
+//! `bgctl mcp`: every tool with what it answers and what it refuses (R80), line by line.
+
+use std::fs;
+
+use bgd_shared::task::Status;
+use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION};
+use bgd_tests::{FakeDaemon, TestDaemon};
+use serde_json::json;
+
+/// A server whose subagents are fakes.
+fn with_agent(daemon: &FakeDaemon) -> Mcp {
+    let home = daemon.fake_home().0;
+    fs::create_dir_all(&home).unwrap();
+    let mut command = daemon.bgctl(&["mcp"]);
+    command.env("FAKE_ACP_HOME", home);
+    Mcp::spawn(command)
+}
+
+/// A command that ends when a file is there, and how it is let go.
+fn gate(daemon: &TestDaemon, name: &str) -> (String, impl Fn() + use<>) {
+    let path = daemon.home().join(name);
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let line = format!("echo begun; read word < {}; echo $word", path.display());
+    (line, move || fs::write(&path, "done\n").unwrap())
+}
+
+#[test]
+fn r80_the_tools_are_listed_with_schemas_and_hints() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut mcp = with_agent(&daemon);
+    let said = mcp.initialize(REVISION, "test", &json!({}));
+    assert_eq!(said["protocolVersion"], REVISION);
+    assert_eq!(said["serverInfo"]["name"], "bgd");
+    assert!(said["capabilities"]["experimental"]["claude/channel"].is_object(), "{said}");
+    assert!(said["instructions"].as_str().unwrap().contains("Do not poll"), "{said}");
+    let tools = mcp.result("tools/list", &json!({}))["tools"].take();
+    let names: Vec<&str> =
+        tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "background_task",
+            "background_command",
+            "background_output",
+            "background_block",
+            "background_cancel",
+            "background_list",
+            "background_clear",
+        ]
+    );
+    for tool in tools.as_array().unwrap() {
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+        assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
+        assert!(tool["annotations"]["readOnlyHint"].is_boolean(), "{tool}");
+    }
+    let about = tools[0]["description"].as_str().unwrap();
+    assert!(about.contains("Available agents: ") && about.contains("fake"), "{about}");
+    assert!(mcp.close().success());
+}
+
+#[test]
+fn r20_r21_output_never_waits_and_r22_block_does() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let (line, go) = gate(&daemon, "gate");
+    let started = mcp.done("background_command", &json!({"command": line, "description": "a gate"}));
+    let id = started.id();
+    assert!(
+        started.text.contains(&id.to_string()) && started.text.contains("background_block"),
+        "{}",
+        started.text
+    );
+    daemon.wait_running(id);
+    let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
+    assert_eq!(looked.content["task"]["status"], "running");
+    assert_eq!(looked.content["task"]["description"], "a gate");
+    assert_eq!(daemon.task(id).retrieved_at, None);
+    let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()], "timeout": 1}));
+    assert_eq!(waited.content["timed_out"], true);
+    assert_eq!(waited.content["cut"], false);
+    assert_eq!(waited.content["active"], json!([id.to_string()]));
+    go();
+    let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()[..8]]}));
+    assert_eq!(waited.content["finished"], json!([id.to_string()]));
+    assert_eq!(waited.content["tasks"][0]["status"], "completed");
+    assert_eq!(waited.content["tasks"][0]["result"], "begun\ndone");
+    assert!(waited.told().is_empty(), "it is reported, and not told: {}", waited.text);
+    let again = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    assert!(again.told().is_empty() && again.content["tasks"][0]["result"].is_null(), "{}", again.text);
+    let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
+    assert_eq!(
+        (&looked.content["output"], &looked.content["truncated"]),
+        (&json!("begun\ndone"), &json!(false))
+    );
+    assert!(daemon.task(id).retrieved_at.is_some());
+}
+
+#[test]
+fn a_command_runs_where_it_is_told_with_the_session_in_its_environment() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "work"]);
+    fs::create_dir(daemon.home().join("sub")).unwrap();
+    let line = "pwd; echo $BGD_SESSION $BGD_MCP_DEPTH";
+    let id = mcp.done("background_command", &json!({"command": line, "cwd": "sub"})).id();
+    let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    let folder = daemon.home().join("sub").canonicalize().unwrap();
+    assert_eq!(waited.content["tasks"][0]["result"], format!("{}\nwork 1", folder.display()));
+    let failed = mcp.command("echo no >&2; exit 3");
+    let waited = mcp.done("background_block", &json!({"task_ids": [failed.to_string()]}));
+    assert_eq!(waited.content["tasks"][0]["exit_code"], 3);
+    assert!(waited.text.contains("failed, exit code 3"), "{}", waited.text);
+}
+
+#[test]
+fn long_output_is_cut_to_its_end_and_names_the_file() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("seq 100000");
+    let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    let result = waited.content["tasks"][0]["result"].as_str().unwrap();
+    assert!(result.contains("\n100000\n(588895 bytes in all: background_output"), "{result}");
+    let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
+    assert_eq!(looked.content["truncated"], true);
+    let output = looked.content["output"].as_str().unwrap();
+    assert!(output.starts_with("… ") && output.ends_with("\n100000") && output.len() < 40_000);
+    let file = looked.content["task"]["output_file"].as_str().unwrap();
+    assert!(looked.text.contains(&format!("the file {file} has everything")), "{}", looked.text);
+    assert_eq!(fs::metadata(file).unwrap().len(), 588_895);
+}
+
+#[test]
+fn output_that_the_daemon_dropped_is_told_as_dropped() {
+    let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = 1048576").start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("seq 1000000").to_string();
+    mcp.done("background_block", &json!({"task_ids": [id]}));
+    let looked = mcp.done("background_output", &json!({"task_id": id}));
+    let dropped = looked.content["task"]["dropped_bytes"].as_u64().unwrap();
+    assert!(
+        dropped > 4_000_000 && looked.text.contains(&format!("{dropped} bytes were dropped")),
+        "{looked:?}"
+    );
+}
+
+#[test]
+fn r05_of_very_many_cancelled_tasks_some_are_shown() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    for _ in 0..120 {
+        daemon.submit_in("s", "sleep 1000");
+    }
+    let cancelled = mcp.done("background_cancel", &json!({"all": true}));
+    assert_eq!(cancelled.content["tasks"].as_array().unwrap().len(), 100);
+    assert_eq!(cancelled.content["not_shown"], 20);
+    assert!(cancelled.content["message"].as_str().unwrap().starts_with("120 tasks"), "{}", cancelled.text);
+    assert!(cancelled.told().is_empty(), "{}", cancelled.text);
+}
+
+#[test]
+fn r05_r10_cancel_and_clear_are_about_this_session_only() {
+    let daemon = TestDaemon::start();
+    let foreign = daemon.submit_in("other", "sleep 1000");
+    let foreign_done = daemon.submit_in("other", "true");
+    daemon.block(&[foreign_done]);
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let ids: Vec<_> = (0..3).map(|_| mcp.command("sleep 1000")).collect();
+    let listed = mcp.done("background_list", &json!({}));
+    assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 3);
+    let listed = mcp.done("background_list", &json!({"all": true}));
+    assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 5);
+    assert!(listed.text.contains("[of another session]"), "{}", listed.text);
+    // It can be looked at, if it is named in full.
+    let looked = mcp.done("background_output", &json!({"task_id": foreign_done.to_string()}));
+    assert_eq!(looked.content["task"]["foreign"], true);
+    let short = json!({"task_id": foreign_done.to_string()[..8]});
+    let said = mcp.error("background_output", &short);
+    assert!(said.contains("give its id in full"), "{said}");
+    let said = mcp.error("background_block", &json!({"task_ids": [foreign.to_string()[..8]]}));
+    assert!(said.contains("give its id in full"), "{said}");
+    for (tool, arguments) in [
+        ("background_cancel", json!({"task_id": foreign.to_string()})),
+        ("background_clear", json!({"task_ids": [foreign_done.to_string()]})),
+        ("background_task", json!({"resume": foreign_done.to_string(), "prompt": "x"})),
+    ] {
+        let said = mcp.error(tool, &arguments);
+        assert!(said.contains("belongs to another session"), "{said}");
+    }
+    let cancelled = mcp.done("background_cancel", &json!({"task_id": ids[0].to_string()}));
+    assert_eq!(cancelled.content["tasks"][0]["status"], "cancelled");
+    assert!(cancelled.told().is_empty(), "{}", cancelled.text);
+    let again = mcp.done("background_cancel", &json!({"task_id": ids[0].to_string()}));
+    assert!(again.text.contains("cancelled already"), "{}", again.text);
+    let said = mcp.error("background_clear", &json!({"task_ids": [ids[1].to_string()]}));
+    assert!(said.contains("background_cancel ends it"), "{said}");
+    let cancelled = mcp.done("background_cancel", &json!({"all": true}));
+    assert_eq!(cancelled.content["tasks"].as_array().unwrap().len(), 2);
+    let cleared = mcp.done("background_clear", &json!({"task_ids": [ids[0].to_string()]}));
+    assert_eq!(cleared.content["cleared"], 1);
+    let cleared = mcp.done("background_clear", &json!({}));
+    assert_eq!(cleared.content["cleared"], 2);
+    let last = mcp.command("sleep 1000");
+    daemon.wait_running(last);
+    assert_eq!(mcp.done("background_clear", &json!({"all": true})).content["cleared"], 1);
+    assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
+    assert_eq!(daemon.task(foreign).status, Status::Running);
+    assert_eq!(daemon.task(foreign_done).status, Status::Completed);
+}
+
+#[test]
+fn r06_a_list_shows_what_it_is_asked_for() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let ids: Vec<_> = (0..55).map(|_| mcp.command("true")).collect();
+    daemon.block(&ids);
+    let listed = mcp.done("background_list", &json!({}));
+    assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 50);
+    assert_eq!(listed.content["more"], true);
+    assert!(listed.text.ends_with("Only the newest 50 are shown."), "{}", listed.text);
+    let listed = mcp.done("background_list", &json!({"status": "running"}));
+    assert_eq!(listed.content["tasks"], json!([]));
+    assert_eq!(listed.content["summary"]["completed"], 55);
+}
+
+#[test]
+fn r30_to_r38_an_agent_is_started_and_resumed() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut mcp = with_agent(&daemon);
+    mcp.initialize(REVISION, "test", &json!({}));
+    let task = json!({"agent": "fake", "description": "count", "prompt": "say one"});
+    let started = mcp.done("background_task", &task);
+    let id = started.id().to_string();
+    assert_eq!(started.content["task"]["kind"], "agent");
+    let waited = mcp.done("background_block", &json!({"task_ids": [id]}));
+    assert_eq!(waited.content["tasks"][0]["result"], "one", "{}", waited.text);
+    assert!(waited.text.contains(&format!("background_task {{\"resume\": \"{id}\"")), "{}", waited.text);
+    // What is not of the mode is not used.
+    let resumed = mcp.done(
+        "background_task",
+        &json!({"resume": id, "prompt": "history", "agent": "nobody", "description": "other"}),
+    );
+    assert_eq!(
+        (&resumed.content["task"]["task_id"], &resumed.content["task"]["resumed"]),
+        (&json!(id), &json!(1))
+    );
+    assert!(resumed.told().is_empty(), "{}", resumed.text);
+    let waited = mcp.done("background_block", &json!({"task_ids": [id]}));
+    assert_eq!(waited.content["tasks"][0]["status"], "completed", "{}", waited.text);
+    assert!(waited.text.contains(&format!("{id} (resumed)  completed")), "{}", waited.text);
+    assert_eq!(waited.content["tasks"][0]["result"], "say one", "the answer of the resume");
+    let listed = mcp.done("background_list", &json!({}));
+    assert!(listed.text.contains(&format!("{id} (resumed)  completed")), "{}", listed.text);
+    let command = mcp.command("true").to_string();
+    let said = mcp.error("background_task", &json!({"resume": command, "prompt": "x"}));
+    assert!(said.contains("start a new command with background_command"), "{said}");
+}
+
+#[test]
+fn r37_what_is_missing_is_named_one_by_one() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let said = mcp.error("background_task", &json!({}));
+    for name in ["description", "prompt", "agent"] {
+        assert!(said.contains(&format!("\n- \"{name}\": ")), "{said}");
+    }
+    let said = mcp.error("background_task", &json!({"prompt": "x", "agent": "fake"}));
+    assert!(said.contains("\"description\"") && !said.contains("\"agent\""), "{said}");
+    let said = mcp.error("background_task", &json!({"resume": "3f2a91bc"}));
+    assert!(said.contains("\"prompt\"") && !said.contains("\"agent\""), "{said}");
+}
+
+#[test]
+fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    for (tool, arguments, words) in [
+        ("background_output", json!({}), "\"task_id\""),
+        ("background_output", json!({"task_id": "3f2a91bc", "block": true}), "takes no parameter \"block\""),
+        ("background_output", json!({"task_id": "bg_1"}), "background_list shows the ids"),
+        ("background_output", json!({"task_id": 7}), "must be a string; it is 7"),
+        ("background_output", json!({"task_id": "3f2a91bc"}), "What to do: background_list"),
+        ("background_block", json!({}), "\"task_ids\""),
+        ("background_block", json!({"task_ids": []}), "\"task_ids\""),
+        ("background_block", json!({"task_ids": 7}), "must be a list"),
+        ("background_block", json!({"task_ids": ["3f2a"], "timeout": "1s"}), "whole number of milliseconds"),
+        ("background_block", json!({"task_ids": vec!["3f2a"; 101]}), "has 101 ids, and at most 100"),
+        ("background_cancel", json!({}), "give \"task_id\""),
+        ("background_cancel", json!({"task_id": "3f2a", "all": true}), "not both"),
+        ("background_list", json!({"status": "done"}), "one of pending, running"),
+        ("background_list", json!({"all": "yes"}), "must be true or false"),
+        ("background_clear", json!({"task_ids": []}), "is empty"),
+        ("background_command", json!({"command": "  "}), "\"command\""),
+        ("background_command", json!({"command": "true", "cwd": "/no/such"}), "there is no folder /no/such"),
+        ("background_command", json!({"command": "x".repeat(1 << 20)}), "too long"),
+        (
+            "background_task",
+            json!({"prompt": "x", "description": "y", "agent": "nobody"}),
+            "no agent \"nobody\"",
+        ),
+        ("background_nothing", json!({}), "The tools are: background_task, "),
+    ] {
+        let said = mcp.error(tool, &arguments);
+        assert!(said.contains(words), "{tool}: {words} is not in\n{said}");
+    }
+    for params in [json!({}), json!({"name": 7}), json!({"name": "background_list", "arguments": [1]})] {
+        let result = mcp.result("tools/call", &params);
+        assert_eq!(result["isError"], true, "{result}");
+    }
+    let long = "x".repeat(1 << 20);
+    for (tool, arguments) in [
+        (&*long, json!({})),
+        ("background_list", json!({&*long: 1})),
+        ("background_list", json!({"status": long})),
+        ("background_output", json!({"task_id": long})),
+        ("background_command", json!({"command": "true", "cwd": long})),
+        ("background_task", json!({"prompt": "x", "description": "y", "agent": long})),
+        ("background_list", json!(long)),
+    ] {
+        let said = mcp.error(tool, &arguments);
+        assert!(said.len() < 10_000, "{:.80}: {} bytes", tool, said.len());
+    }
+    assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
+}
+
+#[test]
+fn parameters_are_taken_as_models_write_them() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let started = mcp.done("background_command", &json!(r#"{"command": "pwd", "cwd": "~"}"#));
+    let waited =
+        mcp.done("background_block", &json!({"task_ids": started.id().to_string(), "timeout": "60000"}));
+    let home = daemon.home().to_str().unwrap();
+    assert_eq!(waited.content["tasks"][0]["result"], home, "{}", waited.text);
+    let listed = mcp.done("background_list", &json!(""));
+    assert_eq!(listed.content["tasks"][0]["task_id"], started.id().to_string());
+}
+
+#[test]
+fn what_is_no_message_does_no_harm() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::silent(&daemon, &[]);
+    // Before anybody has introduced itself, too.
+    for line in [
+        "garbage",
+        "",
+        "[]",
+        "{}",
+        "7",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/none\"}",
+        "\u{feff}",
+    ] {
+        mcp.write(line);
+    }
+    mcp.refused("tools/list", &json!({}));
+    mcp.initialize(REVISION, "test", &json!({}));
+    for line in ["garbage", "{\"jsonrpc\":\"2.0\",\"id\":77,\"result\":{}}", "{\"id\":[]}"] {
+        mcp.write(line);
+    }
+    assert_eq!(mcp.refused("no/such", &json!({}))["code"], -32601);
+    mcp.result("ping", &json!({}));
+    assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
+    assert!(mcp.close().success());
+}
+
+#[test]
+fn an_older_revision_and_the_one_without_initialize_are_spoken_too() {
+    let daemon = TestDaemon::start();
+    let mut old = Mcp::silent(&daemon, &[]);
+    assert_eq!(old.initialize("2024-11-05", "old", &json!({}))["protocolVersion"], "2024-11-05");
+    assert!(old.done("background_list", &json!({})).text.starts_with("No tasks"));
+    let mut new = Mcp::inline(&daemon, &[], &json!({}));
+    let said = new.result("server/discover", &json!({}));
+    assert!(said["supportedVersions"].as_array().unwrap().contains(&json!(INLINE_REVISION)), "{said}");
+    assert_eq!(new.result("tools/list", &json!({}))["tools"].as_array().unwrap().len(), 7);
+    let id = new.command("echo hello");
+    let waited = new.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    assert_eq!(waited.content["tasks"][0]["result"], "hello");
+}

@@ -1,0 +1,82 @@
+//! `bgctl mcp` with the public clients of its protocol: the library for Python, in every revision that it negotiates,
+//! and the inspector for a shell.
+
+use std::process::Command;
+
+use bgd_shared::request::{ListParams, TaskList};
+use bgd_tests::mcp::{INLINE_REVISION, REVISION};
+use bgd_tests::{Outcome, TestDaemon, agents, bgctl_path, bgd_path};
+use serde_json::Value;
+
+/// Goes through all tools by the library for Python.
+const SCRIPT: &str = include_str!("mcp_clients/client.py");
+
+/// A client's command, which starts a `bgctl mcp` in this home.
+fn dressed(daemon: &TestDaemon, mut command: Command) -> Command {
+    command.env_clear().envs(daemon.environment()).env("BGD_DAEMON", bgd_path());
+    command.current_dir(daemon.home());
+    command
+}
+
+#[track_caller]
+fn by_python(mode: &str) -> String {
+    let daemon = TestDaemon::start();
+    let mut command = dressed(&daemon, Command::new(agents::mcp_python()));
+    command.args(["-c", SCRIPT]).arg(bgctl_path()).arg(mode);
+    let said = Outcome::of(&mut command).success().stdout_text();
+    let tasks = daemon.client().call::<TaskList>(&ListParams::default());
+    assert!(tasks.unwrap().tasks.is_empty(), "the session has ended");
+    said
+}
+
+#[test]
+fn the_library_for_python_uses_every_tool_after_a_handshake() {
+    assert_eq!(by_python("legacy").lines().next(), Some(REVISION));
+}
+
+#[test]
+fn the_library_for_python_uses_every_tool_without_one() {
+    assert_eq!(by_python("auto").lines().next(), Some(INLINE_REVISION));
+    assert_eq!(by_python(INLINE_REVISION).lines().next(), Some(INLINE_REVISION));
+}
+
+/// Runs the inspector once: a server for each call.
+#[track_caller]
+fn inspect(daemon: &TestDaemon, args: &[&str]) -> Value {
+    let mut command = dressed(daemon, Command::new("node"));
+    command.arg(agents::inspector()).arg("--cli").arg(bgctl_path()).args(["mcp", "--keep", "--session", "s"]);
+    // It hands on little of its own environment.
+    for (name, value) in daemon.environment() {
+        let (name, value) = (name.into_string().unwrap(), value.into_string().unwrap());
+        if name.starts_with("BGD_SOCKET") || name.starts_with("XDG_") {
+            command.arg("-e").arg(format!("{name}={value}"));
+        }
+    }
+    let said = Outcome::of(command.args(args)).success().stdout_text();
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+#[test]
+fn the_inspector_lists_and_calls_the_tools() {
+    let daemon = TestDaemon::start();
+    let listed = inspect(&daemon, &["--method", "tools/list", "--strict"]);
+    assert_eq!(listed["tools"].as_array().unwrap().len(), 7, "{listed}");
+    let call = |tool: &str, args: &[&str]| {
+        let args = args.iter().flat_map(|arg| ["--tool-arg", arg]);
+        let all: Vec<&str> =
+            ["--method", "tools/call", "--tool-name", tool].into_iter().chain(args).collect();
+        inspect(&daemon, &all)
+    };
+    let started = call("background_command", &["command=echo hello"]);
+    let id = started["structuredContent"]["task"]["task_id"].as_str().unwrap().to_owned();
+    daemon.block(&[id.parse().unwrap()]);
+    // The process that it was told to is another one.
+    let listed = call("background_list", &[]);
+    assert_eq!(listed["structuredContent"]["told"][0]["task_id"], id.as_str(), "{listed}");
+    let looked = call("background_output", &[&format!("task_id={id}")]);
+    assert_eq!(looked["structuredContent"]["output"], "hello", "{looked}");
+    let waited = call("background_block", &[&format!("task_ids=[\"{id}\"]")]);
+    assert_eq!(waited["structuredContent"]["timed_out"], false, "{waited}");
+    let cleared = call("background_clear", &[]);
+    assert_eq!(cleared["structuredContent"]["cleared"], 1, "{cleared}");
+}

@@ -1,0 +1,202 @@
+//! `bgctl mcp`: how it ends and its parent session with it (R54), the daemon's end, and agents within agents.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bgd_tests::mcp::{Mcp, REVISION};
+use bgd_tests::{Terminal, TestDaemon};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Waits until nobody knows a task any more.
+fn cleared(daemon: &TestDaemon, id: TaskId, end: impl FnOnce()) {
+    let mut watch = daemon.watch();
+    end();
+    watch.until(|event| event.task.id == id && event.kind == bgd_shared::event::EventKind::Cleared);
+}
+
+#[test]
+fn r54_the_end_of_the_server_is_the_end_of_its_session() {
+    let daemon = TestDaemon::start();
+    for how in ["close", "term", "kill"] {
+        let mut mcp = Mcp::start(&daemon, &[]);
+        let id = mcp.command("sleep 1000");
+        let process = {
+            let pid = daemon.wait_running(id).pid.unwrap();
+            bgd_tests::Process::open(pid).unwrap()
+        };
+        let session = daemon.task(id).session.unwrap();
+        assert!(session.starts_with("mcp:") && session.len() == 12, "{session}");
+        cleared(&daemon, id, || match how {
+            "close" => assert!(mcp.close().success()),
+            "term" => assert!(mcp.signal(Signal::TERM).success()),
+            _ => assert!(!mcp.signal(Signal::KILL).success()),
+        });
+        process.gone();
+    }
+}
+
+#[test]
+fn a_wait_that_is_under_way_holds_up_no_end() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000");
+    let arguments = json!({"task_ids": [id.to_string()]});
+    let params = json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 1}});
+    mcp.ask("tools/call", &params);
+    mcp.notification("notifications/progress");
+    cleared(&daemon, id, || assert!(mcp.close().success()));
+}
+
+#[test]
+fn with_keep_the_tasks_go_on_and_the_next_server_of_the_session_has_them() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--keep", "--session", "work"]);
+    let id = mcp.command("sleep 1000");
+    daemon.wait_running(id);
+    assert!(mcp.close().success());
+    assert_eq!(daemon.task(id).status, Status::Running);
+    let mut mcp = Mcp::start(&daemon, &["--session", "work"]);
+    let listed = mcp.done("background_list", &json!({}));
+    assert_eq!(listed.content["tasks"][0]["task_id"], id.to_string());
+    cleared(&daemon, id, || assert!(mcp.close().success()));
+}
+
+#[test]
+fn the_session_of_the_environment_is_taken() {
+    let daemon = TestDaemon::start();
+    let mut command = daemon.bgctl(&["mcp", "--keep"]);
+    command.env("BGD_SESSION", "mine");
+    let mut mcp = Mcp::spawn(command);
+    let said = mcp.initialize(REVISION, "test", &json!({}));
+    assert!(said["instructions"].as_str().unwrap().contains("The tasks go on"), "{said}");
+    let id = mcp.command("true");
+    assert_eq!(daemon.task(id).session.as_deref(), Some("mine"));
+}
+
+#[test]
+fn a_daemon_is_started_by_the_first_call_and_again_by_the_one_after_its_end() {
+    let home = TestDaemon::home_only();
+    let mut mcp = Mcp::start(&home, &["--session", "s"]);
+    assert!(!home.socket().exists(), "nobody has called");
+    let id = mcp.command("sleep 1000");
+    home.wait_running(id);
+    let first = home.process();
+    home.run(&["daemon", "stop"]).success();
+    first.gone();
+    let said = mcp.error("background_output", &json!({"task_id": id.to_string()}));
+    assert!(said.starts_with("The bgd daemon ended and was started again."), "{said}");
+    assert!(said.contains("there is no task"), "{said}");
+    let again = mcp.command("sleep 1000");
+    home.wait_running(again);
+    // It is owned again.
+    cleared(&home, again, || assert!(mcp.close().success()));
+}
+
+#[test]
+fn a_wait_survives_the_daemons_end_with_a_sentence() {
+    let mut daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000");
+    daemon.wait_running(id);
+    let arguments = json!({"task_ids": [id.to_string()]});
+    let params = json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 1}});
+    let request = mcp.ask("tools/call", &params);
+    mcp.notification("notifications/progress");
+    daemon.kill9();
+    let answer = mcp.answer(request);
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("The bgd daemon ended and was started again."), "{text}");
+    assert!(text.contains("there is no task"), "{text}");
+    assert_eq!(answer["result"]["isError"], true);
+    assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
+    drop(mcp);
+    daemon.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn without_a_daemon_that_may_be_started_every_tool_says_so() {
+    let home = TestDaemon::home_only();
+    let mut mcp = Mcp::start(&home, &["--no-start"]);
+    let tools = mcp.result("tools/list", &json!({}));
+    let about = tools["tools"][0]["description"].as_str().unwrap();
+    assert!(about.contains("looked up with the first call"), "{about}");
+    for (tool, arguments) in
+        [("background_command", json!({"command": "true"})), ("background_list", json!({}))]
+    {
+        let said = mcp.error(tool, &arguments);
+        assert!(said.contains("bgctl daemon status"), "{said}");
+    }
+    assert!(mcp.close().success());
+}
+
+#[test]
+fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
+    let daemon = TestDaemon::start();
+    let within = |args: &[&str], depth: &str| {
+        let mut command = daemon.bgctl(&[&["mcp"], args].concat());
+        command.env("BGD_MCP_DEPTH", depth).env("BGD_SESSION", "the parent's");
+        let mut mcp = Mcp::spawn(command);
+        let said = mcp.initialize(REVISION, "test", &json!({}));
+        (mcp, said["instructions"].as_str().unwrap().to_owned())
+    };
+    for (args, depth, why, way) in [
+        (&[][..], "1", "within a background task of another agent", "`bgctl mcp --depth 2`"),
+        (&["--depth", "2"], "2", "within a background task of another agent", "`bgctl mcp --depth 3`"),
+        (&["--depth", "0"], "0", "the user has switched them off", "`bgctl mcp --depth 1`"),
+        (&[], "no number", "is \"no number\" and no number", "`export BGD_MCP_DEPTH=0`"),
+    ] {
+        let (mut mcp, said) = within(args, depth);
+        assert!(said.contains(why) && said.contains(way), "{said}");
+        let tools = mcp.result("tools/list", &json!({}));
+        let names: Vec<_> =
+            tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
+        assert_eq!(names.len(), 5, "{names:?}");
+        assert!(!names.contains(&json!("background_task")) && !names.contains(&json!("background_command")));
+        let said = mcp.error("background_command", &json!({"command": "true"}));
+        assert!(said.contains("do the work yourself") && said.contains(why) && said.contains(way), "{said}");
+    }
+    let (mut mcp, said) = within(&["--depth", "2"], "1");
+    assert!(!said.contains("not available") && said.contains("The tasks and their output go when"), "{said}");
+    let id = mcp.command("echo $BGD_MCP_DEPTH");
+    let task = daemon.block(&[id]).remove(0);
+    assert!(task.session.unwrap().starts_with("mcp:"), "the session of its parent is not its own");
+    assert_eq!(daemon.output(id), b"2\n");
+}
+
+#[test]
+fn a_person_who_types_it_is_told_whom_it_is_for() {
+    let daemon = TestDaemon::start();
+    let mut terminal = Terminal::bgctl(&daemon, &["mcp"]);
+    terminal.wait_text("waits for an AI agent's messages");
+    terminal.type_keys("\u{4}");
+    assert!(terminal.ended().success(), "{terminal:?}");
+}
+
+/// Node gives its children sockets, where others give pipes.
+#[test]
+fn standard_streams_may_be_sockets() {
+    let daemon = TestDaemon::start();
+    let (here, there) = UnixStream::pair().unwrap();
+    let mut command = daemon.bgctl(&["mcp"]);
+    let output = OwnedFd::from(there.try_clone().unwrap());
+    let mut child = command.stdin(OwnedFd::from(there)).stdout(output).stderr(Stdio::null()).spawn().unwrap();
+    drop(command); // it holds the other end
+    let mut lines = BufReader::new(here.try_clone().unwrap()).lines();
+    let client = json!({"name": "node", "version": "1"});
+    let params = json!({"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client});
+    for message in [
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "background_list"}}),
+    ] {
+        (&here).write_all(format!("{message}\n").as_bytes()).unwrap();
+        let answer: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(answer["id"], message["id"], "{answer}");
+    }
+    here.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,327 @@
+//! `bgctl mcp` where something is wrong: too much at once, a daemon that dies, connections that break, lines that can't
+//! be read, an environment that was taken away.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use bgd_shared::request::{DaemonStatusOf, NoParams};
+use bgd_shared::task::Status;
+use bgd_tests::mcp::{Mcp, REVISION, Told};
+use bgd_tests::wait::PATIENCE;
+use bgd_tests::{FakeDaemon, Relay, TestDaemon, bgctl_path, bgd_path};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// What a server has: the connection that owns the session, and the one that listens.
+const OWN: u64 = 2;
+
+/// The waits of one server that have a connection of their own.
+const WAITS: u64 = 48;
+
+const ENDED: &str = "The bgd daemon ended and was started again.";
+
+/// Asks the daemon until the servers have so many connections.
+#[track_caller]
+fn until_connections(daemon: &TestDaemon, wanted: u64) {
+    let mut client = daemon.client();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let connections = client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
+        if connections == wanted + 1 {
+            return;
+        }
+        assert!(Instant::now() < end, "{connections} connections, and not {wanted} and this one");
+    }
+}
+
+fn block(mcp: &mut Mcp, id: &str) -> i64 {
+    mcp.ask("tools/call", &json!({"name": "background_block", "arguments": {"task_ids": [id]}}))
+}
+
+fn cancel(mcp: &mut Mcp, request: i64) {
+    let params = json!({"requestId": request});
+    mcp.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}));
+}
+
+/// A command that ends when it is let go.
+fn gate(daemon: &TestDaemon, mcp: &mut Mcp) -> (String, impl Fn() + use<>) {
+    let path = daemon.home().join("gate");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let id = mcp.command(&format!("read word < {}; echo $word", path.display())).to_string();
+    (id, move || fs::write(&path, "done\n").unwrap())
+}
+
+#[test]
+fn waits_that_nobody_wants_any_more_are_given_up() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000").to_string();
+    until_connections(&daemon, OWN);
+    let requests: Vec<i64> = (0..300).map(|_| block(&mut mcp, &id)).collect();
+    until_connections(&daemon, OWN + WAITS);
+    for request in requests {
+        cancel(&mut mcp, request);
+    }
+    until_connections(&daemon, OWN);
+    let listed = mcp.done("background_list", &json!({}));
+    assert_eq!(listed.content["tasks"][0]["task_id"], id);
+    let cancelled = mcp.done("background_cancel", &json!({"task_id": id}));
+    assert_eq!(cancelled.content["tasks"][0]["status"], "cancelled");
+}
+
+#[test]
+fn many_waits_at_once_are_all_answered() {
+    let daemon = TestDaemon::builder().config("[limits]\nrequests = 16\n").start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let (id, go) = gate(&daemon, &mut mcp);
+    let requests: Vec<i64> = (0..1500).map(|_| block(&mut mcp, &id)).collect();
+    until_connections(&daemon, OWN + WAITS);
+    // It waits for no turn.
+    let other = mcp.command("sleep 1000").to_string();
+    mcp.done("background_cancel", &json!({"task_id": other}));
+    go();
+    for request in requests {
+        let told = Told::of(&mcp.answer(request)["result"]);
+        assert_eq!((told.is_error, &told.content["finished"]), (false, &json!([id])), "{}", told.text);
+    }
+}
+
+#[test]
+fn a_wait_whose_turn_does_not_come_says_that_its_time_is_over() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000").to_string();
+    let requests: Vec<i64> = (0..WAITS).map(|_| block(&mut mcp, &id)).collect();
+    until_connections(&daemon, OWN + WAITS);
+    let over = mcp.done("background_block", &json!({"task_ids": [id], "timeout": 1}));
+    assert_eq!(over.content["timed_out"], true, "{}", over.text);
+    for request in requests {
+        cancel(&mut mcp, request);
+    }
+}
+
+#[test]
+fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"\n").start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let stubborn = "trap '' TERM; echo ready; while :; do sleep 1000; done";
+    let id = mcp.command(stubborn);
+    daemon.wait_output(id, "ready\n");
+    let arguments = json!({"task_id": id.to_string()});
+    let params = json!({"name": "background_cancel", "arguments": arguments});
+    let under_way: Vec<i64> = (0..16).map(|_| mcp.ask("tools/call", &params)).collect();
+    until_connections(&daemon, OWN + 16);
+    let said = mcp.error("background_cancel", &arguments);
+    assert!(said.contains("16 calls that end tasks are under way"), "{said}");
+    for request in &under_way {
+        cancel(&mut mcp, *request);
+    }
+    // The daemon goes on with what it was told.
+    assert_eq!(daemon.task(id).status, Status::Running);
+    until_connections(&daemon, OWN + 16);
+    assert!(!mcp.signal(Signal::KILL).success());
+    for process in daemon.task_processes() {
+        process.kill();
+    }
+}
+
+#[test]
+fn a_listener_that_was_refused_listens_later() {
+    let daemon = TestDaemon::builder().config("[limits]\nconnections = 2\n").start();
+    let other = daemon.client();
+    let mut mcp = Mcp::silent(&daemon, &[]);
+    mcp.initialize(REVISION, "claude-code", &json!({}));
+    let id = mcp.command("echo hello");
+    drop(other);
+    let event = mcp.notification("notifications/claude/channel");
+    assert_eq!(event["meta"]["task_id"], id.to_string());
+}
+
+#[test]
+fn a_call_right_behind_the_daemons_violent_end_is_answered() {
+    let home = TestDaemon::home_only();
+    let mut mcp = Mcp::start(&home, &[]);
+    mcp.done("background_list", &json!({}));
+    for _ in 0..30 {
+        // It is not waited for.
+        home.process().signal(Signal::KILL).unwrap();
+        let listed = mcp.done("background_list", &json!({}));
+        assert!(listed.text.starts_with(ENDED), "{}", listed.text);
+        assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
+    }
+    assert!(mcp.close().success());
+}
+
+#[test]
+fn who_is_idle_is_told_of_the_daemons_end_once() {
+    let mut daemon = TestDaemon::start();
+    let mut channel = Mcp::silent(&daemon, &[]);
+    channel.initialize(REVISION, "claude-code", &json!({}));
+    let mut log = Mcp::start(&daemon, &[]);
+    log.result("logging/setLevel", &json!({"level": "warning"}));
+    for mcp in [&mut channel, &mut log] {
+        mcp.done("background_list", &json!({}));
+    }
+    until_connections(&daemon, 2 * OWN);
+    daemon.kill9();
+    let event = channel.notification("notifications/claude/channel");
+    assert_eq!(event["meta"], json!({"event": "daemon_ended"}));
+    assert!(event["content"].as_str().unwrap().contains("are gone"), "{event}");
+    let message = log.notification("notifications/message");
+    assert_eq!((&message["level"], &message["data"]["event"]), (&json!("warning"), &json!("daemon_ended")));
+    for mut mcp in [channel, log] {
+        assert!(mcp.done("background_list", &json!({})).text.starts_with(ENDED));
+        let told = |message: &Value| message.to_string().contains("daemon_ended");
+        assert!(!mcp.unasked().iter().any(told), "{:?}", mcp.unasked());
+    }
+    daemon.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn a_list_of_tools_starts_no_daemon_and_is_told_when_it_is_better() {
+    let home = TestDaemon::home_only();
+    let about = |mcp: &mut Mcp| {
+        let tools = mcp.result("tools/list", &json!({}));
+        tools["tools"][0]["description"].as_str().unwrap().to_owned()
+    };
+    let mut mcp = Mcp::silent(&home, &[]);
+    let said = mcp.initialize(REVISION, "test", &json!({}));
+    assert_eq!(said["capabilities"]["tools"]["listChanged"], true, "{said}");
+    assert!(about(&mut mcp).contains("looked up with the first call"));
+    assert!(!home.socket().exists());
+    // This one is told only of what it asks for.
+    let mut inline = Mcp::inline(&home, &[], &json!({}));
+    assert!(about(&mut inline).contains("looked up with the first call"));
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let subscription = inline.ask("subscriptions/listen", &wanted);
+    inline.notification("notifications/subscriptions/acknowledged");
+    for mcp in [&mut mcp, &mut inline] {
+        mcp.done("background_list", &json!({}));
+        mcp.notification("notifications/tools/list_changed");
+        let about = about(mcp);
+        assert!(about.contains("vailable"), "{about}");
+        assert!(!about.contains("looked up"), "{about}");
+    }
+    cancel(&mut inline, subscription);
+    let again = |message: &Value| message["method"] == "notifications/tools/list_changed";
+    assert!(!mcp.unasked().iter().any(again) && !inline.unasked().iter().any(again));
+}
+
+/// A server that reaches the daemon through this relay, and whose tasks outlive a connection.
+fn behind(relay: &Relay, daemon: &FakeDaemon, client: &str) -> Mcp {
+    fs::create_dir_all(daemon.fake_home().0).unwrap();
+    let mut command = daemon.bgctl(&["mcp", "--keep", "--session", "s"]);
+    command.env("BGD_SOCKET", relay.socket()).env("FAKE_ACP_HOME", daemon.fake_home().0);
+    let mut mcp = Mcp::spawn(command);
+    mcp.initialize(REVISION, client, &json!({}));
+    mcp
+}
+
+#[test]
+fn a_resume_is_not_sent_twice_to_the_same_daemon() {
+    let daemon = FakeDaemon::start(&[], "");
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let mut mcp = behind(&relay, &daemon, "test");
+    let task = json!({"agent": "fake", "description": "count", "prompt": "say one"});
+    let id = mcp.done("background_task", &task).id();
+    mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    relay.cut_behind("say the last words");
+    let said =
+        mcp.error("background_task", &json!({"resume": id.to_string(), "prompt": "say the last words"}));
+    assert!(said.contains("it may have got this") && said.contains("background_list"), "{said}");
+    let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    assert_eq!(waited.content["tasks"][0]["resumed"], 1, "{}", waited.text);
+    // What broke while nobody used it is made again without a word of doubt.
+    relay.cut();
+    let again = mcp.done("background_task", &json!({"resume": id.to_string(), "prompt": "say two"}));
+    assert_eq!(again.content["task"]["resumed"], 2, "{}", again.text);
+    mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+}
+
+#[test]
+fn a_listener_goes_on_where_its_connection_broke() {
+    let daemon = FakeDaemon::start(&[], "");
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let mut mcp = behind(&relay, &daemon, "claude-code");
+    let first = mcp.command("true").to_string();
+    assert_eq!(mcp.notification("notifications/claude/channel")["meta"]["task_id"], first.as_str());
+    relay.cut();
+    let second = daemon.submit_in("s", "true").to_string();
+    let event = mcp.notification("notifications/claude/channel");
+    assert_eq!(event["meta"]["task_id"], second.as_str(), "and not the first again");
+    assert!(mcp.done("background_list", &json!({})).text.contains("the tasks went on meanwhile"));
+}
+
+#[test]
+fn a_line_that_cant_be_read_is_answered_with_its_id() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let call = |id: &str, more: &str| {
+        format!("{{\"jsonrpc\": \"2.0\", \"id\": {id}, \"method\": \"tools/list\", \"params\": {{{more}}}}}")
+    };
+    for (line, id, words) in [
+        (call("101", "\"_meta\": 7"), json!(101), "no message of the protocol"),
+        (call("102", "").replace("\"2.0\"", "2"), json!(102), "no message of the protocol"),
+        (call("\"a\"", "\"x\": "), json!("a"), "no valid JSON"),
+        (format!("[{}]", call("103", "")), json!(103), "a line of its own"),
+        (call("1.5", ""), Value::Null, "a string or a whole number"),
+        (
+            call("104", &format!("\"x\": \"{}\"", "x".repeat(17 << 20))),
+            json!(104),
+            "longer than 16777216 bytes",
+        ),
+    ] {
+        mcp.write(&line);
+        let answer = mcp.until(|message| message["error"].is_object());
+        assert_eq!(answer["id"], id, "{answer}");
+        let said = answer["error"]["message"].as_str().unwrap();
+        assert!(said.contains(words), "{said}");
+    }
+    for (method, params) in [
+        ("logging/setLevel", json!({"level": "loud"})),
+        ("tasks/get", json!({"taskId": 7})),
+        ("tasks/cancel", json!({})),
+    ] {
+        let error = mcp.refused(method, &params);
+        assert_eq!(error["code"], -32602, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(method), "{error}");
+    }
+    assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_the_end_with_an_exit_code() {
+    let daemon = TestDaemon::start();
+    let mut child = daemon.bgctl(&["mcp"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let client = json!({"name": "deaf", "version": "1"});
+    let params = json!({"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client});
+    let line = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, "{line}").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 13));
+    drop(input);
+}
+
+#[test]
+fn the_socket_is_looked_for_in_the_processes_above() {
+    let daemon = TestDaemon::start();
+    for (name, value) in
+        [("BGD_SOCKET", daemon.socket().to_owned()), ("XDG_RUNTIME_DIR", daemon.home().join("run"))]
+    {
+        let line = "env -i HOME=\"$HOME\" PATH=\"$PATH\" \"$0\" mcp --no-start; true";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).arg(bgctl_path()).current_dir(daemon.home());
+        shell.env_clear().env("HOME", daemon.home()).env(name, &value).env("BGD_DAEMON", bgd_path());
+        shell.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        let mut mcp = Mcp::spawn(shell);
+        mcp.initialize(REVISION, "test", &json!({}));
+        let id = mcp.command(&format!("echo ${name}"));
+        let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+        assert_eq!(waited.content["tasks"][0]["result"], value.to_str().unwrap());
+        assert_eq!(daemon.task(id).status, Status::Completed);
+        assert!(mcp.close().success());
+    }
+}

@@ -1,0 +1,473 @@
+//! `bgctl mcp`: what has ended is told without being asked for (R81), once, and again until it was written.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, TASKS, Told};
+use bgd_tests::wait::PATIENCE;
+use bgd_tests::{TestDaemon, wait};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Waits until a task has ended and its inbox says so.
+fn ended(daemon: &TestDaemon, id: TaskId) {
+    daemon.block(&[id]);
+}
+
+/// Makes calls until all that was told is acknowledged.
+fn until_acknowledged(daemon: &TestDaemon, mcp: &mut Mcp, session: &str) {
+    let end = Instant::now() + PATIENCE;
+    while !daemon.inbox(session).is_empty() {
+        assert!(Instant::now() < end, "it is never acknowledged");
+        mcp.done("background_list", &json!({}));
+    }
+}
+
+#[test]
+fn r81_what_has_ended_is_told_at_the_head_of_the_next_answer_and_once() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    // What ends while another one is started would be told with that.
+    let fifo = daemon.home().join("gate");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let greets = json!({"command": "read word < gate; echo $word", "description": "greet"});
+    let id = mcp.done("background_command", &greets).id();
+    let other = mcp.command("exit 4");
+    std::fs::write(&fifo, "hello\n").unwrap();
+    ended(&daemon, id);
+    ended(&daemon, other);
+    assert_eq!(daemon.inbox("s").len(), 2);
+    let told = mcp.done("background_list", &json!({}));
+    let mut ids = told.told();
+    ids.sort_unstable();
+    let mut wanted = [id.to_string(), other.to_string()];
+    wanted.sort_unstable();
+    assert_eq!(ids, wanted);
+    let head = told.head();
+    assert!(head.contains("[BACKGROUND TASK COMPLETED] Task \"greet\" completed"), "{head}");
+    assert!(head.contains(&format!("task_id: {id}; exit code 0\nhello")), "{head}");
+    assert!(head.contains("[BACKGROUND TASK FAILED] Task \"exit 4\""), "{head}");
+    let again = mcp.done("background_list", &json!({}));
+    assert_eq!((again.head(), again.told().len()), ("", 0));
+    until_acknowledged(&daemon, &mut mcp, "s");
+}
+
+#[test]
+fn an_error_tells_it_too_and_a_clear_tells_before_it_removes() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("echo first");
+    ended(&daemon, id);
+    let said = mcp.error("background_output", &json!({}));
+    assert!(said.starts_with("[BACKGROUND TASK COMPLETED]") && said.contains("\nfirst\n\n---\n\n"), "{said}");
+    let id = mcp.command("echo second");
+    ended(&daemon, id);
+    let cleared = mcp.done("background_clear", &json!({}));
+    assert_eq!(cleared.content["cleared"], 2);
+    assert!(cleared.head().contains("\nsecond"), "{}", cleared.text);
+}
+
+#[test]
+fn what_an_answer_reports_is_not_told_again() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    // What ends while another one is started would be told with that: these are started by somebody else.
+    let [blocked, looked_at, other] =
+        ["one", "two", "three"].map(|word| daemon.submit_in("s", &format!("echo {word}")));
+    for id in [blocked, looked_at, other] {
+        ended(&daemon, id);
+    }
+    let told = mcp.done("background_block", &json!({"task_ids": [blocked.to_string()]}));
+    assert_eq!(told.content["tasks"][0]["result"], "one");
+    assert!(!told.told().contains(&blocked.to_string()), "{}", told.text);
+    assert_eq!(told.told().len(), 2);
+    let told = mcp.done("background_output", &json!({"task_id": looked_at.to_string()}));
+    assert!(told.told().is_empty(), "{}", told.text);
+    until_acknowledged(&daemon, &mut mcp, "s");
+}
+
+#[test]
+fn what_was_not_written_is_told_by_the_next() {
+    let daemon = TestDaemon::start();
+    let args = ["mcp", "--keep", "--session", "s"];
+    let mut deaf = daemon.bgctl(&args);
+    deaf.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let id = daemon.submit_in("s", "seq 20000");
+    ended(&daemon, id);
+    let mut child = deaf.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut say = |message: Value| {
+        std::io::Write::write_all(&mut input, format!("{message}\n").as_bytes()).unwrap();
+    };
+    let client = json!({"name": "deaf", "version": "1"});
+    let params = json!({"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client});
+    say(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}));
+    let looks = json!({"name": "background_output", "arguments": {"task_id": id.to_string()}});
+    // Nobody reads, and a pipe takes 64 KiB: the last of these answers are never written.
+    for number in 1..8 {
+        say(json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": looks}));
+    }
+    let late = daemon.submit_in("s", "echo late");
+    ended(&daemon, late);
+    let looks = json!({"name": "background_output", "arguments": {"task_id": late.to_string()}});
+    say(json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": looks}));
+    // The server has gone on to another request, whose answer waits behind that one.
+    let marks =
+        json!({"name": "background_command", "arguments": {"command": "true", "description": "mark"}});
+    let mut watch = daemon.watch();
+    say(json!({"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": marks}));
+    watch.until(|event| event.task.description == "mark" && !event.task.status.is_active());
+    assert!(daemon.inbox("s").iter().any(|item| item.notice.task.id == late), "it was not written");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let told = mcp.done("background_list", &json!({}));
+    assert!(told.told().contains(&late.to_string()), "{}", told.text);
+}
+
+#[test]
+fn a_cancelled_request_ends_the_wait_only() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000");
+    let params = json!({
+        "name": "background_block",
+        "arguments": {"task_ids": [id.to_string()]},
+        "_meta": {"progressToken": "p"},
+    });
+    let request = mcp.ask("tools/call", &params);
+    mcp.notification("notifications/progress");
+    let cancelled = json!({"requestId": request, "reason": "enough"});
+    mcp.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}));
+    let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
+    assert_eq!(looked.content["task"]["status"], "running");
+    assert!(mcp.unasked().iter().all(|message| message["id"] != request), "it is not answered");
+}
+
+#[test]
+fn progress_of_a_wait_grows_with_every_end() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let fifo = daemon.home().join("gate");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let first = mcp.command("true");
+    ended(&daemon, first);
+    let second = mcp.command("read word < gate");
+    let arguments = json!({"task_ids": [first.to_string(), second.to_string()]});
+    let params = json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 7}});
+    let request = mcp.ask("tools/call", &params);
+    let begin = mcp.notification("notifications/progress");
+    assert_eq!((&begin["progressToken"], &begin["message"]), (&json!(7), &json!("1 of 2 tasks have ended")));
+    std::fs::write(&fifo, "go\n").unwrap();
+    let end = mcp.until(|message| message["params"]["message"] == "2 of 2 tasks have ended");
+    assert!(end["params"]["progress"].as_f64().unwrap() > begin["progress"].as_f64().unwrap());
+    let told = Told::of(&mcp.answer(request)["result"]);
+    assert_eq!(told.content["timed_out"], false);
+}
+
+#[test]
+fn a_long_wait_is_cut_and_says_what_to_do() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--max-block", "10ms"]);
+    let id = mcp.command("sleep 1000");
+    let told = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    assert_eq!((&told.content["timed_out"], &told.content["cut"]), (&json!(true), &json!(true)));
+    assert!(told.text.contains("The wait was cut"), "{}", told.text);
+    assert!(
+        told.text.contains(&format!("call background_block {{\"task_ids\": [\"{id}\"]}} again")),
+        "{}",
+        told.text
+    );
+}
+
+#[test]
+fn log_messages_come_once_a_level_is_set() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let quiet = mcp.command("true");
+    ended(&daemon, quiet);
+    mcp.result("logging/setLevel", &json!({"level": "warning"}));
+    let fine = mcp.command("true");
+    ended(&daemon, fine);
+    let bad = mcp.command("exit 1");
+    let message = mcp.notification("notifications/message");
+    assert_eq!(
+        (&message["level"], &message["data"]["task_id"]),
+        (&json!("warning"), &json!(bad.to_string()))
+    );
+    assert!(message["data"]["text"].as_str().unwrap().contains("[BACKGROUND TASK FAILED]"), "{message}");
+    let told = mcp.done("background_list", &json!({}));
+    assert!(told.told().contains(&bad.to_string()), "a log is no answer: {}", told.text);
+    assert!(mcp.unasked().iter().all(|message| message["method"] != "notifications/claude/channel"));
+}
+
+/// The revision without a handshake knows no level for the whole conversation.
+#[test]
+fn a_request_may_ask_for_log_messages_until_its_answer() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::inline(&daemon, &[], &json!({}));
+    let fifos = ["first", "second"].map(|name| daemon.home().join(name));
+    let ids = fifos.each_ref().map(|fifo| {
+        nix::unistd::mkfifo(fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        mcp.command(&format!("read word < {}", fifo.display())).to_string()
+    });
+    let arguments = json!({"task_ids": ids});
+    let level = json!({"io.modelcontextprotocol/logLevel": "info", "progressToken": 1});
+    let params = json!({"name": "background_block", "arguments": arguments, "_meta": level});
+    let request = mcp.ask("tools/call", &params);
+    mcp.notification("notifications/progress");
+    std::fs::write(&fifos[0], "go\n").unwrap();
+    let message = mcp.notification("notifications/message");
+    assert_eq!(message["data"]["task_id"], ids[0].as_str(), "{message}");
+    std::fs::write(&fifos[1], "go\n").unwrap();
+    mcp.answer(request);
+    let silent = mcp.command("true");
+    ended(&daemon, silent);
+    let told = mcp.done("background_list", &json!({}));
+    assert_eq!(told.told(), [silent.to_string()]);
+    let is_of = |message: &Value| message["params"]["data"]["task_id"] == silent.to_string();
+    assert!(!mcp.unasked().iter().any(is_of), "{:?}", mcp.unasked());
+}
+
+#[test]
+fn claude_code_gets_events_of_a_channel() {
+    let daemon = TestDaemon::start();
+    for (name, capabilities) in
+        [("claude-code", json!({})), ("other", json!({"experimental": {"claude/channel": {}}}))]
+    {
+        let mut mcp = Mcp::silent(&daemon, &[]);
+        mcp.initialize(REVISION, name, &capabilities);
+        let id = mcp.command("echo hello");
+        let event = mcp.notification("notifications/claude/channel");
+        assert_eq!(event["meta"], json!({"task_id": id.to_string(), "event": "completed"}));
+        assert!(event["content"].as_str().unwrap().ends_with("\nhello"), "{event}");
+        // What a call waits for is in its answer.
+        let fifo = daemon.home().join(name);
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let id = mcp.command(&format!("read word < {}", fifo.display())).to_string();
+        let arguments = json!({"task_ids": [id]});
+        let params =
+            json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 1}});
+        let request = mcp.ask("tools/call", &params);
+        mcp.notification("notifications/progress");
+        std::fs::write(&fifo, "go\n").unwrap();
+        mcp.answer(request);
+        // An event of it would come before that of another one.
+        let other = mcp.command("true").to_string();
+        mcp.until(|message| message["params"]["meta"]["task_id"] == other.as_str());
+        let is_of = |message: &Value| message["params"]["meta"]["task_id"] == id.as_str();
+        assert!(!mcp.unasked().iter().any(is_of), "{:?}", mcp.unasked());
+        // What it waited for in vain comes as an event.
+        let id = mcp.command(&format!("read word < {}", fifo.display())).to_string();
+        let over = mcp.done("background_block", &json!({"task_ids": [id], "timeout": 1}));
+        assert_eq!(over.content["timed_out"], true);
+        std::fs::write(&fifo, "go\n").unwrap();
+        mcp.until(|message| message["params"]["meta"]["task_id"] == id.as_str());
+    }
+}
+
+#[test]
+fn a_wait_is_a_task_of_the_protocol_where_the_client_takes_it() {
+    let daemon = TestDaemon::start();
+    let capabilities = json!({"extensions": {TASKS: {}}});
+    let mut handshake = Mcp::silent(&daemon, &["--max-block", "1ms"]);
+    let said = handshake.initialize(REVISION, "test", &capabilities);
+    assert!(said["capabilities"]["extensions"][TASKS].is_object(), "{said}");
+    let inline = Mcp::inline(&daemon, &["--max-block", "1ms"], &capabilities);
+    for (mut mcp, revision) in [(handshake, REVISION), (inline, INLINE_REVISION)] {
+        let fifo = daemon.home().join(revision);
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let id = mcp.command(&format!("read word < {}; echo $word", fifo.display())).to_string();
+        let block = json!({"name": "background_block", "arguments": {"task_ids": [id], "timeout": 600_000}});
+        let task = mcp.result("tools/call", &block);
+        assert_eq!((&task["resultType"], &task["status"]), (&json!("task"), &json!("working")), "{task}");
+        let wanted = json!({"taskId": task["taskId"]});
+        assert_eq!(mcp.result("tasks/get", &wanted)["status"], "working");
+        let given_up = mcp.result("tools/call", &block);
+        mcp.result("tasks/cancel", &json!({"taskId": given_up["taskId"]}));
+        let state = mcp.result("tasks/get", &json!({"taskId": given_up["taskId"]}));
+        assert_eq!(state["status"], "cancelled", "{state}");
+        std::fs::write(&fifo, "go\n").unwrap();
+        let end = Instant::now() + PATIENCE;
+        let over = loop {
+            let state = mcp.result("tasks/get", &wanted);
+            if state["status"] != "working" {
+                break state;
+            }
+            assert!(Instant::now() < end, "{state}");
+        };
+        assert_eq!(over["status"], "completed", "{over}");
+        let told = Told::of(&over["result"]);
+        assert_eq!(told.content["tasks"][0]["result"], "go", "{}", told.text);
+        assert!(told.told().is_empty(), "{}", told.text);
+        assert_eq!(mcp.result("tasks/get", &wanted)["result"], over["result"], "as often as it is asked for");
+        // What has ended already is not waited for.
+        let told = mcp.done("background_block", &json!({"task_ids": [id]}));
+        assert_eq!(told.content["timed_out"], false);
+        assert!(mcp.refused("tasks/get", &json!({"taskId": "none"}))["message"].is_string());
+        wait::for_file(&fifo);
+        assert!(mcp.signal(Signal::TERM).success());
+    }
+}
+
+#[test]
+fn much_news_comes_in_several_answers() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let ids: Vec<TaskId> = (0..8).map(|_| daemon.submit_in("s", "seq 5000")).collect();
+    for id in &ids {
+        ended(&daemon, *id);
+    }
+    let mut told: Vec<String> = Vec::new();
+    let mut answers = 0;
+    while told.len() < ids.len() {
+        let answer = mcp.done("background_list", &json!({}));
+        assert!(!answer.told().is_empty(), "{}", answer.text);
+        assert!(answer.text.len() < 64 * 1024);
+        told.extend(answer.told());
+        answers += 1;
+    }
+    assert!(answers > 1);
+    told.sort_unstable();
+    told.dedup();
+    assert_eq!(told.len(), ids.len(), "each is told once");
+    until_acknowledged(&daemon, &mut mcp, "s");
+}
+
+#[test]
+fn a_block_on_many_shows_a_part_of_each_result() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let ids: Vec<String> = (0..10).map(|_| daemon.submit_in("s", "seq 5000").to_string()).collect();
+    let told = mcp.done("background_block", &json!({"task_ids": ids}));
+    let tasks = told.content["tasks"].as_array().unwrap();
+    for task in tasks {
+        let result = task["result"].as_str().unwrap();
+        assert!(result.contains("\n5000\n(23893 bytes in all: background_output"), "{result}");
+    }
+    assert_eq!((tasks.len(), told.told().len(), told.content["notes"].clone()), (10, 0, json!([])));
+    assert!(told.text.len() < 64 * 1024);
+    until_acknowledged(&daemon, &mut mcp, "s");
+}
+
+#[test]
+fn r10_a_clear_removes_no_result_that_was_not_told() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let ids: Vec<TaskId> = (0..10).map(|_| daemon.submit_in("s", "seq 5000")).collect();
+    for id in &ids {
+        ended(&daemon, *id);
+    }
+    let (mut refused, mut told) = (0, String::new());
+    loop {
+        let answer = mcp.call("background_clear", &json!({}));
+        told += &answer.text;
+        if !answer.is_error {
+            assert_eq!(answer.content["cleared"], 10);
+            break;
+        }
+        assert!(answer.text.contains("Nothing was removed"), "{}", answer.text);
+        assert_eq!(daemon.task(ids[0]).status, bgd_shared::task::Status::Completed);
+        refused += 1;
+    }
+    assert!(refused > 1);
+    for id in ids {
+        let result = format!("task_id: {id}; exit code 0\n… ");
+        assert_eq!(told.matches(&result).count(), 1, "{id}");
+    }
+    assert!(!told.contains("is gone"));
+}
+
+#[test]
+fn a_clear_of_one_task_says_nothing_of_the_ends_of_others() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let [gate, noted] = ["gate", "noted"].map(|name| daemon.home().join(name));
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // It ends when it was asked to and the gate is open.
+    let line = format!(
+        "trap 'echo asked > {}; read word < {}; exit 0' TERM; echo up; while :; do sleep 0.01; done",
+        noted.display(),
+        gate.display()
+    );
+    let stubborn = mcp.command(&line);
+    wait::for_line(daemon.wait_running(stubborn).output.path.as_ref(), "up");
+    let params = json!({"name": "background_clear", "arguments": {"task_ids": [stubborn], "all": true}});
+    let request = mcp.ask("tools/call", &params);
+    wait::for_file(&noted);
+    let other = daemon.submit_in("s", "echo precious");
+    ended(&daemon, other);
+    std::fs::write(&gate, "go\n").unwrap();
+    let told = Told::of(&mcp.answer(request)["result"]);
+    assert_eq!(told.content["cleared"], 1);
+    assert_eq!(told.told(), [other.to_string()], "{}", told.text);
+    assert!(told.head().ends_with("\nprecious"), "{}", told.text);
+}
+
+#[test]
+fn two_requests_of_one_id_lose_nothing() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let waits = mcp.command("sleep 1000");
+    let block = json!({"name": "background_block", "arguments": {"task_ids": [waits]},
+        "_meta": {"progressToken": 1}});
+    mcp.say(&json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call", "params": block}));
+    mcp.notification("notifications/progress");
+    let id = daemon.submit_in("s", "echo precious");
+    ended(&daemon, id);
+    let list = json!({"name": "background_list"});
+    mcp.say(&json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call", "params": list}));
+    mcp.answer(700);
+    let told = mcp.done("background_list", &json!({}));
+    assert_eq!(told.told(), [id.to_string()], "{}", told.text);
+}
+
+#[test]
+fn what_somebody_else_acknowledges_holds_up_nothing() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    for _ in 0..8 {
+        ended(&daemon, daemon.submit_in("s", "seq 5000"));
+    }
+    assert!(mcp.done("background_list", &json!({})).content["told"].as_array().unwrap().len() < 8);
+    daemon.run(&["inbox", "--session", "s", "--ack"]).success();
+    let id = daemon.submit_in("s", "true");
+    ended(&daemon, id);
+    assert_eq!(mcp.done("background_list", &json!({})).told(), [id.to_string()]);
+    until_acknowledged(&daemon, &mut mcp, "s");
+}
+
+#[test]
+fn r10_a_clear_that_nobody_waits_for_removes_nothing() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let id = daemon.submit_in("s", "echo precious");
+    ended(&daemon, id);
+    let clear = json!({"name": "background_clear", "arguments": {}});
+    let request = json!({"jsonrpc": "2.0", "id": 800, "method": "tools/call", "params": clear});
+    let cancelled =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 800}});
+    mcp.write(&format!("{request}\n{cancelled}"));
+    let told = mcp.done("background_list", &json!({}));
+    assert_eq!(told.told(), [id.to_string()]);
+    assert!(told.head().ends_with("\nprecious"), "{}", told.text);
+}
+
+#[test]
+fn a_task_whose_processes_still_run_is_shown_as_such_and_not_cleared() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000 & echo begun");
+    ended(&daemon, id);
+    let listed = mcp.done("background_list", &json!({}));
+    assert_eq!(listed.content["tasks"][0]["lingering"], true, "{}", listed.text);
+    assert!(listed.text.contains("its processes still run"), "{}", listed.text);
+    let cleared = mcp.done("background_clear", &json!({}));
+    assert_eq!(cleared.content["cleared"], 0);
+    assert!(cleared.text.contains("1 more have ended, but processes"), "{}", cleared.text);
+    let said = mcp.error("background_clear", &json!({"task_ids": [id]}));
+    assert!(said.contains("background_cancel ends them"), "{said}");
+    mcp.done("background_cancel", &json!({"task_id": id}));
+    assert_eq!(mcp.done("background_clear", &json!({})).content["cleared"], 1);
+}

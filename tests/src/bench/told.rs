@@ -1,4 +1,4 @@
-//! From a task's real end to whoever is told of it: a subscriber, an exec hook, a webhook.
+//! From a task's real end to whoever is told of it: a subscriber, an exec hook, a webhook, an AI agent.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -8,13 +8,19 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::request::SubmitParams;
+use serde_json::json;
 
 use super::report::{Figure, Row, Unit};
 use super::stats::percentile;
 use super::timing::{Stamp, now_ns};
 use super::{Bench, Result};
 use crate::TestDaemon;
+use crate::mcp::{Mcp, REVISION};
+
+/// The parent session of the agent.
+const AGENTS: &str = "mcp:bench";
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let web = Web::start()?;
@@ -28,7 +34,10 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     );
     let daemon = TestDaemon::builder().config(config).start();
     let mut stamp = Stamp::new(daemon.home())?;
+    let mut agent = Mcp::silent(&daemon, &["--session", AGENTS]);
+    agent.initialize(REVISION, "claude-code", &json!({}));
     let [mut subscriber, mut hook, mut webhook, mut bare] = [const { Vec::new() }; 4];
+    let [mut event, mut block] = [const { Vec::new() }; 2];
     for _ in 0..bench.of(30, 300) {
         subscriber.push(of_subscriber(&daemon, &mut stamp)?);
         end(&daemon, &mut stamp, "hook")?;
@@ -36,6 +45,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
         bare.push(of_spawn(&heard)?);
         end(&daemon, &mut stamp, "web")?;
         webhook.push(stamp.micros_until(web.heard.recv()?)?);
+        event.push(of_event(&daemon, &mut stamp, &mut agent)?);
+        block.push(of_block(&daemon, &mut stamp, &mut agent)?);
     }
     let rows = |what: &str, samples: &[f64]| {
         let p99 = Figure::new(percentile(samples, 99), Unit::Micros);
@@ -49,6 +60,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let mut all = vec![of_hook, of_hook_p99];
     all.extend(rows("end to delivered webhook", &webhook));
     all.extend(rows("end to a subscriber", &subscriber));
+    all.extend(rows("end to an agent's event", &event));
+    all.extend(rows("end to the answer of background_block", &block));
     Ok(all)
 }
 
@@ -59,13 +72,46 @@ fn of_subscriber(daemon: &TestDaemon, stamp: &mut Stamp) -> Result<f64> {
     stamp.micros_until(now_ns())
 }
 
+fn of_event(daemon: &TestDaemon, stamp: &mut Stamp, agent: &mut Mcp) -> Result<f64> {
+    let id = begin(daemon, stamp, "inbox", Some(AGENTS)).to_string();
+    stamp.trigger()?;
+    agent.until(|message| message["params"]["meta"]["task_id"] == id.as_str());
+    stamp.micros_until(now_ns())
+}
+
+fn of_block(daemon: &TestDaemon, stamp: &mut Stamp, agent: &mut Mcp) -> Result<f64> {
+    let id = begin(daemon, stamp, "inbox", Some(AGENTS)).to_string();
+    let params = json!({
+        "name": "background_block",
+        "arguments": {"task_ids": [id]},
+        "_meta": {"progressToken": id},
+    });
+    let request = agent.ask("tools/call", &params);
+    // From here on it waits.
+    agent.until(|message| message["params"]["progressToken"] == id.as_str());
+    stamp.trigger()?;
+    agent.answer(request);
+    stamp.micros_until(now_ns())
+}
+
 /// Has a task with this channel end.
 fn end(daemon: &TestDaemon, stamp: &mut Stamp, channel: &str) -> Result<()> {
-    let argv = stamp.next_argv().into_iter().map(Into::into).collect();
-    let params = SubmitParams { argv: Some(argv), channel: Some(channel.into()), ..daemon.params() };
-    daemon.submit_with(&params);
-    stamp.wait_started();
+    begin(daemon, stamp, channel, None);
     stamp.trigger()
+}
+
+/// Starts a task of this session that ends when it is told to.
+fn begin(daemon: &TestDaemon, stamp: &mut Stamp, channel: &str, session: Option<&str>) -> TaskId {
+    let argv = stamp.next_argv().into_iter().map(Into::into).collect();
+    let params = SubmitParams {
+        argv: Some(argv),
+        channel: Some(channel.into()),
+        session: session.map(str::to_owned),
+        ..daemon.params()
+    };
+    let task = daemon.submit_with(&params);
+    stamp.wait_started();
+    task.id
 }
 
 /// What the hook does, begun by this process: from the spawn to the last of its bytes.

@@ -222,6 +222,30 @@ fn r06_a_list_shows_what_it_is_asked_for() {
 }
 
 #[test]
+fn r10_a_clear_says_that_older_tasks_are_left() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let ids: Vec<_> = (0..1002).map(|_| daemon.submit_in("s", "true")).collect();
+    daemon.block(&ids);
+    // The inbox has room for fewer.
+    let mut cleared = 0;
+    for round in 0..1000 {
+        let answer = mcp.call("background_clear", &json!({}));
+        if answer.is_error {
+            assert!(answer.text.contains("Nothing was removed"), "{}", answer.text);
+            continue;
+        }
+        cleared += answer.content["cleared"].as_u64().unwrap();
+        if !answer.text.contains("There are older ones") {
+            break;
+        }
+        assert!(round < 999, "it comes to an end");
+    }
+    assert_eq!(cleared, 1002);
+    assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
+}
+
+#[test]
 fn r30_to_r38_an_agent_is_started_and_resumed() {
     let daemon = FakeDaemon::start(&[], "");
     let mut mcp = with_agent(&daemon);

@@ -239,7 +239,7 @@ impl rmcp::ServerHandler for Server {
             let ended = self.0.ended().await;
             first = self.0.news(&context.id, None, Extent::All).await;
             let untold = std::mem::take(&mut first.untold);
-            removable = Some(Removable { ended, untold, is_told: self.0.told.takes(&context.id) });
+            removable = Some(Removable { untold, is_told: self.0.told.takes(&context.id), ..ended });
         }
         let outcome = match self.0.call(&request.name, given, removable, &context).await {
             Ok(Reply::Later(wait)) => return Ok(CreateTaskResult::new(wait.task()).into()),

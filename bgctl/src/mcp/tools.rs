@@ -27,12 +27,23 @@ const LISTED: usize = 50;
 /// What `background_clear` may remove.
 #[derive(Debug, Default)]
 pub struct Removable {
-    /// The tasks of this session that had ended before the news was read.
+    /// The tasks of this session that had ended before the news was read, the newest ones.
     pub ended: Vec<Task>,
+    /// Whether there were older ones.
+    pub more: bool,
     /// Those whose ends do not fit into the answer.
     pub untold: HashSet<TaskId>,
     /// Whether the others are told.
     pub is_told: bool,
+}
+
+/// What `background_clear` leaves.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    /// Whether there are older tasks that have ended.
+    older: bool,
+    /// How many tasks have processes that still run.
+    lingering: usize,
 }
 
 /// What comes of a call.
@@ -260,14 +271,14 @@ impl Shared {
     ) -> Result<Answer, Refusal> {
         let all = arguments.flag("all")?;
         let ids = arguments.tasks("task_ids")?;
-        let mut lingering = 0;
+        let mut left = Left { older: removable.more && ids.is_none() && !all, lingering: 0 };
         let named = match &ids {
             Some(ids) => self.clearable(ids, all).await?,
             None if all => removable.ended,
             None => {
-                let (left, ended): (Vec<_>, Vec<_>) =
+                let (lingering, ended): (Vec<_>, Vec<_>) =
                     removable.ended.into_iter().partition(|task| task.lingering);
-                lingering = left.len();
+                left.lingering = lingering.len();
                 ended
             }
         };
@@ -302,7 +313,7 @@ impl Shared {
             all,
         };
         if params.ids.as_ref().is_some_and(Vec::is_empty) {
-            return Ok(self.cleared(0, lingering));
+            return Ok(self.cleared(0, left));
         }
         let call = tokio::time::timeout(self.max_block, self.link.end::<TaskClear>(params)).await;
         let result = call.map_err(|_| {
@@ -311,7 +322,7 @@ impl Shared {
             )
         })?;
         let cleared = result?.cleared;
-        let answer = self.cleared(cleared, lingering);
+        let answer = self.cleared(cleared, left);
         let reported = ends.into_iter().map(|end| (end, Reported::Cancel)).collect();
         Ok(Answer { reported, ..answer })
     }
@@ -343,25 +354,33 @@ impl Shared {
         Ok(tasks)
     }
 
-    fn cleared(&self, cleared: u64, lingering: usize) -> Answer {
+    fn cleared(&self, cleared: u64, left: Left) -> Answer {
         let mut opening = format!("Removed {cleared} {}.", if cleared == 1 { "task" } else { "tasks" });
-        if lingering > 0 {
+        if left.older {
+            opening = format!("{opening} There are older ones: call it again to remove them, too.");
+        }
+        if left.lingering > 0 {
             opening = format!(
-                "{opening} {lingering} more have ended, but processes that they started still run: background_list \
-                 shows them, background_cancel ends them."
+                "{opening} {} more have ended, but processes that they started still run: background_list \
+                 shows them, background_cancel ends them.",
+                left.lingering
             );
         }
         self.about(&[], Body::Cleared { cleared }).with(opening, "")
     }
 
-    /// The tasks of this session that have ended, the newest ones.
-    pub(super) async fn ended(self: &Arc<Self>) -> Vec<Task> {
+    /// What may be removed of this session, as far as news was not looked at: the newest tasks that have ended.
+    pub(super) async fn ended(self: &Arc<Self>) -> Removable {
         let status = Status::ALL.into_iter().filter(|status| !status.is_active()).collect();
         let session = Some(self.session.clone());
         let params = ListParams { session, status, limit: Some(LIST_PAGE), after: None };
         // Without a daemon there are none; the clear itself says that it is gone.
-        let page = self.link.call_running::<TaskList>(&params).await;
-        page.ok().flatten().map(|page| page.tasks).unwrap_or_default()
+        let page = self.link.call_running::<TaskList>(&params).await.ok().flatten();
+        page.map_or_else(Removable::default, |page| Removable {
+            more: page.next.is_some(),
+            ended: page.tasks,
+            ..Removable::default()
+        })
     }
 
     /// The runs of this session's tasks that go on, the newest ones.

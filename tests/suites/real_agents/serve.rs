@@ -8,7 +8,7 @@ use bgd_tests::http::{Answer, Events, Http};
 use bgd_tests::model::Purpose;
 use serde_json::{Value, json};
 
-use crate::Home;
+use super::Home;
 
 /// `opencode serve`, and a client of it that works in its home.
 struct Server<'home> {

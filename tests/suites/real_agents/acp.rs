@@ -10,7 +10,7 @@ use bgd_tests::model::Purpose;
 use bgd_tests::wait;
 use serde_json::{Value, json};
 
-use crate::Home;
+use super::Home;
 
 /// An agent that speaks JSON-RPC over its pipes, a line a message.
 struct Agent<'home> {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::exec::strays;
 use crate::exec::tree::{self, INSTANCE_MARK};
+use crate::exec::{mark, strays};
 use crate::lock::ProcessLock;
 use crate::sys::pidfd::{PidFd, SIGKILL};
 
@@ -117,10 +117,14 @@ fn sweep_one(path: &Path, id: &str) {
 /// The processes that carry a life's mark or write to its output, those in their sessions, and all
 /// that descend from them; never this daemon or one of its ancestors.
 fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
-    let mark = format!("{INSTANCE_MARK}={id}");
+    let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
     let everyone = tree::processes_of_user();
-    let is_marked = |pid: i32| tree::has_mark(pid, mark.as_bytes()) || tree::appends_to(pid, &output);
+    let is_marked = |pid: i32| {
+        mark::is_of_instance(pid, id)
+            || tree::has_mark(pid, variable.as_bytes())
+            || tree::appends_to(pid, &output)
+    };
     let marked: Vec<i32> = everyone.iter().copied().filter(|pid| is_marked(*pid)).collect();
     let sessions: HashSet<i32> =
         marked.iter().copied().filter(|pid| tree::session_of(*pid) == Some(*pid)).collect();

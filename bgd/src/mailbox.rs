@@ -21,6 +21,7 @@ use crate::config::{Config, ConfigError};
 use crate::core::{Command, Fact};
 use crate::exec::handed::Ready;
 use crate::exec::host::{Purpose, Watcher};
+use crate::exec::mark::Mark;
 use crate::exec::spawner::StartOrder;
 use crate::exec::terminal::birth::Pty;
 use crate::sys::pidfd::PidFd;
@@ -57,6 +58,8 @@ pub struct Begun {
     pub input: Option<OwnedFd>,
     /// Its cgroup.
     pub cgroup: Option<PathBuf>,
+    /// What every process of its tree is marked with.
+    pub mark: Mark,
     /// Its output files, if it writes to some of its own: whether they are two.
     pub split: Option<bool>,
     /// Its terminal. The process is only the leader of the terminal then, and its job the real one.

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bgd_shared::socket::{SocketError, SocketPath};
 use bgd_shared::transport::{AsyncListener, listen};
@@ -26,7 +26,7 @@ use crate::exec::spawner::{self, SpawnSettings, StartOrder};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
 use crate::exec::workers::Workers;
-use crate::exec::{reaper, tree};
+use crate::exec::{mark, reaper, tree};
 use crate::instance::Instance;
 use crate::lock::ProcessLock;
 use crate::mailbox::{self, Facts, Report};
@@ -220,15 +220,17 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     ready.say("ready\n");
     notify_manager(sd_notify::NotifyState::Ready);
 
-    dispatcher.run(mailbox).await;
+    let is_hurried = dispatcher.run(mailbox).await;
 
     notify_manager(sd_notify::NotifyState::Stopping);
     if is_own && let Err(error) = fs::remove_file(socket.as_path()) {
         tracing::warn!(%error, "cannot remove the socket");
     }
     // Answers that are being read from the output are still given.
-    workers.drain().await;
-    if strays.end() {
+    if tokio::time::timeout(LAST_READS, workers.drain()).await.is_err() {
+        tracing::warn!("a disk does not answer: what was still to be read or removed is left");
+    }
+    if strays.end(is_hurried) {
         instance.end();
     } else {
         tracing::warn!("some processes do not end; the next daemon will try again");
@@ -243,6 +245,9 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     tracing::info!("ended");
     Ok(())
 }
+
+/// How long answers that are being read when the daemon ends may take.
+const LAST_READS: Duration = Duration::from_secs(5);
 
 /// The cgroup for the tasks' cgroups, noted in the instance's folder for the sweep.
 fn prepare_cgroup(mode: TreeMode, instance: &Instance) -> Result<Option<PathBuf>, Failure> {
@@ -317,6 +322,9 @@ fn remove_stale(path: &Path) -> Result<(), Failure> {
 /// What the process needs before it starts others. Returns the limit of descriptors that it began with.
 fn prepare_process() -> Option<libc::rlimit> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Err(error) = mark::remove_own() {
+        tracing::warn!(%error, "cannot take off the mark of another daemon's task");
+    }
     if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
         tracing::warn!(%error, "no subreaper: processes that leave their tree are not found");
     }

@@ -248,7 +248,7 @@ pub struct Task {
     /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether its leader has ended while other processes of its tree live on.
+    /// Whether processes of its tree live on: others than its leader, or such as SIGKILL does not end.
     #[serde(default)]
     pub lingering: bool,
     /// What is known of its work.

@@ -29,6 +29,7 @@ mod cli;
 mod cli_table;
 mod console;
 mod docs;
+mod escapes;
 mod events;
 mod events_many;
 mod fake_acp;

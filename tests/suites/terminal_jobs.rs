@@ -105,8 +105,8 @@ fn what_can_not_be_started_is_said_in_the_same_words() {
     assert!(daemon.task_processes().is_empty());
 }
 
-/// Everything that a process has from its parent, one thing a line.
-const SURROUNDINGS: &str = "env | grep -v ^BGD_TASK_ID= | sort; ulimit -a; ulimit -Ha; umask; pwd; nice; \
+/// Everything that a process has from its parent, one thing a line, but what marks it as this task's.
+const SURROUNDINGS: &str = "env | grep -v ^BGD_TASK_ID= | sort; ulimit -a | grep -v ^locks; ulimit -Ha; umask; pwd; nice; \
     grep -E '^(Sig(Ign|Blk|Cgt|Pnd)|Cap|NoNewPrivs|Groups|Uid)' /proc/self/status; \
     cut -d. -f1 /proc/self/oom_score_adj; ls /proc/self/fd; cat /proc/self/cgroup";
 

@@ -280,6 +280,12 @@ pub enum Fact {
     },
     /// No process of the tree is left.
     TreeEmpty,
+    /// Processes of the tree were sent SIGKILL long ago, and have not ended. [`Fact::Exited`] and
+    /// [`Fact::TreeEmpty`] may still follow, but nobody waits for them any longer.
+    GaveUp {
+        /// Which ones, and why they live on, for people.
+        why: Box<str>,
+    },
     /// The output has grown, or a part of it was dropped.
     Output {
         /// Bytes so far.

@@ -255,6 +255,18 @@ pub enum Lingering {
     Yes,
     /// Processes that were told to end; when SIGKILL comes, if it has not come yet.
     Ending(Option<Mono>),
+    /// Processes that SIGKILL does not end. Nobody waits for them, and there is nothing left to be tried.
+    Stuck,
+}
+
+impl Lingering {
+    /// Whether there is nobody left to wait for.
+    pub const fn is_settled(self) -> bool {
+        match self {
+            Self::No | Self::Stuck => true,
+            Self::Yes | Self::Ending(_) => false,
+        }
+    }
 }
 
 /// A task.
@@ -318,9 +330,9 @@ impl Task {
         matches!(self.state, State::Finished(_))
     }
 
-    /// Whether it has ended and no process of its tree is left.
+    /// Whether it has ended and no process of its tree is left that can be ended.
     pub fn is_settled(&self) -> bool {
-        matches!(&self.state, State::Finished(finished) if finished.lingering == Lingering::No)
+        matches!(&self.state, State::Finished(finished) if finished.lingering.is_settled())
     }
 
     /// Whether its first run has begun, so that its output is there.
@@ -342,7 +354,7 @@ impl Task {
             }
             State::Stopping { kill_at, .. } => *kill_at,
             State::Finished(finished) => match finished.lingering {
-                Lingering::No | Lingering::Yes => None,
+                Lingering::No | Lingering::Yes | Lingering::Stuck => None,
                 Lingering::Ending(kill_at) => kill_at,
             },
         }

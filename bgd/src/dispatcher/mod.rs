@@ -3,6 +3,7 @@
 
 mod agents;
 mod configuration;
+mod ending;
 mod handoff;
 mod helpers;
 mod terminals;
@@ -22,6 +23,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
+use self::ending::Ending;
 use self::handoff::Handoffs;
 use self::terminals::Shows;
 use crate::agents::Agents;
@@ -104,6 +106,7 @@ pub struct Dispatcher {
     ended: bool,
     /// When helpers are made to end, once the core has ended.
     helpers_killed_at: Option<Instant>,
+    ending: Ending,
 }
 
 impl Dispatcher {
@@ -145,11 +148,12 @@ impl Dispatcher {
             epoch: Instant::now(),
             ended: false,
             helpers_killed_at: None,
+            ending: Ending::default(),
         }
     }
 
-    /// Works until the core has ended.
-    pub async fn run(mut self, mut mailbox: Mailbox) {
+    /// Works until the core has ended, or the time for that is over. Tells whether the rest is in a hurry, too.
+    pub async fn run(mut self, mut mailbox: Mailbox) -> bool {
         let mut mail = Vec::with_capacity(BATCH);
         let mut reports = Vec::with_capacity(BATCH);
         while !self.ended || self.is_busy() {
@@ -162,6 +166,10 @@ impl Dispatcher {
                     }
                 }
                 () = sleep_until(self.helpers_killed_at), if self.ended => self.end_by_force(),
+                () = sleep_until(self.ending.over_at()) => {
+                    tracing::error!("the end takes too long: what still runs is left behind");
+                    break;
+                }
                 () = sleep_until(deadline) => {
                     let effects = self.core.on_deadline(self.now());
                     self.apply(effects);
@@ -179,6 +187,7 @@ impl Dispatcher {
                 }
             }
         }
+        self.ending.is_hurried()
     }
 
     fn now(&self) -> Now {
@@ -237,13 +246,7 @@ impl Dispatcher {
             Report::NoticeRead { task } => self.notice_read(task),
             Report::ChannelsDone => self.notifier.is_done(),
             Report::Reload => self.read_config(None),
-            Report::Terminate { signal } => {
-                // Told twice, it does not wait for the grace any more.
-                let grace_ms = self.core.is_closing().then_some(0);
-                tracing::info!(signal, "shutting down");
-                let to = ReplyTo { client: 0, call: 0 };
-                self.handle(Input::Request { to, request: Request::Shutdown { grace_ms } });
-            }
+            Report::Terminate { signal } => self.terminate(signal),
         }
     }
 
@@ -265,6 +268,7 @@ impl Dispatcher {
             | Fact::Moved
             | Fact::Asked { .. }
             | Fact::Withdrawn { .. }
+            | Fact::GaveUp { .. }
             | Fact::TurnEnded { .. } => {}
         }
         let has_ended = matches!(fact, Fact::Exited { .. });
@@ -332,7 +336,12 @@ impl Dispatcher {
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
             Body::Submit(command, brought) => self.submit(answer, command, brought),
-            Body::Core(request) => self.ask(answer, Shape::Plain, request),
+            Body::Core(request) => {
+                if let Request::Shutdown { grace_ms } = request {
+                    self.limit_the_end(grace_ms);
+                }
+                self.ask(answer, Shape::Plain, request);
+            }
             Body::Inbox(instance, request) => self.inbox(answer, instance, request),
             Body::Prompt(command, agent) => self.submit_prompt(answer, command, agent.as_deref()),
             Body::Agents(params) => self.list_agents(answer, params),

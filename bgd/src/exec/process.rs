@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
@@ -31,6 +31,9 @@ const WATCHED: usize = 8;
 
 /// How long a supervisor rests when it must try again and no event tells when.
 const REST: Duration = Duration::from_millis(100);
+
+/// How long processes have to be gone that were sent SIGKILL. Then nobody waits for them any longer.
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 const SIGCONT: i32 = 18;
 
@@ -126,7 +129,7 @@ impl Processes {
     /// Takes over a process that has begun, and returns its number. If it leads a terminal, its job does
     /// the work, and is what the number is of.
     pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun, job: Option<TerminalJob>) -> i32 {
-        let Begun { pid, pidfd, input, cgroup, split, terminal: _ } = begun;
+        let Begun { pid, pidfd, input, cgroup, mark, split, terminal: _ } = begun;
         let input = input.and_then(|end| {
             InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
         });
@@ -142,6 +145,7 @@ impl Processes {
             files,
             terminal: job.as_ref().map(|job| job.name.clone()),
             cgroup,
+            mark: Some(mark),
             handed: None,
         };
         let pid = job.as_ref().map_or(pid, |job| job.pid);
@@ -166,6 +170,7 @@ impl Processes {
             files,
             terminal: None,
             cgroup: None,
+            mark: None,
             handed: handed_tree,
         };
         self.supervise(run, tree, Ok(pidfd), None, None, Some(handed));
@@ -190,6 +195,7 @@ impl Processes {
             around,
             orders,
             ending: None,
+            give_up_at: None,
             missed: false,
             asked: HashSet::new(),
             handed,
@@ -260,6 +266,8 @@ pub(super) struct Supervisor {
     pub(super) orders: async_mpsc::UnboundedReceiver<Control>,
     /// The signal that the tree was told to end with.
     ending: Option<i32>,
+    /// When whoever waits for the end is told that it does not come, after SIGKILL.
+    give_up_at: Option<Instant>,
     /// Not every process could be reached with it, so it is sent again.
     missed: bool,
     /// The processes that were sent it.
@@ -302,6 +310,9 @@ impl Supervisor {
                     self.signal(SIGKILL).await;
                 }
                 self.until_all_ended(members).await;
+                if self.give_up_at.is_some_and(|at| at <= Instant::now()) {
+                    self.give_up().await;
+                }
                 members = self.rest().await;
             }
             drains.settle().await;
@@ -345,6 +356,7 @@ impl Supervisor {
                     Control::Signal { signal, tree: false } => self.send_to_leader(pidfd.get_ref(), signal),
                     order => self.obey(order).await,
                 },
+                () = at(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST), if self.missed => {
                     // Not all could be held; the leader is, by this handle.
                     if let Some(signal) = self.ending {
@@ -363,11 +375,16 @@ impl Supervisor {
 
     /// Takes the ended leader away. A debugger may hold on to it for a while, and no event tells when it
     /// lets go.
-    async fn reap(&self, pidfd: &PidFd) -> Exit {
+    async fn reap(&mut self, pidfd: &PidFd) -> Exit {
         loop {
-            match pidfd.reap() {
-                Some(exit) => return exit,
-                None => tokio::time::sleep(REST).await,
+            if let Some(exit) = pidfd.reap() {
+                return exit;
+            }
+            tokio::select! {
+                biased;
+                Some(order) = self.orders.recv() => self.obey(order).await,
+                () = at(self.give_up_at) => self.give_up().await,
+                () = tokio::time::sleep(REST) => {}
             }
         }
     }
@@ -375,21 +392,25 @@ impl Supervisor {
     /// Waits until all of these have ended and obeys orders meanwhile.
     async fn until_all_ended(&mut self, members: Vec<Member>) {
         let mut watched = Vec::new();
-        for member in members {
-            match watch::process(member.handle) {
-                Ok(handle) => watched.push(handle),
-                Err(error) => tracing::warn!(pid = member.pid, %error, "cannot watch a process"),
+        for Member { pid, handle } in members {
+            match watch::process(handle) {
+                Ok(handle) => watched.push((pid, handle)),
+                Err(error) => tracing::warn!(pid, %error, "cannot watch a process"),
             }
         }
         if watched.is_empty() {
             tokio::time::sleep(REST).await;
         }
-        for handle in watched {
+        for (_, handle) in &watched {
             loop {
                 tokio::select! {
                     biased;
                     _ = handle.readable() => break,
-                    Some(order) = self.orders.recv() => self.obey(order).await,
+                    Some(order) = self.orders.recv() => {
+                        self.obey(order).await;
+                        self.end_held(&watched);
+                    }
+                    () = at(self.give_up_at) => self.give_up().await,
                     () = tokio::time::sleep(REST), if self.missed => {
                         if let Some(signal) = self.ending {
                             self.end_all(signal).await;
@@ -398,6 +419,32 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// Tells those to end that are waited for and were not found in the tree any more: a process can leave all
+    /// that it is found by, but not the handle that is held to it.
+    fn end_held(&mut self, watched: &[(i32, AsyncFd<PidFd>)]) {
+        // What was handed over keeps handles of its own.
+        let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
+        for (pid, handle) in watched {
+            if self.asked.insert(*pid) {
+                send(handle.get_ref(), signal);
+                send(handle.get_ref(), SIGCONT);
+            }
+        }
+    }
+
+    /// Reports that processes live on after SIGKILL, and which. They are waited for all the same, as they may end
+    /// later.
+    async fn give_up(&mut self) {
+        self.give_up_at = None;
+        let tree = self.tree.clone();
+        let left = self.around.workers.run(move || tree.survivors()).await;
+        let left = left.unwrap_or_else(|| "it is not known which".into());
+        let seconds = GIVE_UP.as_secs();
+        tracing::error!(task = %self.tree.task, %left, "processes do not end after SIGKILL");
+        let why = format!("not ended {seconds} s after SIGKILL: {left}");
+        self.report(Fact::GaveUp { why: why.into() });
     }
 
     pub(super) async fn obey(&mut self, order: Control) {
@@ -418,6 +465,9 @@ impl Supervisor {
     }
 
     async fn end_all(&mut self, signal: i32) {
+        if signal == SIGKILL && self.ending != Some(SIGKILL) {
+            self.give_up_at = Instant::now().checked_add(GIVE_UP);
+        }
         self.ending = Some(signal);
         if signal == SIGKILL
             && let Some(cgroup) = &self.tree.cgroup
@@ -435,7 +485,7 @@ impl Supervisor {
     }
 
     /// Who is left behind the leader. Nearly always nobody, so the quick question comes first.
-    async fn rest(&self) -> Vec<Member> {
+    async fn rest(&mut self) -> Vec<Member> {
         if self.tree.is_plainly_empty() {
             return Vec::new();
         }
@@ -445,12 +495,13 @@ impl Supervisor {
                 Some(Ok(members)) => return members,
                 Some(Err(error)) => {
                     tracing::warn!(task = %self.tree.task, %error, "cannot look at a tree");
-                    tokio::time::sleep(REST).await;
                 }
-                None => {
-                    tracing::error!(task = %self.tree.task, "looking at a tree failed");
-                    tokio::time::sleep(REST).await;
-                }
+                None => tracing::error!(task = %self.tree.task, "looking at a tree failed"),
+            }
+            tokio::select! {
+                biased;
+                () = at(self.give_up_at) => self.give_up().await,
+                () = tokio::time::sleep(REST) => {}
             }
         }
     }
@@ -480,5 +531,12 @@ fn send(process: &PidFd, signal: i32) {
         && error.raw_os_error() != Some(Errno::ESRCH as i32)
     {
         tracing::warn!(signal, %error, "cannot signal a process");
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }

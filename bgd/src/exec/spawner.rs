@@ -19,6 +19,7 @@ use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
+use super::mark::{Mark, Marks, RESOURCE};
 use super::output::OutputFolder;
 use super::terminal::birth::{self, BirthError, Born, LeaderPlan, Pty};
 use super::terminal::order::JobOrder;
@@ -99,6 +100,7 @@ pub fn start(settings: SpawnSettings, facts: &Facts) -> io::Result<mpsc::Sender<
     let queue = Arc::new(Mutex::new(queue));
     let null = std::fs::File::open("/dev/null")?;
     let common = Arc::new(Common {
+        marks: Marks::new(&settings.instance),
         settings,
         null: null.into(),
         reset_signals: ignored_signals(),
@@ -183,6 +185,7 @@ impl Open {
 
 struct Common {
     settings: SpawnSettings,
+    marks: Marks,
     null: OwnedFd,
     reset_signals: Vec<i32>,
     /// The daemon's own resource limits, which children begin with.
@@ -193,17 +196,18 @@ impl Common {
     /// Starts a process; the error is a sentence for people.
     fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, Box<str>> {
         let StartOrder { task, spec, env, streams, .. } = order;
-        let mark = match &streams {
+        let name = match &streams {
             Streams::Own(_) => TASK_MARK,
             Streams::Given { mark, .. } => mark,
         };
-        let program = Program::new(&spec, env.get("PATH"), self.environment(mark, task, &env));
+        let mark = self.marks.next();
+        let program = Program::new(&spec, env.get("PATH"), self.environment(name, task, &env));
         let streams = self.streams(task, &spec, streams)?;
         let cgroup = self.make_cgroup(task)?;
         let procs = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
         let begun = match spec.pty {
-            None => self.begin_plainly(&spec, &program, streams, procs, stack),
-            Some(size) => self.begin_in_terminal(task, &spec, &program, streams, procs, size, stack),
+            None => self.begin_plainly(&spec, &program, mark, streams, procs, stack),
+            Some(size) => self.begin_in_terminal(task, &spec, &program, mark, streams, procs, size, stack),
         };
         let cgroup = cgroup.map(|(path, _)| path);
         match begun {
@@ -221,6 +225,7 @@ impl Common {
         &self,
         spec: &Spec,
         program: &Program,
+        mark: Mark,
         streams: Open,
         cgroup: Option<BorrowedFd<'_>>,
         stack: &mut ChildStack,
@@ -231,14 +236,15 @@ impl Common {
             env: &program.env,
             folder: &c_string(spec.cwd.as_bytes()),
             umask: spec.umask,
-            rlimits: &self.rlimits(spec.rlimits.as_deref()),
+            rlimits: &self.rlimits(spec.rlimits.as_deref(), mark),
             reset_signals: &self.reset_signals,
             stdio: streams.stdio(&self.null),
             cgroup,
             place: Place::Session,
         };
         let Spawned { pid, pidfd } = spawn(&plan, stack).map_err(|error| explain(spec, error))?;
-        Ok(Begun { pid, pidfd, input: streams.input, cgroup: None, split: streams.split, terminal: None })
+        let Open { input, split, .. } = streams;
+        Ok(Begun { pid, pidfd, input, cgroup: None, mark, split, terminal: None })
     }
 
     #[allow(clippy::too_many_arguments, reason = "all that a start needs")]
@@ -247,6 +253,7 @@ impl Common {
         task: TaskId,
         spec: &Spec,
         program: &Program,
+        mark: Mark,
         streams: Open,
         cgroup: Option<BorrowedFd<'_>>,
         size: TerminalSize,
@@ -264,6 +271,7 @@ impl Common {
             label: &c_string(task.to_string().as_bytes()),
             env: &marks,
             folder: self.settings.folder.path(),
+            rlimits: &self.rlimits(None, mark),
             reset_signals: &self.reset_signals,
             cgroup,
             null: self.null.as_fd(),
@@ -276,7 +284,7 @@ impl Common {
             env: program.env.clone(),
             folder: c_string(spec.cwd.as_bytes()),
             umask: spec.umask,
-            rlimits: self.rlimits(spec.rlimits.as_deref()).into_iter().map(limit).collect(),
+            rlimits: self.rlimits(spec.rlimits.as_deref(), mark).into_iter().map(limit).collect(),
             given: given.map(|fd| fd.is_some()),
         };
         let given: Vec<_> = given.into_iter().flatten().collect();
@@ -288,7 +296,8 @@ impl Common {
         let Open { out: output, split, .. } = streams;
         let terminal = NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle };
         let Spawned { pid, pidfd } = leader;
-        Ok(Begun { pid, pidfd, input: None, cgroup: None, split, terminal: Some(Box::new(terminal)) })
+        let terminal = Some(Box::new(terminal));
+        Ok(Begun { pid, pidfd, input: None, cgroup: None, mark, split, terminal })
     }
 
     /// Opens what a process has as standard streams.
@@ -334,14 +343,30 @@ impl Common {
         Ok(Some((path, procs)))
     }
 
-    fn rlimits(&self, wanted: Option<&Rlimits>) -> Vec<(i32, libc::rlimit)> {
+    /// The limits to set for a process: those that its submitter has, and the one that marks it.
+    fn rlimits(&self, wanted: Option<&Rlimits>, mark: Mark) -> Vec<(i32, libc::rlimit)> {
         let mut list = wanted.map(|wanted| rlimits_to_set(wanted, &self.own_limits)).unwrap_or_default();
+        self.add_mark(&mut list, mark);
         if let Some(nofile) = self.settings.nofile
             && wanted.is_none_or(|wanted| !wanted.contains_key("nofile"))
         {
             list.push((Resource::RLIMIT_NOFILE as i32, nofile));
         }
         list
+    }
+
+    /// A hard limit below the mark leaves a process without it: only root could raise that again.
+    fn add_mark(&self, list: &mut Vec<(i32, libc::rlimit)>, mark: Mark) {
+        let set = list.iter().position(|(resource, _)| *resource == RESOURCE as i32);
+        let set = set.map(|place| list.swap_remove(place).1);
+        let own =
+            self.own_limits.iter().find(|(_, resource, _)| *resource == RESOURCE).map(|(_, _, own)| *own);
+        let Some(limit) = set.or(own) else { return };
+        if limit.rlim_max >= mark.soft_limit() {
+            list.push((RESOURCE as i32, libc::rlimit { rlim_cur: mark.soft_limit(), ..limit }));
+        } else if set.is_some() {
+            list.push((RESOURCE as i32, limit));
+        }
     }
 
     /// The submitter's environment with the marks by which a process of ours is known.

@@ -13,6 +13,9 @@ use crate::sys::pidfd::{PidFd, SIGKILL};
 /// How long killed processes have to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The same for a daemon that is in a hurry.
+const PATIENCE_IN_A_HURRY: Duration = Duration::from_secs(1);
+
 /// Knows which children of this process are none of the daemon's.
 #[derive(Debug)]
 pub struct Strays {
@@ -27,8 +30,9 @@ impl Strays {
     }
 
     /// Ends every stray, and waits until they are gone. False: some do not end.
-    pub fn end(&self) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+    pub fn end(&self, is_hurried: bool) -> bool {
+        let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };
+        let deadline = Instant::now() + patience;
         loop {
             let strays = self.find();
             if strays.is_empty() {
@@ -46,7 +50,8 @@ impl Strays {
     }
 
     fn find(&self) -> Vec<(i32, PidFd)> {
-        let mut roots = tree::orphans();
+        // Also those that spawners started: some may not end by SIGKILL, and were given up.
+        let mut roots = tree::children_of(std::process::id().cast_signed());
         roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid));
         let processes = tree::descendants_of(&roots).into_iter();
         let open =

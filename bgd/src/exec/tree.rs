@@ -1,9 +1,9 @@
 //! Process trees: who belongs to a task, and how all of them are reached.
 //!
 //! With a delegated cgroup the kernel keeps the list. Without one, a task's tree is its leader's
-//! descendants, and those orphans of the daemon that are in the leader's session, carry the task's id
-//! in their environment, or hold its output open. What escapes all three (a double fork with a cleared
-//! environment, a session of its own and closed outputs) is ended when the daemon ends.
+//! descendants, and those orphans of the daemon that carry the task's [`Mark`], which they inherit, are in
+//! the leader's session, have the task's id in their environment, or hold its output open. What rids
+//! itself of all four is ended when the daemon ends.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -21,6 +21,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::handed::tree::HandedTree;
+use super::mark::Mark;
 use super::output::OutputFiles;
 use crate::sys::pidfd::{PidFd, SIGKILL};
 
@@ -89,6 +90,8 @@ pub struct Tree {
     pub terminal: Option<PathBuf>,
     /// Its cgroup, if there is one.
     pub cgroup: Option<PathBuf>,
+    /// What every process of it is marked with; nothing if another program started it.
+    pub mark: Option<Mark>,
     /// That of a process that another program started: nothing of it is the daemon's by birth.
     pub handed: Option<Arc<HandedTree>>,
 }
@@ -163,6 +166,16 @@ impl Tree {
         Signalled { all, pids }
     }
 
+    /// Names some processes of the tree that live on after SIGKILL, for people, and why they do. Blocks as
+    /// [`Self::members`] does.
+    pub fn survivors(&self) -> Box<str> {
+        /// How many are named.
+        const NAMED: usize = 3;
+        let members = self.members(NAMED).unwrap_or_default();
+        let named: Vec<String> = members.iter().map(|member| survivor(member.pid)).collect();
+        if named.is_empty() { "its processes are not found".into() } else { named.join(", ").into() }
+    }
+
     fn pids(&self) -> Vec<i32> {
         match &self.cgroup {
             Some(cgroup) => cgroup_pids(cgroup),
@@ -225,7 +238,8 @@ impl Tree {
             return true;
         }
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
-        [TASK_MARK, AGENT_MARK, HOOK_MARK].iter().any(is_marked)
+        self.mark.is_some_and(|mark| mark.is_on(pid))
+            || [TASK_MARK, AGENT_MARK, HOOK_MARK].iter().any(is_marked)
             || self.files.paths().any(|path| appends_to(pid, path))
             || self.terminal.as_deref().is_some_and(|terminal| has_open(pid, terminal))
     }
@@ -284,7 +298,8 @@ pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
     found
 }
 
-fn children_of(pid: i32) -> Vec<i32> {
+/// The children of a process, of whichever of its threads.
+pub fn children_of(pid: i32) -> Vec<i32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     threads.filter_map(Result::ok).flat_map(|thread| read_pids(&thread.path().join("children"))).collect()
 }
@@ -410,6 +425,21 @@ pub fn processes_of_user() -> Vec<i32> {
             (entry.metadata().ok()?.uid() == me).then_some(pid)
         })
         .collect()
+}
+
+/// A process that lives on after SIGKILL, and why.
+fn survivor(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
+    let me = nix::unistd::Uid::effective();
+    let why = match (owner, Stat::of(pid).map(|stat| stat.state)) {
+        (Ok(uid), _) if uid != me.as_raw() && !me.is_root() => format!("belongs to uid {uid}"),
+        (_, Some(b'D')) => "waits in the kernel, uninterruptibly".to_owned(),
+        (_, Some(b'Z' | b'X')) => "is held by a debugger".to_owned(),
+        (_, Some(state)) => format!("is in state {}", char::from(state)),
+        (_, None) => "is gone by now".to_owned(),
+    };
+    format!("process {pid} ({}) {why}", name.trim_end())
 }
 
 /// The session of a process.

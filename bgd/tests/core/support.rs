@@ -72,6 +72,11 @@ pub const ASK_TIMEOUT: u64 = 3000;
 
 pub const FIRST_PROMPT: &str = "find the bug";
 
+/// SIGKILL does not end the tree.
+pub fn gave_up() -> Fact {
+    Fact::GaveUp { why: "process 7 (cat) waits in the kernel, uninterruptibly".into() }
+}
+
 pub fn exited(code: i32, others: bool) -> Fact {
     Fact::Exited { exit: Exit::Code(code), others }
 }

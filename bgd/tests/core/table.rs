@@ -8,7 +8,7 @@ use bgd::core::{
 };
 use bgd_shared::request::BlockMode;
 
-use super::support::{Desk, KILL, TERM, command, exited, id, ids, limits, refs};
+use super::support::{Desk, KILL, TERM, command, exited, gave_up, id, ids, limits, refs};
 
 /// The states:
 ///
@@ -26,38 +26,40 @@ use super::support::{Desk, KILL, TERM, command, exited, id, ids, limits, refs};
 /// | `ling` | finished, others live on and were not told to end                          |
 /// | `li-x` | the same, told to end, SIGKILL will come                                   |
 /// | `li-k` | the same, SIGKILL was sent                                                 |
+/// | `li-s` | finished, others live on that SIGKILL does not end                         |
 /// | `gone` | cleared                                                                    |
 ///
 /// A `!` says that the request was refused, a `+` that signals went out.
 const TABLE: &str = "
-input             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-started           | wait  | run   | stop+ | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-start failed      | wait  | fail  | canc  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-exited 0          | wait  | spwn  | sp-x  | done  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k
-exited 3          | wait  | spwn  | sp-x  | fail  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k
-exited 0, others  | wait  | spwn  | sp-x  | ling  | st-x  | st-x  | ki-x  | ki-x  | done  | ling  | li-x  | li-k
-tree empty        | wait  | spwn  | sp-x  | run   | stop  | canc  | kill  | canc  | done  | done  | done  | done
-output            | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-another run's end | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-retrieve          | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-result            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done  | ling  | li-x  | li-k
-block             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-cancel            | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k
-cancel, SIGKILL   | canc  | sp-x  | sp-x  | kill+ | kill+ | ki-x+ | kill  | ki-x  | done  | li-k+ | li-k+ | li-k
-cancel all        | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | ling  | li-x  | li-k
-clear             | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | gone  | li-x+ | li-x+ | li-k
-clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | gone  | ling  | li-x  | li-k
-clear active too  | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
-signal            | wait! | spwn! | sp-x! | run+  | stop+ | st-x! | kill+ | ki-x! | done! | ling! | li-x! | li-k!
-signal to tree    | wait! | spwn! | sp-x! | run+  | stop+ | st-x+ | kill+ | ki-x+ | done! | ling+ | li-x+ | li-k+
-end of session    | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k
-shutdown          | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k
-detach            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done! | ling! | li-x! | li-k!
-adopt             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-disconnected      | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-more slots        | spwn  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-fewer slots       | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k
-deadline          | wait  | spwn  | sp-x  | stop+ | kill+ | ki-x+ | kill  | ki-x  | done  | ling  | li-k+ | li-k
+input             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+started           | wait  | run   | stop+ | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+start failed      | wait  | fail  | canc  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+exited 0          | wait  | spwn  | sp-x  | done  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k  | done
+exited 3          | wait  | spwn  | sp-x  | fail  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k  | done
+exited 0, others  | wait  | spwn  | sp-x  | ling  | st-x  | st-x  | ki-x  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+tree empty        | wait  | spwn  | sp-x  | run   | stop  | canc  | kill  | canc  | done  | done  | done  | done  | done
+gave up           | wait  | spwn  | sp-x  | run   | stop  | st-x  | li-s  | li-s  | done  | ling  | li-x  | li-s  | li-s
+output            | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+another run's end | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+retrieve          | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+result            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done  | ling  | li-x  | li-k  | li-s
+block             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+cancel            | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k  | li-s
+cancel, SIGKILL   | canc  | sp-x  | sp-x  | kill+ | kill+ | ki-x+ | kill  | ki-x  | done  | li-k+ | li-k+ | li-k  | li-s
+cancel all        | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+clear             | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | gone  | li-x+ | li-x+ | li-k  | gone
+clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | gone  | ling  | li-x  | li-k  | gone
+clear active too  | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k  | gone
+signal            | wait! | spwn! | sp-x! | run+  | stop+ | st-x! | kill+ | ki-x! | done! | ling! | li-x! | li-k! | li-s!
+signal to tree    | wait! | spwn! | sp-x! | run+  | stop+ | st-x+ | kill+ | ki-x+ | done! | ling+ | li-x+ | li-k+ | li-s+
+end of session    | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k  | gone
+shutdown          | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k  | li-s
+detach            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done! | ling! | li-x! | li-k! | li-s!
+adopt             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+disconnected      | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+more slots        | spwn  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+fewer slots       | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+deadline          | wait  | spwn  | sp-x  | stop+ | kill+ | ki-x+ | kill  | ki-x  | done  | ling  | li-k+ | li-k  | li-s
 ";
 
 pub const SESSION: &str = "s";
@@ -74,6 +76,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "exited 3" => return desk.fact(task, exited(3, false)),
         "exited 0, others" => return desk.fact(task, exited(0, true)),
         "tree empty" => return desk.fact(task, Fact::TreeEmpty),
+        "gave up" => return desk.fact(task, gave_up()),
         "output" => return desk.fact(task, Fact::Output { bytes: 9, dropped: [0; 2], tell: true }),
         "another run's end" => return desk.input(Input::Fact { task, run: 2, fact: exited(0, false) }),
         "disconnected" => return desk.input(Input::Disconnected { client: 1 }),
@@ -116,6 +119,7 @@ fn way_to(state: &str) -> &'static [&'static str] {
         "ling" => &["started", "exited 0, others"],
         "li-x" => &["started", "exited 0, others", "cancel"],
         "li-k" => &["started", "exited 0, others", "cancel, SIGKILL"],
+        "li-s" => &["started", "exited 0, others", "cancel, SIGKILL", "gave up"],
         other => panic!("no way to {other}"),
     }
 }
@@ -161,6 +165,7 @@ pub fn word(core: &Core) -> &'static str {
         State::Finished(Finished { lingering: Lingering::Yes, .. }) => "ling",
         State::Finished(Finished { lingering: Lingering::Ending(Some(_)), .. }) => "li-x",
         State::Finished(Finished { lingering: Lingering::Ending(None), .. }) => "li-k",
+        State::Finished(Finished { lingering: Lingering::Stuck, .. }) => "li-s",
         State::Finished(Finished { outcome: Outcome::Completed, .. }) => "done",
         State::Finished(Finished { outcome: Outcome::Failed(_), .. }) => "fail",
         State::Finished(Finished { outcome: Outcome::Cancelled(_), .. }) => "canc",

@@ -14,6 +14,7 @@ start failed      | fail   | canc   | run    | stop   | st-x   | kill   | ki-x  
 exited 0          | spwn   | sp-x   | done   | canc   | st-x   | canc   | ki-x   | done   | ling
 exited 0, others  | spwn   | sp-x   | ling   | st-x   | st-x   | ki-x   | ki-x   | done   | ling
 tree empty        | spwn   | sp-x   | run    | stop   | canc   | kill   | canc   | done   | done
+gave up           | spwn   | sp-x   | run    | stop   | st-x   | li-s   | li-s   | done   | ling
 detach            | spwn&  | sp-x&  | run&   | stop&  | st-x&  | kill&  | ki-x&  | done!  | ling!
 detach, direct    | spwn!  | sp-x!  | run!   | stop!  | st-x!  | kill!  | ki-x!  | done!  | ling!
 another detaches  | spwn!  | sp-x!  | run!   | stop!  | st-x!  | kill!  | ki-x!  | done!  | ling!

@@ -164,7 +164,7 @@ pub fn bgd() -> String {
         (
             "SIGTERM, SIGINT",
             "Cancels every task and ends the daemon when all have ended; they have `grace.cancel` for it. \
-             A second one does not wait for that.",
+             A second one ends all of them now, and the daemon within 2 s.",
         ),
         ("SIGHUP", "Reads the configuration again, as `bgctl daemon reload` does."),
     ]);

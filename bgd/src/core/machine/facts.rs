@@ -31,6 +31,7 @@ impl Core {
             Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
             Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
+            Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
             Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
         }
     }
@@ -102,6 +103,10 @@ impl Core {
                     self.finish(now, ordinal, finished);
                 }
             }
+            State::Finished(finished) if finished.lingering == Lingering::Stuck && !others => {
+                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
+                self.set_state(ordinal, State::Finished(settled));
+            }
             State::Stopping { exit: Some(_), .. }
             | State::Queued { .. }
             | State::Starting { .. }
@@ -126,13 +131,45 @@ impl Core {
             }
             State::Finished(finished) => match finished.lingering {
                 Lingering::No => {}
-                Lingering::Yes | Lingering::Ending(_) => {
+                Lingering::Yes | Lingering::Ending(_) | Lingering::Stuck => {
                     let settled = Finished { lingering: Lingering::No, ..finished.clone() };
                     self.set_state(ordinal, State::Finished(settled));
                     self.wake(now, ordinal, Until::Settled);
                 }
             },
             State::Stopping { exit: None, .. }
+            | State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Resuming { .. } => {}
+        }
+    }
+
+    /// SIGKILL does not end a tree. Whoever waits for its end is told that it is over with the task, and the
+    /// task shows that processes of it are left.
+    fn gave_up(&mut self, now: Now, ordinal: Ordinal, why: Box<str>) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        match &task.state {
+            State::Stopping { pid, started_at, reason, kill_at: None, exit } => {
+                let finished = Finished {
+                    outcome: verdict_of_stop(*reason),
+                    pid: *pid,
+                    started_at: Some(*started_at),
+                    completed_at: now.wall,
+                    exit: Some(exit.clone().unwrap_or(Exit::Unknown(why))),
+                    lingering: Lingering::Stuck,
+                };
+                self.finish(now, ordinal, finished);
+            }
+            State::Finished(finished) => match finished.lingering {
+                Lingering::No | Lingering::Yes | Lingering::Ending(Some(_)) | Lingering::Stuck => {}
+                Lingering::Ending(None) => {
+                    let stuck = Finished { lingering: Lingering::Stuck, ..finished.clone() };
+                    self.set_state(ordinal, State::Finished(stuck));
+                    self.wake(now, ordinal, Until::Settled);
+                }
+            },
+            State::Stopping { kill_at: Some(_), .. }
             | State::Queued { .. }
             | State::Starting { .. }
             | State::Running { .. }

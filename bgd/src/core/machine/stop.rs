@@ -64,7 +64,7 @@ impl Core {
             },
             State::Finished(finished) => {
                 let lingering = match finished.lingering {
-                    Lingering::No | Lingering::Ending(None) => return,
+                    Lingering::No | Lingering::Ending(None) | Lingering::Stuck => return,
                     Lingering::Yes => Lingering::Ending(kill_at),
                     Lingering::Ending(Some(before)) => Lingering::Ending(kill_at.map(|at| at.min(before))),
                 };
@@ -107,7 +107,7 @@ impl Core {
                 exit: exit.clone(),
             },
             State::Finished(finished) => match finished.lingering {
-                Lingering::No | Lingering::Yes | Lingering::Ending(None) => return,
+                Lingering::No | Lingering::Yes | Lingering::Ending(None) | Lingering::Stuck => return,
                 Lingering::Ending(Some(_)) => {
                     State::Finished(Finished { lingering: Lingering::Ending(None), ..finished.clone() })
                 }
@@ -124,7 +124,7 @@ impl Core {
             Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
             Outcome::Cancelled(_) => (EventKind::Cancelled, NoticeKind::Cancelled),
         };
-        let settled = finished.lingering == Lingering::No;
+        let settled = finished.lingering.is_settled();
         let run = self.registry.get(ordinal).map_or(1, |task| task.run);
         self.change_agent(ordinal, |agent| {
             agent.end();

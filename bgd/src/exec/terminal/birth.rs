@@ -101,6 +101,8 @@ pub struct LeaderPlan<'a> {
     pub env: &'a [CString],
     /// The folder to be in.
     pub folder: &'a Path,
+    /// Its resource limits, its mark among them.
+    pub rlimits: &'a [(i32, libc::rlimit)],
     /// Signals whose disposition must be set back to the default.
     pub reset_signals: &'a [i32],
     /// `cgroup.procs` of the cgroup to join.
@@ -183,7 +185,7 @@ fn start_leader(
         env: plan.env,
         folder: &folder,
         umask: 0o077,
-        rlimits: &[],
+        rlimits: plan.rlimits,
         reset_signals: plan.reset_signals,
         stdio: [socket.as_fd(), slave.as_fd(), plan.null],
         cgroup: plan.cgroup,

@@ -108,6 +108,14 @@ impl Model {
                 task.left = false;
                 self.answer();
             }
+            (Fact::GaveUp { .. }, Phase::Running) if task.end == End::Killed => {
+                (task.left, task.leader_gone) = (false, true);
+                self.done(now, number, &Ok(()));
+            }
+            (Fact::GaveUp { .. }, Phase::Done) if task.end == End::Killed => {
+                task.left = false;
+                self.answer();
+            }
             (Fact::Output { bytes, tell, .. }, _) => {
                 let (grew, active) = (*bytes > task.bytes, task.status().is_active());
                 task.bytes = *bytes;

@@ -9,7 +9,7 @@ use proptest::prop_assert_eq;
 
 use super::super::model::Phase;
 use super::super::ops::{STALE_FACTS, Stale};
-use super::super::support::{KILL, asked, exited, refused, session_of, turn_ended, turn_failed};
+use super::super::support::{KILL, asked, exited, gave_up, refused, session_of, turn_ended, turn_failed};
 use super::{Checked, Sim};
 
 /// A process tree, or an agent's turn, as its executor knows it. One that is gone has none.
@@ -23,6 +23,8 @@ pub struct Proc {
     pub ends: Vec<i32>,
     /// The questions that the agent waits with.
     pub waiting: BTreeSet<u64>,
+    /// Nobody waits for it any longer, although it lives.
+    pub gave_up: bool,
     last_key: u64,
     bytes: u64,
 }
@@ -40,7 +42,8 @@ impl Proc {
     /// The output goes on where an earlier run has left it.
     pub fn new(task: TaskId, run: u32, is_agent: bool, bytes: u64) -> Self {
         let (state, waiting) = (ProcState::Spawning, BTreeSet::new());
-        Self { task, run, is_agent, state, ends: Vec::new(), waiting, last_key: 0, bytes }
+        let (ends, gave_up) = (Vec::new(), false);
+        Self { task, run, is_agent, state, ends, waiting, gave_up, last_key: 0, bytes }
     }
 
     /// Whether SIGKILL was sent.
@@ -54,6 +57,7 @@ impl Proc {
             _ if self.is_agent => self.next_of_agent(roll),
             (ProcState::Spawning, _, _, ..30) => Fact::StartFailed { error: "no such program".into() },
             (ProcState::Spawning, ..) => Fact::Started { pid: Some(i32::from(roll) + 1) },
+            (ProcState::Alive | ProcState::Others, true, _, 200..) if !self.gave_up => gave_up(),
             (ProcState::Alive, true, ..) => Fact::Exited { exit: Exit::Signal(9), others: roll < 60 },
             (ProcState::Alive, _, true, ..120) => Fact::Exited { exit: Exit::Signal(15), others: roll < 40 },
             (ProcState::Alive, _, _, 120..160) => exited(0, roll < 130),
@@ -128,6 +132,7 @@ impl Sim {
             Fact::Withdrawn { key } => {
                 proc.waiting.remove(key);
             }
+            Fact::GaveUp { .. } => proc.gave_up = true,
             Fact::StartFailed { .. }
             | Fact::Exited { .. }
             | Fact::TreeEmpty

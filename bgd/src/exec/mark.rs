@@ -1,0 +1,100 @@
+//! The mark on processes that a cleared environment does not remove: a resource limit.
+//!
+//! Every process of a task inherits its resource limits, whatever becomes of its session, its parents, its
+//! environment and its descriptors, and anybody may read them in `/proc/PID/limits`. One of them,
+//! `RLIMIT_LOCKS`, has had no effect since Linux 2.4.25 and is unlimited everywhere. So its soft value can
+//! name the task: 31 bits for the life of the daemon, 32 for the start. Only a process that sets this very
+//! limit itself loses the mark.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+
+/// The resource whose soft limit is the mark.
+pub const RESOURCE: Resource = Resource::RLIMIT_LOCKS;
+
+/// The mark of all processes of one start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u64);
+
+impl Mark {
+    /// Whether a process has it. Blocks for a moment, as it reads from `/proc`.
+    pub fn is_on(self, pid: i32) -> bool {
+        of(pid) == Some(self)
+    }
+
+    /// The soft limit that a process is to be started with.
+    pub fn soft_limit(self) -> u64 {
+        self.0
+    }
+}
+
+/// The marks of one life of the daemon.
+#[derive(Debug)]
+pub struct Marks {
+    instance: u64,
+    next: AtomicU32,
+}
+
+impl Marks {
+    /// Those of the life with this id, a UUID.
+    pub fn new(instance: &str) -> Self {
+        Self { instance: bits_of(instance), next: AtomicU32::new(1) }
+    }
+
+    /// One that no other start of this life has; after four thousand million starts they come again.
+    pub fn next(&self) -> Mark {
+        Mark((self.instance << 32) | u64::from(self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+/// Whether a process carries any mark of the life with this id. Blocks for a moment.
+pub fn is_of_instance(pid: i32, instance: &str) -> bool {
+    of(pid).is_some_and(|mark| mark.0 >> 32 == bits_of(instance))
+}
+
+/// Takes the mark off this process: a daemon that a task of another one started is no part of that task.
+///
+/// # Errors
+/// What the system says.
+pub fn remove_own() -> nix::Result<()> {
+    let (soft, hard) = getrlimit(RESOURCE)?;
+    if soft == hard { Ok(()) } else { setrlimit(RESOURCE, hard, hard) }
+}
+
+/// The first 31 bits of a life's id, with the highest one set: such a limit is neither infinite nor one that
+/// a person sets.
+fn bits_of(instance: &str) -> u64 {
+    let bits = uuid::Uuid::parse_str(instance).map_or(0, |id| id.as_u64_pair().0 >> 33);
+    bits | 1 << 30
+}
+
+fn of(pid: i32) -> Option<Mark> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
+    let soft: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    (soft != RLIM_INFINITY && soft >> 62 == 1).then_some(Mark(soft))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "ef3673cc-470a-4390-9d0a-d0330b382430";
+
+    #[test]
+    fn marks_differ_and_tell_their_life() {
+        let marks = Marks::new(ID);
+        let (first, second) = (marks.next(), marks.next());
+        assert_ne!(first, second);
+        assert!([first, second].iter().all(|mark| mark.0 >> 32 == bits_of(ID) && mark.0 >> 62 == 1));
+        assert_ne!(bits_of(ID), bits_of("0f3673cc-470a-4390-9d0a-d0330b382430"));
+    }
+
+    #[test]
+    fn a_process_that_nobody_marked_has_none() {
+        assert_eq!(of(std::process::id().cast_signed()), None);
+        assert_eq!(of(-1), None);
+    }
+}

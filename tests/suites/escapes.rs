@@ -1,0 +1,196 @@
+//! Whatever a child does to get away: every end is answered, and nobody is left (R05, R09, R11, R54).
+//!
+//! None of these daemons has a cgroup for its tasks.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    ClearParams, DaemonShutdown, SessionEnd, SessionEndParams, ShutdownParams, SubmitParams, TaskClear,
+    TerminalSize,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::{Process, TestDaemon, wait};
+use rustix::process::Signal;
+
+/// In a session of its own, with an empty environment, without any descriptor of its task, and without a
+/// parent: it notes its number and stays. The task itself ends at once.
+const ESCAPE: &str = "home=$PWD; setsid env -i sh -c '
+    exec </dev/null >/dev/null 2>&1; cd /
+    (sh -c \"echo \\$\\$ > $0/note.new; mv $0/note.new $0/note; exec sleep 1000\" &)' \"$home\" & exit 0";
+
+/// The same, by one that in addition rids itself of the mark that is left, but only when it was told to.
+const SHED: &str = "home=$PWD; mkfifo gate; setsid env -i sh -c '
+    exec </dev/null >/dev/null 2>&1; cd /; PATH=/usr/bin:/bin
+    echo $$ > $0/note.new; mv $0/note.new $0/note
+    read word < $0/gate; prlimit --locks=unlimited:unlimited --pid $$; echo done > $0/shed.new
+    mv $0/shed.new $0/shed; exec sleep 1000' \"$home\" & exit 0";
+
+#[track_caller]
+fn noted(daemon: &TestDaemon) -> Process {
+    let note = daemon.home().join("note");
+    let pid = wait::for_line(&note, "").parse().expect("a process id");
+    fs::remove_file(note).expect("the note");
+    Process::open(pid).expect("it lives")
+}
+
+/// A task that has ended, and a process of it that has escaped.
+#[track_caller]
+fn escaped(daemon: &TestDaemon) -> (TaskId, Process) {
+    let id = daemon.submit_shell(ESCAPE);
+    let process = noted(daemon);
+    let environ = fs::read(process.proc("environ")).unwrap();
+    assert!(!String::from_utf8_lossy(&environ).contains("BGD_"));
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Completed, true));
+    (id, process)
+}
+
+#[test]
+fn r05_an_escaped_process_ends_with_a_cancel() {
+    let daemon = TestDaemon::start();
+    assert_eq!(daemon.status().tree, "session");
+    let (id, process) = escaped(&daemon);
+    assert!(!daemon.cancel(&[id])[0].lingering);
+    assert!(!process.is_alive());
+    let (id, process) = escaped(&daemon);
+    daemon.run(&["cancel", &id.to_string()]).success();
+    assert!(!process.is_alive());
+}
+
+#[test]
+fn r05_an_escaped_process_of_a_running_task_ends_with_it() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell(&ESCAPE.replace("& exit 0", "& sleep 1000"));
+    let process = noted(&daemon);
+    daemon.wait_running(id);
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(!process.is_alive());
+    // So it is in a terminal, where the leader and the job carry the mark.
+    let params = SubmitParams {
+        shell: Some(ESCAPE.replace("& exit 0", "& sleep 1000").as_str().into()),
+        pty: Some(TerminalSize { rows: 24, cols: 80 }),
+        ..daemon.params()
+    };
+    let id = daemon.submit_with(&params).id;
+    let process = noted(&daemon);
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(!process.is_alive());
+}
+
+#[test]
+fn r10_r54_an_escaped_process_ends_with_a_clear_and_with_its_session() {
+    let daemon = TestDaemon::start();
+    let (id, process) = escaped(&daemon);
+    let params = ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() };
+    assert_eq!(daemon.client().call::<TaskClear>(&params).unwrap().cleared, 1);
+    assert!(!process.is_alive());
+
+    let submit = SubmitParams { shell: Some(ESCAPE.into()), session: Some("s:1".into()), ..daemon.params() };
+    let id = daemon.submit_with(&submit).id;
+    let process = noted(&daemon);
+    assert!(daemon.block(&[id])[0].lingering);
+    let ended = daemon.client().call::<SessionEnd>(&SessionEndParams { session: "s:1".into() }).unwrap();
+    assert_eq!((ended.cancelled, ended.cleared), (0, 1));
+    assert!(!process.is_alive());
+}
+
+#[test]
+fn r11_an_escaped_process_ends_with_the_daemon() {
+    let mut daemon = TestDaemon::start();
+    let (_, process) = escaped(&daemon);
+    daemon.client().call::<DaemonShutdown>(&ShutdownParams::default()).unwrap();
+    assert!(daemon.ended().success());
+    assert!(!process.is_alive());
+    daemon.launch();
+    let (_, process) = escaped(&daemon);
+    assert!(daemon.stop().success());
+    assert!(!process.is_alive());
+}
+
+#[test]
+fn r09_an_escaped_process_of_a_killed_daemon_is_ended_by_the_next_one() {
+    let mut daemon = TestDaemon::start();
+    let (_, process) = escaped(&daemon);
+    daemon.kill9();
+    assert!(process.is_alive());
+    daemon.launch();
+    assert!(!process.is_alive());
+}
+
+#[test]
+fn r05_what_was_seen_in_a_tree_ends_with_it_whatever_it_rids_itself_of() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell(SHED);
+    let process = noted(&daemon);
+    assert!(daemon.block(&[id])[0].lingering);
+    fs::write(daemon.home().join("gate"), "go\n").unwrap();
+    wait::for_file(&daemon.home().join("shed"));
+    assert!(!daemon.cancel(&[id])[0].lingering);
+    assert!(!process.is_alive());
+}
+
+/// A debugger that holds a process and does not react: not even SIGKILL takes the process away.
+struct Debugger(Child);
+
+impl Debugger {
+    fn attach(process: &Process, folder: &Path) -> Self {
+        let log = folder.join("strace.log");
+        fs::write(&log, "").unwrap();
+        let mut command = Command::new("strace");
+        command.args(["-o", "/dev/null", "-p", &process.pid().to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(fs::File::create(&log).unwrap()).spawn().expect("strace");
+        wait::for_line(&log, "attached");
+        let debugger = Self(child);
+        debugger.process().signal(Signal::STOP).unwrap();
+        debugger
+    }
+
+    fn process(&self) -> Process {
+        Process::open(self.0.id().cast_signed()).expect("strace lives")
+    }
+}
+
+impl Drop for Debugger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn held(daemon: &TestDaemon) -> (TaskId, Debugger) {
+    let id = daemon.submit(&["sleep", "1000"]);
+    let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+    let debugger = Debugger::attach(&leader, daemon.home());
+    (id, debugger)
+}
+
+#[test]
+fn r05_a_cancel_is_answered_although_a_debugger_holds_the_process() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
+    let (id, debugger) = held(&daemon);
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
+    let Some(Exit::Unknown(why)) = &task.exit else { panic!("{task:?}") };
+    assert!(why.contains("after SIGKILL"), "{why}");
+    // It can be cleared as it is, and is gone when it is let go.
+    assert_eq!(daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 1);
+    drop(debugger);
+}
+
+#[test]
+fn r11_a_second_signal_means_now_whoever_holds_a_process() {
+    let mut daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    let (_, debugger) = held(&daemon);
+    let process = daemon.process();
+    process.signal(Signal::TERM).unwrap();
+    let log = daemon.state_dir().join("bgd.log");
+    wait::for_line(&log, "shutting down");
+    process.signal(Signal::TERM).unwrap();
+    assert!(daemon.ended().success());
+    assert!(!daemon.socket().exists());
+    drop(debugger);
+}

@@ -32,7 +32,7 @@ pub fn connect<T>(
         match outcome {
             Ok(said) => return Ok(Some(said)),
             Err(failure) if failure.kind == "connection_lost" => {}
-            Err(failure) if failure.code == Code::NO_DAEMON => break,
+            Err(failure) if failure.code == Code::NO_DAEMON && failure.kind != "no_answer" => break,
             Err(failure) => return Err(failure),
         }
     }

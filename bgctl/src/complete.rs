@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::client::Client;
@@ -23,6 +24,9 @@ use crate::cli::{self, ShellName};
 
 /// The variable that says which shell wants candidates; set by the scripts that `completions` prints.
 pub const VARIABLE: &str = "BGCTL_COMPLETE";
+
+/// How long a shell is kept waiting for a daemon that does not answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The most tasks that are offered: the newest.
 const TASKS: usize = 200;
@@ -98,7 +102,9 @@ fn programs(begin: &str) -> BTreeSet<String> {
 }
 
 fn daemon() -> Option<Client> {
-    Client::connect(&SocketPath::from_env().ok()?).ok()
+    let mut client = Client::connect_within(&SocketPath::from_env().ok()?, PATIENCE).ok()?;
+    client.wait_at_most(PATIENCE);
+    Some(client)
 }
 
 fn of_tasks(statuses: &[Status]) -> Vec<CompletionCandidate> {

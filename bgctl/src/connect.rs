@@ -6,18 +6,18 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use bgd_shared::client::{Client, ClientError};
+use bgd_shared::client::{BUSY, Client, ClientError};
 use bgd_shared::socket::SocketPath;
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 
+use crate::bounded;
 use crate::exit::Code;
 use crate::failure::Failure;
 
@@ -58,7 +58,10 @@ const RETRIES: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The most bytes of a daemon's first words that are read.
-const WORDS_BYTES: u64 = 16 * 1024;
+const WORDS_BYTES: usize = 16 * 1024;
+
+/// How long a daemon may take to be ready. It gives the processes of each dead one 5 seconds to end.
+const START: Duration = BUSY;
 
 /// Connects; with `start`, a daemon is started if there is none.
 ///
@@ -123,7 +126,7 @@ pub fn start_daemon_with(
 /// Waits for this caller's turn to look for a daemon and to start one. The turn ends with the lock.
 fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
     let path = socket.beside("start");
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
@@ -131,15 +134,15 @@ fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(&path)
         .map_err(|error| Failure { code: Code::NO_DAEMON, ..Failure::io(path.display(), &error) })?;
-    loop {
-        match Flock::lock(file, FlockArg::LockExclusive) {
-            Ok(lock) => return Ok(lock),
-            Err((same, Errno::EINTR)) => file = same,
-            Err((_, error)) => {
-                let failure = Failure::io(path.display(), &error.into());
-                return Err(Failure { code: Code::NO_DAEMON, ..failure });
-            }
+    match bounded::lock(file, 2 * START) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => {
+            let seconds = (2 * START).as_secs();
+            let message = format!("another bgctl has been starting a daemon for {seconds} s");
+            let hint = format!("look for it with: fuser -v {}", path.display());
+            Err(Failure::new(Code::NO_DAEMON, "no_daemon", message).hint(hint))
         }
+        Err(error) => Err(Failure { code: Code::NO_DAEMON, ..Failure::io(path.display(), &error) }),
     }
 }
 
@@ -179,12 +182,9 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, F
                 .hint("put bgd beside bgctl or on PATH, or set BGD_DAEMON to its path")
         })?;
     drop(writer);
-    let mut words = Vec::new();
-    reader
-        .by_ref()
-        .take(WORDS_BYTES)
-        .read_to_end(&mut words)
+    let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
         .map_err(|error| Failure::io("can't hear the daemon that was started", &error))?;
+    let Some(words) = words else { return Err(never_ready(child.id())) };
     // A daemon that moved to the background, or gave up, leaves a child to be collected.
     let _ = child.try_wait();
     understand(&words)
@@ -235,11 +235,16 @@ fn understand(words: &[u8]) -> Result<Words, Failure> {
 }
 
 fn log_file() -> PathBuf {
+    state_folder().join("bgd.log")
+}
+
+/// The daemon's part of `$XDG_STATE_HOME`, as it is for this process.
+pub fn state_folder() -> PathBuf {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     var("XDG_STATE_HOME")
         .or_else(|| var("HOME").map(|home| home.join(".local/state")))
         .unwrap_or_default()
-        .join("bgd/bgd.log")
+        .join("bgd")
 }
 
 /// Connects to a daemon that was started by other means a moment ago: it holds its lock already, and
@@ -255,6 +260,12 @@ pub fn connect_patiently(socket: &SocketPath) -> Result<Client, Failure> {
         }
     }
     Client::connect(socket).map_err(|error| never_listens(socket, error))
+}
+
+fn never_ready(pid: u32) -> Failure {
+    let message = format!("the daemon that was started (pid {pid}) is not ready after {} s", START.as_secs());
+    let hint = format!("its log may say why: {}; `kill {pid}` ends it", log_file().display());
+    Failure::new(Code::NO_DAEMON, "no_answer", message).hint(hint)
 }
 
 fn never_listens(socket: &SocketPath, error: ClientError) -> Failure {

@@ -3,10 +3,11 @@
 
 use std::io::{self, BufWriter, Stdout, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Instant;
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::request::Method;
+use bgd_shared::request::{Hello, HelloParams, Method};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 use nix::errno::Errno;
@@ -16,6 +17,7 @@ use serde::Serialize;
 use crate::cli::Globals;
 use crate::connect;
 use crate::failure::Failure;
+use crate::follow::left_until;
 use crate::render::json;
 
 /// The state of one run of `bgctl`.
@@ -87,7 +89,14 @@ impl Context {
         params: &M::Params,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<M::Result, Failure> {
-        self.exchange(|client| client.call_with_fds::<M>(params, descriptors))
+        self.exchange(|client| {
+            if !descriptors.is_empty() {
+                // A daemon that does not answer would keep the descriptors for as long as it is silent, and whoever
+                // reads from the other end of one would wait as long.
+                client.call::<Hello>(&HelloParams::default())?;
+            }
+            client.call_with_fds::<M>(params, descriptors)
+        })
     }
 
     /// Says several things at once; the first exchange connects, and starts a daemon if there is none. It
@@ -167,12 +176,18 @@ impl Context {
         Ok(self.client.insert(client))
     }
 
-    /// Sleeps until the daemon says something more on the connection.
+    /// Sleeps until the daemon says something more on the connection. Where it has to at some time, it is looked
+    /// after when it does not; else nothing wakes this process.
     ///
     /// # Errors
-    /// Nobody reads standard output any more.
-    pub fn wait(&mut self) -> Result<(), Failure> {
-        Self::wait_for(self.client()?.as_fd())
+    /// Nobody reads standard output any more, or the daemon does not answer.
+    pub fn wait(&mut self, due: Option<Instant>) -> Result<(), Failure> {
+        let mut until = due;
+        while !Self::wait_until(self.client()?.as_fd(), until)? {
+            self.client()?.keep_up()?;
+            until = self.client()?.until();
+        }
+        Ok(())
     }
 
     /// Sleeps until something can be read from a descriptor.
@@ -180,19 +195,25 @@ impl Context {
     /// # Errors
     /// Nobody reads standard output any more.
     pub fn wait_for(descriptor: BorrowedFd<'_>) -> Result<(), Failure> {
+        Self::wait_until(descriptor, None).map(drop)
+    }
+
+    /// The same, but not for longer than until then: false.
+    fn wait_until(descriptor: BorrowedFd<'_>, until: Option<Instant>) -> Result<bool, Failure> {
         let out = io::stdout();
         // Without flags only a reader who went away is told.
         let mut sources =
             [PollFd::new(descriptor, PollFlags::POLLIN), PollFd::new(out.as_fd(), PollFlags::empty())];
         loop {
-            match poll(&mut sources, PollTimeout::NONE) {
+            match poll(&mut sources, until.map_or(PollTimeout::NONE, left_until)) {
+                Ok(0) => return Ok(false),
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(Failure::io("can't wait", &error.into())),
             }
         }
         let is_alone = sources[1].any().unwrap_or(false);
-        if is_alone { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(()) }
+        if is_alone { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(true) }
     }
 
     /// Prints text as it is.
@@ -245,13 +266,13 @@ fn no_connection() -> Failure {
 /// Whether the daemon has gone since we connected. One that says that it is about to end is waited for.
 fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) -> bool {
     match error {
-        ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => {
-            while client.next_news().is_ok() {}
-            true
-        }
+        ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => client.until_closed().is_ok(),
         ClientError::Closed | ClientError::Io(_) => {
             bgd_shared::transport::connect(socket).as_ref().is_err_and(ConnectError::is_absent)
         }
-        ClientError::Rpc(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
+        ClientError::Rpc(_)
+        | ClientError::Connect(_)
+        | ClientError::NoAnswer(_)
+        | ClientError::Garbled(_) => false,
     }
 }

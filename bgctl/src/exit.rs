@@ -20,7 +20,7 @@ impl Code {
     pub const WRONG_STATE: Self = Self(65);
     /// No such task, or an ambiguous id.
     pub const NO_TASK: Self = Self(66);
-    /// No daemon, or an agent that can't be started.
+    /// No daemon, or one that does not answer, or an agent that can't be started.
     pub const NO_DAEMON: Self = Self(69);
     /// An error inside bgd or bgctl.
     pub const INTERNAL: Self = Self(70);
@@ -55,7 +55,10 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::USAGE, "wrong usage"),
     (Code::WRONG_STATE, "the task is in the wrong state for this, or asks no such question (any more)"),
     (Code::NO_TASK, "no such task, or an ambiguous id"),
-    (Code::NO_DAEMON, "no daemon, and none could be started; or the agent can't be started"),
+    (
+        Code::NO_DAEMON,
+        "no daemon, and none could be started; or it does not answer, or the agent can't be started",
+    ),
     (Code::INTERNAL, "an error inside bgd or bgctl"),
     (
         Code::TIMED_OUT,
@@ -117,6 +120,7 @@ pub fn of_connect(error: &ConnectError) -> Code {
     match error {
         ConnectError::Untrusted(error) => of_socket(error),
         ConnectError::ForeignPeer { .. } => Code::NOT_ALLOWED,
+        ConnectError::NoAnswer(_) => Code::NO_DAEMON,
         ConnectError::NoDaemon { source, .. } => of_system(source),
     }
 }
@@ -126,7 +130,7 @@ pub fn of_client(error: &ClientError) -> Code {
     match error {
         ClientError::Connect(error) => of_connect(error),
         ClientError::Rpc(error) => of_kind(error.kind()),
-        ClientError::Io(_) | ClientError::Closed => Code::NO_DAEMON,
+        ClientError::Io(_) | ClientError::Closed | ClientError::NoAnswer(_) => Code::NO_DAEMON,
         ClientError::Garbled(_) => Code::INTERNAL,
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use bgd_shared::client::ClientError;
 use bgd_shared::id::TaskId;
 use bgd_shared::socket::SocketError;
-use bgd_shared::transport::ConnectError;
+use bgd_shared::transport::{ConnectError, Silent};
 use serde::Serialize;
 
 use crate::exit::{self, Code};
@@ -16,8 +16,8 @@ use crate::exit::{self, Code};
 pub struct Failure {
     /// The exit code.
     pub code: Code,
-    /// The kind that programs key on: the wire's, or one of `usage`, `no_daemon`, `connection_lost`,
-    /// `maybe_done`, `other_instance`, `untrusted_socket`, `not_split`, `no_question`, `garbled` and `io` for what
+    /// The kind that programs key on: the wire's, or one of `usage`, `no_daemon`, `no_answer`,
+    /// `connection_lost`, `maybe_done`, `other_instance`, `untrusted_socket`, `not_split`, `no_question`, `garbled` and `io` for what
     /// happened on this side.
     pub kind: &'static str,
     /// The JSON-RPC code of the daemon's refusal.
@@ -144,6 +144,25 @@ impl From<SocketError> for Failure {
     }
 }
 
+impl From<Silent> for Failure {
+    fn from(silent: Silent) -> Self {
+        let failure = Self::new(Code::NO_DAEMON, "no_answer", silent.to_string());
+        let Some(holder) = silent.holder else {
+            return failure.hint("look for its process with: pgrep -a bgd");
+        };
+        let pid = holder.pid;
+        failure.hint(match holder.state() {
+            Some(state) if state.is_stopped() => {
+                format!("`kill -CONT {pid}` lets it go on; `bgctl daemon stop` ends it with its tasks")
+            }
+            Some(_) | None => format!(
+                "try again when the machine has less to do; `bgctl daemon stop` ends it with its tasks, \
+                 and `kill -KILL {pid}` where that fails"
+            ),
+        })
+    }
+}
+
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         match error {
@@ -155,6 +174,7 @@ impl From<ConnectError> for Failure {
             ConnectError::ForeignPeer { .. } => {
                 Self::new(exit::of_connect(&error), "untrusted_socket", error.to_string())
             }
+            ConnectError::NoAnswer(silent) => silent.into(),
             ConnectError::NoDaemon { .. } => {
                 let code = exit::of_connect(&error);
                 let failure = Self::new(code, "no_daemon", error.to_string());
@@ -173,6 +193,7 @@ impl From<ClientError> for Failure {
         let code = exit::of_client(&error);
         match error {
             ClientError::Connect(error) => error.into(),
+            ClientError::NoAnswer(silent) => silent.into(),
             ClientError::Rpc(error) => Self {
                 code,
                 kind: error.kind().as_str(),

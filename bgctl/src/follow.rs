@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::Instant;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::News;
@@ -76,7 +77,8 @@ fn watch(path: &Path) -> io::Result<Inotify> {
 }
 
 /// Sleeps until the file has changed (`false`) or the daemon has answered (`true`).
-fn wait(client: &Client, changes: &Inotify, copier: &Copier) -> io::Result<bool> {
+fn wait(client: &mut Client, changes: &Inotify, copier: &Copier) -> Result<bool, Failure> {
+    let timeout = client.until().map_or(PollTimeout::NONE, left_until);
     let mut sources = [
         PollFd::new(client.as_fd(), PollFlags::POLLIN),
         PollFd::new(changes.as_fd(), PollFlags::POLLIN),
@@ -84,21 +86,30 @@ fn wait(client: &Client, changes: &Inotify, copier: &Copier) -> io::Result<bool>
         PollFd::new(copier.out(), PollFlags::empty()),
     ];
     loop {
-        match poll(&mut sources, PollTimeout::NONE) {
+        match poll(&mut sources, timeout) {
             Ok(_) => break,
             Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Failure::io("can't wait", &error.into())),
         }
     }
     let [daemon, file, reader] = sources.map(|source| source.revents().unwrap_or(PollFlags::empty()));
     if reader.intersects(PollFlags::POLLERR | PollFlags::POLLHUP) {
-        return Err(io::ErrorKind::BrokenPipe.into());
+        return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
     }
     if !file.is_empty() {
         match changes.read_events() {
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Failure::io("can't wait", &error.into())),
         }
     }
+    if daemon.is_empty() {
+        client.keep_up()?;
+    }
     Ok(!daemon.is_empty())
+}
+
+/// How long to wait until then. Rounded up, so that it does not end too early.
+pub fn left_until(until: Instant) -> PollTimeout {
+    let left = until.saturating_duration_since(Instant::now());
+    PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
 }

@@ -8,6 +8,7 @@
 //! an exit code or a [`Failure`], and [`main`] says it.
 
 mod again;
+mod bounded;
 #[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
 pub mod cli;
@@ -23,6 +24,7 @@ pub mod exit;
 mod failure;
 mod follow;
 mod job;
+mod living;
 mod mcp;
 mod prompt;
 mod remote;

@@ -12,6 +12,7 @@ use bgd_shared::fds;
 use bgd_shared::frame::{Frame, FrameDecoder, FrameError};
 use bgd_shared::message::{error_line, parse_request};
 use bgd_shared::transport::AsyncStream;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncWriteExt as _, Interest, Ready};
 use tokio::sync::watch;
 
@@ -104,6 +105,13 @@ impl Connection {
         }
     }
 
+    /// Whether the other end is closed for both directions. One that has closed its sending side only still reads.
+    fn is_abandoned(&self) -> bool {
+        let mut socket = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+        matches!(poll(&mut socket, PollTimeout::ZERO), Ok(1..))
+            && socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
+
     /// Waits until the client has closed its reading side too: it waits for nothing any more.
     async fn until_hung_up(&self) {
         let hung_up = async {
@@ -128,6 +136,12 @@ impl Connection {
             Ok(request) => request,
             Err(error) => return self.client.tell(&error_line(None, &error)),
         };
+        // Nobody waits for the answer, as when this process was stopped and its clients have given up: what was
+        // asked for is not wanted any more. A notification has no answer, so that its sender may be gone.
+        if request.id.is_some() && self.is_abandoned() {
+            tracing::info!(client = self.client.id, method = %request.method, "its client is gone: not carried out");
+            return;
+        }
         let body = Body::read(&request, frame.attachments);
         let reserved = body.reserve();
         if !self.client.begin_request(reserved) {

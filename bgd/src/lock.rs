@@ -7,15 +7,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use bgd_shared::holder::Note;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
 /// A lock that is held until it is dropped.
 #[derive(Debug)]
-pub struct ProcessLock(#[expect(dead_code, reason = "it holds the lock by being open")] File);
+pub struct ProcessLock(File);
+
+/// The most bytes of a note that are read.
+const NOTE_BYTES: usize = 16 * 1024;
 
 impl ProcessLock {
     /// Takes a lock, or returns `None` if another process has it.
@@ -47,8 +51,27 @@ impl ProcessLock {
     }
 }
 
+impl ProcessLock {
+    /// What the last holder has noted in the file; an empty note if there is none that can be read.
+    pub fn note(&self) -> Note {
+        let mut text = vec![0; NOTE_BYTES];
+        let count = self.0.read_at(&mut text, 0).unwrap_or(0);
+        serde_json::from_slice(&text[..count]).unwrap_or_default()
+    }
+
+    /// Notes something in the file, for those who find the lock held. Without space for it they are told less.
+    pub fn write_note(&self, note: &Note) {
+        let text = note.text();
+        let written =
+            self.0.write_all_at(&text, 0).and_then(|()| self.0.set_len(text.len().try_into().unwrap_or(0)));
+        if let Err(error) = written {
+            tracing::warn!(%error, "cannot write the note in the lock");
+        }
+    }
+}
+
 fn open(path: &Path) -> io::Result<File> {
-    File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
+    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 fn whole_file() -> libc::flock {

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use bgd_shared::holder::{Note, Phase};
 use bgd_shared::socket::{SocketError, SocketPath};
 use bgd_shared::transport::{AsyncListener, listen};
 use clap::Parser;
@@ -159,6 +160,8 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
             format!("another bgd serves {} already", socket.as_path().display()),
         ));
     };
+    let before = lock.note();
+    lock.write_note(&Note { phase: Phase::Starting, ..before });
     let state = dirs::state();
     let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", state.display()));
     DirBuilder::new().mode(0o700).recursive(true).create(&state).map_err(unusable)?;
@@ -217,10 +220,20 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let dispatcher = Dispatcher::new(config, identity, orders, around, limits);
     let (closing, closing_seen) = watch::channel(false);
     let server = tokio::spawn(server::run(listener, limits_seen, calls, closing_seen));
+    let mut note = Note {
+        phase: Phase::Ready,
+        instance: instance.id.clone(),
+        socket: socket.as_path().as_os_str().into(),
+        cgroup: cgroup.as_ref().map(|path| path.as_os_str().into()),
+    };
+    lock.write_note(&note);
     ready.say("ready\n");
     notify_manager(sd_notify::NotifyState::Ready);
 
     let is_hurried = dispatcher.run(mailbox).await;
+
+    note.phase = Phase::Ending;
+    lock.write_note(&note);
 
     notify_manager(sd_notify::NotifyState::Stopping);
     if is_own && let Err(error) = fs::remove_file(socket.as_path()) {

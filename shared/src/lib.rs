@@ -24,6 +24,7 @@ pub mod fds;
 pub mod foreground;
 pub mod frame;
 pub mod handoff;
+pub mod holder;
 pub mod id;
 pub mod limits;
 pub mod message;

@@ -1,10 +1,17 @@
 //! Connecting to a daemon and listening as one, over a Unix stream socket.
 
+use std::fmt;
 use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use interprocess::local_socket::{ConnectOptions, GenericFilePath, prelude::*};
 use interprocess::os::unix::uds_local_socket as uds;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, socket, sockopt};
+use nix::sys::time::TimeVal;
 
+use crate::holder::{self, Holder};
 use crate::socket::{SocketError, SocketPath};
 
 /// A blocking connection.
@@ -26,6 +33,9 @@ pub enum ConnectError {
         /// The caller.
         me: u32,
     },
+    /// Somebody listens there, and takes no connection.
+    #[error(transparent)]
+    NoAnswer(Silent),
     /// Nobody listens there.
     #[error("no daemon answers at {socket}: {source}")]
     NoDaemon {
@@ -49,25 +59,87 @@ impl ConnectError {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
             ),
             Self::Untrusted(SocketError::Missing(_)) => true,
-            Self::Untrusted(_) | Self::ForeignPeer { .. } => false,
+            Self::Untrusted(_) | Self::ForeignPeer { .. } | Self::NoAnswer(_) => false,
         }
     }
 }
 
+/// A daemon that is there and says nothing.
+#[derive(Clone, Debug)]
+pub struct Silent {
+    /// Its socket, if that is known.
+    pub socket: Option<PathBuf>,
+    /// Who it is, if it can be found.
+    pub holder: Option<Holder>,
+    /// How long nothing was heard of it.
+    pub after: Duration,
+}
+
+impl Silent {
+    /// The daemon behind this socket has said nothing for so long.
+    pub fn new(socket: Option<&SocketPath>, after: Duration) -> Self {
+        let holder = socket.and_then(holder::of);
+        Self { socket: socket.map(|socket| socket.as_path().to_owned()), holder, after }
+    }
+}
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the daemon ")?;
+        if let Some(holder) = &self.holder {
+            write!(f, "(pid {}) ", holder.pid)?;
+        } else if let Some(socket) = &self.socket {
+            write!(f, "at {} ", socket.display())?;
+        }
+        write!(f, "does not answer: nothing came from it for {} s", self.after.as_secs())?;
+        match self.holder.as_ref().and_then(Holder::state) {
+            Some(state) => write!(f, "; it {state}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Silent {}
+
 /// Connects to the daemon of this user.
 ///
 /// # Errors
-/// There is none, or what is there must not be trusted.
+/// There is none, or what is there must not be trusted, or it takes no connection for
+/// [`FIRST_ANSWER`](crate::client::FIRST_ANSWER).
 pub fn connect(socket: &SocketPath) -> Result<Stream, ConnectError> {
+    connect_within(socket, crate::client::FIRST_ANSWER)
+}
+
+/// The same; the daemon may take this long to take the connection. No write to it waits longer at a time.
+///
+/// # Errors
+/// Those of [`connect`].
+pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, ConnectError> {
     socket.check_folder()?;
-    let options = || -> io::Result<ConnectOptions<'_>> {
-        Ok(ConnectOptions::new().name(socket.as_path().to_fs_name::<GenericFilePath>()?))
-    };
-    let stream = options()
-        .and_then(|options| options.connect_sync_as::<Stream>())
-        .map_err(|source| ConnectError::no_daemon(socket, source))?;
-    check_peer(&stream, socket)?;
-    Ok(stream)
+    match open(socket, at_most) {
+        Ok(stream) => {
+            check_peer(&stream, socket)?;
+            Ok(stream)
+        }
+        // Its queue is full, and nobody has taken anything from it in that time.
+        Err(Errno::EAGAIN) => Err(ConnectError::NoAnswer(Silent::new(Some(socket), at_most))),
+        Err(errno) => Err(ConnectError::no_daemon(socket, errno.into())),
+    }
+}
+
+fn open(path: &SocketPath, at_most: Duration) -> nix::Result<Stream> {
+    let address = UnixAddr::new(path.as_path())?;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // On Linux it bounds the connecting of a Unix socket, too.
+    let at_most = TimeVal::new(at_most.as_secs().cast_signed(), at_most.subsec_micros().into());
+    setsockopt(&fd, sockopt::SendTimeout, &at_most)?;
+    loop {
+        match nix::sys::socket::connect(fd.as_raw_fd(), &address) {
+            Ok(()) => return Ok(fd.into()),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Asks the kernel who is at the other end, and refuses anybody but this user.
@@ -85,11 +157,14 @@ pub use self::asynchronous::{AsyncListener, AsyncStream, connect_async, listen};
 
 #[cfg(feature = "tokio")]
 mod asynchronous {
-    use interprocess::local_socket::{ConnectOptions, GenericFilePath, ListenerOptions, prelude::*};
+    use std::os::fd::OwnedFd;
+    use std::time::Duration;
+
+    use interprocess::local_socket::{GenericFilePath, ListenerOptions, prelude::*};
     use interprocess::os::unix::local_socket::ListenerOptionsExt as _;
     use interprocess::os::unix::uds_local_socket::tokio as uds;
 
-    use super::{ConnectError, check_peer, io};
+    use super::{ConnectError, connect_within, io};
     use crate::socket::SocketPath;
 
     /// A connection on tokio.
@@ -98,22 +173,18 @@ mod asynchronous {
     /// A listening socket on tokio.
     pub type AsyncListener = uds::Listener;
 
-    /// Connects to the daemon of this user.
+    /// Connects to the daemon of this user. It is done on a thread that may wait, and takes this long at most.
     ///
     /// # Errors
-    /// There is none, or what is there must not be trusted.
-    pub async fn connect_async(socket: &SocketPath) -> Result<AsyncStream, ConnectError> {
-        use interprocess::local_socket::traits::tokio::Stream as _;
-        socket.check_folder()?;
-        let name = socket
-            .as_path()
-            .to_fs_name::<GenericFilePath>()
-            .map_err(|source| ConnectError::no_daemon(socket, source))?;
-        let stream = AsyncStream::from_options(&ConnectOptions::new().name(name))
-            .await
-            .map_err(|source| ConnectError::no_daemon(socket, source))?;
-        check_peer(&stream, socket)?;
-        Ok(stream)
+    /// Those of [`connect`](super::connect).
+    pub async fn connect_async(socket: &SocketPath, at_most: Duration) -> Result<AsyncStream, ConnectError> {
+        let failed = |source: io::Error| ConnectError::no_daemon(socket, source);
+        let named = socket.clone();
+        let stream = tokio::task::spawn_blocking(move || connect_within(&named, at_most));
+        let stream = stream.await.map_err(|error| failed(io::Error::other(error)))??;
+        stream.set_nonblocking(true).map_err(failed)?;
+        AsyncStream::try_from(OwnedFd::from(stream))
+            .map_err(|error| failed(io::Error::other(error.to_string())))
     }
 
     /// Listens at a socket that only this user may connect to. The caller has checked the folder, holds

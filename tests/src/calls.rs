@@ -54,9 +54,7 @@ impl TestDaemon {
         let params = BlockParams { ids, timeout_ms: timeout, mode: bgd_shared::request::BlockMode::All };
         let mut client = self.client();
         // The answer may take as long as the timeout, so the watchdog is the daemon's timeout here.
-        let patience = nix::sys::time::TimeVal::new(2 * PATIENCE.as_secs().cast_signed(), 0);
-        let receive = nix::sys::socket::sockopt::ReceiveTimeout;
-        nix::sys::socket::setsockopt(&client, receive, &patience).expect("a socket option");
+        client.wait_at_most(2 * PATIENCE);
         let result = client.call::<TaskBlock>(&params).expect("task.block");
         assert!(!result.timed_out, "still active: {:?}", result.active);
         result.tasks

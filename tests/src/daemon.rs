@@ -14,7 +14,6 @@ use std::time::Duration;
 use bgd_shared::client::Client;
 use bgd_shared::request::{Hello, HelloParams};
 use bgd_shared::socket::SocketPath;
-use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -370,9 +369,8 @@ impl TestDaemon {
     }
 
     fn try_client(&self) -> Result<Client, bgd_shared::client::ClientError> {
-        let client = Client::connect(&self.socket)?;
-        let patience = nix::sys::time::TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
-        setsockopt(&client, ReceiveTimeout, &patience).map_err(io::Error::from)?;
+        let mut client = Client::connect(&self.socket)?;
+        client.wait_at_most(PATIENCE);
         Ok(client)
     }
 }

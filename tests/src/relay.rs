@@ -114,23 +114,21 @@ fn pass(client: UnixStream, target: &Path, shared: &Arc<Shared>) -> io::Result<(
     let daemon = UnixStream::connect(target)?;
     shared.state().streams.extend([client.try_clone()?, daemon.try_clone()?]);
     let answers = (daemon.try_clone()?, client.try_clone()?);
-    thread::spawn(move || copy(answers.0, answers.1, |_| false));
+    let answers = thread::spawn(move || copy(answers.0, answers.1, |_| false));
     let shared = Arc::clone(shared);
     thread::spawn(move || {
-        let mut is_over = false;
-        copy(client, daemon, |said| {
-            is_over = shared.state().ends_with(said);
-            is_over
-        });
-        if is_over {
+        if copy(client, daemon, |said| shared.state().ends_with(said)) {
+            // The daemon has answered, to nobody: it does nothing for one whose end it knows before it has read.
+            let _ = answers.join();
             shared.state().cut();
         }
     });
     Ok(())
 }
 
-/// Copies until one side ends, which ends the other, or until something was said that is the last.
-fn copy(mut from: UnixStream, mut to: UnixStream, mut is_last: impl FnMut(&[u8]) -> bool) {
+/// Copies until one side ends, which ends the other, or until something was said that is the last: then the other one
+/// hears that nothing more comes, and it is true.
+fn copy(mut from: UnixStream, mut to: UnixStream, mut is_last: impl FnMut(&[u8]) -> bool) -> bool {
     let mut buffer = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let is_over = is_last(&buffer[..count]);
@@ -138,10 +136,15 @@ fn copy(mut from: UnixStream, mut to: UnixStream, mut is_last: impl FnMut(&[u8])
             // Before an answer can come.
             let _ = from.shutdown(Shutdown::Both);
         }
-        if to.write_all(&buffer[..count]).is_err() || is_over {
+        if to.write_all(&buffer[..count]).is_err() {
             break;
+        }
+        if is_over {
+            let _ = to.shutdown(Shutdown::Write);
+            return true;
         }
     }
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
+    false
 }

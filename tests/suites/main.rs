@@ -60,6 +60,7 @@ mod mcp_told;
 mod mended_tasks;
 mod mended_wire;
 mod metrics;
+mod no_answer;
 mod output;
 mod protocol;
 mod real_agents;

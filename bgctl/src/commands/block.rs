@@ -1,6 +1,7 @@
 //! `block`: waits for tasks, and tells by its exit code how they ended.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
 
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, TaskBlock};
 use bgd_shared::task::{Exit, Status, Task};
@@ -29,7 +30,8 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         }
     }
     params.timeout_ms = args.timeout.0;
-    let result = context.call::<TaskBlock>(&params)?;
+    let takes = args.timeout.0.map(Duration::from_millis);
+    let result = context.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?;
     if context.json() {
         context.print_json(&result)?;
     } else {

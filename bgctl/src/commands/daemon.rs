@@ -1,13 +1,9 @@
 //! `daemon`: start, stop, status and reload. Only `start` starts one.
 
-use bgd_shared::client::{Client, ClientError};
-use bgd_shared::error::ErrorKind;
-use bgd_shared::request::{
-    DaemonReload, DaemonShutdown, DaemonStatusOf, Hello, HelloParams, NoParams, ReloadResult, ShutdownParams,
-    ShutdownResult,
-};
+use bgd_shared::request::{DaemonReload, DaemonStatusOf, Hello, HelloParams, NoParams, ReloadResult};
 use bgd_shared::time::Timestamp;
 
+use super::stop;
 use crate::cli::{DaemonArgs, DaemonVerb};
 use crate::connect;
 use crate::context::Context;
@@ -19,7 +15,7 @@ use crate::render::{daemon as page, metrics};
 pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
     match args.verb {
         DaemonVerb::Start => start(context),
-        DaemonVerb::Stop { grace } => stop(grace, context),
+        DaemonVerb::Stop { grace } => stop::run(grace, context),
         DaemonVerb::Status { openmetrics } => status(openmetrics, context),
         DaemonVerb::Reload => reload(context),
     }
@@ -45,42 +41,6 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
         context.print(&format!("already running, pid {}\n", hello.pid))?;
     }
     Ok(Code::OK)
-}
-
-fn stop(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
-    let Some(mut client) = context.running()? else {
-        if context.json() {
-            context.print_json(&ShutdownResult { cancelled: 0 })?;
-        } else {
-            context.print("no daemon is running\n")?;
-        }
-        return Ok(Code::OK);
-    };
-    let result = match client.call::<DaemonShutdown>(&ShutdownParams { grace_ms }) {
-        Ok(result) => result,
-        // Somebody else stops it at the same time: all the same, it will be gone.
-        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => {
-            ShutdownResult { cancelled: 0 }
-        }
-        Err(ClientError::Closed) => ShutdownResult { cancelled: 0 },
-        Err(error) => return Err(error.into()),
-    };
-    wait_for_end(&mut client);
-    if context.json() {
-        context.print_json(&result)?;
-    } else {
-        match result.cancelled {
-            0 => context.print("stopped\n")?,
-            1 => context.print("stopped; 1 task was cancelled\n")?,
-            count => context.print(&format!("stopped; {count} tasks were cancelled\n"))?,
-        }
-    }
-    Ok(Code::OK)
-}
-
-/// The kernel closes a process's connections when it ends, so their end is the daemon's.
-fn wait_for_end(client: &mut Client) {
-    while client.next_news().is_ok() {}
 }
 
 fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {

@@ -72,7 +72,7 @@ fn next(context: &mut Context) -> Result<News, Failure> {
     }
     // A reader of a pipe wants each event when it happens.
     context.flush()?;
-    context.wait()?;
+    context.wait(None)?;
     Ok(context.client()?.next_news()?.news)
 }
 

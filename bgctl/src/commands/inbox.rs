@@ -1,8 +1,9 @@
 //! `inbox`: what a parent session was told and has not acknowledged (R55).
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
-use bgd_shared::client::Client;
+use bgd_shared::client::{Client, FIRST_ANSWER};
 use bgd_shared::limits::{DURATION_MS, INBOX_PAGE_DEFAULT};
 use bgd_shared::notice::InboxItem;
 use bgd_shared::request::{
@@ -113,7 +114,7 @@ impl Reading {
     /// waited for.
     fn go_on(&mut self, context: &mut Context) -> Result<(), Failure> {
         // One that is about to end takes no more calls, but may end late.
-        while context.client()?.next_news().is_ok() {}
+        context.client()?.until_closed()?;
         let coming = Coming::new(context)?;
         let mut is_told = false;
         let instance = loop {
@@ -156,7 +157,9 @@ impl Reading {
     /// Waits for an item, as long as somebody reads what is printed.
     fn wait(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
         let call = context.client()?.send::<InboxRead>(&self.params(wait_ms), &[])?;
-        context.wait()?;
+        let due = (wait_ms < DURATION_MS)
+            .then(|| Instant::now() + Duration::from_millis(wait_ms) + FIRST_ANSWER / 2);
+        context.wait(due)?;
         Ok(context.client()?.answer::<InboxRead>(call)?)
     }
 

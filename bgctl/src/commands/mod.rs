@@ -21,6 +21,7 @@ mod session;
 mod shell_init;
 mod signal;
 mod status;
+mod stop;
 mod submit;
 mod write;
 

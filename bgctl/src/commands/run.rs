@@ -143,7 +143,14 @@ fn submit(
     context: &mut Context,
 ) -> Result<(Key, Task), Failure> {
     context.exchange(|client| {
-        let asked = ask_for_key(client, key)?;
+        let mut asked = ask_for_key(client, key)?;
+        if !streams.is_empty() {
+            // A daemon that does not answer would keep the descriptors for as long as it is silent.
+            asked = match asked {
+                Ok(key) => client.call::<Hello>(&HelloParams::default()).map(|_| Ok(key))?,
+                Err(call) => told_key(client, Err(call)).map(Ok)?,
+            };
+        }
         let call = client.send::<TaskSubmit>(params, streams)?;
         let key = told_key(client, asked)?;
         Ok((key, client.answer::<TaskSubmit>(call)?.task))

@@ -215,13 +215,12 @@ impl Console {
             link: Some(self.link.as_fd()),
             reads_link,
             writes_link: self.link.wants_write(),
+            link_until: self.link.until(),
             changes: Some(self.editor.as_fd()),
             ..Wants::new(self.signals.as_fd())
         };
         let ready = wants.wait().map_err(|error| Failure::io("can't wait", &error))?;
-        if ready.writes_link {
-            self.link.write()?;
-        }
+        ready.tend(&mut self.link)?;
         if ready.reads_link {
             self.link.read().map_err(|error| match error {
                 ClientError::Closed | ClientError::Io(_) => {

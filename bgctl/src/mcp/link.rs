@@ -382,7 +382,7 @@ impl Link {
 /// Waits for the end of a connection whose daemon has said that it is about to end.
 async fn until_closed(client: &AsyncClient, error: &ClientError) {
     if error.kind() == Some(ErrorKind::ShuttingDown) {
-        while client.next_news().await.is_some() {}
+        client.until_closed().await;
     }
 }
 
@@ -424,7 +424,8 @@ pub fn is_gone(error: &ClientError) -> bool {
     match error {
         ClientError::Rpc(error) => error.kind() == ErrorKind::ShuttingDown,
         ClientError::Closed | ClientError::Io(_) => true,
-        ClientError::Connect(_) | ClientError::Garbled(_) => false,
+        // It may answer later, and with the connection the session would end.
+        ClientError::NoAnswer(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
     }
 }
 
@@ -438,7 +439,7 @@ fn may_be_done(error: &ClientError) -> bool {
     match error {
         // It was broken before.
         ClientError::Io(error) => error.kind() != io::ErrorKind::NotConnected,
-        ClientError::Closed => true,
+        ClientError::Closed | ClientError::NoAnswer(_) => true,
         ClientError::Rpc(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
     }
 }

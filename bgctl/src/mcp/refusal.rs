@@ -78,6 +78,10 @@ impl From<Failure> for Refusal {
             ),
             "registry_full" => Some("background_clear removes those of this session that have ended"),
             "authentication_required" => Some("tell the user, who has to log the agent in"),
+            "no_answer" => Some(
+                "tell the user, who can look with `bgctl daemon status`. The daemon may still do this when it goes on: \
+                 look with background_list before you call this again",
+            ),
             "no_daemon" | "connection_lost" => {
                 Some("try once more; if it stays so, tell the user, who can look with `bgctl daemon status`")
             }

@@ -225,6 +225,7 @@ impl<'a> Show<'a> {
             link: goes_on.then(|| self.link.as_fd()),
             reads_link: self.screen.has_room(),
             writes_link: self.link.wants_write(),
+            link_until: self.link.until(),
             keyboard: self.keyboard.as_ref().map(AsFd::as_fd),
             reads_keyboard: may_read && self.keyboard.as_ref().is_some_and(Keyboard::is_taken),
             screen: self.screen.wants_write().then(|| self.screen.as_fd()),
@@ -265,9 +266,7 @@ impl<'a> Show<'a> {
             self.held_until = None;
             self.input.give_up(self.calls.detach.is_some());
         }
-        if ready.writes_link
-            && let Err(error) = self.link.write()
-        {
+        if let Err(error) = ready.tend(self.link) {
             self.lose_daemon(error);
         }
         if ready.reads_link {

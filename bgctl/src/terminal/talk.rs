@@ -211,6 +211,7 @@ impl<'a> Talk<'a> {
             link: goes_on.then(|| self.link.as_fd()),
             reads_link: true,
             writes_link: self.link.wants_write(),
+            link_until: self.link.until(),
             news: goes_on.then(|| self.news.as_fd()),
             keyboard: self.keyboard.as_ref().map(|keyboard| keyboard.as_fd()),
             reads_keyboard: may_read && self.keyboard.as_ref().is_some_and(Keyboard::is_taken),
@@ -247,9 +248,7 @@ impl<'a> Talk<'a> {
             self.held_until = None;
             self.scanner.flush();
         }
-        if ready.writes_link
-            && let Err(error) = self.link.write()
-        {
+        if let Err(error) = ready.tend(self.link) {
             self.lose_daemon(error);
         }
         if ready.news

@@ -4,8 +4,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use bgd_shared::client::{ClientError, PolledClient};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::follow::left_until;
 
 /// What a turn waits for. What is `None` is not waited for at all.
 #[derive(Debug)]
@@ -16,6 +19,8 @@ pub struct Wants<'a> {
     pub reads_link: bool,
     /// Whether something is to be written to it.
     pub writes_link: bool,
+    /// When the daemon is to be looked after if it says nothing, as long as it is read from.
+    pub link_until: Option<Instant>,
     /// Another connection, to be read from.
     pub news: Option<BorrowedFd<'a>>,
     /// The keyboard. That it is gone is always told.
@@ -40,6 +45,8 @@ pub struct Ready {
     pub reads_link: bool,
     /// The daemon takes more.
     pub writes_link: bool,
+    /// The daemon was listened to, and has said nothing.
+    pub quiet_link: bool,
     /// The other connection has something, or is gone.
     pub news: bool,
     /// Something was typed.
@@ -52,6 +59,19 @@ pub struct Ready {
     pub changes: bool,
 }
 
+impl Ready {
+    /// Writes what the daemon takes, and looks after one that says nothing.
+    ///
+    /// # Errors
+    /// A broken connection, or a daemon that does not answer.
+    pub fn tend(self, link: &mut PolledClient) -> Result<(), ClientError> {
+        if self.writes_link {
+            link.write()?;
+        }
+        if self.quiet_link { link.keep_up() } else { Ok(()) }
+    }
+}
+
 impl<'a> Wants<'a> {
     /// Nothing but signals.
     pub const fn new(signals: BorrowedFd<'a>) -> Self {
@@ -59,6 +79,7 @@ impl<'a> Wants<'a> {
             link: None,
             reads_link: false,
             writes_link: false,
+            link_until: None,
             news: None,
             keyboard: None,
             reads_keyboard: false,
@@ -94,8 +115,9 @@ impl<'a> Wants<'a> {
             other(self.changes, PollFlags::POLLIN),
             other(self.news, PollFlags::POLLIN),
         ];
+        let until = self.until.into_iter().chain(self.link_until.filter(|_| self.reads_link)).min();
         loop {
-            match poll(&mut sources, timeout(self.until)) {
+            match poll(&mut sources, until.map_or(PollTimeout::NONE, left_until)) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -108,6 +130,7 @@ impl<'a> Wants<'a> {
         Ok(Ready {
             reads_link: link.intersects(PollFlags::POLLIN | gone),
             writes_link: link.contains(PollFlags::POLLOUT),
+            quiet_link: self.link.is_some() && self.reads_link && !link.intersects(PollFlags::POLLIN | gone),
             news: news.intersects(PollFlags::POLLIN | gone),
             keyboard: typed,
             hung_up: keyboard.intersects(gone) && !typed,
@@ -115,13 +138,6 @@ impl<'a> Wants<'a> {
             changes: !changes.is_empty(),
         })
     }
-}
-
-/// Rounded up, so that the turn does not begin too early.
-fn timeout(until: Option<Instant>) -> PollTimeout {
-    let Some(until) = until else { return PollTimeout::NONE };
-    let left = until.saturating_duration_since(Instant::now());
-    PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
 }
 
 #[cfg(test)]

@@ -2,15 +2,22 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{MsgFlags, send, setsockopt};
+use nix::sys::time::TimeVal;
 
 use super::protocol::Outcome;
-use super::{ClientError, PolledClient, Protocol, Received};
+use super::silence::{Silence, Step};
+use super::{ClientError, FIRST_ANSWER, PolledClient, Protocol, Received};
 use crate::event::EventParams;
 use crate::fds;
+use crate::holder::{self, Phase};
 use crate::request::Method;
 use crate::socket::SocketPath;
-use crate::transport::{Stream, connect};
+use crate::transport::{Silent, Stream, connect_within};
 
 /// Bytes that are read at once. A short program touches all of them, so they are few.
 const READ_BYTES: usize = 8 * 1024;
@@ -24,15 +31,40 @@ pub struct Client {
     /// Answers that came before they were asked for.
     answers: VecDeque<(u64, Outcome)>,
     buffer: Box<[u8]>,
+    socket: Option<SocketPath>,
+    silence: Silence,
+    /// The end of the connection is waited for, as the daemon is about to end.
+    awaits_end: bool,
+    /// How long anything is waited for, whatever the daemon says of itself.
+    at_most: Option<Duration>,
+    /// How long a read may take.
+    armed: Option<Duration>,
 }
 
+/// What is of no account in a wait.
+const ROUND: Duration = Duration::from_millis(1);
+
+/// How much too early a read may end for the sake of one call of the system less.
+const EARLY: Duration = Duration::from_millis(100);
+
 impl Client {
-    /// Connects.
+    /// Connects. A daemon that does not answer is noticed after [`FIRST_ANSWER`].
     ///
     /// # Errors
-    /// There is no daemon, or what is there must not be trusted.
+    /// There is no daemon, or it does not answer, or what is there must not be trusted.
     pub fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
-        Ok(Self::over(connect(socket)?))
+        Self::connect_within(socket, FIRST_ANSWER)
+    }
+
+    /// Connects; a daemon that does not answer is noticed after this time.
+    ///
+    /// # Errors
+    /// There is no daemon, or it does not answer, or what is there must not be trusted.
+    pub fn connect_within(socket: &SocketPath, first_answer: Duration) -> Result<Self, ClientError> {
+        let mut client = Self::over(connect_within(socket, first_answer)?);
+        client.socket = Some(socket.clone());
+        client.silence.first_answer(first_answer);
+        Ok(client)
     }
 
     /// Speaks over a connection that was made elsewhere.
@@ -43,7 +75,32 @@ impl Client {
             news: VecDeque::new(),
             answers: VecDeque::new(),
             buffer: vec![0; READ_BYTES].into(),
+            socket: None,
+            silence: Silence::new(Instant::now()),
+            awaits_end: false,
+            at_most: None,
+            armed: None,
         }
+    }
+
+    /// From now on nothing is waited for longer than this, even if the daemon lives.
+    pub fn wait_at_most(&mut self, time: Duration) {
+        self.at_most = Some(time);
+    }
+
+    /// Makes a call that says how long its answer may take. An answer that does not come then is looked for.
+    ///
+    /// # Errors
+    /// The daemon's refusal, a broken connection, or a daemon that does not answer.
+    pub fn call_within<M: Method>(
+        &mut self,
+        params: &M::Params,
+        takes: Option<Duration>,
+    ) -> Result<M::Result, ClientError> {
+        self.silence.due(takes.and_then(|takes| Instant::now().checked_add(takes)));
+        let outcome = self.call::<M>(params);
+        self.silence.due(None);
+        outcome
     }
 
     /// Makes a call and waits for its answer. Events that come meanwhile are kept for [`Self::next_news`].
@@ -77,20 +134,34 @@ impl Client {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<u64, ClientError> {
         let (call, line) = self.protocol.call::<M>(params);
-        if let Err(error) = self.write(&line, descriptors) {
+        match self.write(&line, descriptors) {
             // The daemon may have said why before it closed, for instance `too_many_connections`.
-            self.last_words()?;
-            return Err(error.into());
+            Err(error @ ClientError::Io(_)) => {
+                self.last_words()?;
+                Err(error)
+            }
+            outcome => outcome.map(|()| call),
         }
-        Ok(call)
     }
 
-    fn write(&mut self, line: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn write(&mut self, line: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+        self.silence.asked(Instant::now());
         let mut sent = 0;
-        if !descriptors.is_empty() {
-            sent = fds::send(self.stream.as_fd(), line, descriptors)?;
+        while sent < line.len() {
+            let outcome = if sent == 0 && !descriptors.is_empty() {
+                fds::send(self.stream.as_fd(), line, descriptors)
+            } else {
+                self.stream.write(&line[sent..])
+            };
+            match outcome {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel takes no more of it: the daemon does not read.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(false)?,
+                Err(error) => return Err(error.into()),
+            }
         }
-        self.stream.write_all(&line[sent..])
+        Ok(())
     }
 
     fn last_words(&mut self) -> Result<(), ClientError> {
@@ -155,25 +226,133 @@ impl Client {
         Ok(None)
     }
 
+    /// Gives a daemon that did not answer another chance, as long as the first one was. Its answers to calls that
+    /// were made before are for [`Self::answer`] still.
+    pub fn wait_again(&mut self) {
+        self.silence.asked(Instant::now());
+    }
+
+    /// Waits until a daemon that is about to end has closed the connection. What it says until then is dropped.
+    ///
+    /// # Errors
+    /// It does not answer, and does not end either.
+    pub fn until_closed(&mut self) -> Result<(), ClientError> {
+        self.awaits_end = true;
+        self.silence.asked(Instant::now());
+        loop {
+            match self.receive() {
+                Ok(_) => {}
+                Err(error @ ClientError::NoAnswer(_)) => return Err(error),
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
     pub(super) fn into_polled(self) -> PolledClient {
         let answers = self.answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
         let news = self.news.into_iter().map(|news| Received::News(Box::new(news)));
-        PolledClient::new(self.stream, self.protocol, answers.chain(news).collect())
+        PolledClient::new(
+            self.stream,
+            self.protocol,
+            answers.chain(news).collect(),
+            self.socket,
+            self.silence,
+        )
     }
 
     fn receive(&mut self) -> Result<Received, ClientError> {
+        let end = self.at_most.and_then(|time| Instant::now().checked_add(time));
         loop {
             if let Some(received) = self.protocol.next_received()? {
                 return Ok(received);
             }
+            self.arm(end)?;
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(ClientError::Closed),
-                Ok(count) => self.protocol.push(&self.buffer[..count]),
+                Ok(count) => {
+                    self.silence.heard(Instant::now());
+                    self.protocol.push(&self.buffer[..count]);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if end.is_some_and(|end| end <= Instant::now()) {
+                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    }
+                    self.keep_up()?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
     }
+
+    /// When [`Self::keep_up`] is to be called by whoever waits for the socket in a loop of their own; `None`
+    /// while no answer is owed.
+    pub fn until(&self) -> Option<Instant> {
+        (self.protocol.is_owed() || self.awaits_end).then(|| self.silence.until())
+    }
+
+    /// Looks after a daemon that has said nothing until then.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn keep_up(&mut self) -> Result<(), ClientError> {
+        if self.until().is_some() { self.look(true) } else { Ok(()) }
+    }
+
+    /// Has the next read end when it is time to look after the daemon, or to wait no longer. One that ends a little
+    /// early does no harm, so that a call that is answered at once needs no more than its read.
+    fn arm(&mut self, end: Option<Instant>) -> Result<(), ClientError> {
+        let until = self.until().into_iter().chain(end).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()).max(ROUND));
+        let fits = match (self.armed, left) {
+            (None, None) => true,
+            (Some(armed), Some(left)) => armed <= left + ROUND && armed + EARLY >= left,
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if !fits {
+            // Rounded up, so that it does not end a little too early again and again. None is never.
+            let timeout = left.map_or(TimeVal::new(0, 0), |left| timeval(left + ROUND));
+            setsockopt(&self.stream, ReceiveTimeout, &timeout).map_err(io::Error::from)?;
+            self.armed = left;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, may_write: bool) -> Result<(), ClientError> {
+        let now = Instant::now();
+        match self.silence.tick(now) {
+            Step::Wait => Ok(()),
+            Step::Probe => {
+                if may_write {
+                    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+                    // Where there is no room for it nothing is read either. A broken connection is told by reading.
+                    let _ = send(self.stream.as_fd().as_raw_fd(), &Protocol::probe(), flags);
+                }
+                Ok(())
+            }
+            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.silence, now, after),
+        }
+    }
+}
+
+fn timeval(time: Duration) -> TimeVal {
+    TimeVal::new(time.as_secs().cast_signed(), time.subsec_micros().into())
+}
+
+/// Gives a silent daemon up, unless it says of itself that it is starting or ending.
+pub(super) fn give_up(
+    socket: Option<&SocketPath>,
+    silence: &mut Silence,
+    now: Instant,
+    after: Duration,
+) -> Result<(), ClientError> {
+    let is_busy = socket.and_then(holder::of).is_some_and(|holder| {
+        holder.note.phase != Phase::Ready && !holder.state().is_some_and(holder::State::is_stopped)
+    });
+    if is_busy && silence.excuse(now, after) {
+        return Ok(());
+    }
+    Err(ClientError::NoAnswer(Silent::new(socket, after)))
 }
 
 impl AsFd for Client {

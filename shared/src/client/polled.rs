@@ -3,12 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use super::blocking::give_up;
+use super::silence::{Silence, Step};
 use super::{Client, ClientError, Protocol, Received};
 use crate::request::Method;
+use crate::socket::SocketPath;
 use crate::transport::Stream;
 
 /// Bytes that are read at once: a terminal under flood is told in lines of about this length.
@@ -19,7 +23,8 @@ const READ_BYTES: usize = 64 * 1024;
 /// Poll its socket for reading, and for writing while [`wants_write`](Self::wants_write); then call
 /// [`read`](Self::read) or [`write`](Self::write), and take what came from
 /// [`next_received`](Self::next_received) until there is nothing. A caller who does not read makes the
-/// daemon hold back what a terminal shows.
+/// daemon hold back what a terminal shows. Wake up at [`until`](Self::until) too, and call
+/// [`keep_up`](Self::keep_up) then.
 #[derive(Debug)]
 pub struct PolledClient {
     stream: Stream,
@@ -28,11 +33,45 @@ pub struct PolledClient {
     early: VecDeque<Received>,
     outbox: Vec<u8>,
     buffer: Box<[u8]>,
+    socket: Option<SocketPath>,
+    silence: Silence,
 }
 
 impl PolledClient {
-    pub(super) fn new(stream: Stream, protocol: Protocol, early: VecDeque<Received>) -> Self {
-        Self { stream, protocol, early, outbox: Vec::new(), buffer: vec![0; READ_BYTES].into() }
+    pub(super) fn new(
+        stream: Stream,
+        protocol: Protocol,
+        early: VecDeque<Received>,
+        socket: Option<SocketPath>,
+        silence: Silence,
+    ) -> Self {
+        let buffer = vec![0; READ_BYTES].into();
+        Self { stream, protocol, early, outbox: Vec::new(), buffer, socket, silence }
+    }
+
+    /// When the daemon is to be looked after if nothing has come until then; `None` while no answer is owed.
+    pub fn until(&self) -> Option<Instant> {
+        self.protocol.is_owed().then(|| self.silence.until())
+    }
+
+    /// Looks after a daemon that has said nothing for long. What has come must have been read before. It may be
+    /// called at any time.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn keep_up(&mut self) -> Result<(), ClientError> {
+        if !self.protocol.is_owed() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        match self.silence.tick(now) {
+            Step::Wait => Ok(()),
+            Step::Probe => {
+                self.outbox.extend_from_slice(&Protocol::probe());
+                self.write()
+            }
+            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.silence, now, after),
+        }
     }
 
     /// Makes a call, and gives the number that its answer will carry. What the kernel does not take at once
@@ -42,6 +81,7 @@ impl PolledClient {
     /// A broken connection.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<u64, ClientError> {
         let (call, line) = self.protocol.call::<M>(params);
+        self.silence.asked(Instant::now());
         self.outbox.extend_from_slice(&line);
         self.write()?;
         Ok(call)
@@ -88,6 +128,7 @@ impl PolledClient {
                 // The second: it has closed without reading all of our calls.
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Err(ClientError::Closed),
                 Ok((count, _)) => {
+                    self.silence.heard(Instant::now());
                     self.protocol.push(&self.buffer[..count]);
                     return Ok(());
                 }

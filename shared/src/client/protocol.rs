@@ -10,7 +10,7 @@ use crate::event::EventParams;
 use crate::frame::FrameDecoder;
 use crate::limits::ANSWER_BYTES;
 use crate::message::{Incoming, RequestId, request_line};
-use crate::request::{Method, OutputNews, StoppedNews};
+use crate::request::{Hello, HelloParams, Method, OutputNews, StoppedNews};
 
 /// The result of a call, still unread, or the daemon's refusal.
 pub(super) type Outcome = Result<Box<RawValue>, RpcError>;
@@ -38,11 +38,15 @@ pub enum Received {
 pub struct Protocol {
     decoder: FrameDecoder<Infallible>,
     calls: u64,
+    answers: u64,
 }
+
+/// The number of a `hello` that only asks whether the daemon is there. Calls are counted from 1.
+const PROBE: u64 = 0;
 
 impl Default for Protocol {
     fn default() -> Self {
-        Self { decoder: FrameDecoder::new(ANSWER_BYTES), calls: 0 }
+        Self { decoder: FrameDecoder::new(ANSWER_BYTES), calls: 0, answers: 0 }
     }
 }
 
@@ -51,6 +55,16 @@ impl Protocol {
     pub fn call<M: Method>(&mut self, params: &M::Params) -> (u64, Vec<u8>) {
         self.calls += 1;
         (self.calls, request_line(self.calls, M::NAME, params))
+    }
+
+    /// Whether a call has no answer yet.
+    pub fn is_owed(&self) -> bool {
+        self.answers < self.calls
+    }
+
+    /// The line that asks whether the daemon is there. Its answer is told to nobody.
+    pub(super) fn probe() -> Vec<u8> {
+        request_line(PROBE, Hello::NAME, &HelloParams::default())
     }
 
     /// Takes bytes from the daemon.
@@ -70,8 +84,12 @@ impl Protocol {
             let incoming: Incoming<'_> = serde_json::from_slice(&frame.line)
                 .map_err(|error| ClientError::Garbled(error.to_string()))?;
             // What is not understood is a notification that a newer daemon knows.
-            if let Some(received) = Self::understand(incoming)? {
-                return Ok(Some(received));
+            match Self::understand(incoming)? {
+                Some(Received::Answer { call: PROBE, .. }) | None => {}
+                Some(received) => {
+                    self.answers += u64::from(matches!(received, Received::Answer { .. }));
+                    return Ok(Some(received));
+                }
             }
         }
     }

@@ -3,22 +3,29 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::blocking::give_up;
 use super::protocol::Outcome;
-use super::{ClientError, Protocol, Received};
+use super::silence::{Silence, Step};
+use super::{ClientError, FIRST_ANSWER, Protocol, Received};
 use crate::event::EventParams;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{AsyncStream, connect_async};
 
+/// How long it may take to write a `hello`. There is room for it, unless the daemon reads nothing.
+const PROBE: Duration = Duration::from_secs(1);
+
 /// What the calling side and the reading task share. No lock is held over I/O.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pending {
     protocol: Protocol,
+    silence: Silence,
     calls: HashMap<u64, oneshot::Sender<Outcome>>,
     closed: Option<String>,
 }
@@ -31,16 +38,22 @@ pub struct AsyncClient {
     write: tokio::sync::Mutex<()>,
     news: tokio::sync::Mutex<mpsc::UnboundedReceiver<EventParams>>,
     reader: JoinHandle<()>,
+    socket: SocketPath,
 }
 
 impl AsyncClient {
-    /// Connects.
+    /// Connects. A daemon that does not answer is noticed after [`FIRST_ANSWER`].
     ///
     /// # Errors
-    /// There is no daemon, or what is there must not be trusted.
+    /// There is no daemon, or it does not answer, or what is there must not be trusted.
     pub async fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
-        let stream = Arc::new(connect_async(socket).await?);
-        let pending = Arc::new(Mutex::new(Pending::default()));
+        let stream = Arc::new(connect_async(socket, FIRST_ANSWER).await?);
+        let pending = Arc::new(Mutex::new(Pending {
+            protocol: Protocol::default(),
+            silence: Silence::new(Instant::now()),
+            calls: HashMap::new(),
+            closed: None,
+        }));
         let (news_sender, news) = mpsc::unbounded_channel();
         let reader = tokio::spawn(read_all(Arc::clone(&stream), Arc::clone(&pending), news_sender));
         Ok(Self {
@@ -49,30 +62,109 @@ impl AsyncClient {
             write: tokio::sync::Mutex::default(),
             news: tokio::sync::Mutex::new(news),
             reader,
+            socket: socket.clone(),
         })
     }
 
-    /// Makes a call and waits for its answer. Calls may be made side by side.
+    /// Makes a call and waits for its answer. Calls may be made side by side. An answer that takes long is
+    /// waited for as long as the daemon lives.
     ///
     /// # Errors
-    /// The daemon's refusal, or a broken connection.
+    /// The daemon's refusal, a broken connection, or a daemon that does not answer. It may answer other calls on
+    /// the connection later, and carry out this one then.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
-        let (sender, receiver) = oneshot::channel();
-        let line = {
+        let (sender, mut receiver) = oneshot::channel();
+        let (call, line) = {
             let mut pending = lock(&self.pending);
             if let Some(why) = &pending.closed {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, why.clone()).into());
             }
             let (call, line) = pending.protocol.call::<M>(params);
+            pending.silence.asked(Instant::now());
             pending.calls.insert(call, sender);
-            line
+            (call, line)
         };
-        {
-            let _turn = self.write.lock().await;
-            (&*self.stream).write_all(&line).await?;
+        let outcome = match self.write_all(&line).await {
+            Ok(()) => loop {
+                match self.answered_in_time(&mut receiver).await {
+                    Some(outcome) => break outcome.map_err(|_| ClientError::Closed),
+                    None => self.look().await?,
+                }
+            },
+            Err(error) => Err(error),
+        };
+        lock(&self.pending).calls.remove(&call);
+        Protocol::result::<M>(outcome?)
+    }
+
+    async fn answered_in_time<T: Future>(&self, future: &mut T) -> Option<T::Output>
+    where
+        T: Unpin,
+    {
+        let until = lock(&self.pending).silence.until();
+        tokio::time::timeout_at(until.into(), future).await.ok()
+    }
+
+    async fn write_all(&self, line: &[u8]) -> Result<(), ClientError> {
+        let mut turn = std::pin::pin!(self.write.lock());
+        let _turn = loop {
+            match self.answered_in_time(&mut turn).await {
+                Some(turn) => break turn,
+                None => self.look().await?,
+            }
+        };
+        let mut stream = &*self.stream;
+        let mut written = std::pin::pin!(stream.write_all(line));
+        loop {
+            match self.answered_in_time(&mut written).await {
+                Some(written) => return Ok(written?),
+                None => {
+                    if let Err(error) = self.look().await {
+                        // A part of it may be written, and nothing can follow that.
+                        lock(&self.pending).closed = Some("a call was cut off".to_owned());
+                        return Err(error);
+                    }
+                }
+            }
         }
-        let outcome = receiver.await.map_err(|_| ClientError::Closed)?;
-        Protocol::result::<M>(outcome)
+    }
+
+    /// Looks after a daemon that has said nothing for long.
+    async fn look(&self) -> Result<(), ClientError> {
+        let step = lock(&self.pending).silence.tick(Instant::now());
+        match step {
+            Step::Wait => {}
+            Step::Probe => {
+                // Where somebody writes it is not needed, and would have no room.
+                if let Ok(_turn) = self.write.try_lock() {
+                    let mut stream = &*self.stream;
+                    let probe = Protocol::probe();
+                    let written = tokio::time::timeout(PROBE, stream.write_all(&probe)).await;
+                    if !matches!(written, Ok(Ok(()))) {
+                        lock(&self.pending).closed = Some("the daemon reads nothing".to_owned());
+                    }
+                }
+            }
+            Step::GiveUp(after) => {
+                let mut pending = lock(&self.pending);
+                return give_up(Some(&self.socket), &mut pending.silence, Instant::now(), after);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a daemon that is about to end has closed the connection, or does not answer any more.
+    pub async fn until_closed(&self) {
+        lock(&self.pending).silence.asked(Instant::now());
+        loop {
+            let until = lock(&self.pending).silence.until();
+            match tokio::time::timeout_at(until.into(), self.next_news()).await {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) if self.look().await.is_err() => return,
+                Err(_) => {}
+            }
+        }
     }
 
     /// Waits for the next event of the subscriptions made here; `None` when the connection is closed.
@@ -119,6 +211,7 @@ fn deliver(
     news: &mpsc::UnboundedSender<EventParams>,
 ) -> Result<(), ClientError> {
     let mut pending = lock(pending);
+    pending.silence.heard(Instant::now());
     pending.protocol.push(bytes);
     while let Some(received) = pending.protocol.next_received()? {
         match received {

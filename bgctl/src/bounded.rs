@@ -1,0 +1,97 @@
+//! Waits on the way to a daemon that is being started, each with an end.
+
+use std::fs::File;
+use std::io::{self, PipeReader, Read as _};
+use std::os::fd::AsFd as _;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, poll};
+
+use crate::follow::left_until;
+
+/// Reads what comes until the other end is closed, at most so many bytes. `None`: it was not closed in time.
+///
+/// # Errors
+/// What the system says.
+pub fn read_to_end(reader: &mut PipeReader, bytes: usize, at_most: Duration) -> io::Result<Option<Vec<u8>>> {
+    let end = Instant::now() + at_most;
+    let mut words = vec![0; bytes];
+    let mut count = 0;
+    while count < bytes {
+        match poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], left_until(end)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        match reader.read(&mut words[count..])? {
+            0 => break,
+            more => count += more,
+        }
+    }
+    words.truncate(count);
+    Ok(Some(words))
+}
+
+/// Takes a lock on a file. `None`: another process kept it all the time.
+///
+/// # Errors
+/// What the system says.
+pub fn lock(file: File, at_most: Duration) -> io::Result<Option<Flock<File>>> {
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => return Ok(Some(lock)),
+        Err((file, Errno::EAGAIN | Errno::EINTR)) => file,
+        Err((_, error)) => return Err(error.into()),
+    };
+    // The kernel has no such wait with an end. A thread that waits too long has what it gets taken from it.
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new().name("lock".to_owned()).spawn(move || {
+        let mut file = file;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusive) {
+                Ok(lock) => return drop(sender.send(Ok(lock))),
+                Err((same, Errno::EINTR)) => file = same,
+                Err((_, error)) => return drop(sender.send(Err(io::Error::from(error)))),
+            }
+        }
+    })?;
+    match receiver.recv_timeout(at_most) {
+        Ok(outcome) => outcome.map(Some),
+        Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that waits has ended")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn words_that_do_not_end_are_not_waited_for() {
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"rea").unwrap();
+        assert_eq!(read_to_end(&mut reader, 100, Duration::from_millis(1)).unwrap(), None);
+        writer.write_all(b"dy\n").unwrap();
+        drop(writer);
+        assert_eq!(read_to_end(&mut reader, 100, Duration::from_mins(1)).unwrap().unwrap(), b"dy\n");
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_and_not_for_ever() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::open(file.path()).unwrap();
+        let first = lock(open(), Duration::ZERO).unwrap().unwrap();
+        assert!(lock(open(), Duration::from_millis(1)).unwrap().is_none());
+        let waits = thread::spawn({
+            let file = open();
+            move || lock(file, Duration::from_mins(1)).unwrap().is_some()
+        });
+        drop(first);
+        assert!(waits.join().unwrap());
+    }
+}

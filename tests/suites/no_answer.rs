@@ -1,0 +1,250 @@
+//! A daemon that is there and does not answer, as one that was stopped: nobody hangs, everybody is told what to do,
+//! and nothing is done later that nobody waits for any more.
+
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::process::{Child, Stdio};
+
+use bgd_tests::mcp::Mcp;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{DaemonStatusOf, NoParams};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Outcome, Process, Raw, TestDaemon, wait};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, shutdown, socket};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// A daemon that is stopped, and goes on at the end of the test, however that ends.
+struct Stopped<'a> {
+    daemon: &'a TestDaemon,
+    process: Process,
+}
+
+impl<'a> Stopped<'a> {
+    fn now(daemon: &'a TestDaemon) -> Self {
+        let process = daemon.process();
+        process.signal(Signal::STOP).unwrap();
+        let is_stopped = || std::fs::read_to_string(process.proc("stat")).unwrap().contains(") T ");
+        while !is_stopped() {
+            std::thread::yield_now();
+        }
+        Self { daemon, process }
+    }
+
+    /// Starts a `bgctl` that has nothing to read.
+    fn begin(&self, args: &[&str]) -> Child {
+        let mut command = self.daemon.bgctl(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.process.signal(Signal::CONT).unwrap();
+    }
+}
+
+/// How a program ended that was begun.
+fn end_of(child: Child) -> Outcome {
+    let output = child.wait_with_output().unwrap();
+    Outcome {
+        code: output.status.code().expect("it was not killed"),
+        stdout: output.stdout,
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+#[track_caller]
+fn says_who_and_what_to_do(outcome: &Outcome, pid: i32) {
+    assert_eq!(outcome.code, 69, "{}", outcome.stderr);
+    for word in
+        [&format!("(pid {pid}) does not answer"), "is stopped (state T)", &format!("kill -CONT {pid}")]
+    {
+        assert!(outcome.stderr.contains(word), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn every_verb_gives_a_silent_daemon_up_and_says_who_it_is_and_what_to_do() {
+    let daemon = TestDaemon::start();
+    let done = daemon.submit(&["true"]);
+    daemon.block(&[done]);
+    let runs = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(runs);
+    let id = runs.to_string();
+    let stopped = Stopped::now(&daemon);
+    let verbs: &[&[&str]] = &[
+        &["submit", "--", "touch", "carried-out"],
+        &["run", "--", "touch", "carried-out"],
+        &["list"],
+        &["status", &id],
+        &["output", &id],
+        &["output", "-f", &id],
+        &["block", "--timeout", "none", &id],
+        &["block", "--timeout", "1s", &id],
+        &["cancel", &id],
+        &["clear"],
+        &["clear", "--all"],
+        &["signal", &id, "KILL"],
+        &["session", "end", "x"],
+        &["events"],
+        &["inbox", "--session", "x"],
+        &["inbox", "--wait", "1h", "--session", "x"],
+        &["agents"],
+        &["resume", &id, "go on"],
+        &["daemon", "status"],
+        &["daemon", "start"],
+        &["daemon", "reload"],
+        &["--no-start", "list"],
+    ];
+    let begun: Vec<_> = verbs.iter().map(|verb| stopped.begin(verb)).collect();
+    let pid = stopped.process.pid();
+    for (child, verb) in begun.into_iter().zip(verbs) {
+        let outcome = end_of(child);
+        eprintln!("{verb:?}: {}", outcome.stderr.trim());
+        says_who_and_what_to_do(&outcome, pid);
+    }
+    let json = end_of(stopped.begin(&["list", "--json"]));
+    let error: Value = serde_json::from_str(&json.stderr).unwrap();
+    assert_eq!(error["error"]["data"]["kind"], "no_answer", "{error}");
+    assert_eq!(error["error"]["data"]["exit_code"], 69, "{error}");
+
+    // All of them were read when it went on, and none was carried out.
+    drop(stopped);
+    let status = daemon.status();
+    assert_eq!((status.summary.total(), status.summary.running), (2, 1));
+    assert_eq!(daemon.task(runs).status, Status::Running);
+    assert!(!daemon.home().join("carried-out").exists());
+    daemon.run(&["list"]).success();
+}
+
+#[test]
+fn a_silent_daemon_with_a_full_queue_is_given_up_too() {
+    let daemon = TestDaemon::start();
+    let stopped = Stopped::now(&daemon);
+    let address = UnixAddr::new(daemon.socket()).unwrap();
+    let mut waiting: Vec<OwnedFd> = Vec::new();
+    loop {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        match connect(fd.as_raw_fd(), &address) {
+            Ok(()) => waiting.push(fd),
+            Err(Errno::EAGAIN) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    says_who_and_what_to_do(&end_of(stopped.begin(&["list"])), stopped.process.pid());
+    drop(waiting);
+    drop(stopped);
+}
+
+#[test]
+fn a_shell_that_completes_is_not_kept_waiting_by_a_silent_daemon() {
+    let daemon = TestDaemon::start();
+    let stopped = Stopped::now(&daemon);
+    let mut command = daemon.bgctl(&["--", "bgctl", "status", ""]);
+    command.env("BGCTL_COMPLETE", "fish").stdin(Stdio::null()).stdout(Stdio::piped());
+    let outcome = command.output().unwrap();
+    assert!(outcome.status.success());
+    drop(stopped);
+}
+
+#[test]
+fn an_answer_that_takes_long_is_waited_for_as_long_as_the_daemon_lives() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell("trap '' TERM; echo ready; while :; do sleep 1000; done");
+    let task = daemon.wait_running(id);
+    wait::for_line(std::path::Path::new(&task.output.path), "ready");
+    let mut blocks = daemon.bgctl(&["block", "--timeout", "6s", &id.to_string()]);
+    let mut blocks = blocks.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    daemon.run(&["cancel", "--grace", "6s", &id.to_string()]).success();
+    assert!([75, 1].contains(&blocks.wait().unwrap().code().unwrap()));
+}
+
+#[test]
+fn a_wait_is_given_up_when_its_time_is_over_and_the_daemon_silent() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["sleep", "1000"]);
+    let mut command = daemon.bgctl(&["block", "--timeout", "4s", &id.to_string()]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It has said hello in between, so that the daemon was there.
+    let mut client = daemon.client();
+    while client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections < 2 {}
+    let stopped = Stopped::now(&daemon);
+    says_who_and_what_to_do(&end_of(child), stopped.process.pid());
+}
+
+#[test]
+fn r80_an_agent_is_told_of_a_silent_daemon_and_its_tasks_go_on_with_the_daemon() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000");
+    let stopped = Stopped::now(&daemon);
+    let error = mcp.error("background_list", &json!({}));
+    assert!(error.contains("does not answer") && error.contains("is stopped (state T)"), "{error}");
+    assert!(error.contains("tell the user"), "{error}");
+    drop(stopped);
+    let listed = mcp.done("background_list", &json!({}));
+    assert!(listed.text.contains(&id.to_string()[..8]), "{}", listed.text);
+    assert_eq!(daemon.task(id).status, Status::Running);
+    assert!(mcp.close().success());
+}
+
+fn submit_line(daemon: &TestDaemon, file: &str) -> Value {
+    json!({"argv": ["touch", file], "cwd": daemon.home(), "env": {"PATH": "/usr/bin:/bin"}})
+}
+
+#[test]
+fn a_request_whose_client_is_gone_is_not_carried_out_and_one_that_reads_is_served() {
+    let daemon = TestDaemon::start();
+    let stopped = Stopped::now(&daemon);
+    let mut gone = Raw::connect(daemon.socket());
+    gone.request(1, "task.submit", &submit_line(&daemon, "gone"));
+    gone.request(2, "daemon.shutdown", &json!({}));
+    drop(gone);
+    let mut half = Raw::connect(daemon.socket());
+    half.request(1, "task.submit", &submit_line(&daemon, "half"));
+    shutdown(half.as_fd().as_raw_fd(), nix::sys::socket::Shutdown::Write).unwrap();
+    // Nobody ever waits for the answer of a notification.
+    let told = std::os::unix::net::UnixStream::connect(daemon.socket()).unwrap();
+    let params = submit_line(&daemon, "told");
+    let line = json!({"jsonrpc": "2.0", "method": "task.submit", "params": params});
+    (&told).write_all(format!("{line}\n").as_bytes()).unwrap();
+    told.shutdown(Shutdown::Both).unwrap();
+    drop(told);
+    drop(stopped);
+    let answer = half.receive().expect("its answer");
+    let id: TaskId = serde_json::from_value(answer["result"]["task"]["id"].clone()).unwrap();
+    daemon.block(&[id]);
+    // The connections were served in the order that they came in.
+    wait::for_file(&daemon.home().join("told"));
+    assert_eq!(daemon.status().summary.total(), 2);
+    assert!(daemon.home().join("half").exists() && !daemon.home().join("gone").exists());
+}
+
+#[test]
+fn r11_daemon_stop_ends_a_daemon_that_was_stopped() {
+    let daemon = TestDaemon::home_only();
+    daemon.run(&["submit", "--", "sleep", "1000"]).success();
+    let stopped = Stopped::now(&daemon);
+    let outcome = end_of(stopped.begin(&["daemon", "stop"]));
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    assert_eq!(outcome.stdout_text(), "stopped; 1 task was cancelled\n");
+    assert!(outcome.stderr.contains("it gets SIGCONT, to end"), "{}", outcome.stderr);
+    assert!(!stopped.process.is_alive());
+}
+
+#[test]
+fn r11_the_daemon_is_gone_when_daemon_stop_returns() {
+    for _ in 0..5 {
+        let daemon = TestDaemon::home_only();
+        for _ in 0..20 {
+            daemon.run(&["submit", "--", "sleep", "1000"]).success();
+        }
+        let process = daemon.process();
+        daemon.run(&["daemon", "stop"]).success();
+        assert!(!process.is_alive());
+    }
+}

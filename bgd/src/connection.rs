@@ -15,6 +15,7 @@ use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncWriteExt as _, Interest, Ready};
 use tokio::sync::watch;
+use zeroize::Zeroize as _;
 
 use crate::calls::{Body, Call};
 use crate::client::Client;
@@ -186,5 +187,7 @@ fn receive(socket: &tokio::net::UnixStream, decoder: &mut FrameDecoder<OwnedFd>)
         return Err(io::Error::new(io::ErrorKind::InvalidData, descriptors::NONE_LEFT));
     }
     decoder.push(&buffer[..count], attachments);
+    // Environments came in it, and nobody gives a stack back.
+    buffer[..count].zeroize();
     Ok(count)
 }

@@ -115,6 +115,7 @@ impl From<SocketError> for Failure {
 
 /// The whole life of the daemon, or of a terminal's leader, as which it starts itself.
 pub fn main() -> ExitCode {
+    keep_memory_to_itself();
     if std::env::args_os().nth(1).is_some_and(|first| first == leader::ARGUMENT) {
         return leader::main();
     }
@@ -137,6 +138,14 @@ pub fn main() -> ExitCode {
             complain(&failure.message);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// Environments, prompts and tokens pass through this memory: no other program of the user may read it, and none
+/// of it gets into a core file. What this process starts is as open as ever.
+fn keep_memory_to_itself() {
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        complain(&format!("its memory can be read by other programs of this user: {error}"));
     }
 }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,6 +83,23 @@ impl Process {
         value_of(&fs::read_to_string(self.proc("smaps_rollup")).ok()?, name)
     }
 
+    /// How often this text is in its memory, as a debugger or a core file would find it. Needs the right to read it.
+    #[track_caller]
+    pub fn remembers(&self, needle: &str) -> usize {
+        let maps = fs::read_to_string(self.proc("maps")).expect("a process that may be looked at");
+        let memory = fs::File::open(self.proc("mem")).expect("a process that may be looked at");
+        let regions = maps.lines().filter_map(readable_region);
+        let mut found = 0;
+        for (begin, end) in regions {
+            let mut bytes = vec![0; usize::try_from(end - begin).expect("it is mapped")];
+            // What the kernel keeps there for itself can't be read, and is none of the process's doing.
+            if memory.read_exact_at(&mut bytes, begin).is_ok() {
+                found += memmem(&bytes, needle.as_bytes());
+            }
+        }
+        found
+    }
+
     /// The numbers of its threads.
     pub fn threads(&self) -> Vec<i32> {
         let names = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
@@ -117,6 +135,19 @@ impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} ({})", self.pid, self.cmdline())
     }
+}
+
+/// Where a line of `/proc/PID/maps` says that something can be read.
+fn readable_region(line: &str) -> Option<(u64, u64)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (begin, end) = range.split_once('-').filter(|_| rest.starts_with('r'))?;
+    Some((u64::from_str_radix(begin, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
+fn memmem(bytes: &[u8], needle: &[u8]) -> usize {
+    let [first, ..] = needle else { return 0 };
+    let begins = bytes.iter().enumerate().filter(|(_, byte)| *byte == first);
+    begins.filter(|(at, _)| bytes[*at..].starts_with(needle)).count()
 }
 
 fn value_of(text: &str, name: &str) -> Option<u64> {
@@ -169,5 +200,7 @@ mod tests {
         assert!(me.memory_kb("Pss").unwrap() > 100);
         assert!(me.cpu_time().is_some());
         assert!(!me.threads().is_empty());
+        let text = format!("a text that {} has", std::process::id());
+        assert!(me.remembers(&text) > 0);
     }
 }

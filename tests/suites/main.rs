@@ -66,6 +66,7 @@ mod protocol;
 mod real_agents;
 mod run;
 mod run_agent;
+mod secrets;
 mod sessions;
 mod submit;
 mod tasks;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -63,8 +64,15 @@ impl Strays {
 /// Whether a process is a daemon like this one, with tasks of its own: one of our tasks may have
 /// started it.
 fn is_daemon(pid: i32) -> bool {
-    let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
-    program(&pid.to_string()).is_some_and(|exe| Some(exe) == program("self"))
+    let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe"));
+    let name = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    let pid = pid.to_string();
+    match (program(&pid), program("self")) {
+        (Ok(exe), Ok(own)) => exe == own,
+        // A daemon keeps its memory to itself, and with it the kernel keeps which program it runs.
+        (Err(error), Ok(_)) if error.kind() == ErrorKind::PermissionDenied => name(&pid) == name("self"),
+        (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
+    }
 }
 
 /// Waits until all of these have ended. False: the deadline came first.

@@ -18,6 +18,7 @@ use bgd_shared::fds;
 use bgd_shared::task::Exit;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, send};
@@ -66,6 +67,8 @@ fn live() -> io::Result<Exit> {
     children.add(Signal::SIGCHLD);
     let news = SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let started = start(&daemon, &terminal)?;
+    // The job's environment is wiped. The next daemon knows this process by its own, if the present one is killed.
+    prctl::set_dumpable(true)?;
     let answer = order::answer(started.as_ref().map(|job| job.pid).map_err(|error| *error));
     let descriptors = started.as_ref().ok().map(|job| job.pidfd.as_fd());
     fds::send(&daemon, &answer, descriptors.as_slice())?;

@@ -1,0 +1,112 @@
+//! What passes through the daemon's memory stays no longer than it is needed, and no other program of the user
+//! can look at it: environments, and prompts of tasks that are gone.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{ClearParams, SubmitParams, TaskClear, TaskSubmit, TerminalSize};
+use bgd_shared::task::{Status, Task};
+use bgd_shared::text::Env;
+use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
+use bgd_tests::{Process, TestDaemon};
+
+/// The environment of everything here with a secret, plainly, and where JSON has to write it in another way.
+fn with_secret(daemon: &TestDaemon, secret: &str) -> SubmitParams {
+    let params = daemon.params();
+    let own = params.env.clone().unwrap_or_default();
+    let key = format!("-----BEGIN KEY-----\n\"{secret}\"\n-----END KEY-----\n");
+    let bytes = [secret.as_bytes(), &[0xff]].concat();
+    let secrets = [("TOKEN", secret.as_bytes().to_vec()), ("KEY", key.into_bytes()), ("BYTES", bytes)];
+    let added = secrets.into_iter().map(|(name, value)| (name.into(), value.into()));
+    let env: Env = own.0.iter().cloned().chain(added).collect();
+    SubmitParams { env: Some(env), ..params }
+}
+
+/// A text that is nowhere yet. Its first half alone says nothing.
+fn secret() -> String {
+    format!("secret-{}", TaskId::random())
+}
+
+#[track_caller]
+fn ended(daemon: &TestDaemon, params: &SubmitParams) -> Task {
+    let id = daemon.submit_with(params).id;
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!(task.status, Status::Completed, "{task:?}");
+    task
+}
+
+#[track_caller]
+fn clear(daemon: &TestDaemon) {
+    daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap();
+}
+
+#[test]
+fn an_environment_is_not_kept_when_its_task_has_started() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let process = daemon.process();
+    let secret = secret();
+    let params = SubmitParams { shell: Some("test -n \"$TOKEN\"".into()), ..with_secret(&daemon, &secret) };
+    let pty = Some(TerminalSize { rows: 24, cols: 80 });
+    for params in
+        [params.clone(), SubmitParams { split: true, ..params.clone() }, SubmitParams { pty, ..params }]
+    {
+        ended(&daemon, &params);
+        assert_eq!(process.remembers(&secret), 0, "{params:?}");
+    }
+    clear(&daemon);
+    assert_eq!(process.remembers(&secret), 0, "all is cleared");
+}
+
+#[test]
+fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let secret = secret();
+    let pty = Some(TerminalSize { rows: 24, cols: 80 });
+    let params = SubmitParams { shell: Some("sleep 1000".into()), pty, ..with_secret(&daemon, &secret) };
+    let id = daemon.submit_with(&params).id;
+    daemon.wait_running(id);
+    let processes = daemon.task_processes();
+    let leaders: Vec<&Process> =
+        processes.iter().filter(|process| process.cmdline().contains("--terminal-leader")).collect();
+    assert_eq!(leaders.len(), 1, "{processes:?}");
+    assert_eq!(leaders[0].remembers(&secret), 0);
+    assert_eq!(daemon.process().remembers(&secret), 0);
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn what_waits_or_was_refused_is_forgotten_when_it_is_gone() {
+    must_be_root();
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n[limits]\ntasks = 2").start();
+    let process = daemon.process();
+    let secret = secret();
+    let first = daemon.submit(&["sleep", "1000"]);
+    let params = SubmitParams { shell: Some("true".into()), ..with_secret(&daemon, &secret) };
+    let waiting = daemon.submit_with(&params).id;
+    assert!(process.remembers(&secret) > 0, "it is needed yet");
+    daemon.client().call::<TaskSubmit>(&params).expect_err("there are two");
+    daemon.cancel(&[waiting]);
+    clear(&daemon);
+    assert_eq!(process.remembers(&secret), 0);
+    daemon.cancel(&[first]);
+}
+
+#[test]
+fn no_other_program_of_the_user_reads_the_daemons_memory() {
+    let programs = Programs::copy();
+    as_user(unused_uid(3), || {
+        let daemon = TestDaemon::builder().prelude(programs.exec()).start();
+        let id = daemon.submit(&["sleep", "1000"]);
+        let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+        for file in ["mem", "environ"] {
+            let refused = fs::File::open(daemon.process().proc(file)).map(drop).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{file}: {refused}");
+            // Its tasks are as open as what a shell starts.
+            fs::File::open(task.proc(file)).unwrap();
+        }
+        daemon.cancel(&[id]);
+    });
+}

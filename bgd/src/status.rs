@@ -63,6 +63,7 @@ impl Identity {
             summary,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             memory_bytes: resident_bytes(),
+            held_bytes: core.held() as u64,
             connections: counted.connections as u64,
             subscriptions: counted.subscriptions as u64,
             seq: core.seq(),

@@ -74,7 +74,7 @@ kinds! {
     AlreadyFinished = "already_finished", -32012;
     /// The process belongs to somebody else.
     ForeignProcess = "foreign_process", -32013;
-    /// The daemon holds as many tasks as it may.
+    /// The daemon holds as many tasks as it may, or as many bytes for them.
     RegistryFull = "registry_full", -32014;
     /// A request line is longer than the limit.
     FrameTooLarge = "frame_too_large", -32015;

@@ -57,6 +57,7 @@ mod mcp_ends;
 mod mcp_faults;
 mod mcp_readme;
 mod mcp_told;
+mod memory;
 mod mended_tasks;
 mod mended_wire;
 mod metrics;

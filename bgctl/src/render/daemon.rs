@@ -32,7 +32,8 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
         let what = format!("{} ends of tasks without a channel (default_deliver_to sets one)", status.untold);
         page.line("untold", &what);
     }
-    page.line("memory", &bytes(status.memory_bytes));
+    let (held, limit) = (bytes(status.held_bytes), bytes(status.limits.memory));
+    page.line("memory", &format!("{}, tasks hold {held} of {limit}", bytes(status.memory_bytes)));
     page.line("connections", &format!("{}, {} subscriptions", status.connections, status.subscriptions));
     page.line("last event", &status.seq.to_string());
     page.line("socket", &status.socket);
@@ -121,6 +122,7 @@ mod tests {
             "channel:     slack: 0 sent; to be mended: no chat is set",
             "channel:     tty: 0 sent",
             "inboxes:     1 notice for 1 session, 2 lost (limits.inbox_items)",
+            "memory:      1.0 MiB, tasks hold 512.0 KiB of 256.0 MiB",
             "untold:      7 ends of tasks without a channel (default_deliver_to sets one)",
             "tasks:       1 pending, 2 running",
         ] {

@@ -106,6 +106,20 @@ pub mod samples {
         Timestamp::from_unix_ms(1_000_000)
     }
 
+    fn limits() -> Limits {
+        Limits {
+            frame_bytes: 1 << 20,
+            connections: 1024,
+            requests: 256,
+            write_queue_bytes: 1 << 18,
+            tasks: 1_000_000,
+            memory: 256 << 20,
+            output_bytes: 1 << 30,
+            event_history_bytes: 1 << 23,
+            max_concurrent_tasks: 4,
+        }
+    }
+
     /// A daemon that has done something.
     pub fn daemon() -> DaemonStatus {
         let bucket = |le_ms, count| TimeBucket { le_ms, count };
@@ -148,6 +162,7 @@ pub mod samples {
             summary: Summary { pending: 1, running: 2, ..Summary::default() },
             uptime_ms: 90_500,
             memory_bytes: 1 << 20,
+            held_bytes: 1 << 19,
             connections: 2,
             subscriptions: 1,
             seq: 12,
@@ -159,16 +174,7 @@ pub mod samples {
             config: "/config.toml".into(),
             config_loaded: true,
             tree: "session".into(),
-            limits: Limits {
-                frame_bytes: 1 << 20,
-                connections: 1024,
-                requests: 256,
-                write_queue_bytes: 1 << 18,
-                tasks: 1_000_000,
-                output_bytes: 1 << 30,
-                event_history_bytes: 1 << 23,
-                max_concurrent_tasks: 4,
-            },
+            limits: limits(),
             waited: Times { count: 3, sum_ms: 12, buckets: vec![bucket(3, 2), bucket(10, 3)] },
             ran: Times { count: 2, sum_ms: 2 * 86_400_000, buckets: vec![bucket(3, 0), bucket(10, 0)] },
             inboxes: InboxesStatus { sessions: 1, items: 1, lost: 2 },

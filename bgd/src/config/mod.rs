@@ -75,6 +75,8 @@ pub struct Limits {
     pub write_queue_bytes: usize,
     /// Tasks held, finished ones included.
     pub tasks: usize,
+    /// Bytes that tasks and inboxes may hold in memory when another task comes.
+    pub memory: Size,
     /// Bytes of output kept of one task.
     pub output_bytes: Size,
     /// Bytes of past events kept.
@@ -127,6 +129,7 @@ impl Default for Limits {
             requests: 256,
             write_queue_bytes: 256 * 1024,
             tasks: 1_000_000,
+            memory: Size(256 << 20),
             output_bytes: Size(1 << 30),
             event_history_bytes: 8 * 1024 * 1024,
             inbox_items: 1000,
@@ -237,13 +240,14 @@ impl Config {
 
     fn check(&self, path: &Path) -> Result<(), ConfigError> {
         let limits = &self.limits;
-        let ranges: [(&'static str, u64, u64, u64); 10] = [
+        let ranges: [(&'static str, u64, u64, u64); 11] = [
             ("max_concurrent_tasks", self.max_concurrent_tasks as u64, 1, 100_000),
             ("limits.frame_bytes", limits.frame_bytes as u64, 4096, 1 << 30),
             ("limits.connections", limits.connections as u64, 1, 1_000_000),
             ("limits.requests", limits.requests as u64, 1, 1_000_000),
             ("limits.write_queue_bytes", limits.write_queue_bytes as u64, 4096, 1 << 30),
             ("limits.tasks", limits.tasks as u64, 1, 100_000_000),
+            ("limits.memory", limits.memory.0, 1 << 20, 1 << 40),
             ("limits.output_bytes", limits.output_bytes.0, 1 << 20, 1 << 50),
             ("limits.event_history_bytes", limits.event_history_bytes as u64, 4096, 1 << 40),
             ("limits.inbox_items", limits.inbox_items as u64, 1, 100_000),
@@ -342,6 +346,7 @@ impl Config {
         CoreLimits {
             max_concurrent_tasks: self.max_concurrent_tasks,
             tasks: self.limits.tasks,
+            memory: usize::try_from(self.limits.memory.0).unwrap_or(usize::MAX),
             grace_ms: u64::try_from(self.grace.cancel.0.as_millis()).unwrap_or(u64::MAX),
             inbox_items: self.limits.inbox_items,
         }
@@ -355,6 +360,7 @@ impl Config {
             requests: self.limits.requests as u64,
             write_queue_bytes: self.limits.write_queue_bytes as u64,
             tasks: self.limits.tasks as u64,
+            memory: self.limits.memory.0,
             output_bytes: self.limits.output_bytes.0,
             event_history_bytes: self.limits.event_history_bytes as u64,
             max_concurrent_tasks: self.max_concurrent_tasks as u64,

@@ -8,6 +8,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
+use bytesize::ByteSize;
 
 use super::input::{Refusal, ReplyTo};
 use super::notice::{Item, Notice};
@@ -231,6 +232,15 @@ pub enum CoreError {
     TooManySessions(usize),
     /// No more tasks fit.
     Full(usize),
+    /// So many bytes are held, and with so many more it would be more than the limit.
+    FullMemory {
+        /// By tasks and inboxes.
+        held: usize,
+        /// By what is refused.
+        more: usize,
+        /// At most.
+        limit: usize,
+    },
     /// The daemon is about to end.
     ShuttingDown,
 }
@@ -301,10 +311,24 @@ impl From<CoreError> for RpcError {
                 format!("the daemon holds {limit} tasks, which is its limit (limits.tasks)"),
             )
             .hint("`bgctl clear` removes the finished ones"),
+            CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
             CoreError::ShuttingDown => Self::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
                 .hint("start it again when it has ended"),
         }
     }
+}
+
+fn full_memory(held: usize, more: usize, limit: usize) -> RpcError {
+    let size = |bytes: usize| ByteSize(bytes as u64);
+    let message = format!(
+        "this needs {} of memory, and tasks and inboxes hold {} of the {} that they may (limits.memory)",
+        size(more),
+        size(held),
+        size(limit)
+    );
+    RpcError::new(ErrorKind::RegistryFull, message).hint(
+        "`bgctl clear` removes the finished tasks; a higher limits.memory in the configuration allows more",
+    )
 }
 
 fn not_backgroundable(id: TaskId, why: Unmovable) -> RpcError {

@@ -13,6 +13,9 @@ use super::input::ReplyTo;
 use super::notice::{Item, Notice};
 use super::time::Mono;
 
+/// What an item costs beside the texts of its task: the task as it was, and its places in the indexes.
+const ITEM_BYTES: usize = 768;
+
 /// The number of a reader that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InboxWaitId(pub u64);
@@ -199,6 +202,11 @@ impl Inboxes {
     /// session of the same key may begin.
     pub fn remove(&mut self, session: &str) {
         self.forget(session, u64::MAX);
+    }
+
+    /// What they hold, in bytes. Tasks that are still there count there too: nobody else may keep their texts soon.
+    pub fn held(&self) -> usize {
+        self.bytes + self.items.len() * ITEM_BYTES
     }
 
     /// How full they are.

@@ -10,6 +10,7 @@
 
 mod agent;
 mod effect;
+mod held;
 mod inbox;
 mod input;
 mod intern;
@@ -23,6 +24,7 @@ mod waiters;
 
 pub use agent::{AgentPart, AgentWork, QUESTIONS, Question};
 pub use effect::{CoreError, Effect, Reply, Unmovable};
+pub use held::env_bytes;
 pub use input::{Cancel, Command, Fact, Input, Refusal, ReplyTo, Request, Selection};
 pub use machine::Core;
 pub use notice::{Item, Notice};
@@ -40,6 +42,8 @@ pub struct CoreLimits {
     pub max_concurrent_tasks: usize,
     /// Tasks held, finished ones included.
     pub tasks: usize,
+    /// Bytes that tasks and inboxes may hold when another task comes.
+    pub memory: usize,
     /// How long a cancelled task has to end before SIGKILL, in milliseconds.
     pub grace_ms: u64,
     /// Items of one inbox, at least 1. With one more the oldest are dropped.

@@ -11,8 +11,9 @@ use bgd_shared::text::{Env, OsText};
 use serde::{Deserialize, Serialize};
 
 use super::effect::CoreError;
+use super::held::{Changing, Held};
 use super::intern::Interner;
-use super::task::{Ordinal, Place, Snapshot, Task};
+use super::task::{Ordinal, Place, Snapshot, Spec, State, Task};
 
 /// The most candidates that an ambiguous id is answered with.
 pub const CANDIDATES: usize = 20;
@@ -52,6 +53,7 @@ struct SessionIndex {
 
 /// The tasks and their indexes. Tasks change only through [`Registry::change`], which keeps the indexes.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Stored")]
 pub struct Registry {
     /// Boxed, as the map's nodes are half empty and a task is large.
     tasks: BTreeMap<Ordinal, Box<Task>>,
@@ -61,6 +63,7 @@ pub struct Registry {
     sessions: BTreeMap<Arc<str>, SessionIndex>,
     summary: Summary,
     last: Ordinal,
+    held: Held,
     #[serde(skip)]
     envs: Interner<Env>,
     #[serde(skip)]
@@ -69,6 +72,37 @@ pub struct Registry {
     rlimits: Interner<Rlimits>,
     #[serde(skip)]
     places: Interner<Place>,
+}
+
+/// What of a registry was written down. The rest follows from it.
+#[derive(Deserialize)]
+struct Stored {
+    tasks: BTreeMap<Ordinal, Box<Task>>,
+    by_id: BTreeMap<TaskId, Ordinal>,
+    by_status: BTreeMap<Status, BTreeSet<Ordinal>>,
+    sessions: BTreeMap<Arc<str>, SessionIndex>,
+    summary: Summary,
+    last: Ordinal,
+}
+
+impl From<Stored> for Registry {
+    /// What tasks shared was written down with each of them, and is shared again.
+    fn from(stored: Stored) -> Self {
+        let Stored { tasks, by_id, by_status, sessions, summary, last } = stored;
+        let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
+        for (ordinal, mut task) in tasks {
+            registry.share_spec(Arc::make_mut(&mut task.spec));
+            if let State::Queued { env } = &mut task.state {
+                *env = registry.share_env(Env::clone(env));
+            }
+            if let Some(agent) = &mut task.agent {
+                agent.env = registry.share_env(Env::clone(&agent.env));
+            }
+            registry.held.add(&task);
+            registry.tasks.insert(ordinal, task);
+        }
+        registry
+    }
 }
 
 impl Registry {
@@ -87,28 +121,26 @@ impl Registry {
         self.envs.share(env)
     }
 
-    /// The one shared copy of a folder.
-    pub fn share_folder(&mut self, folder: &Arc<OsText>) -> Arc<OsText> {
-        self.folders.share(OsText::clone(folder))
-    }
-
-    /// The one shared copy of a set of limits.
-    pub fn share_rlimits(&mut self, rlimits: &Arc<Rlimits>) -> Arc<Rlimits> {
-        self.rlimits.share(Rlimits::clone(rlimits))
-    }
-
-    /// The one shared copy of a place.
-    pub fn share_place(&mut self, place: &Arc<Place>) -> Arc<Place> {
-        self.places.share(Place::clone(place))
-    }
-
-    /// The key of a session, sharing its text with the tasks that are there already.
-    pub fn share_session(&self, session: Option<Arc<str>>) -> Option<Arc<str>> {
-        let session = session?;
-        match self.sessions.get_key_value(&session) {
-            Some((known, _)) => Some(known.clone()),
-            None => Some(session),
+    /// Has a new task share with the others what is equal.
+    pub fn share_spec(&mut self, spec: &mut Spec) {
+        spec.cwd = self.folders.share(OsText::clone(&spec.cwd));
+        spec.rlimits = spec.rlimits.take().map(|rlimits| self.rlimits.share(Rlimits::clone(&rlimits)));
+        spec.place = spec.place.take().map(|place| self.places.share(Place::clone(&place)));
+        if let Some(session) = &mut spec.session
+            && let Some((known, _)) = self.sessions.get_key_value(session)
+        {
+            *session = known.clone();
         }
+    }
+
+    /// What all tasks hold, in bytes.
+    pub fn held(&self) -> usize {
+        self.held.bytes()
+    }
+
+    /// How much more they would hold with this one.
+    pub fn held_more_with(&self, task: &Task) -> usize {
+        self.held.more_with(task)
     }
 
     /// The task that was submitted under this key.
@@ -131,6 +163,7 @@ impl Registry {
             session.keys.insert(key.clone(), ordinal);
         }
         *self.summary.count_mut(status) += 1;
+        self.held.add(&task);
         self.tasks.insert(ordinal, Box::new(task));
         ordinal
     }
@@ -138,6 +171,7 @@ impl Registry {
     /// Removes a task.
     pub fn remove(&mut self, ordinal: Ordinal) -> Option<Task> {
         let task = self.tasks.remove(&ordinal)?;
+        self.held.remove(&task);
         let status = task.status();
         self.by_id.remove(&task.id);
         if let Some(index) = self.by_status.get_mut(&status) {
@@ -161,9 +195,10 @@ impl Registry {
     /// Changes a task and returns what the change returns; the indexes follow.
     pub fn change<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
         let task = self.tasks.get_mut(&ordinal)?;
-        let before = task.status();
+        let (before, held) = (task.status(), Changing::of(task));
         let result = change(task);
         let after = task.status();
+        self.held.change(held, Changing::of(task));
         if before != after {
             if let Some(index) = self.by_status.get_mut(&before) {
                 index.remove(&ordinal);
@@ -299,7 +334,7 @@ mod tests {
     use bgd_shared::task::{Kind, Origin};
     use bgd_shared::time::Timestamp;
 
-    use super::super::task::{Spec, State, Work};
+    use super::super::task::Work;
     use super::*;
 
     fn task(bits: u128, session: Option<&str>) -> Task {
@@ -374,6 +409,32 @@ mod tests {
     }
 
     #[test]
+    fn what_tasks_share_is_held_once_until_the_last_lets_it_go() {
+        let mut registry = registry(&[]);
+        let env: Env = [("SIZE".into(), OsText::from("x".repeat(10_000)))].into_iter().collect();
+        let mut ordinals = Vec::new();
+        for bits in 0..10 {
+            let env = registry.share_env(env.clone());
+            let mut task = Task { state: State::Queued { env }, ..task(bits, None) };
+            registry.share_spec(Arc::make_mut(&mut task.spec));
+            let (before, more) = (registry.held(), registry.held_more_with(&task));
+            ordinals.push(registry.insert(task));
+            assert_eq!(registry.held(), before + more);
+            assert_eq!(more > 10_000, bits == 0, "{more}");
+        }
+        let read_back: Registry = serde_json::from_str(&serde_json::to_string(&registry).unwrap()).unwrap();
+        assert_eq!(read_back.held(), registry.held());
+        let starting = |task: &mut Task| task.state = State::Starting { stop: None };
+        for ordinal in &ordinals {
+            assert!(registry.held() > 10_000);
+            registry.change(*ordinal, starting);
+        }
+        assert!(registry.held() < 20_000, "{}", registry.held());
+        ordinals.iter().for_each(|ordinal| drop(registry.remove(*ordinal)));
+        assert_eq!(registry.held(), 0);
+    }
+
+    #[test]
     fn a_removed_task_is_in_no_index() {
         let mut registry = registry(&[]);
         let mine = registry.insert(task(1, Some("s")));
@@ -387,6 +448,6 @@ mod tests {
         assert_eq!(registry.oldest_pending(), Some(other));
         assert!(registry.remove(other).is_some());
         assert!(registry.sessions.is_empty());
-        assert_eq!((registry.len(), registry.summary()), (0, Summary::default()));
+        assert_eq!((registry.len(), registry.summary(), registry.held()), (0, Summary::default(), 0));
     }
 }

@@ -160,6 +160,7 @@ impl Expected {
                 CoreError::NotAsked(..) => "not asked",
                 CoreError::NoSuchOption(..) => "no such option",
                 CoreError::Full(_) => "full",
+                CoreError::FullMemory { .. } => "full of memory",
                 CoreError::TooManyJobs(_) => "too many jobs",
                 CoreError::TooManySessions(_) => "too many sessions",
                 CoreError::ShuttingDown => "shutting down",
@@ -188,7 +189,7 @@ impl Expected {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Places that a long run must have come to, or its silence says nothing.
-pub const PLACES: [&str; 76] = [
+pub const PLACES: [&str; 77] = [
     "a direct job",
     "a loss is kept",
     "a page of an inbox",
@@ -227,6 +228,7 @@ pub const PLACES: [&str; 76] = [
     "exit",
     "fact before a resume",
     "full",
+    "full of memory",
     "hand-over of a process",
     "hand-over of a starting job",
     "hand-over of a stopping job",

@@ -105,6 +105,7 @@ pub enum Op {
     Configure {
         max_concurrent_tasks: usize,
         tasks: usize,
+        memory: usize,
         grace: u64,
         inbox_items: usize,
     },
@@ -258,6 +259,11 @@ fn told() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Mostly more than is ever held.
+fn memory() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => Just(1 << 20), 1 => 2_000usize..40_000]
+}
+
 fn stale() -> impl Strategy<Value = Stale> {
     prop_oneof![Just(Stale::LaterRun), Just(Stale::EarlierRun), Just(Stale::Cleared), Just(Stale::Settled)]
 }
@@ -304,9 +310,9 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(client, pick, complete)| Op::Retrieve { client, pick, complete }),
         1 => (client(), option::of(ms())).prop_map(|(client, grace)| Op::Shutdown { client, grace }),
         12 => client().prop_map(|client| Op::Disconnect { client }),
-        6 => (1usize..6, 4usize..48, prop_oneof![Just(0u64), Just(100), 0u64..1000], 1usize..12)
-            .prop_map(|(max_concurrent_tasks, tasks, grace, inbox_items)| Op::Configure {
-                max_concurrent_tasks, tasks, grace, inbox_items
+        6 => (1usize..6, 4usize..48, memory(), prop_oneof![Just(0u64), Just(100), 0u64..1000], 1usize..12)
+            .prop_map(|(max_concurrent_tasks, tasks, memory, grace, inbox_items)| Op::Configure {
+                max_concurrent_tasks, tasks, memory, grace, inbox_items
             }),
         20 => (0usize..64, stale(), 0usize..STALE_FACTS).prop_map(|(pick, kind, fact)| Op::Stale { pick, kind, fact }),
         5 => Just(Op::Reload),

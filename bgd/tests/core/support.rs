@@ -24,7 +24,7 @@ pub const KILL: i32 = 9;
 pub const TERM: i32 = 15;
 
 pub fn limits(max_concurrent_tasks: usize) -> CoreLimits {
-    CoreLimits { max_concurrent_tasks, tasks: 1000, grace_ms: 5000, inbox_items: 100 }
+    CoreLimits { max_concurrent_tasks, tasks: 1000, memory: 1 << 30, grace_ms: 5000, inbox_items: 100 }
 }
 
 /// The environments differ by this number.

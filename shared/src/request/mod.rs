@@ -175,6 +175,9 @@ pub struct Limits {
     pub write_queue_bytes: u64,
     /// Tasks in the daemon, finished ones included.
     pub tasks: u64,
+    /// Bytes that tasks and inboxes may hold in memory when another task comes.
+    #[serde(default)]
+    pub memory: u64,
     /// Bytes of output that are kept of one task.
     pub output_bytes: u64,
     /// Bytes of past events that are kept for `since`.

@@ -18,6 +18,9 @@ pub struct DaemonStatus {
     pub uptime_ms: u64,
     /// Its resident memory in bytes.
     pub memory_bytes: u64,
+    /// The bytes of it that tasks and inboxes hold, as `limits.memory` counts them.
+    #[serde(default)]
+    pub held_bytes: u64,
     /// Clients that are connected.
     pub connections: u64,
     /// Subscriptions to events.

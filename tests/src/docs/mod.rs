@@ -15,7 +15,9 @@ mod tables;
 use std::path::{Path, PathBuf};
 
 pub use self::check::{bold_tags_of_section, code_blocks, names, subsections, text_of_tag};
-pub use self::tables::{AgentKey, agent_key, config_defaults, config_range, known_agents, needs_restart};
+pub use self::tables::{
+    AgentKey, agent_key, config_defaults, config_range, counts_bytes, known_agents, needs_restart,
+};
 
 /// What writes all files anew.
 pub const REFRESH: &str = "cargo run -p bgd-tests --bin docs";

@@ -186,7 +186,7 @@ pub fn of_config() -> Tables {
             "grace.cancel" => "0s to 100 years".to_owned(),
             other => panic!("{other} has a range that nobody has told"),
         });
-        let range = if key.ends_with("_bytes") { in_units(&range) } else { range };
+        let range = if counts_bytes(&key) { in_units(&range) } else { range };
         let reload = if needs_restart(&key) { "restart" } else { "yes" };
         table += &([key.as_str(), &default, &range, reload].join("\t") + "\n");
     }
@@ -311,6 +311,11 @@ fn left_aside() -> String {
     prose(&format!("{} and {last}.", others.join(", ")))
 }
 
+/// Whether a key's value is a number of bytes.
+pub fn counts_bytes(key: &str) -> bool {
+    key.ends_with("_bytes") || key == "limits.memory"
+}
+
 /// Numbers of bytes in the largest units that they are whole numbers of.
 fn in_units(range: &str) -> String {
     let unit = |word: &str| {
@@ -364,7 +369,7 @@ pub fn needs_restart(key: &str) -> bool {
         ("default_deliver_to", _) => "[\"desktop\"]".to_owned(),
         ("background_key", _) => "\"ctrl-o\"".to_owned(),
         ("grace.cancel", _) => "\"7s\"".to_owned(),
-        ("limits.output_bytes", _) => "\"7GiB\"".to_owned(),
+        ("limits.memory" | "limits.output_bytes", _) => "\"7GiB\"".to_owned(),
         (_, Some(toml::Value::Integer(number))) => (number + 1).to_string(),
         (_, Some(toml::Value::Boolean(truth))) => (!truth).to_string(),
         (_, other) => panic!("{key} is {other:?}, which nobody knows how to change"),

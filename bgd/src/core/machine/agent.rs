@@ -12,6 +12,7 @@ use super::stop::verdict_of_stop;
 use super::{Core, Phase};
 use crate::core::agent::{AgentPart, Question};
 use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::held::text_bytes;
 use crate::core::input::{Refusal, ReplyTo};
 use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
 use crate::core::time::Now;
@@ -41,6 +42,7 @@ impl Core {
             );
             return Err(CoreError::Refused(id, Box::new(refusal.hint("submit a new task"))));
         };
+        self.check_memory(text_bytes(&prompt))?;
         let (env, run) = (agent.env.clone(), task.run + 1);
         self.registry.change(ordinal, |task| task.run = run);
         let (told, session) = (prompt.clone(), Some(session));

@@ -134,6 +134,16 @@ impl Core {
         self.inboxes.status()
     }
 
+    /// How many bytes tasks hold.
+    pub fn held_by_tasks(&self) -> usize {
+        self.registry.held()
+    }
+
+    /// How many bytes tasks and inboxes hold.
+    pub fn held(&self) -> usize {
+        self.registry.held() + self.inboxes.held()
+    }
+
     /// The number of the latest event.
     pub fn seq(&self) -> u64 {
         self.seq

@@ -93,10 +93,7 @@ impl Core {
         if self.registry.len() >= self.limits.tasks {
             return Err(CoreError::Full(self.limits.tasks));
         }
-        spec.cwd = self.registry.share_folder(&spec.cwd);
-        spec.rlimits = spec.rlimits.map(|rlimits| self.registry.share_rlimits(&rlimits));
-        spec.session = self.registry.share_session(spec.session);
-        spec.place = spec.place.map(|place| self.registry.share_place(&place));
+        self.registry.share_spec(&mut spec);
         let env = self.registry.share_env(env);
         let agent = match &spec.work {
             Work::Agent(work) => {
@@ -119,11 +116,21 @@ impl Core {
             foreground: client,
             state: State::Queued { env },
         };
+        self.check_memory(self.registry.held_more_with(&task))?;
         let ordinal = self.registry.insert(task);
         if let Some(client) = client {
             self.foreground.insert((client, ordinal));
         }
         Ok(ordinal)
+    }
+
+    /// Whether so many bytes more may be held.
+    pub(super) fn check_memory(&self, more: usize) -> Result<(), CoreError> {
+        let (held, limit) = (self.held(), self.limits.memory);
+        if held.saturating_add(more) > limit {
+            return Err(CoreError::FullMemory { held, more, limit });
+        }
+        Ok(())
     }
 
     fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {

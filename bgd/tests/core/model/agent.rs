@@ -121,12 +121,14 @@ impl Model {
         if self.calls.iter().any(|call| removes(call.kind) && call.tasks.contains(&id)) {
             return Err(CoreError::BeingCleared(id));
         }
-        let Some(task) = self.live.get_mut(&number) else { return Ok(()) };
+        let Some(task) = self.live.get(&number) else { return Ok(()) };
         let Some(session) = task.chat.as_ref().and_then(|chat| chat.session.clone()) else {
             let message = "its agent gave the conversation no name, so there is nothing to go on with";
             let refusal = Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task");
             return Err(CoreError::Refused(id, Box::new(refusal)));
         };
+        self.memory_for(super::TEXT_BYTES + prompt.len())?;
+        let Some(task) = self.live.get_mut(&number) else { return Ok(()) };
         task.phase = Phase::Resuming;
         task.run += 1;
         task.resume = Some((to, prompt.clone()));

@@ -37,9 +37,7 @@ impl Model {
         if self.closing {
             return Err(CoreError::ShuttingDown);
         }
-        if self.live.len() >= self.limits.tasks {
-            return Err(CoreError::Full(self.limits.tasks));
-        }
+        self.room_for(&Command { key: None, ..command.clone() })?;
         let id = command.id;
         let limit_at = command.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit).0);
         let (phase, left) = (Phase::Running, true);

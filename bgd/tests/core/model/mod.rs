@@ -10,15 +10,19 @@ mod told;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bgd::core::{Command, CoreLimits, Input, Now, ReplyTo, Snapshot};
+use bgd::core::{Command, CoreError, CoreLimits, Input, Now, ReplyTo, Snapshot, env_bytes};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Summary};
+use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::expected::{Answer, Expected};
 use agent::Chat;
 use told::Post;
+
+/// What a text costs beside its bytes.
+const TEXT_BYTES: usize = 32;
 
 /// Why a task is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +203,9 @@ pub struct Model {
     pub gone: BTreeMap<u64, (TaskId, Status)>,
     pub closing: bool,
     pub exited: bool,
+    /// What tasks and inboxes hold before an input that adds to it, and the environments among it.
+    pub held: usize,
+    pub envs: Vec<Env>,
     calls: Vec<Call>,
     pub post: Post,
     expected: Expected,
@@ -217,6 +224,8 @@ impl Model {
             gone: BTreeMap::new(),
             closing: false,
             exited: false,
+            held: 0,
+            envs: Vec::new(),
             calls: Vec::new(),
             post: Post::default(),
             expected: Expected::default(),
@@ -249,6 +258,23 @@ impl Model {
             self.refuse_reads();
         }
         std::mem::take(&mut self.expected)
+    }
+
+    /// Whether there is room for another task.
+    fn room_for(&self, command: &Command) -> Result<(), CoreError> {
+        if self.live.len() >= self.limits.tasks {
+            return Err(CoreError::Full(self.limits.tasks));
+        }
+        let texts = command.prompt.iter().chain(&command.key).map(|text| TEXT_BYTES + text.len());
+        let env = if self.envs.contains(&command.env) { 0 } else { env_bytes(&command.env) };
+        let folder = if self.live.is_empty() { command.spec.shared_bytes() } else { 0 };
+        self.memory_for(command.spec.own_bytes() + texts.sum::<usize>() + env + folder)
+    }
+
+    /// Whether there is memory for so much more.
+    fn memory_for(&self, more: usize) -> Result<(), CoreError> {
+        let (held, limit) = (self.held, self.limits.memory);
+        if held + more > limit { Err(CoreError::FullMemory { held, more, limit }) } else { Ok(()) }
     }
 
     /// When the core must want to be called next.

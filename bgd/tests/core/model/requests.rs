@@ -108,9 +108,7 @@ impl Model {
             self.reply(Some(to), answer);
             return Ok(());
         }
-        if self.live.len() >= self.limits.tasks {
-            return Err(CoreError::Full(self.limits.tasks));
-        }
+        self.room_for(command)?;
         let client = command.foreground.then_some(to.client);
         let mut task = Known::new(now, command, client);
         if client.is_some() {

@@ -3,6 +3,7 @@
 
 mod check;
 mod jobs;
+mod memory;
 mod procs;
 mod told;
 
@@ -72,7 +73,8 @@ pub struct Sim {
 
 impl Sim {
     pub fn new() -> Self {
-        let limits = CoreLimits { max_concurrent_tasks: 2, tasks: 24, grace_ms: 500, inbox_items: 3 };
+        let limits =
+            CoreLimits { max_concurrent_tasks: 2, tasks: 24, memory: 1 << 20, grace_ms: 500, inbox_items: 3 };
         Self {
             core: Core::new(limits),
             twin: None,
@@ -155,6 +157,7 @@ impl Sim {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
         prop_assert_eq!((&json["inboxes"]["bytes"], &json["slots_used"]), (&0.into(), &0.into()));
+        prop_assert_eq!(self.core.held(), 0, "nothing is left that could hold memory");
         prop_assert_eq!(self.core.summary().total(), 0);
         Ok(())
     }
@@ -211,10 +214,11 @@ impl Sim {
                 self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from) })
             }
             Op::Disconnect { client } => self.disconnect(*client),
-            Op::Configure { max_concurrent_tasks, tasks, grace, inbox_items } => {
+            Op::Configure { max_concurrent_tasks, tasks, memory, grace, inbox_items } => {
                 let limits = CoreLimits {
                     max_concurrent_tasks: *max_concurrent_tasks,
                     tasks: *tasks,
+                    memory: *memory,
                     grace_ms: *grace,
                     inbox_items: *inbox_items,
                 };
@@ -300,6 +304,7 @@ impl Sim {
     }
 
     fn input(&mut self, input: &Input) -> Checked {
+        self.weigh(input)?;
         let expected = self.model.input(self.now, input);
         let effects = self.core.handle(self.now, input.clone());
         let now = self.now;

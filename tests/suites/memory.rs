@@ -1,0 +1,179 @@
+//! What the daemon's memory comes to with many tasks and with large ones, and what is left of that afterwards.
+
+use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskRef;
+use bgd_shared::request::{
+    BlockMode, BlockParams, ClearParams, DaemonStatusOf, NoParams, SubmitParams, TaskBlock, TaskClear,
+    TaskSubmit,
+};
+use bgd_shared::text::Env;
+use bgd_tests::{TestDaemon, wait};
+
+const MIB: u64 = 1 << 20;
+
+/// Ordinary tasks, each another command: more than fill the history that they are given.
+const TASKS: u64 = 4000;
+
+/// Submits so many tasks that end at once, a few hundred at a time, and waits for their ends.
+fn run_many(daemon: &TestDaemon, count: u64) {
+    let mut client = daemon.client();
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(400);
+        let ids: Vec<TaskRef> = (0..now)
+            .map(|number| {
+                let argv = vec!["/bin/true".into(), format!("{}", left - number).into()];
+                let params = SubmitParams { argv: Some(argv), ..daemon.params() };
+                client.call::<TaskSubmit>(&params).unwrap().task.id.into()
+            })
+            .collect();
+        let params = BlockParams { ids, timeout_ms: Some(60_000), mode: BlockMode::All };
+        assert!(!client.call::<TaskBlock>(&params).unwrap().timed_out);
+        left -= now;
+    }
+}
+
+fn clear(daemon: &TestDaemon) -> u64 {
+    daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared
+}
+
+/// Waits until the daemon takes no more than this. Each look is a round through it, so this is no idle wait.
+#[track_caller]
+fn comes_down_to(daemon: &TestDaemon, bytes: u64) {
+    let mut client = daemon.client();
+    let end = std::time::Instant::now() + wait::PATIENCE;
+    loop {
+        let status = client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+        if status.memory_bytes <= bytes {
+            return;
+        }
+        let now = status.memory_bytes;
+        assert!(std::time::Instant::now() < end, "{now} bytes are kept, which is more than {bytes}");
+    }
+}
+
+#[test]
+fn what_is_cleared_is_given_back() {
+    let daemon = TestDaemon::builder().config("[limits]\nevent_history_bytes = 2097152").start();
+    run_many(&daemon, 50);
+    let idle = daemon.status().memory_bytes;
+    run_many(&daemon, TASKS);
+    let full = daemon.status();
+    let history = full.limits.event_history_bytes;
+    assert_eq!(clear(&daemon), TASKS + 50);
+    comes_down_to(&daemon, idle + history + 2 * MIB);
+    assert_eq!(daemon.status().held_bytes, 0);
+}
+
+#[test]
+fn a_finished_task_costs_a_kilobyte_apart_from_the_history() {
+    let daemon = TestDaemon::builder().config("[limits]\nevent_history_bytes = 4096").start();
+    run_many(&daemon, 50);
+    let idle = daemon.status().memory_bytes;
+    run_many(&daemon, TASKS);
+    // What the burst itself has needed is given back soon.
+    comes_down_to(&daemon, idle + TASKS * 1024);
+    let held = daemon.status().held_bytes;
+    assert!((TASKS * 700..=TASKS * 1300).contains(&held), "{held} bytes are counted");
+}
+
+/// A submit that holds so much in this part of it.
+fn large(daemon: &TestDaemon, part: usize, bytes: usize, number: u64) -> SubmitParams {
+    let text = format!("{number:08}{}", "x".repeat(bytes - 8));
+    let mut params = SubmitParams { argv: Some(vec!["/bin/true".into()]), ..daemon.params() };
+    match part {
+        0 => params.argv = Some(vec!["/bin/true".into(), text.into()]),
+        1 => params.shell = Some(format!(": {text}").into()),
+        2 => {
+            params.tags =
+                text.as_bytes().chunks(4000).map(|tag| String::from_utf8_lossy(tag).into()).collect()
+        }
+        _ => {
+            let own = params.env.take().unwrap_or_default();
+            let added = ("LARGE".into(), text.into());
+            params.env = Some(own.0.iter().cloned().chain([added]).collect::<Env>());
+        }
+    }
+    if part == 1 {
+        params.argv = None;
+    }
+    params
+}
+
+#[test]
+fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
+    const LIMIT: u64 = 16 * MIB;
+    const BYTES: usize = 200_000;
+    let config = "max_concurrent_tasks = 1\n[limits]\nmemory = \"16MiB\"";
+    let daemon = TestDaemon::builder().config(config).start();
+    // What is submitted next only waits.
+    let first = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(first);
+    let idle = daemon.status().memory_bytes;
+    for part in 0..4 {
+        let mut client = daemon.client();
+        let mut number = 0;
+        let refused = loop {
+            match client.call::<TaskSubmit>(&large(&daemon, part, BYTES, number)) {
+                Ok(_) => number += 1,
+                Err(refused) => break refused,
+            }
+            assert!(number * (BYTES as u64) < 2 * LIMIT, "there is no limit");
+        };
+        assert!(number > 70, "part {part}: {number} tasks have filled it");
+        assert_eq!(refused.kind(), Some(ErrorKind::RegistryFull), "{refused}");
+        let word = refused.to_string();
+        assert!(word.contains("limits.memory") && word.contains("16.0 MiB"), "{word}");
+        let status = daemon.status();
+        assert_eq!(status.limits.memory, LIMIT);
+        assert!(
+            status.held_bytes <= LIMIT && status.held_bytes > LIMIT - LIMIT / 20,
+            "{}",
+            status.held_bytes
+        );
+        // Two connections, their lines, and what the history is told of them come on top.
+        let history = status.limits.event_history_bytes;
+        assert!(status.memory_bytes < idle + 2 * LIMIT + history, "{}", status.memory_bytes);
+        // What is removed makes room.
+        let clear = ClearParams { all: true, ..ClearParams::default() };
+        assert!(client.call::<TaskClear>(&clear).unwrap().cleared >= number);
+        assert_eq!(daemon.status().held_bytes, 0);
+        let next = daemon.submit(&["sleep", "1000"]);
+        daemon.wait_running(next);
+    }
+    daemon.run(&["clear", "--all"]).success();
+}
+
+#[test]
+fn an_environment_that_many_tasks_share_counts_once() {
+    let config = "max_concurrent_tasks = 1\n[limits]\nmemory = \"2MiB\"";
+    let daemon = TestDaemon::builder().config(config).start();
+    daemon.wait_running(daemon.submit(&["sleep", "1000"]));
+    let params = large(&daemon, 3, 500_000, 0);
+    for _ in 0..200 {
+        daemon.submit_with(&params);
+    }
+    let held = daemon.status().held_bytes;
+    assert!((500_000..=800_000).contains(&held), "{held}");
+    let clear = ClearParams { all: true, ..ClearParams::default() };
+    daemon.client().call::<TaskClear>(&clear).unwrap();
+    assert_eq!(daemon.status().held_bytes, 0);
+}
+
+#[test]
+fn the_limit_of_memory_can_be_raised_without_a_restart() {
+    let config = |mib: u64| format!("max_concurrent_tasks = 1\n[limits]\nmemory = \"{mib}MiB\"");
+    let daemon = TestDaemon::builder().config(config(1)).start();
+    let params = large(&daemon, 1, 600_000, 0);
+    let first = daemon.submit_with(&params).id;
+    // It can't be started, but is there.
+    daemon.block(&[first]);
+    let refused = daemon.client().call::<TaskSubmit>(&params).unwrap_err();
+    assert_eq!(refused.kind(), Some(ErrorKind::RegistryFull), "{refused}");
+    let said = daemon.run(&["submit", "--shell", &format!(": {}", "x".repeat(100_000))]).success();
+    assert_eq!(said.stderr, "", "a smaller one fits yet");
+    daemon.write_config(&config(4));
+    daemon.run(&["daemon", "reload"]).success();
+    daemon.submit_with(&params);
+    assert!(daemon.run(&["daemon", "status"]).success().stdout_text().contains("of 4.0 MiB"));
+}

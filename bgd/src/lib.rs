@@ -18,6 +18,7 @@ pub mod dirs;
 pub mod dispatcher;
 pub mod exec;
 pub mod figures;
+pub mod history;
 pub mod instance;
 pub mod lock;
 pub mod log;

@@ -4,7 +4,7 @@
 //! One that reads slowly is behind, and when the history has gone on past it, it is told what it lost
 //! and its subscription ends.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bgd_shared::event::{EventKind, Gap, GapKind};
@@ -14,15 +14,10 @@ use bgd_shared::time::Timestamp;
 use serde::Serialize;
 
 use crate::client::Client;
+use crate::history::{History, Kept};
 
-/// An event that is kept.
-#[derive(Debug)]
-struct Kept {
-    task: TaskId,
-    session: Option<Arc<str>>,
-    /// The event object.
-    json: Box<[u8]>,
-}
+/// A buffer for events that has grown past this is not kept.
+const LINE_BYTES: usize = 16 * 1024;
 
 /// Which events a subscriber wants.
 #[derive(Clone, Debug, Default)]
@@ -34,8 +29,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn wants(&self, kept: &Kept) -> bool {
-        self.session.as_ref().is_none_or(|session| kept.session.as_deref() == Some(session))
+    fn wants(&self, kept: &Kept<'_>) -> bool {
+        self.session.as_ref().is_none_or(|session| kept.session == Some(session))
             && self.ids.as_ref().is_none_or(|ids| ids.contains(&kept.task))
     }
 }
@@ -52,11 +47,9 @@ struct Subscriber {
 /// The history and the subscribers.
 #[derive(Debug)]
 pub struct Subscribers {
-    history: VecDeque<Kept>,
-    history_bytes: usize,
-    history_limit: usize,
-    /// The number of the latest event.
-    seq: u64,
+    history: History,
+    /// The event that is being kept, as it is written.
+    line: Vec<u8>,
     /// By client, as that is how they are woken and removed.
     by_client: HashMap<u64, Vec<Subscriber>>,
     last_id: u64,
@@ -73,20 +66,12 @@ struct EventOut<'a> {
 impl Subscribers {
     /// No events yet, and room for this many bytes of them.
     pub fn new(history_limit: usize) -> Self {
-        Self {
-            history: VecDeque::new(),
-            history_bytes: 0,
-            history_limit,
-            seq: 0,
-            by_client: HashMap::new(),
-            last_id: 0,
-        }
+        Self { history: History::new(history_limit), line: Vec::new(), by_client: HashMap::new(), last_id: 0 }
     }
 
     /// Changes how many bytes of past events are kept.
     pub fn set_limit(&mut self, history_limit: usize) {
-        self.history_limit = history_limit;
-        self.trim();
+        self.history.set_limit(history_limit);
     }
 
     /// How many subscriptions there are.
@@ -103,31 +88,22 @@ impl Subscribers {
         task: &Task,
         session: Option<Arc<str>>,
     ) {
-        let json =
-            serde_json::to_vec(&EventOut { seq, at, kind, task }).unwrap_or_default().into_boxed_slice();
-        self.seq = seq;
-        self.history_bytes += json.len();
-        self.history.push_back(Kept { task: task.id, session, json });
+        self.line.clear();
+        // The wire types have no failing serializer; nothing is what a reader would skip.
+        if serde_json::to_writer(&mut self.line, &EventOut { seq, at, kind, task }).is_err() {
+            self.line.clear();
+        }
+        self.history.push(seq, task.id, session, &self.line);
+        if self.line.capacity() > LINE_BYTES {
+            self.line = Vec::new();
+        }
         if !self.by_client.is_empty() {
             let clients: Vec<u64> = self.by_client.keys().copied().collect();
             for client in clients {
                 self.pump(client);
             }
         }
-        self.trim();
-    }
-
-    fn trim(&mut self) {
-        while self.history_bytes > self.history_limit && self.history.len() > 1 {
-            if let Some(oldest) = self.history.pop_front() {
-                self.history_bytes -= oldest.json.len();
-            }
-        }
-    }
-
-    /// The number of the oldest event that is kept.
-    fn first(&self) -> u64 {
-        self.seq + 1 - self.history.len() as u64
+        self.history.trim();
     }
 
     /// How many subscriptions a client has.
@@ -145,8 +121,9 @@ impl Subscribers {
     ) -> (u64, Option<Gap>) {
         self.last_id += 1;
         let id = self.last_id;
-        let wanted = since.map_or(self.seq, |since| since.min(self.seq)) + 1;
-        let next = wanted.max(self.first());
+        let seq = self.history.seq();
+        let wanted = since.map_or(seq, |since| since.min(seq)) + 1;
+        let next = wanted.max(self.history.first());
         let gap = Gap { kind: GapKind::Gap, from: wanted, to: next - 1, ended: false };
         self.by_client.entry(client.id).or_default().push(Subscriber { client, id, filter, next });
         (id, (wanted < next).then_some(gap))
@@ -162,7 +139,7 @@ impl Subscribers {
 
     /// Offers a client's subscriptions what they have not had, as far as there is room.
     pub fn pump(&mut self, client: u64) {
-        let (first, seq) = (self.first(), self.seq);
+        let (first, seq) = (self.history.first(), self.history.seq());
         let Some(subscribers) = self.by_client.get_mut(&client) else { return };
         subscribers.retain_mut(|subscriber| {
             if subscriber.next < first {
@@ -171,9 +148,8 @@ impl Subscribers {
                 return false;
             }
             while subscriber.next <= seq {
-                let index = usize::try_from(subscriber.next - first).unwrap_or(usize::MAX);
-                let Some(kept) = self.history.get(index) else { break };
-                if subscriber.filter.wants(kept) && !offer(subscriber, kept) {
+                let Some(kept) = self.history.get(subscriber.next) else { break };
+                if subscriber.filter.wants(&kept) && !offer(subscriber, &kept) {
                     break;
                 }
                 subscriber.next += 1;
@@ -193,7 +169,7 @@ impl Subscribers {
 
 const EVENT_HEAD: &str = r#"{"jsonrpc":"2.0","method":"event","params":{"subscription":"#;
 
-fn offer(subscriber: &Subscriber, kept: &Kept) -> bool {
+fn offer(subscriber: &Subscriber, kept: &Kept<'_>) -> bool {
     let head = format!("{EVENT_HEAD}{},", subscriber.id);
     // The event object without its opening brace, as its members go on where the head ends.
     let members = kept.json.get(1..).unwrap_or_default();

@@ -6,6 +6,7 @@ mod configuration;
 mod ending;
 mod handoff;
 mod helpers;
+mod memory;
 mod terminals;
 mod told;
 
@@ -25,6 +26,7 @@ use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
 use self::handoff::Handoffs;
+use self::memory::Freed;
 use self::terminals::Shows;
 use crate::agents::Agents;
 use crate::answer::{Answer, write_error};
@@ -102,6 +104,7 @@ pub struct Dispatcher {
     /// Descriptors for the standard streams of tasks that have not started.
     brought: HashMap<TaskId, Brought>,
     handoffs: Handoffs,
+    freed: Freed,
     epoch: Instant,
     ended: bool,
     /// When helpers are made to end, once the core has ended.
@@ -145,6 +148,7 @@ impl Dispatcher {
             starts: Vec::new(),
             brought: HashMap::new(),
             handoffs: Handoffs::default(),
+            freed: Freed::default(),
             epoch: Instant::now(),
             ended: false,
             helpers_killed_at: None,
@@ -170,6 +174,7 @@ impl Dispatcher {
                     tracing::error!("the end takes too long: what still runs is left behind");
                     break;
                 }
+                () = sleep_until(self.freed.due()) => self.give_memory_back(),
                 () = sleep_until(deadline) => {
                     let effects = self.core.on_deadline(self.now());
                     self.apply(effects);
@@ -395,6 +400,7 @@ impl Dispatcher {
     }
 
     fn apply(&mut self, effects: Vec<Effect>) {
+        self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         for effect in effects {
             match effect {

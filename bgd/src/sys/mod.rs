@@ -2,6 +2,7 @@
 //! else in the daemon; each block says why it is sound. Nothing here decides anything.
 
 pub mod inherited;
+pub mod memory;
 pub mod mirror;
 pub mod pidfd;
 pub mod signals;

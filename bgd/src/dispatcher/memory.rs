@@ -1,0 +1,89 @@
+//! When memory is given back to the system: a while after much of it was freed. Else the allocator keeps what the
+//! largest burst has needed.
+
+use std::time::{Duration, Instant};
+
+use super::Dispatcher;
+use crate::core::Effect;
+use crate::sys::memory;
+
+/// So many bytes that tasks held are worth the trouble.
+const MANY_BYTES: usize = 512 * 1024;
+
+/// So many events are: what passes by with each leaves holes.
+const MANY_EVENTS: usize = 1000;
+
+/// It is done when nothing of the kind has happened for so long,
+const QUIET: Duration = Duration::from_millis(200);
+
+/// or at the latest after this time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was freed since memory was given back.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    held: usize,
+    bytes: usize,
+    events: usize,
+    /// Since when it is worth the trouble, and when something was freed last.
+    since: Option<(Instant, Instant)>,
+}
+
+impl Freed {
+    /// Notes what tasks hold now, and how many events passed by.
+    fn note(&mut self, held: usize, events: usize, now: Instant) {
+        let bytes = self.held.saturating_sub(held);
+        self.held = held;
+        if bytes == 0 && events == 0 {
+            return;
+        }
+        self.bytes += bytes;
+        self.events += events;
+        if self.bytes >= MANY_BYTES || self.events >= MANY_EVENTS {
+            let (since, _) = self.since.unwrap_or((now, now));
+            self.since = Some((since, now));
+        }
+    }
+
+    /// When it is to be given back.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.since.map(|(since, last)| (last + QUIET).min(since + PATIENCE))
+    }
+}
+
+impl Dispatcher {
+    /// Something was done: notes what was freed by it.
+    pub(super) fn note_freed(&mut self, effects: &[Effect]) {
+        let events = effects.iter().filter(|effect| matches!(effect, Effect::Event { .. })).count();
+        self.freed.note(self.core.held(), events, Instant::now());
+    }
+
+    /// Has a worker give back what was freed.
+    pub(super) fn give_memory_back(&mut self) {
+        self.freed = Freed { held: self.freed.held, ..Freed::default() };
+        self.around.workers.later(memory::give_back);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_when_it_is_quiet_and_soon_enough() {
+        let (mut freed, begin) = (Freed::default(), Instant::now());
+        let after = |ms| begin + Duration::from_millis(ms);
+        freed.note(100, 0, begin);
+        freed.note(0, 10, begin);
+        assert_eq!(freed.due(), None, "too little");
+        freed.note(MANY_BYTES, 0, begin);
+        freed.note(0, 0, begin);
+        assert_eq!(freed.due(), Some(after(200)));
+        freed.note(0, 1, after(100));
+        assert_eq!(freed.due(), Some(after(300)), "it goes on");
+        freed.note(0, 0, after(200));
+        assert_eq!(freed.due(), Some(after(300)), "nothing was freed");
+        freed.note(0, 1, after(4900));
+        assert_eq!(freed.due(), Some(after(5000)), "it goes on for too long");
+    }
+}

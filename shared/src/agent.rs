@@ -1,8 +1,12 @@
 //! Agents and agent tasks as the wire has them: what is configured, what an agent asks, and the answer.
 
+use std::os::fd::OwnedFd;
+
 use serde::{Deserialize, Serialize};
 
+use crate::error::RpcError;
 use crate::id::TaskRef;
+use crate::long_env;
 use crate::text::{Env, OsText};
 use crate::time::Timestamp;
 
@@ -138,12 +142,24 @@ pub struct AgentListParams {
     /// `check`. Default: the daemon's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<Env>,
+    /// In place of `env`: it is in a memory file whose descriptor travels with the line, as with
+    /// `task.submit`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub env_fd: bool,
     /// Whether each one that is there is started, and asked what it is and what it can do.
     #[serde(default)]
     pub check: bool,
     /// Only these. One that is not known is an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
+}
+
+impl AgentListParams {
+    /// An environment that would make the line too long goes into a memory file.
+    pub(crate) fn out_of_line(&self) -> Result<Option<(Self, OwnedFd)>, RpcError> {
+        let file = self.env.as_ref().map(long_env::put).transpose()?.flatten();
+        Ok(file.map(|file| (Self { env: None, env_fd: true, ..self.clone() }, file)))
+    }
 }
 
 /// Result of `agent.list`.

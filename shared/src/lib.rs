@@ -27,6 +27,7 @@ pub mod handoff;
 pub mod holder;
 pub mod id;
 pub mod limits;
+pub mod long_env;
 pub mod message;
 pub mod notice;
 pub mod request;

@@ -4,6 +4,12 @@
 /// The longest request line in bytes, newline included, that a daemon takes without configuration.
 pub const FRAME_BYTES: usize = 1024 * 1024;
 
+/// The longest environment in bytes: Linux gives no program more than 6 MiB of arguments and environment.
+pub const ENV_BYTES: usize = 6 * 1024 * 1024;
+
+/// The longest environment in bytes that clients write into a line. A longer one travels in a memory file.
+pub const ENV_INLINE_BYTES: usize = 64 * 1024;
+
 /// The longest line in bytes that a client takes from a daemon.
 ///
 /// Answers may be longer than requests: a `task.block` on many ids names every task.

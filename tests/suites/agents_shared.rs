@@ -21,7 +21,8 @@ fn waiting(daemon: &FakeDaemon, params: &SubmitParams) -> (TaskId, i32) {
 #[track_caller]
 fn list(daemon: &FakeDaemon, check: bool, names: &[&str]) -> Result<Vec<AgentInfo>, RpcError> {
     let names = names.iter().map(ToString::to_string).collect();
-    let params = AgentListParams { env: daemon.prompt_params("x").env, check, names };
+    let params =
+        AgentListParams { env: daemon.prompt_params("x").env, check, names, ..AgentListParams::default() };
     match daemon.client().call::<AgentList>(&params) {
         Ok(result) => Ok(result.agents),
         Err(ClientError::Rpc(error)) => Err(error),

@@ -50,6 +50,7 @@ mod handoff_terminal;
 mod harness;
 mod ids;
 mod inbox;
+mod long_env;
 mod mcp;
 mod mcp_agents;
 mod mcp_clients;

@@ -94,7 +94,11 @@ fn what_can_not_be_started_is_said_in_the_same_words() {
             "./orphan: its interpreter (the program named in its first line) was not found",
         ),
         (program(&["/"]), "/: not executable (permission denied)"),
-        (program(&["true", &long]), "true: the arguments and the environment are too long"),
+        (
+            program(&["true", &long]),
+            "true: the arguments and the environment are too long: the system takes 128 KiB for each, and a \
+             quarter of the stack limit, at most 6 MiB, for all of them",
+        ),
         (elsewhere, "cannot enter the folder /no/such/folder: No such file or directory"),
     ] {
         let [in_terminal, plainly] = both_ways(&daemon, &params);

@@ -20,7 +20,8 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
         let _ = writeln!(std::io::stderr(), "starting each agent that is there …");
     }
     // A task would be looked for in this environment too, whoever started the daemon.
-    let params = AgentListParams { env: Some(Env::of_this_process()), check: args.check, names: args.names };
+    let env = Some(Env::of_this_process());
+    let params = AgentListParams { env, check: args.check, names: args.names, ..AgentListParams::default() };
     let result = context.call::<AgentList>(&params)?;
     if context.json() {
         context.print_json(&result)?;

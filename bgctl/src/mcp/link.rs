@@ -408,13 +408,14 @@ fn introduction(session: Option<&str>, owns: bool) -> HelloParams {
 
 /// A longer line would make the daemon close the connection, and the parent session would end with it.
 fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Result<(), Failure> {
+    let long = M::out_of_line(params).map_err(ClientError::from)?;
+    let params = long.as_ref().map_or(params, |(params, _)| params);
     let length = serde_json::to_vec(params).map_or(0, |json| json.len()) + AROUND_PARAMS;
     let most = usize::try_from(connection.hello.limits.frame_bytes).unwrap_or(usize::MAX);
     if length <= most {
         return Ok(());
     }
-    let message =
-        format!("this is too long for the daemon: {length} bytes with the environment, at most {most}");
+    let message = format!("this is too long for the daemon: {length} bytes, at most {most}");
     Err(Failure::new(Code::USAGE, "frame_too_large", message)
         .hint("write the long part into a file, and name the file"))
 }

@@ -103,7 +103,11 @@ impl Body {
                 let AnswerParams { id, request, option } = parse_params(method, params)?;
                 Self::Core(Request::Answer { id, request, option: option.into() })
             }
-            request::AgentList::NAME => Self::Agents(parse_params(method, params)?),
+            request::AgentList::NAME => {
+                let params: AgentListParams = parse_params(method, params)?;
+                let env = submit::environment(params.env, params.env_fd, &mut fds.into_iter())?;
+                Self::Agents(AgentListParams { env, ..params })
+            }
             request::TaskBlock::NAME => {
                 let request::BlockParams { ids, timeout_ms, mode } = parse_params(method, params)?;
                 check_ms("timeout_ms", timeout_ms)?;

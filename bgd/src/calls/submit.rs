@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
+use bgd_shared::long_env;
 use bgd_shared::request::{OriginTerminal, Stdin, SubmitParams};
 use bgd_shared::task::{Kind, Origin};
 use bgd_shared::text::{Env, OsText};
@@ -16,16 +17,34 @@ use crate::core::{AgentWork, Command, Place, Spec, Work};
 use crate::exec::spawner::Brought;
 
 /// Takes the descriptors in the order in which they travel; more than are named are closed.
-fn take_brought(params: &SubmitParams, fds: Vec<OwnedFd>) -> Result<Brought, RpcError> {
-    let mut fds = fds.into_iter();
+fn take_brought(params: &SubmitParams, fds: &mut impl Iterator<Item = OwnedFd>) -> Result<Brought, RpcError> {
     let mut take = |name: &str, is_named: bool| match (is_named, is_named.then(|| fds.next()).flatten()) {
-        (true, None) => Err(invalid(format!("`{name}` is \"fd\", but no descriptor came with the line"))
-            .hint("send it by SCM_RIGHTS together with the first byte of the line")),
+        (true, None) => Err(missing(&format!("`{name}` is \"fd\""))),
         (_, fd) => Ok(fd),
     };
     let stdin = take("stdin", params.stdin == Some(Stdin::Fd))?;
     let outputs = [take("stdout", params.stdout.is_some())?, take("stderr", params.stderr.is_some())?];
     Ok(Brought { stdin, outputs })
+}
+
+fn missing(what: &str) -> RpcError {
+    invalid(format!("{what}, but no descriptor came with the line"))
+        .hint("send it by SCM_RIGHTS together with the first byte of the line")
+}
+
+/// The environment, in the line or in a file whose descriptor came along.
+pub fn environment(
+    env: Option<Env>,
+    env_fd: bool,
+    fds: &mut impl Iterator<Item = OwnedFd>,
+) -> Result<Option<Env>, RpcError> {
+    match (env, env_fd) {
+        (env, false) => Ok(env),
+        (Some(_), true) => Err(invalid("`env` and `env_fd` exclude each other: give one of them")),
+        // Not on another thread: it lies in memory, has no more bytes than some lines, and what the client asks for
+        // next must not come before it.
+        (None, true) => long_env::take(fds.next().ok_or_else(|| missing("`env_fd` is true"))?).map(Some),
+    }
 }
 
 /// The two modes of a submit (R37): a new task, or a prompt for the conversation of an earlier one.
@@ -36,15 +55,17 @@ pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, Rp
     if params.prompt.is_none() && params.agent.is_some() && params.argv.is_none() && params.shell.is_none() {
         return Err(prompt_required());
     }
-    let agent = params.agent.take();
+    let (agent, mut fds) = (params.agent.take(), fds.into_iter());
     if params.prompt.is_none() {
         if agent.is_some() {
             return Err(invalid("`agent` goes with `prompt`, not with a command"));
         }
-        let brought = take_brought(&params, fds)?;
+        let brought = take_brought(&params, &mut fds)?;
+        params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
         return Ok(Body::Submit(Box::new(submit(params)?), brought));
     }
     check_prompt(&params)?;
+    params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
     Ok(Body::Prompt(Box::new(submit(params)?), agent))
 }
 

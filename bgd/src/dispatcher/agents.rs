@@ -52,7 +52,7 @@ impl Dispatcher {
 
     /// Lists the agents when a worker has seen which programs are there; with `check`, starts these.
     pub(super) fn list_agents(&mut self, answer: Answer, params: AgentListParams) {
-        let AgentListParams { env, check, names } = params;
+        let AgentListParams { env, check, names, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
         let agents = Arc::clone(&self.known_agents);
         let (found_env, facts) = (Arc::clone(&env), self.around.facts.clone());

@@ -505,7 +505,10 @@ fn exec_error(program: &str, folder: &Path, errno: Errno) -> String {
         Errno::ENOENT if program.contains('/') => format!("{program}: no such program"),
         Errno::ENOENT => format!("{program}: command not found in PATH"),
         Errno::EACCES => format!("{program}: not executable (permission denied)"),
-        Errno::E2BIG => format!("{program}: the arguments and the environment are too long"),
+        Errno::E2BIG => format!(
+            "{program}: the arguments and the environment are too long: the system takes 128 KiB for each, and a \
+             quarter of the stack limit, at most 6 MiB, for all of them"
+        ),
         _ => format!("{program}: {}", errno.desc()),
     }
 }

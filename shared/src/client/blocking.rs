@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::sockopt::ReceiveTimeout;
@@ -11,7 +11,7 @@ use nix::sys::time::TimeVal;
 
 use super::protocol::Outcome;
 use super::silence::{Silence, Step};
-use super::{ClientError, FIRST_ANSWER, PolledClient, Protocol, Received};
+use super::{Call, ClientError, FIRST_ANSWER, PolledClient, Protocol, Received};
 use crate::event::EventParams;
 use crate::fds;
 use crate::holder::{self, Phase};
@@ -133,14 +133,16 @@ impl Client {
         params: &M::Params,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<u64, ClientError> {
-        let (call, line) = self.protocol.call::<M>(params);
-        match self.write(&line, descriptors) {
+        let Call { number, line, along } = self.protocol.call::<M>(params)?;
+        let along = along.as_ref().map(OwnedFd::as_fd);
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().copied().chain(along).collect();
+        match self.write(&line, &descriptors) {
             // The daemon may have said why before it closed, for instance `too_many_connections`.
             Err(error @ ClientError::Io(_)) => {
                 self.last_words()?;
                 Err(error)
             }
-            outcome => outcome.map(|()| call),
+            outcome => outcome.map(|()| number),
         }
     }
 

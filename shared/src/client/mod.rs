@@ -15,7 +15,7 @@ mod tokio;
 
 pub use self::blocking::Client;
 pub use self::polled::PolledClient;
-pub use self::protocol::{Protocol, Received};
+pub use self::protocol::{Call, Protocol, Received};
 pub use self::silence::{BUSY, FIRST_ANSWER, LATER_ANSWER};
 #[cfg(feature = "tokio")]
 pub use self::tokio::AsyncClient;

@@ -1,16 +1,17 @@
 //! The client for programs with a poll loop of their own: nothing here ever waits.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 
 use super::blocking::give_up;
 use super::silence::{Silence, Step};
-use super::{Client, ClientError, Protocol, Received};
+use super::{Call, Client, ClientError, Protocol, Received};
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::Stream;
@@ -32,9 +33,20 @@ pub struct PolledClient {
     /// What came while the connection was a blocking one.
     early: VecDeque<Received>,
     outbox: Vec<u8>,
+    /// What travels with lines in there.
+    along: VecDeque<Along>,
     buffer: Box<[u8]>,
     socket: Option<SocketPath>,
     silence: Silence,
+}
+
+/// A descriptor that travels with the first byte of a line.
+#[derive(Debug)]
+struct Along {
+    /// Where the line begins in the outbox.
+    at: usize,
+    bytes: usize,
+    file: OwnedFd,
 }
 
 impl PolledClient {
@@ -46,7 +58,7 @@ impl PolledClient {
         silence: Silence,
     ) -> Self {
         let buffer = vec![0; READ_BYTES].into();
-        Self { stream, protocol, early, outbox: Vec::new(), buffer, socket, silence }
+        Self { stream, protocol, early, outbox: Vec::new(), along: VecDeque::new(), buffer, socket, silence }
     }
 
     /// When the daemon is to be looked after if nothing has come until then; `None` while no answer is owed.
@@ -80,11 +92,12 @@ impl PolledClient {
     /// # Errors
     /// A broken connection.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<u64, ClientError> {
-        let (call, line) = self.protocol.call::<M>(params);
+        let Call { number, line, along } = self.protocol.call::<M>(params)?;
+        self.along.extend(along.map(|file| Along { at: self.outbox.len(), bytes: line.len(), file }));
         self.silence.asked(Instant::now());
         self.outbox.extend_from_slice(&line);
         self.write()?;
-        Ok(call)
+        Ok(number)
     }
 
     /// Whether calls wait to be written.
@@ -103,19 +116,42 @@ impl PolledClient {
             if sent == self.outbox.len() {
                 break Ok(());
             }
-            match send(&self.stream, &self.outbox[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match self.send_from(sent) {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break Ok(()),
                 Err(Errno::PIPE | Errno::CONNRESET) => {
                     sent = self.outbox.len();
+                    self.along.clear();
                     break Ok(());
                 }
                 Err(error) => break Err(io::Error::from(error).into()),
             }
         };
         self.outbox.drain(..sent);
+        for along in &mut self.along {
+            along.at -= sent;
+        }
         outcome
+    }
+
+    /// Sends once from this place on. A descriptor goes with its own line and no other.
+    fn send_from(&mut self, sent: usize) -> Result<usize, Errno> {
+        const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+        let Some(Along { at, bytes, file }) = self.along.front() else {
+            return send(&self.stream, &self.outbox[sent..], FLAGS);
+        };
+        if sent < *at {
+            return send(&self.stream, &self.outbox[sent..*at], FLAGS);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [file.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let line = IoSlice::new(&self.outbox[sent..sent + bytes]);
+        let count = sendmsg(&self.stream, &[line], &mut control, FLAGS)?;
+        self.along.pop_front();
+        Ok(count)
     }
 
     /// Reads once, if there is something.
@@ -167,7 +203,6 @@ impl AsFd for PolledClient {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -221,6 +256,41 @@ mod tests {
             got += count;
         }
         assert!(got > calls * 100_000, "{got} of {calls} calls");
+    }
+
+    #[test]
+    fn a_descriptor_travels_with_its_own_line() {
+        use crate::request::{SubmitParams, TaskSubmit};
+        use crate::text::OsText;
+        let (client, daemon) = pair();
+        let mut client = PolledClient::from(client);
+        let long = OsText::from("x".repeat(crate::limits::ENV_INLINE_BYTES));
+        let env = [("LONG".into(), long.clone())].into_iter().collect();
+        let submit = SubmitParams { env: Some(env), ..SubmitParams::default() };
+        let hello = HelloParams { client: Some("x".repeat(100_000)), ..HelloParams::default() };
+        while !client.wants_write() {
+            client.call::<Hello>(&hello).unwrap();
+        }
+        client.call::<TaskSubmit>(&submit).unwrap();
+        client.call::<DaemonReload>(&NoParams {}).unwrap();
+        let mut decoder = crate::frame::FrameDecoder::new(1 << 20);
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let (count, came) = crate::fds::receive(&daemon, &mut buffer).unwrap();
+            decoder.push(&buffer[..count], came);
+            client.write().unwrap();
+            while let Some(frame) = decoder.next_frame().unwrap() {
+                let line = String::from_utf8(frame.line).unwrap();
+                assert_eq!(frame.attachments.len(), usize::from(line.contains("task.submit")), "{line:.100}");
+                for file in frame.attachments {
+                    assert!(line.contains(r#""env_fd":true"#), "{line}");
+                    assert_eq!(crate::long_env::take(file).unwrap().get("LONG"), Some(&long));
+                }
+                if line.contains("daemon.reload") {
+                    return;
+                }
+            }
+        }
     }
 
     #[test]

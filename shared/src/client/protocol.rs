@@ -1,6 +1,7 @@
 //! The client side of the protocol, without I/O: calls become lines, bytes become answers and news.
 
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 
 use serde_json::value::RawValue;
 
@@ -33,6 +34,17 @@ pub enum Received {
     Stopped(StoppedNews),
 }
 
+/// A call to be sent.
+#[derive(Debug)]
+pub struct Call {
+    /// Its number, which its answer will carry.
+    pub number: u64,
+    /// Its line.
+    pub line: Vec<u8>,
+    /// A descriptor that travels with the line, behind those that the caller sends along.
+    pub along: Option<OwnedFd>,
+}
+
 /// State of one connection, seen from the client.
 #[derive(Debug)]
 pub struct Protocol {
@@ -51,10 +63,19 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// The number and the line of a new call.
-    pub fn call<M: Method>(&mut self, params: &M::Params) -> (u64, Vec<u8>) {
+    /// A new call.
+    ///
+    /// # Errors
+    /// [`ClientError::Rpc`] if its params are longer than a daemon takes.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<Call, ClientError> {
+        let long = M::out_of_line(params)?;
         self.calls += 1;
-        (self.calls, request_line(self.calls, M::NAME, params))
+        let number = self.calls;
+        let line = |params| request_line(number, M::NAME, params);
+        Ok(match long {
+            Some((params, file)) => Call { number, line: line(&params), along: Some(file) },
+            None => Call { number, line: line(params), along: None },
+        })
     }
 
     /// Whether a call has no answer yet.

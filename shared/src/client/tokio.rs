@@ -2,18 +2,20 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::blocking::give_up;
 use super::protocol::Outcome;
 use super::silence::{Silence, Step};
-use super::{ClientError, FIRST_ANSWER, Protocol, Received};
+use super::{Call, ClientError, FIRST_ANSWER, Protocol, Received};
 use crate::event::EventParams;
+use crate::fds;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{AsyncStream, connect_async};
@@ -74,17 +76,17 @@ impl AsyncClient {
     /// the connection later, and carry out this one then.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         let (sender, mut receiver) = oneshot::channel();
-        let (call, line) = {
+        let Call { number, line, along } = {
             let mut pending = lock(&self.pending);
             if let Some(why) = &pending.closed {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, why.clone()).into());
             }
-            let (call, line) = pending.protocol.call::<M>(params);
+            let call = pending.protocol.call::<M>(params)?;
             pending.silence.asked(Instant::now());
-            pending.calls.insert(call, sender);
-            (call, line)
+            pending.calls.insert(call.number, sender);
+            call
         };
-        let outcome = match self.write_all(&line).await {
+        let outcome = match self.write_all(&line, along.as_ref()).await {
             Ok(()) => loop {
                 match self.answered_in_time(&mut receiver).await {
                     Some(outcome) => break outcome.map_err(|_| ClientError::Closed),
@@ -93,7 +95,7 @@ impl AsyncClient {
             },
             Err(error) => Err(error),
         };
-        lock(&self.pending).calls.remove(&call);
+        lock(&self.pending).calls.remove(&number);
         Protocol::result::<M>(outcome?)
     }
 
@@ -105,7 +107,7 @@ impl AsyncClient {
         tokio::time::timeout_at(until.into(), future).await.ok()
     }
 
-    async fn write_all(&self, line: &[u8]) -> Result<(), ClientError> {
+    async fn write_all(&self, line: &[u8], along: Option<&OwnedFd>) -> Result<(), ClientError> {
         let mut turn = std::pin::pin!(self.write.lock());
         let _turn = loop {
             match self.answered_in_time(&mut turn).await {
@@ -113,8 +115,7 @@ impl AsyncClient {
                 None => self.look().await?,
             }
         };
-        let mut stream = &*self.stream;
-        let mut written = std::pin::pin!(stream.write_all(line));
+        let mut written = std::pin::pin!(self.put(line, along));
         loop {
             match self.answered_in_time(&mut written).await {
                 Some(written) => return Ok(written?),
@@ -127,6 +128,18 @@ impl AsyncClient {
                 }
             }
         }
+    }
+
+    /// Writes a line; a descriptor goes with its first byte.
+    async fn put(&self, line: &[u8], along: Option<&OwnedFd>) -> io::Result<()> {
+        let socket = self.stream.inner();
+        let sent = match along {
+            Some(file) => {
+                socket.async_io(Interest::WRITABLE, || fds::send(socket, line, &[file.as_fd()])).await?
+            }
+            None => 0,
+        };
+        (&*self.stream).write_all(&line[sent..]).await
     }
 
     /// Looks after a daemon that has said nothing for long.

@@ -2,11 +2,14 @@
 //!
 //! Optional params may be left out or null; a param that is not known is an error that names it.
 
+use std::os::fd::OwnedFd;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{AgentListParams, AgentListResult, AnswerParams, ResumeParams};
 pub use crate::encoding::Encoding;
+use crate::error::RpcError;
 use crate::foreground::Key;
 use crate::id::TaskRef;
 
@@ -28,10 +31,19 @@ pub trait Method {
     type Params: Serialize + DeserializeOwned;
     /// What it returns.
     type Result: Serialize + DeserializeOwned;
+
+    /// What of these params is too long for a line: the params that go in their place, and the descriptor that
+    /// travels behind the others of the line.
+    ///
+    /// # Errors
+    /// It is longer than the daemon takes.
+    fn out_of_line(_params: &Self::Params) -> Result<Option<(Self::Params, OwnedFd)>, RpcError> {
+        Ok(None)
+    }
 }
 
 macro_rules! methods {
-    ($($(#[$doc:meta])+ $method:ident = $name:literal, $params:ty => $result:ty;)+) => {
+    ($($(#[$doc:meta])+ $method:ident = $name:literal, $params:ty => $result:ty $(, $out_of_line:path)?;)+) => {
         $(
             $(#[$doc])+
             #[derive(Debug)]
@@ -41,6 +53,10 @@ macro_rules! methods {
                 const NAME: &'static str = $name;
                 type Params = $params;
                 type Result = $result;
+
+                $(fn out_of_line(params: &$params) -> Result<Option<($params, OwnedFd)>, RpcError> {
+                    $out_of_line(params)
+                })?
             }
         )+
 
@@ -65,7 +81,7 @@ methods! {
     /// Says who calls, and learns whom it speaks with.
     Hello = "hello", HelloParams => HelloResult;
     /// Hands over a command (R01).
-    TaskSubmit = "task.submit", SubmitParams => TaskResult;
+    TaskSubmit = "task.submit", SubmitParams => TaskResult, SubmitParams::out_of_line;
     /// Gives a follow-up prompt to the session of a completed agent task (R30 to R36).
     TaskResume = "task.resume", ResumeParams => TaskResult;
     /// A page of tasks, the newest first (R06).
@@ -105,7 +121,7 @@ methods! {
     /// Acknowledges items of an inbox: they do not come again.
     InboxAck = "inbox.ack", InboxAckParams => InboxAckResult;
     /// The agents that are configured or known.
-    AgentList = "agent.list", AgentListParams => AgentListResult;
+    AgentList = "agent.list", AgentListParams => AgentListResult, AgentListParams::out_of_line;
     /// Answers a question that an agent waits with.
     AgentAnswer = "agent.answer", AnswerParams => TaskResult;
     /// How the daemon is (R08).

@@ -1,11 +1,15 @@
 //! Params and results of the methods on tasks.
 
+use std::os::fd::OwnedFd;
+
 use serde::{Deserialize, Serialize};
 
 use super::foreground::{Given, TerminalSize};
 use crate::encoding::Encoding;
+use crate::error::RpcError;
 use crate::id::{TaskId, TaskRef};
 use crate::limits::BLOCK_TIMEOUT_MS;
+use crate::long_env;
 use crate::rlimit::Rlimits;
 use crate::task::{Status, Summary, Task};
 use crate::text::{Env, OsText};
@@ -60,6 +64,11 @@ pub struct SubmitParams {
     /// The complete environment. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<Env>,
+    /// In place of `env`: it is in a memory file (`memfd_create`) whose descriptor travels behind those of
+    /// the streams. The file is sealed against writing, shrinking and growing, holds `NAME=value` entries
+    /// with a NUL behind each, as `/proc/PID/environ` does, and has at most 6 MiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub env_fd: bool,
     /// The file mode creation mask, 0 to 0o777. Default 0o022.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umask: Option<u32>,
@@ -100,6 +109,14 @@ pub struct SubmitParams {
     /// Idempotency: the same key in the same parent session gives the same task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+impl SubmitParams {
+    /// An environment that would make the line too long goes into a memory file.
+    pub(super) fn out_of_line(&self) -> Result<Option<(Self, OwnedFd)>, RpcError> {
+        let file = self.env.as_ref().map(long_env::put).transpose()?.flatten();
+        Ok(file.map(|file| (Self { env: None, env_fd: true, ..self.clone() }, file)))
+    }
 }
 
 /// The terminal that a task is submitted from.

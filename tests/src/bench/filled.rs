@@ -45,7 +45,7 @@ impl Filled {
         let params = trivial(&self.daemon);
         while count > 0 {
             let now = count.min(1000);
-            let submits = self.pipeline.prepare(&params, now);
+            let submits = self.pipeline.prepare(&params, now)?;
             self.pipeline.run(&submits)?;
             count -= now;
         }

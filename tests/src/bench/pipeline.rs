@@ -54,16 +54,19 @@ impl Pipeline {
     }
 
     /// Builds the lines of so many submits.
-    pub fn prepare(&mut self, params: &SubmitParams, count: usize) -> Submits {
+    pub fn prepare(&mut self, params: &SubmitParams, count: usize) -> Result<Submits> {
         let mut batches = Vec::new();
         let mut left = count;
         while left > 0 {
             let size = left.min(self.batch);
-            let lines: Vec<_> = (0..size).map(|_| self.protocol.call::<TaskSubmit>(params).1).collect();
-            batches.push((size, lines.concat()));
+            let mut lines = Vec::new();
+            for _ in 0..size {
+                lines.extend(self.protocol.call::<TaskSubmit>(params)?.line);
+            }
+            batches.push((size, lines));
             left -= size;
         }
-        Submits { batches }
+        Ok(Submits { batches })
     }
 
     /// Sends them all and waits until every task has ended.
@@ -109,7 +112,7 @@ impl Pipeline {
 
     /// One call with its time, from the first byte of the line to the last of the answer.
     pub fn timed<M: Method>(&mut self, params: &M::Params) -> Result<(Duration, M::Result)> {
-        let line = self.protocol.call::<M>(params).1;
+        let line = self.protocol.call::<M>(params)?.line;
         let begin = Instant::now();
         self.stream.write_all(&line)?;
         let answer = self.answer()?;

@@ -59,7 +59,7 @@ fn rate(count: usize, time: Duration) -> f64 {
 
 fn of_bgd(daemon: &TestDaemon, count: usize) -> Result<f64> {
     let mut pipeline = Pipeline::connect(daemon)?;
-    let submits = pipeline.prepare(&trivial(daemon), count);
+    let submits = pipeline.prepare(&trivial(daemon), count)?;
     let before = pipeline.call::<DaemonStatusOf>(&NoParams {})?.summary.completed;
     let begin = Instant::now();
     pipeline.run(&submits)?;

@@ -125,6 +125,7 @@ fn limits_table() -> String {
         ("Connections that are shown one terminal", limits::TERMINAL_VIEWERS.to_string()),
         ("Items in one answer of `inbox.read`", limits::INBOX_PAGE.to_string()),
         ("Tasks on one page of `task.list`", limits::LIST_PAGE.to_string()),
+        ("Bytes of an environment", bytes(limits::ENV_BYTES as u64)),
         ("Descriptors that travel with one line", limits::FDS_PER_FRAME.to_string()),
         ("Bytes of a description, a session, a channel, a tag or a key", limits::LABEL_BYTES.to_string()),
         ("Tags of a task", limits::TAGS.to_string()),

@@ -1,0 +1,166 @@
+//! Environments that would make a line too long: in a memory file whose descriptor travels with the line.
+//!
+//! The file is sealed, so that nobody can change or shorten it while it is read, and it holds what
+//! `/proc/PID/environ` would: `NAME=value` entries, each with a NUL behind it.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+
+use crate::error::{ErrorKind, RpcError};
+use crate::limits::{ENV_BYTES, ENV_INLINE_BYTES};
+use crate::text::{Env, OsText};
+
+/// What makes a memory file safe to read: it stays as it is.
+fn sealed() -> SealFlags {
+    SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW
+}
+
+/// How many bytes an environment has as the system counts them.
+fn bytes_of(env: &Env) -> usize {
+    env.0.iter().map(|(name, value)| name.len() + value.as_bytes().len() + 2).sum()
+}
+
+fn too_long(bytes: u64) -> RpcError {
+    let message = format!("the environment has {bytes} bytes; at most {ENV_BYTES} are taken");
+    RpcError::new(ErrorKind::InvalidParams, message)
+        .hint("the system itself starts no program with more: remove some variables, or put them into a file")
+}
+
+fn invalid(what: &str) -> RpcError {
+    RpcError::new(ErrorKind::InvalidParams, format!("`env_fd`: {what}"))
+        .hint("bgd-protocol(7) says under task.submit how such a file is made")
+}
+
+/// Puts an environment into a memory file if it is too long for a line.
+///
+/// # Errors
+/// It is longer than any program may get, or the system makes no such file.
+pub fn put(env: &Env) -> Result<Option<OwnedFd>, RpcError> {
+    let bytes = bytes_of(env);
+    if bytes <= ENV_INLINE_BYTES {
+        return Ok(None);
+    }
+    if bytes > ENV_BYTES {
+        return Err(too_long(bytes as u64));
+    }
+    let made = write(env, bytes).map_err(|error| {
+        let message =
+            format!("the environment has {bytes} bytes, and a file in memory for it can't be made: {error}");
+        RpcError::new(ErrorKind::Internal, message)
+    });
+    made.map(Some)
+}
+
+fn write(env: &Env, bytes: usize) -> io::Result<OwnedFd> {
+    let mut text = Vec::with_capacity(bytes);
+    for (name, value) in &env.0 {
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
+        text.extend_from_slice(value.as_bytes());
+        text.push(0);
+    }
+    let mut file = File::from(memfd_create("bgd-env", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all(&text)?;
+    fcntl_add_seals(&file, sealed())?;
+    Ok(file.into())
+}
+
+/// Reads the environment in a memory file.
+///
+/// # Errors
+/// It is no sealed one, is too long, or holds something else.
+pub fn take(descriptor: OwnedFd) -> Result<Env, RpcError> {
+    // Only files in memory have seals: reading one waits for no disk and no network.
+    let seals = fcntl_get_seals(descriptor.as_fd()).unwrap_or(SealFlags::empty());
+    if !seals.contains(sealed()) {
+        return Err(invalid("this is no memory file that is sealed against writing, shrinking and growing"));
+    }
+    let file = File::from(descriptor);
+    let unreadable = |error: io::Error| invalid(&format!("it can't be read: {error}"));
+    let length = file.metadata().map_err(unreadable)?.len();
+    let bytes = usize::try_from(length).ok().filter(|bytes| *bytes <= ENV_BYTES);
+    let mut text = vec![0; bytes.ok_or_else(|| too_long(length))?];
+    file.read_exact_at(&mut text, 0).map_err(unreadable)?;
+    read(&text)
+}
+
+fn read(text: &[u8]) -> Result<Env, RpcError> {
+    let Some((0, entries)) = text.split_last() else {
+        return if text.is_empty() {
+            Ok(Env::default())
+        } else {
+            Err(invalid("the last entry has no NUL behind it"))
+        };
+    };
+    let entry = |entry: &[u8]| -> Result<(Box<str>, OsText), RpcError> {
+        let equals = memchr::memchr(b'=', entry).ok_or_else(|| invalid("an entry is not NAME=value"))?;
+        let (name, value) = (&entry[..equals], &entry[equals + 1..]);
+        let name = std::str::from_utf8(name).map_err(|_| invalid("the name of a variable is not UTF-8"))?;
+        Ok((name.into(), OsText::from(value.to_vec())))
+    };
+    entries.split(|byte| *byte == 0).map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn env(pairs: Vec<(String, Vec<u8>)>) -> Env {
+        pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn it_arrives_as_it_was(
+            pairs in prop::collection::vec(("[^=\\x00]{1,20}", prop::collection::vec(1..=255_u8, 0..50)), 0..20),
+        ) {
+            let env = env(pairs);
+            let file = write(&env, bytes_of(&env)).expect("a memory file");
+            prop_assert_eq!(take(file).expect("an environment"), env);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _ = read(&bytes);
+        }
+    }
+
+    #[test]
+    fn only_what_is_too_long_for_a_line_takes_this_way() {
+        let long = |bytes: usize| env(vec![("A".to_owned(), vec![b'x'; bytes - 3])]);
+        assert!(put(&long(ENV_INLINE_BYTES)).unwrap().is_none());
+        assert!(put(&long(ENV_INLINE_BYTES + 1)).unwrap().is_some());
+        assert!(put(&long(ENV_BYTES)).unwrap().is_some());
+        let error = put(&long(ENV_BYTES + 1)).unwrap_err();
+        assert!(error.message.contains(&(ENV_BYTES + 1).to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_may_change_is_not_read() {
+        let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        fcntl_add_seals(&open, SealFlags::WRITE | SealFlags::GROW).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        for descriptor in [open, null.into()] {
+            assert!(take(descriptor).unwrap_err().message.contains("sealed"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_environment_is_refused() {
+        for (text, what) in
+            [(&b"A=b"[..], "NUL"), (b"A\0", "NAME=value"), (b"\xff=b\0", "UTF-8"), (b"\0", "NAME=value")]
+        {
+            assert!(read(text).unwrap_err().message.contains(what), "{text:?}");
+        }
+        assert_eq!(read(b"").unwrap(), Env::default());
+        assert_eq!(
+            read(b"A=b=c\0B=\0").unwrap(),
+            env(vec![("A".into(), b"b=c".to_vec()), ("B".into(), vec![])])
+        );
+    }
+}

@@ -29,6 +29,7 @@ pub enum Stdin {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct SubmitParams {
     /// A program with its arguments, passed on as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]

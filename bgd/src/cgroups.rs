@@ -1,31 +1,108 @@
 //! Whether a cgroup v2 is delegated to the daemon, so that each task can have one of its own.
+//!
+//! One that a service unit delegates is used as it is. Any other daemon asks the systemd user manager for a scope
+//! of its own first: the cgroup that it was started in belongs to its starter, and may end with that.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The folder for the tasks' cgroups of one life of the daemon: a new one below the daemon's own
-/// cgroup, if that is delegated to it. `None` otherwise.
-pub fn prepare(instance: &str) -> Option<PathBuf> {
-    let own = own_cgroup()?;
-    if !is_delegated(&own) {
-        return None;
+use crate::config::TreeMode;
+use crate::scope::{self, Unit};
+
+/// Where the daemon is.
+#[derive(Debug)]
+pub struct Place {
+    /// Its cgroup, if that is delegated to it.
+    delegated: Option<PathBuf>,
+    /// Why trees are kept as they are, in a sentence without a full stop.
+    pub reason: String,
+}
+
+/// What `daemon.status` calls trees that are kept by cgroups.
+const CGROUP: &str = "cgroup";
+/// What it calls those that are kept by sessions.
+const SESSION: &str = "session";
+
+impl Place {
+    fn delegated(cgroup: PathBuf, reason: impl Into<String>) -> Self {
+        Self { delegated: Some(cgroup), reason: reason.into() }
     }
-    let folder = own.join(format!("bgd-{instance}"));
-    match fs::create_dir(&folder).and_then(|()| check(&folder)) {
-        Ok(()) => Some(folder),
-        Err(error) => {
-            tracing::info!(path = %folder.display(), %error, "no cgroups for tasks");
-            let _ = fs::remove_dir(&folder);
-            None
+
+    fn not_delegated(reason: impl Into<String>) -> Self {
+        Self { delegated: None, reason: reason.into() }
+    }
+
+    /// Finds out where this daemon is, and has it moved where it should be. That takes [`scope::PATIENCE`] at most.
+    pub async fn find(mode: TreeMode, instance: &str) -> Self {
+        if mode == TreeMode::Session {
+            return Self::not_delegated("set in the configuration");
+        }
+        let Some(own) = own_cgroup() else { return Self::not_delegated("no cgroup v2 is mounted here") };
+        if is_service() {
+            return if is_delegated(&own) {
+                Self::delegated(own, "in the cgroup of the unit that started bgd")
+            } else {
+                Self::not_delegated("the unit that started bgd does not set Delegate=yes")
+            };
+        }
+        let refusal = match scope::enter(instance, task_cgroup(&own).is_none()).await {
+            Ok(Unit::Own(name)) => match own_cgroup().filter(|own| own.ends_with(&name) && is_mine(own)) {
+                Some(own) => {
+                    return Self::delegated(own, format!("delegated by the systemd user manager as {name}"));
+                }
+                None => format!("the systemd user manager made {name}, but its cgroup can't be used here"),
+            },
+            Ok(Unit::Delegated) if is_mine(&own) => {
+                return Self::delegated(own, "delegated already where bgd was started");
+            }
+            Ok(Unit::Delegated) => "the cgroup where bgd was started can't be used".to_owned(),
+            Err(refusal) => refusal,
+        };
+        leave_task(&own);
+        match own_cgroup().filter(|own| is_delegated(own)) {
+            Some(own) => Self::delegated(own, format!("delegated already where bgd was started; {refusal}")),
+            None => Self::not_delegated(refusal),
         }
     }
+
+    /// The folder for the tasks' cgroups of one life of the daemon: a new one below the daemon's own cgroup, if
+    /// that is delegated to it. `None` otherwise.
+    pub fn prepare(&mut self, instance: &str) -> Option<PathBuf> {
+        let folder = self.delegated.as_ref()?.join(folder_name(instance));
+        match fs::create_dir(&folder).and_then(|()| check(&folder)) {
+            Ok(()) => Some(folder),
+            Err(error) => {
+                tracing::info!(path = %folder.display(), %error, "no cgroups for tasks");
+                let _ = fs::remove_dir(&folder);
+                self.reason = format!("no cgroups can be used in {}: {error}", folder.display());
+                self.delegated = None;
+                None
+            }
+        }
+    }
+
+    /// How trees are kept here: `cgroup` or `session`.
+    pub fn tree(&self) -> &'static str {
+        if self.delegated.is_some() { CGROUP } else { SESSION }
+    }
+}
+
+fn folder_name(instance: &str) -> String {
+    format!("bgd-{instance}")
 }
 
 /// Trees can only be ended at once where `cgroup.kill` is there (Linux 5.14).
 fn check(folder: &Path) -> io::Result<()> {
     fs::metadata(folder.join("cgroup.kill")).map(drop)
+}
+
+/// Whether a service manager has started this very process: then its place is that unit's affair.
+fn is_service() -> bool {
+    let is_me = |name: &str| std::env::var(name).is_ok_and(|pid| pid == std::process::id().to_string());
+    // The last one is for managers that do not set the first (systemd before 248).
+    is_me("SYSTEMD_EXEC_PID") || is_me("LISTEN_PID") || std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
 /// The daemon's own cgroup in the unified hierarchy.
@@ -43,14 +120,55 @@ fn own_cgroup() -> Option<PathBuf> {
 /// A service manager delegates a cgroup by giving it to the user. To root everything belongs, so there
 /// the mark that systemd leaves is asked for, and the root cgroup is never taken.
 fn is_delegated(cgroup: &Path) -> bool {
+    let is_root = nix::unistd::Uid::effective().is_root();
+    is_mine(cgroup)
+        && (!is_root || ["trusted.delegate", "user.delegate"].iter().any(|name| has_xattr(cgroup, name)))
+}
+
+/// Whether cgroups can be made in this one.
+fn is_mine(cgroup: &Path) -> bool {
     let Ok(meta) = fs::metadata(cgroup) else { return false };
-    let me = nix::unistd::Uid::effective();
-    if meta.uid() != me.as_raw() || !cgroup.join("cgroup.type").exists() {
-        return false;
-    }
-    !me.is_root() || ["trusted.delegate", "user.delegate"].iter().any(|name| has_xattr(cgroup, name))
+    meta.uid() == nix::unistd::Uid::effective().as_raw() && cgroup.join("cgroup.type").exists()
 }
 
 fn has_xattr(path: &Path, name: &str) -> bool {
     xattr::get(path, name).is_ok_and(|value| value.as_deref() == Some(b"1"))
+}
+
+/// The cgroup that holds those of all tasks of another daemon, if this one is inside a task's. They are
+/// `…/bgd-INSTANCE/TASK`.
+fn task_cgroup(own: &Path) -> Option<&Path> {
+    let is_uuid = |text: &str| uuid::Uuid::try_parse(text).is_ok();
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+    own.ancestors().find(|path| {
+        name(path).is_some_and(|name| is_uuid(&name))
+            && path.parent().and_then(name).is_some_and(|name| name.strip_prefix("bgd-").is_some_and(is_uuid))
+    })
+}
+
+/// Leaves the cgroup of another daemon's task: a daemon that is started from within one is no part of it.
+fn leave_task(own: &Path) {
+    let Some(outside) = task_cgroup(own).and_then(Path::parent).and_then(Path::parent) else { return };
+    if let Err(error) = fs::write(outside.join("cgroup.procs"), "0") {
+        tracing::warn!(path = %outside.display(), %error, "cannot leave the cgroup of another daemon's task");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup_of_another_daemons_task_is_known() {
+        let id = "3f2a8c1e-0d5b-4a77-9b1c-5d3e2f1a0b9c";
+        let tasks = format!("/sys/fs/cgroup/user/x.service/bgd-{id}");
+        let task = format!("{tasks}/{id}");
+        assert_eq!(task_cgroup(Path::new(&task)), Some(Path::new(&task)));
+        assert_eq!(task_cgroup(Path::new(&format!("{task}/deep/er"))), Some(Path::new(&task)));
+        for other in
+            [tasks.as_str(), "/sys/fs/cgroup", "/sys/fs/cgroup/bgd-x/y", &format!("/a/bgd-{id}.scope/{id}")]
+        {
+            assert_eq!(task_cgroup(Path::new(other)), None, "{other}");
+        }
+    }
 }

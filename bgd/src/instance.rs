@@ -31,17 +31,16 @@ pub struct Instance {
 const SWEEP: Duration = Duration::from_secs(5);
 
 impl Instance {
-    /// Makes the folder of a new life, and sweeps the dead ones.
+    /// Makes the folder of a new life, whose name is a UUID that nobody else has, and sweeps the dead ones.
     ///
     /// # Errors
     /// The state folder can't be written.
-    pub fn begin(state: &Path) -> io::Result<Self> {
+    pub fn begin(state: &Path, id: String) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         // Held while lives begin and are swept, so that a folder without its lock yet is never taken
         // for a dead one.
         let _turn = ProcessLock::take(&state.join("instances.lock"))?;
-        let id = uuid::Uuid::new_v4().to_string();
         let path = folder.join(&id);
         DirBuilder::new().mode(0o700).create(&path)?;
         DirBuilder::new().mode(0o700).create(path.join("output"))?;

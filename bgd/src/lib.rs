@@ -26,6 +26,7 @@ pub mod mailbox;
 pub mod notice;
 pub mod notify;
 pub mod reader;
+pub mod scope;
 pub mod server;
 pub mod signals;
 pub mod startup;

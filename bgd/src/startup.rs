@@ -19,7 +19,8 @@ use bgd_shared::transport::{AsyncListener, listen};
 use clap::Parser;
 use tokio::sync::watch;
 
-use crate::config::{Config, TreeMode};
+use crate::cgroups::Place;
+use crate::config::Config;
 use crate::dispatcher::Dispatcher;
 use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::process::Surroundings;
@@ -34,7 +35,7 @@ use crate::mailbox::{self, Facts, Report};
 use crate::server::ServerLimits;
 use crate::status::Identity;
 use crate::sys::{inherited, signals};
-use crate::{cgroups, dirs, log, server};
+use crate::{dirs, log, server};
 
 /// The background daemon: runs tasks for one user and serves them over a Unix socket.
 #[derive(Debug, Parser)]
@@ -206,9 +207,12 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let started = Instant::now();
     let nofile = prepare_process();
     let strays = Strays::before_anything();
+    let id = uuid::Uuid::new_v4().to_string();
+    // Before it listens, as it may take a moment, and before the sweep, which may end where it was started.
+    let mut place = Place::find(config.tree, &id).await;
     let (listener, is_own) = open_socket(&socket)?;
-    let instance = Instance::begin(&state).map_err(failed(state.display().to_string()))?;
-    let cgroup = prepare_cgroup(config.tree, &instance)?;
+    let instance = Instance::begin(&state, id).map_err(failed(state.display().to_string()))?;
+    let cgroup = prepare_cgroup(&mut place, &instance)?;
     let (calls, facts, mailbox) = mailbox::new();
     let (orders, around) =
         start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
@@ -220,10 +224,11 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         config_loaded: config_path.exists(),
         config_path,
         config_error: None,
-        tree: if cgroup.is_some() { "cgroup" } else { "session" },
+        tree: place.tree(),
+        tree_reason: place.reason,
         started,
     };
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, "ready");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let workers = around.workers.clone();
     let dispatcher = Dispatcher::new(config, identity, orders, around, limits);
@@ -272,11 +277,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
 const LAST_READS: Duration = Duration::from_secs(5);
 
 /// The cgroup for the tasks' cgroups, noted in the instance's folder for the sweep.
-fn prepare_cgroup(mode: TreeMode, instance: &Instance) -> Result<Option<PathBuf>, Failure> {
-    let cgroup = match mode {
-        TreeMode::Auto => cgroups::prepare(&instance.id),
-        TreeMode::Session => None,
-    };
+fn prepare_cgroup(place: &mut Place, instance: &Instance) -> Result<Option<PathBuf>, Failure> {
+    let cgroup = place.prepare(&instance.id);
     if let Some(cgroup) = &cgroup {
         let note = instance.path.join("cgroup");
         fs::write(&note, cgroup.as_os_str().as_encoded_bytes())

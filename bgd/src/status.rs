@@ -27,6 +27,8 @@ pub struct Identity {
     pub config_error: Option<String>,
     /// `cgroup` or `session`.
     pub tree: &'static str,
+    /// Why that.
+    pub tree_reason: String,
     /// When it began.
     pub started: Instant,
 }
@@ -75,6 +77,7 @@ impl Identity {
             config: self.config_path.display().to_string(),
             config_loaded: self.config_loaded,
             tree: self.tree.to_owned(),
+            tree_reason: self.tree_reason.clone(),
             limits: config.wire_limits(),
             waited: counted.waited,
             ran: counted.ran,

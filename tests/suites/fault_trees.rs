@@ -1,11 +1,10 @@
 //! Trees by cgroup: nothing escapes, and nothing is left of the cgroups.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bgd_tests::shared::task::Status;
-use bgd_tests::user::must_be_root;
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, cgroups, wait};
 use rustix::fs::{XattrFlags, setxattr};
 
 /// A cgroup that is delegated as a service manager does it.
@@ -13,18 +12,8 @@ struct Delegated(PathBuf);
 
 impl Delegated {
     fn new() -> Self {
-        must_be_root();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let mount = mounts.lines().find_map(|line| {
-            let (fields, kind) = line.split_once(" - ")?;
-            kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
-        });
-        let mount = mount.expect("no cgroup v2 is mounted, so trees by cgroup can't be tested here");
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
         let name = format!("bgd-test-{}", tempfile::tempdir().unwrap().path().file_name().unwrap().display());
-        let path = Path::new(mount).join(own).join(name);
-        fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let path = cgroups::create(&name);
         setxattr(&path, "user.delegate", b"1", XattrFlags::empty()).expect("a mark on a cgroup");
         Self(path)
     }
@@ -36,33 +25,20 @@ impl Delegated {
 
     /// The cgroups inside, at any depth.
     fn inside(&self) -> Vec<PathBuf> {
-        fn walk(path: &Path, found: &mut Vec<PathBuf>) {
-            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    walk(&entry.path(), found);
-                    found.push(entry.path());
-                }
-            }
-        }
-        let mut found = Vec::new();
-        walk(&self.0, &mut found);
-        found
+        cgroups::inside(&self.0)
     }
 }
 
 impl Drop for Delegated {
     fn drop(&mut self) {
         // After a failed test there may be more; they are empty, as the harness has killed everybody.
-        for path in self.inside() {
-            let _ = fs::remove_dir(path);
-        }
-        let _ = fs::remove_dir(&self.0);
+        cgroups::remove(&self.0);
     }
 }
 
 /// It has no mark in its environment, is in a session of its own, is no child of its task and holds no
 /// output open: only its cgroup tells whose it is.
-const ESCAPE: &str = "env -i PATH=\"$PATH\" setsid -f sh -c '
+pub(crate) const ESCAPE: &str = "env -i PATH=\"$PATH\" setsid -f sh -c '
     exec >/dev/null 2>&1 </dev/null
     cd /
     (sh -c \"echo \\$\\$ > $0/note.new; mv $0/note.new $0/note; exec sleep 1000\" &)' \"$HOME\"; sleep 1000";

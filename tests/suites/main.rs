@@ -71,6 +71,7 @@ mod run_agent;
 mod secrets;
 mod sessions;
 mod submit;
+mod systemd;
 mod tasks;
 mod terminal_daemon;
 mod terminal_jobs;

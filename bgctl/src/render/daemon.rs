@@ -40,7 +40,9 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     page.line("state", &status.state_dir);
     let note = if status.config_loaded { "" } else { " (not in force; all values are the defaults)" };
     page.line("config", &format!("{}{note}", status.config));
-    page.line("trees by", &status.tree);
+    let why =
+        if status.tree_reason.is_empty() { String::new() } else { format!(" ({})", status.tree_reason) };
+    page.line("trees by", &format!("{}{why}", status.tree));
     page.line("instance", &status.instance);
     for warning in &status.warnings {
         page.line("warning", warning);
@@ -125,6 +127,7 @@ mod tests {
             "memory:      1.0 MiB, tasks hold 512.0 KiB of 256.0 MiB",
             "untold:      7 ends of tasks without a channel (default_deliver_to sets one)",
             "tasks:       1 pending, 2 running",
+            "trees by:    session (no cgroup v2 is mounted here)",
         ] {
             assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
         }

@@ -1,9 +1,9 @@
 //! Process trees: who belongs to a task, and how all of them are reached.
 //!
-//! With a delegated cgroup the kernel keeps the list. Without one, a task's tree is its leader's
-//! descendants, and those orphans of the daemon that carry the task's [`Mark`], which they inherit, are in
-//! the leader's session, have the task's id in their environment, or hold its output open. What rids
-//! itself of all four is ended when the daemon ends.
+//! With a delegated cgroup the kernel keeps the list, but for those that move to another cgroup by themselves.
+//! Without one, and for those, a task's tree is its leader's descendants, and those orphans of the daemon that
+//! carry the task's [`Mark`], which they inherit, are in the leader's session, have the task's id in their
+//! environment, or hold its output open. What rids itself of all four is ended when the daemon ends.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -177,10 +177,12 @@ impl Tree {
     }
 
     fn pids(&self) -> Vec<i32> {
-        match &self.cgroup {
-            Some(cgroup) => cgroup_pids(cgroup),
-            None => self.descendants(),
-        }
+        let Some(cgroup) = &self.cgroup else { return self.descendants() };
+        let mut pids = cgroup_pids(cgroup);
+        let inside: HashSet<i32> = pids.iter().copied().collect();
+        // One may have moved to a cgroup elsewhere, as `systemd-run --scope` does.
+        pids.extend(self.descendants().into_iter().filter(|pid| !inside.contains(pid)));
+        pids
     }
 
     /// The process of this number, if it lives and belongs to the tree; an error if that can't be known.
@@ -189,7 +191,7 @@ impl Tree {
         // The handle is taken first and the process looked at through /proc afterwards: if it was
         // still alive then, the look was at the process that the handle holds.
         let is_member = match &self.cgroup {
-            Some(cgroup) => is_in_cgroup(pid, cgroup),
+            Some(cgroup) => is_in_cgroup(pid, cgroup) || self.is_mine(pid),
             None => self.is_mine(pid),
         };
         Ok((is_member && !is_zombie(pid) && !handle.has_ended()).then_some(Member { pid, handle }))

@@ -43,6 +43,9 @@ pub struct DaemonStatus {
     pub config_loaded: bool,
     /// How trees are kept together: `cgroup` or `session`.
     pub tree: String,
+    /// Why that, for people; empty if the daemon is older than this field.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tree_reason: String,
     /// The limits in force.
     pub limits: Limits,
     /// How long tasks waited for a slot.

@@ -144,6 +144,16 @@ const WORK: &str = "A task runs with the environment, folder, umask and resource
     one is delegated to the daemon, else by its session and by its descendants. Every process of a task has \
     the variables `BGD_TASK_ID` and `BGD_INSTANCE`.";
 
+const CGROUP: &str = "Where a systemd user manager runs, a daemon that no unit started asks it for a scope of its \
+    own with a delegated cgroup, `bgd-INSTANCE.scope`, as `systemd-run --user --scope` does. If there is no \
+    answer within two seconds, the daemon starts without it. `bgctl daemon status` says how trees are kept, and \
+    why.";
+
+const LOGOUT: &str = "The user manager ends when the last session of its user does, and takes the scope with it: the \
+    daemon gets SIGTERM then and ends its tasks. `loginctl enable-linger` lets both survive the logout. With \
+    `tree = \"session\"` the daemon asks for nothing and stays in the session that started it; whether it survives \
+    the logout there is for `KillUserProcesses=` in logind.conf(5) to say.";
+
 const SYSTEMD: &str = "Started by systemd(1) it takes its socket from socket activation, says when it is \
     ready (`Type=notify`), and logs to the journal.";
 
@@ -156,7 +166,7 @@ pub fn bgd() -> String {
     page += &synopsis(&root);
     page += ".SH DESCRIPTION\n";
     page += &prose(BGD);
-    page += &[LIFE, WORK, SYSTEMD].map(paragraph).concat();
+    page += &[LIFE, WORK, CGROUP, LOGOUT, SYSTEMD].map(paragraph).concat();
     page += ".SH OPTIONS\n";
     page += &section(&man(&root), Man::render_options_section);
     page += ".SH SIGNALS\n";

@@ -1,0 +1,226 @@
+//! A complete systemd in namespaces of its own, with the system bus, logind, and a user `alice` who can log in and
+//! has a systemd user manager then.
+//!
+//! It boots in less than a second, so each test has one. All of it ends with its first process.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::chown;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::binaries::bgd_path;
+use crate::cgroups;
+use crate::outcome::Outcome;
+use crate::process::Process;
+use crate::user::must_be_root;
+use crate::wait;
+
+/// What the first process runs before it becomes systemd.
+const BOOT: &str = include_str!("systemd.sh");
+
+/// How many were booted by this process: it tells their names apart.
+static BOOTED: AtomicU32 = AtomicU32::new(0);
+
+/// The number of the user `alice`. No other user of the machine has it.
+pub const ALICE: u32 = 290_000;
+
+/// A machine of its own, as far as systemd can tell.
+#[derive(Debug)]
+pub struct Systemd {
+    unshare: Child,
+    /// Its first process.
+    init: Process,
+    /// The root of its cgroups, as this process sees it.
+    cgroup: PathBuf,
+}
+
+impl Systemd {
+    /// Boots one and waits until it says that it is ready.
+    #[track_caller]
+    pub fn boot() -> Self {
+        must_be_root();
+        let name =
+            format!("bgd-test-systemd-{}-{}", std::process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
+        let word = SocketAddr::from_abstract_name(&name).expect("a name");
+        let word = UnixDatagram::bind_addr(&word).expect("a socket that nobody has");
+        word.set_read_timeout(Some(wait::PATIENCE)).expect("a socket");
+        let cgroup = cgroups::create(&name);
+
+        let mut command = Command::new("/bin/sh");
+        let join = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", cgroup.display());
+        command.args([
+            "-c",
+            &join,
+            "sh",
+            "unshare",
+            "-pfmuC",
+            "--mount-proc",
+            "--kill-child",
+            "/bin/sh",
+            "-c",
+        ]);
+        let programs =
+            bgd_path().parent().expect("a program is in a folder").canonicalize().expect("a folder");
+        command.args([BOOT, "sh"]).arg(programs).arg(ALICE.to_string());
+        command.env("NOTIFY_SOCKET", format!("@{name}")).stdin(Stdio::null());
+        let unshare = command.spawn().expect("/bin/sh can be run");
+        let mut said = [0; 4096];
+        loop {
+            let length =
+                word.recv(&mut said).unwrap_or_else(|error| panic!("systemd does not boot: {error}"));
+            if said[..length].starts_with(b"READY=1") {
+                break;
+            }
+        }
+        let children = format!("/proc/{0}/task/{0}/children", unshare.id());
+        let children = fs::read_to_string(children).expect("unshare runs");
+        let init = children.trim().parse().ok().and_then(Process::open).expect("unshare has one child");
+        Self { unshare, init, cgroup }
+    }
+
+    /// A path of the machine, as this process sees it.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.init.proc("root").join(path.trim_start_matches('/'))
+    }
+
+    /// A command that runs as root inside, in no session.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.init.pid().to_string(), "-p", "-m", "-C", "--"]).args(words);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command
+    }
+
+    /// Runs a command as root inside.
+    #[track_caller]
+    pub fn run(&self, words: &[&str]) -> Outcome {
+        Outcome::of(&mut self.command(words))
+    }
+
+    /// Logs alice in, and waits until she can type.
+    #[track_caller]
+    pub fn login(&self) -> Session<'_> {
+        let mut command = self.command(&["su", "-l", "alice", "-c", "exec sh"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut su = command.spawn().expect("nsenter can be run");
+        let mut input = su.stdin.take().expect("a pipe");
+        let answers = BufReader::new(su.stdout.take().expect("a pipe"));
+        input.write_all(b"export PATH=/run/programs:$PATH; echo in\n").expect("su runs");
+        let mut session = Session { machine: self, su, input: Some(input), answers };
+        assert_eq!(session.answer(), "in", "alice can't log in");
+        session
+    }
+
+    /// Waits until alice's runtime folder is gone, as it is when her last session has ended.
+    #[track_caller]
+    pub fn logged_out(&self) {
+        wait::for_no_file(&self.path(&runtime_folder()));
+    }
+
+    /// The processes of alice.
+    pub fn processes(&self) -> Vec<Process> {
+        let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let own = namespace(self.init.pid());
+        let is_alices = |process: &Process| {
+            namespace(process.pid()) == own && process.status_value("Uid") == Some(ALICE.into())
+        };
+        let names = fs::read_dir("/proc").expect("/proc is there").flatten();
+        names
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter_map(Process::open)
+            .filter(|process| is_alices(process) && process.is_alive())
+            .collect()
+    }
+
+    /// The process of alice that has this number inside.
+    #[track_caller]
+    pub fn process(&self, inside: i32) -> Process {
+        let is_it = |process: &Process| number_inside(process) == Some(inside);
+        self.processes().into_iter().find(is_it).unwrap_or_else(|| panic!("alice has no process {inside}"))
+    }
+}
+
+/// The number of a process in the innermost namespace that it is in.
+fn number_inside(process: &Process) -> Option<i32> {
+    let status = fs::read_to_string(process.proc("status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
+}
+
+/// The runtime folder of alice.
+pub fn runtime_folder() -> String {
+    format!("/run/user/{ALICE}")
+}
+
+impl Drop for Systemd {
+    fn drop(&mut self) {
+        // The first process ends with it, and everything with that.
+        let _ = self.unshare.kill().and_then(|()| self.unshare.wait());
+        let ended = self.init.wait_gone(wait::PATIENCE);
+        cgroups::remove(&self.cgroup);
+        assert!(ended || std::thread::panicking(), "systemd does not end");
+    }
+}
+
+/// A shell of alice in a session of logind. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Session<'a> {
+    machine: &'a Systemd,
+    su: Child,
+    input: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Session<'_> {
+    /// Has the shell run these lines to their end, without input.
+    #[track_caller]
+    pub fn run(&mut self, lines: &str) -> Outcome {
+        let home = self.machine.path("/run/home/alice");
+        let script = home.join("step");
+        fs::write(&script, lines).and_then(|()| chown(&script, Some(ALICE), Some(ALICE))).expect("a file");
+        self.say("sh ~/step </dev/null >~/stdout 2>~/stderr; echo $?");
+        let line = self.answer();
+        let read = |name: &str| fs::read(home.join(name)).expect("a file in alice's home");
+        Outcome {
+            code: line.parse().unwrap_or_else(|_| panic!("alice's shell has ended: {line:?}")),
+            stdout: read("stdout"),
+            stderr: String::from_utf8_lossy(&read("stderr")).into_owned(),
+        }
+    }
+
+    /// The next line that the shell says.
+    #[track_caller]
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        assert!(wait::readable(self.answers.get_ref().as_fd(), wait::PATIENCE), "alice's shell says nothing");
+        self.answers.read_line(&mut line).expect("a pipe can be read");
+        line.trim().to_owned()
+    }
+
+    fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("the shell runs");
+        input.write_all(format!("{line}\n").as_bytes()).expect("the shell runs");
+    }
+
+    /// Ends the shell, and with it the session.
+    #[track_caller]
+    pub fn logout(mut self) {
+        self.input.take();
+        let process = Process::open(self.su.id().cast_signed()).expect("a child that was not waited for");
+        assert!(process.wait_gone(wait::PATIENCE), "the session does not end");
+        self.su.wait().expect("a child can be waited for");
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        if self.input.take().is_some() {
+            let _ = self.su.kill().and_then(|()| self.su.wait());
+        }
+    }
+}

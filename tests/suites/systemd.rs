@@ -1,0 +1,251 @@
+//! With a real systemd: where a user manager answers, the daemon has a delegated cgroup of its own, up to the logout.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_tests::shared::request::DaemonStatus;
+use bgd_tests::systemd::{Session, Systemd, runtime_folder};
+use bgd_tests::{Process, wait};
+use rustix::process::Signal;
+
+use crate::fault_trees::ESCAPE;
+
+/// Starts the daemon as any `bgctl` does.
+fn start(session: &mut Session<'_>) -> DaemonStatus {
+    session.run("bgctl daemon start").success();
+    status(session)
+}
+
+fn status(session: &mut Session<'_>) -> DaemonStatus {
+    session.run("bgctl daemon status --json").success().json()
+}
+
+/// The scope that a daemon has of its own.
+fn scope(status: &DaemonStatus) -> String {
+    format!("bgd-{}.scope", status.instance)
+}
+
+/// Where daemons of alice have their folders.
+fn instances(machine: &Systemd) -> PathBuf {
+    machine.path("/run/home/alice/.local/state/bgd/instances")
+}
+
+/// The cgroup of a process, as the machine names it.
+fn cgroup_of(process: &Process) -> String {
+    let groups = fs::read_to_string(process.proc("cgroup")).unwrap();
+    groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
+}
+
+/// The file of a scope's settings: the user manager removes it when it forgets the scope.
+fn file_of(machine: &Systemd, scope: &str) -> PathBuf {
+    machine.path(&format!("{}/systemd/transient/{scope}", runtime_folder()))
+}
+
+/// Submits what escapes everything but a cgroup, and gives its task and the process that has escaped.
+fn escape(machine: &Systemd, session: &mut Session<'_>) -> (String, Process) {
+    let script = format!("bgctl submit --shell '{}'", ESCAPE.replace('\'', "'\\''"));
+    let id = session.run(&script).success().stdout_text().trim().to_owned();
+    let note = machine.path("/run/home/alice/note");
+    let away = machine.process(wait::for_line(&note, "").parse().unwrap());
+    fs::remove_file(note).unwrap();
+    (id, away)
+}
+
+#[test]
+fn r05_where_a_user_manager_answers_nothing_escapes_a_daemon_that_bgctl_starts() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let status = start(&mut alice);
+    assert_eq!(status.tree, "cgroup");
+    let scope = scope(&status);
+    assert_eq!(status.tree_reason, format!("delegated by the systemd user manager as {scope}"));
+    let page = alice.run("bgctl daemon status").success().stdout_text();
+    let line = format!("trees by:    cgroup ({})", status.tree_reason);
+    assert!(page.lines().any(|known| known == line), "{page}");
+    let unit = alice.run(&format!("systemctl --user show {scope}")).success().stdout_text();
+    for setting in ["Delegate=yes", "TasksMax=infinity", "ActiveState=active"] {
+        assert!(unit.lines().any(|line| line == setting), "{setting} is not in\n{unit}");
+    }
+    let daemon = machine.process(status.pid);
+    assert!(cgroup_of(&daemon).ends_with(&scope));
+
+    let (id, away) = escape(&machine, &mut alice);
+    assert!(cgroup_of(&away).ends_with(&format!("{scope}/bgd-{}/{id}", status.instance)));
+    alice.run(&format!("bgctl cancel {id}")).success();
+    assert!(!away.is_alive());
+
+    alice.run("bgctl daemon stop").success();
+    daemon.gone();
+    wait::for_no_file(&file_of(&machine, &scope));
+}
+
+#[test]
+fn r09_a_killed_daemons_scope_goes_with_what_it_left() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let old = start(&mut alice);
+    let (_, away) = escape(&machine, &mut alice);
+    machine.process(old.pid).kill();
+    assert!(away.is_alive());
+    assert_eq!(alice.run("bgctl list -q").success().stdout_text(), "");
+    assert!(!away.is_alive());
+    let new = status(&mut alice);
+    assert_ne!(new.instance, old.instance);
+    assert_eq!(new.tree, "cgroup", "{}", new.tree_reason);
+    wait::for_no_file(&file_of(&machine, &scope(&old)));
+}
+
+#[test]
+fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_with_it() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let old = start(&mut alice);
+    alice.run("mkfifo ~/go; bgctl submit --shell 'read word <~/go; exec bgctl daemon start'").success();
+    machine.process(old.pid).kill();
+    alice.run("echo now >~/go").success();
+    wait::for_no_file(&instances(&machine).join(&old.instance));
+    let new = status(&mut alice);
+    assert_ne!(new.instance, old.instance);
+    assert!(cgroup_of(&machine.process(new.pid)).ends_with(&scope(&new)));
+}
+
+#[test]
+fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let old = start(&mut alice);
+    let (_, away) = escape(&machine, &mut alice);
+    let daemon = machine.process(old.pid);
+    alice.logout();
+    machine.logged_out();
+    assert!(!daemon.is_alive());
+    assert!(!away.is_alive());
+    assert!(machine.processes().is_empty(), "{:?}", machine.processes());
+    // It has ended in order: nothing is left for the next one to sweep.
+    assert_eq!(fs::read_dir(instances(&machine)).unwrap().count(), 0);
+
+    let mut alice = machine.login();
+    assert_eq!(alice.run("bgctl list -q").success().stdout_text(), "");
+    let new = status(&mut alice);
+    assert_ne!(new.instance, old.instance);
+    assert_eq!(new.tree, "cgroup", "{}", new.tree_reason);
+}
+
+#[test]
+fn r05_with_lingering_tasks_survive_a_logout() {
+    let machine = Systemd::boot();
+    machine.run(&["loginctl", "enable-linger", "alice"]).success();
+    let mut alice = machine.login();
+    let old = start(&mut alice);
+    assert_eq!(old.tree, "cgroup", "{}", old.tree_reason);
+    let id = alice.run("bgctl submit -- sleep 1000").success().stdout_text();
+    alice.logout();
+    let mut alice = machine.login();
+    assert_eq!(status(&mut alice).instance, old.instance);
+    assert_eq!(alice.run("bgctl list -q").success().stdout_text(), id);
+}
+
+#[test]
+fn r01_a_user_manager_that_does_not_answer_holds_up_no_start() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let is_manager = |process: &Process| process.cmdline().ends_with("systemd --user");
+    let manager = machine.processes().into_iter().find(is_manager).unwrap();
+    manager.signal(Signal::STOP).unwrap();
+    let status = start(&mut alice);
+    assert_eq!(status.tree, "session");
+    assert_eq!(status.tree_reason, "the systemd user manager did not answer within 2 s");
+    let id = alice.run("bgctl submit -- echo done").success().stdout_text();
+    assert_eq!(alice.run(&format!("bgctl block {id}")).success().code, 0);
+    manager.signal(Signal::CONT).unwrap();
+    assert_eq!(self::status(&mut alice).instance, status.instance);
+}
+
+#[test]
+fn r01_without_a_user_manager_the_daemon_starts_as_ever_and_says_why() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let elsewhere = "mkdir -pm 700 ~/run; export XDG_RUNTIME_DIR=$HOME/run";
+    alice.run(&format!("{elsewhere}; bgctl daemon start")).success();
+    let status: DaemonStatus =
+        alice.run(&format!("{elsewhere}; bgctl daemon status --json")).success().json();
+    assert_eq!(status.tree, "session");
+    let why = "no systemd user manager: /run/home/alice/run/systemd/private: No such file or directory";
+    assert!(status.tree_reason.starts_with(why), "{}", status.tree_reason);
+    assert!(cgroup_of(&machine.process(status.pid)).contains("/session-"));
+}
+
+#[test]
+fn r01_a_daemon_that_shall_use_sessions_asks_for_nothing() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    alice.run("mkdir -p ~/.config/bgd; echo 'tree = \"session\"' >~/.config/bgd/config.toml").success();
+    let status = start(&mut alice);
+    assert_eq!((&*status.tree, &*status.tree_reason), ("session", "set in the configuration"));
+    assert!(cgroup_of(&machine.process(status.pid)).contains("/session-"));
+}
+
+#[test]
+fn r01_many_first_calls_ask_for_one_scope() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    alice.run("for n in 1 2 3 4 5 6 7 8 9 10; do bgctl submit -- true & done; wait").success();
+    let status = status(&mut alice);
+    assert_eq!(status.summary.total(), 10);
+    let units = alice.run("systemctl --user list-units --all --plain --no-legend 'bgd-*'").success();
+    let units = units.stdout_text();
+    assert_eq!(units.lines().count(), 1, "{units}");
+    assert!(units.starts_with(&scope(&status)), "{units}");
+}
+
+#[test]
+fn r01_a_daemon_in_a_unit_of_the_users_stays_there() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let unit = "systemd-run --user --quiet --unit=mine --service-type=notify -p Delegate=yes";
+    alice.run(&format!("{unit} /run/programs/bgd")).success();
+    let first = status(&mut alice);
+    assert_eq!((&*first.tree, &*first.tree_reason), ("cgroup", "in the cgroup of the unit that started bgd"));
+    assert!(cgroup_of(&machine.process(first.pid)).ends_with("/mine.service"));
+    alice.run("systemctl --user stop mine").success();
+    // By hand, in a scope that delegates.
+    let run = "systemd-run --user --quiet --scope --unit=byhand -p Delegate=yes /run/programs/bgd";
+    alice.run(&format!("mkfifo ~/ready; {run} --ready-fd 3 3>~/ready & read word <~/ready")).success();
+    let status = status(&mut alice);
+    assert_eq!((&*status.tree, &*status.tree_reason), ("cgroup", "delegated already where bgd was started"));
+    assert!(cgroup_of(&machine.process(status.pid)).ends_with("/byhand.scope"));
+}
+
+#[test]
+fn r05_a_daemon_that_a_task_of_another_one_starts_is_no_part_of_that_task() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let first = start(&mut alice);
+    let second = "BGD_SOCKET=$XDG_RUNTIME_DIR/second/bgd.sock";
+    let id =
+        alice.run(&format!("bgctl submit --shell '{second} bgctl daemon start; exec sleep 1000'")).success();
+    let id = id.stdout_text().trim().to_owned();
+    let output = instances(&machine).join(&first.instance).join(format!("output/{id}.out"));
+    wait::for_line(&output, "started");
+    let other: DaemonStatus = alice.run(&format!("{second} bgctl daemon status --json")).success().json();
+    let daemon = machine.process(other.pid);
+    assert!(cgroup_of(&daemon).ends_with(&scope(&other)));
+    alice.run(&format!("bgctl cancel {id}")).success();
+    alice.run("bgctl daemon stop").success();
+    assert!(daemon.is_alive());
+}
+
+#[test]
+fn r05_what_a_task_moves_to_a_scope_ends_with_the_task() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    start(&mut alice);
+    let script = "echo $$ >~/new; mv ~/new ~/note; exec sleep 1000";
+    let submit = format!("bgctl submit -- systemd-run --user --quiet --scope sh -c '{script}'");
+    let id = alice.run(&submit).success().stdout_text();
+    let note = machine.path("/run/home/alice/note");
+    let leader = machine.process(wait::for_line(&note, "").parse().unwrap());
+    assert!(cgroup_of(&leader).contains("/run-"), "{}", cgroup_of(&leader));
+    alice.run(&format!("bgctl cancel {id}")).success();
+    assert!(!leader.is_alive());
+}

@@ -63,6 +63,9 @@ struct Bench {
     /// Less of everything: for a look, not for a judgement.
     #[arg(long)]
     quick: bool,
+    /// So many times, one after the other; the table has the least and the greatest of each figure.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    runs: u8,
     /// Where to write the figures, with every sample and the machine.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -75,7 +78,7 @@ struct Bench {
 struct Report<'a> {
     machine: &'a Machine,
     quick: bool,
-    rows: &'a [Row],
+    runs: &'a [Vec<Row>],
 }
 
 impl Bench {
@@ -131,11 +134,12 @@ pub fn main() -> ExitCode {
     }
     let machine = Machine::this();
     let path = bench.json_path();
-    let written = bench.run().and_then(|rows| {
-        println!("{machine}\n\n{}", table(&rows));
-        let report = Report { machine: &machine, quick: bench.quick, rows: &rows };
+    let runs: Result<Vec<_>> = (0..bench.runs).map(|_| bench.run()).collect();
+    let written = runs.and_then(|runs| {
+        println!("{machine}\n\n{}", table(&runs));
+        let report = Report { machine: &machine, quick: bench.quick, runs: &runs };
         fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")?;
-        Ok(rows.iter().all(|row| row.met != Some(false)))
+        Ok(runs.iter().flatten().all(|row| row.met != Some(false)))
     });
     match written {
         Ok(all_met) => {

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use bgd_shared::client::{Protocol, Received};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockMode, BlockParams, DaemonStatusOf, Hello, HelloParams, Method, NoParams, SubmitParams, TaskBlock,
-    TaskSubmit,
+    BlockMode, BlockParams, DaemonStatusOf, Hello, HelloParams, ListParams, Method, NoParams, SubmitParams,
+    TaskBlock, TaskList, TaskSubmit,
 };
+use bgd_shared::task::Status;
 use bgd_shared::transport::{Stream, connect};
 use serde::Deserialize;
 
@@ -72,11 +73,13 @@ impl Pipeline {
     /// Sends them all and waits until every task has ended.
     pub fn run(&mut self, submits: &Submits) -> Result<()> {
         let latest = self.submit(submits)?;
-        // First in, first out: when the latest have ended the others have, or nearly so. What then still
-        // runs is waited for by asking, but that is the exception.
+        // First in, first out: when the latest have ended the others have, or nearly so.
         self.block(&latest)?;
         while self.call::<DaemonStatusOf>(&NoParams {})?.active > 0 {
-            std::thread::yield_now();
+            let status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
+            let left = self.call::<TaskList>(&ListParams { status, ..ListParams::default() })?;
+            let left: Vec<_> = left.tasks.iter().map(|task| task.id).collect();
+            self.block(&left)?;
         }
         Ok(())
     }

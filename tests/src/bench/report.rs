@@ -195,21 +195,50 @@ impl Row {
     }
 }
 
-/// The rows as a table.
-pub fn table(rows: &[Row]) -> Table {
+/// What the runs have in this place of the table: one text, or the least and the greatest.
+fn range<T: Copy>(of: &[Option<T>], value: impl Fn(T) -> f64, show: impl Fn(T) -> String) -> String {
+    let mut there: Vec<T> = of.iter().copied().flatten().collect();
+    there.sort_by(|one, other| value(*one).total_cmp(&value(*other)));
+    let (Some(least), Some(greatest)) = (there.first(), there.last()) else { return String::new() };
+    let (least, greatest) = (show(*least), show(*greatest));
+    if least == greatest {
+        return least;
+    }
+    // The unit is said once.
+    match (least.split_once(' '), greatest.split_once(' ')) {
+        (Some((number, unit)), Some((_, same))) if unit == same => format!("{number}–{greatest}"),
+        _ => format!("{least}–{greatest}"),
+    }
+}
+
+/// The rows of all runs as a table: where their figures differ, the least and the greatest.
+pub fn table(runs: &[Vec<Row>]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["what", "peer", "peer's", "bgd", "ratio", "target", "met", "note"]);
-    for row in rows {
-        let figure = |figure: Option<Figure>| figure.map_or_else(String::new, |figure| figure.to_string());
+    let mut seen = Vec::new();
+    for row in runs.iter().flatten() {
+        let same = |other: &&Row| (&other.what, &other.peer) == (&row.what, &row.peer);
+        if seen.iter().any(same) {
+            continue;
+        }
+        seen.push(row);
+        let all: Vec<&Row> = runs.iter().flatten().filter(same).collect();
+        let figure = |of: fn(&Row) -> Option<Figure>| {
+            let figures: Vec<_> = all.iter().map(|row| of(row)).collect();
+            range(&figures, |figure| figure.value, |figure| figure.to_string())
+        };
+        let ratios: Vec<_> = all.iter().map(|row| row.ratio).collect();
+        // One that misses it once does not reach it.
+        let met = all.iter().filter_map(|row| row.met).reduce(|one, other| one && other);
         table.add_row([
             row.what.clone(),
             row.peer.clone().unwrap_or_default(),
-            figure(row.peer_figure),
-            figure(row.bgd),
-            row.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            figure(|row| row.peer_figure),
+            figure(|row| row.bgd),
+            range(&ratios, |ratio| ratio, |ratio| format!("{ratio:.2}")),
             row.target.map_or_else(String::new, |target| target.to_string()),
-            row.met.map_or("", |met| if met { "yes" } else { "NO" }).to_owned(),
+            met.map_or("", |met| if met { "yes" } else { "NO" }).to_owned(),
             row.note.clone().unwrap_or_default(),
         ]);
     }
@@ -219,4 +248,23 @@ pub fn table(rows: &[Row]) -> Table {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_runs_are_shown_as_ranges() {
+        let run = |micros: f64| {
+            let row = Row::new("a wake-up").bgd(Figure::new(micros, Unit::Micros));
+            let row = row.peer("theirs", Figure::new(1000.0, Unit::Micros)).target(Target::RatioAtMost(1.0));
+            vec![row]
+        };
+        let table = table(&[run(900.0), run(1100.0), run(1000.0)]).to_string();
+        let line = table.lines().last().unwrap();
+        let cells: Vec<&str> = line.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells, ["a wake-up", "theirs", "1.000 ms", "0.900–1.100 ms", "0.90–1.10", "≤ 1×", "NO"]);
+        assert_eq!(range(&[None::<f64>], |ratio| ratio, |ratio| ratio.to_string()), "");
+    }
 }

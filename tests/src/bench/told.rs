@@ -18,6 +18,7 @@ use super::timing::{Stamp, now_ns};
 use super::{Bench, Result};
 use crate::TestDaemon;
 use crate::mcp::{Mcp, REVISION};
+use crate::wait::PATIENCE;
 
 /// The parent session of the agent.
 const AGENTS: &str = "mcp:bench";
@@ -36,6 +37,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let mut stamp = Stamp::new(daemon.home())?;
     let mut agent = Mcp::silent(&daemon, &["--session", AGENTS]);
     agent.initialize(REVISION, "claude-code", &json!({}));
+    // Its first call connects it to the daemon; before that it hears nothing.
+    agent.done("background_list", &json!({}));
     let [mut subscriber, mut hook, mut webhook, mut bare] = [const { Vec::new() }; 4];
     let [mut event, mut block] = [const { Vec::new() }; 2];
     for _ in 0..bench.of(30, 300) {
@@ -44,7 +47,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
         hook.push(stamp.micros_until(heard.next()?)?);
         bare.push(of_spawn(&heard)?);
         end(&daemon, &mut stamp, "web")?;
-        webhook.push(stamp.micros_until(web.heard.recv()?)?);
+        webhook.push(stamp.micros_until(web.heard.recv_timeout(PATIENCE)?)?);
         event.push(of_event(&daemon, &mut stamp, &mut agent)?);
         block.push(of_block(&daemon, &mut stamp, &mut agent)?);
     }
@@ -150,7 +153,7 @@ impl Heard {
     }
 
     fn next(&self) -> Result<i64> {
-        Ok(self.lines.recv()?)
+        Ok(self.lines.recv_timeout(PATIENCE)?)
     }
 }
 

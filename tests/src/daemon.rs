@@ -21,6 +21,7 @@ use crate::binaries::{bgctl_path, bgd_path};
 use crate::outcome::Outcome;
 use crate::process::{Process, processes_of};
 use crate::wait::{PATIENCE, readable};
+use crate::watchdog::Watchdog;
 
 /// A real daemon with a home, a socket, a state folder and a configuration of its own.
 ///
@@ -34,6 +35,7 @@ pub struct TestDaemon {
     child: Option<Child>,
     /// Whether processes may be left: they may after [`TestDaemon::kill9`], until the next start.
     may_leave: bool,
+    _watchdog: Option<Watchdog>,
 }
 
 /// What a daemon is to be started with.
@@ -138,7 +140,9 @@ impl Builder {
             fs::DirBuilder::new().mode(0o700).create(at(name)).expect("a folder in the home");
         }
         let socket = SocketPath::new(at("run/bgd/bgd.sock")).expect("a short path");
-        let daemon = TestDaemon { home, socket, setup: self, child: None, may_leave: false };
+        let watchdog = Watchdog::over(home.path());
+        let daemon =
+            TestDaemon { home, socket, setup: self, child: None, may_leave: false, _watchdog: watchdog };
         if let Some(text) = &daemon.setup.config {
             daemon.write_config(text);
         }

@@ -44,6 +44,7 @@ pub mod user;
 mod viewer;
 pub mod wait;
 mod watch;
+mod watchdog;
 
 pub use self::binaries::{bgctl_path, bgd_path, example_path, helper_path};
 pub use self::daemon::{Builder, StartFailure, TestDaemon, Word};

@@ -14,7 +14,6 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use nix::fcntl::OFlag;
@@ -24,7 +23,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
 
 use crate::daemon::TestDaemon;
 use crate::process::Process;
-use crate::wait::{PATIENCE, readable};
+use crate::wait::{PATIENCE, for_look, readable};
 
 /// The size of a terminal that names no other: rows and columns.
 pub const SIZE: (u16, u16) = (24, 80);
@@ -217,11 +216,10 @@ impl Terminal {
         self.wait_text("$ fg\nbgctl run ");
         // It says so before it does it, and nobody tells when it has done it.
         let shell = self.child.id().cast_signed();
-        let begin = Instant::now();
-        while tcgetpgrp(self.master()).is_ok_and(|group| group.as_raw_nonzero().get() == shell) {
-            assert!(begin.elapsed() < PATIENCE, "the shell keeps the terminal; {self:?}");
-            thread::yield_now();
-        }
+        for_look("the shell's leave of the terminal", || {
+            let group = tcgetpgrp(self.master()).ok().map(|group| group.as_raw_nonzero().get());
+            (group != Some(shell)).then_some(())
+        });
     }
 
     /// What is on the screen, without blanks at the ends of lines and empty lines at its own.

@@ -1,4 +1,5 @@
-//! Tests that need another user than root, or root itself.
+//! Tests that need another user than root, or root itself. Without root `tests/run` leaves them out by their names and
+//! says so; a name that says something else is a failure.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,10 +13,26 @@ use tempfile::TempDir;
 use crate::binaries::{bgctl_path, bgd_path};
 use crate::daemon::TestDaemon;
 
+/// What the name of a test ends with that needs root.
+const AS_ROOT: &str = "_as_root";
+
+/// What the name of a test has in it that needs a disk of its own: root mounts it, or whoever may make a user namespace.
+const FULL_DISK: &str = "full_disk";
+
 /// Fails the test with a clear word where it is not run by root.
 #[track_caller]
 pub fn must_be_root() {
-    assert!(geteuid().is_root(), "this test changes users, mounts or cgroups: run it as root");
+    must_be_called(|test| test.ends_with(AS_ROOT), AS_ROOT);
+    assert!(geteuid().is_root(), "this test changes users or makes cgroups: run it as root");
+}
+
+/// Fails a test whose name does not say what it needs.
+#[track_caller]
+fn must_be_called(is_so: impl FnOnce(&str) -> bool, mark: &str) {
+    // One that runs alone has the first thread, which is called otherwise.
+    if let Some(test) = thread::current().name().filter(|name| name.contains("::")) {
+        assert!(is_so(test), "{test} needs {mark} in its name, by which tests/run knows who can run it");
+    }
 }
 
 /// A user id that nothing on this machine runs as. `number` tells the tests of one process apart.
@@ -52,10 +69,21 @@ impl Programs {
     }
 }
 
+/// Does something as a user who is not root: as another one if need be.
+#[track_caller]
+pub fn not_as_root<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
+    if geteuid().is_root() { switch(uid, job) } else { job() }
+}
+
 /// Does something as another user, with all that it starts: the kernel keeps the user of each thread.
 #[track_caller]
 pub fn as_user<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
     must_be_root();
+    switch(uid, job)
+}
+
+#[track_caller]
+fn switch<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
     // They may have to be built, which needs the user who runs the tests.
     bgd_path();
     let switch_and_do = || {
@@ -75,9 +103,11 @@ pub fn as_user<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
 /// so goes away with the last process in there.
 #[track_caller]
 pub fn on_a_small_disk(options: &str) -> TestDaemon {
-    must_be_root();
+    must_be_called(|test| test.contains(FULL_DISK), FULL_DISK);
     let mount =
         format!("mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && exec \"$0\" \"$@\"");
-    let prelude = format!("exec unshare --mount sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
+    // Whoever is not root is so in a user namespace of its own, where each user may mount.
+    let how = if geteuid().is_root() { "--mount" } else { "--map-root-user --mount" };
+    let prelude = format!("exec unshare {how} sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
     TestDaemon::builder().prelude(prelude).start()
 }

@@ -3,14 +3,16 @@
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::time::TimeSpec;
 
 /// After this long a test is told that what it waits for does not come. No test may meet it.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Waits until a descriptor can be read (or has hung up) and says whether it can; a pidfd can when its
 /// process is dead.
@@ -100,6 +102,33 @@ pub fn for_bytes(path: &Path, count: usize) -> Vec<u8> {
     for_change(path, || fs::read(path).ok().filter(|bytes| bytes.len() >= count))
 }
 
+/// How long to wait before something is looked at again of which nobody tells.
+const NEXT_LOOK: Duration = Duration::from_millis(2);
+
+/// Looks until it is so. Only for what the kernel or the daemon tells to nobody, such as that a process which is no
+/// child is stopped now: everything else is waited for by its event.
+#[track_caller]
+pub fn for_look<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited for {what}, which does not come");
+        // Others need the processor for it to come.
+        thread::sleep(NEXT_LOOK);
+    }
+}
+
+/// Waits until a descriptor can be read, or this short time is over; for a moment that is another one each time.
+pub fn readable_within(descriptor: BorrowedFd<'_>, at_most: Duration) {
+    let time = TimeSpec::from_duration(at_most);
+    match ppoll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], Some(time), None) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(error) => panic!("ppoll: {error}"),
+    }
+}
+
 fn tail(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(1000)..]).into_owned()
 }
@@ -108,7 +137,6 @@ fn tail(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use std::io::Write as _;
-    use std::thread;
 
     #[test]
     fn a_line_is_seen_when_it_is_complete() {
@@ -139,5 +167,15 @@ mod tests {
         assert!(!readable(reader.as_fd(), Duration::from_millis(5)));
         drop(writer);
         assert!(readable(reader.as_fd(), PATIENCE));
+    }
+
+    #[test]
+    fn what_nobody_tells_is_looked_for() {
+        let mut looks = 0;
+        let found = for_look("the third look", || {
+            looks += 1;
+            (looks == 3).then_some(looks)
+        });
+        assert_eq!(found, 3);
     }
 }

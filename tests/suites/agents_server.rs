@@ -141,7 +141,8 @@ fn r26_the_end_of_a_turn_is_found_without_its_event() {
     let (real, _served, [lost, silent, refused]) = behind_proxies(["lost", "silent", "refused"]);
     lost.streams(&[Fate::Pass, Fate::Refuse]);
     lost.cut_before(is_idle);
-    silent.streams(&[Fate::Swallow]);
+    // On a busy machine one of them is silent for so long that it is given up, and the next one is as silent.
+    silent.streams(&[Fate::Swallow; 16]);
     refused.streams(&[Fate::Refuse]);
     let ids = ["lost", "silent", "refused"].map(|agent| prompt(&real, agent, &format!("SAY {agent}")));
     for (id, text) in ids.iter().zip(["lost", "silent", "refused"]) {
@@ -149,7 +150,7 @@ fn r26_the_end_of_a_turn_is_found_without_its_event() {
         assert_eq!((real.answer(*id), real.output(*id)), (text.to_owned(), format!("{text}\n")));
     }
     assert_eq!((lost.log().begun, lost.log().ended), (1, 1), "its events ended before the idle one");
-    assert_eq!((silent.log().begun, silent.log().ended), (1, 0), "its events were awaited all the time");
+    assert_eq!(silent.log().ended, 0, "its events were awaited all the time");
     assert_eq!(refused.log().begun, 0);
     // A follow-up is found, too: R25.
     assert_eq!(real.follow_up(ids[1], "SAY again"), "again");

@@ -1,7 +1,6 @@
 //! Blocking on tasks (R22 to R24): at once, in time, for all or for one, by many, by clients that go away.
 
 use std::process::{Child, Stdio};
-use std::thread;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::error::ErrorKind;
@@ -12,7 +11,7 @@ use bgd_shared::request::{
     Stdin, SubmitParams, TaskBlock, TaskClear, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
-use bgd_tests::TestDaemon;
+use bgd_tests::{TestDaemon, wait};
 
 /// Tasks that run until [`open`] is called, all at once.
 fn gates(daemon: &TestDaemon, count: usize) -> Vec<TaskId> {
@@ -209,10 +208,8 @@ fn waiters_that_go_away_are_forgotten() {
     watch.until_kind(gate, EventKind::Completed);
     // The watch's connection and this one.
     let mut client = daemon.client();
-    let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
-    while connections().connections > 2 {
-        thread::yield_now();
-    }
+    let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
+    wait::for_look("the end of the waiters' connections", || (connections() <= 2).then_some(()));
 }
 
 fn spawn(daemon: &TestDaemon, args: &[&str]) -> Child {

@@ -6,8 +6,6 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Instant;
 
 use bgd_tests::shared::request::{ChannelStatus, SubmitParams};
 use bgd_tests::shared::text::Env;
@@ -151,15 +149,10 @@ fn told_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
 /// How the channel does, as soon as nothing waits for it any more.
 #[track_caller]
 fn settled(daemon: &TestDaemon, count: u64) -> ChannelStatus {
-    let end = Instant::now() + wait::PATIENCE;
-    loop {
+    wait::for_look("the end of all deliveries", || {
         let status = daemon.status().channels.into_iter().find(|channel| channel.name == "desktop");
-        match status {
-            Some(status) if status.sent + status.failed == count => return status,
-            _ => assert!(Instant::now() < end, "{status:?}"),
-        }
-        thread::yield_now();
-    }
+        status.filter(|status| status.sent + status.failed == count)
+    })
 }
 
 #[track_caller]

@@ -51,13 +51,10 @@ fn failure(daemon: &TestDaemon) -> String {
 /// How the hook does, as soon as nothing waits for it any more.
 #[track_caller]
 fn settled(daemon: &TestDaemon) -> ChannelStatus {
-    loop {
+    wait::for_look("an empty queue", || {
         let status = daemon.status().channels.into_iter().find(|channel| channel.name == "ops");
-        match status {
-            Some(status) if status.queued == 0 => return status,
-            _ => std::thread::yield_now(),
-        }
-    }
+        status.filter(|status| status.queued == 0)
+    })
 }
 
 /// The notices that were kept, as soon as there are so many.

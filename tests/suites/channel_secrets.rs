@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bgd_shared::request::{SubmitParams, SubscribeParams};
+use bgd_shared::request::{ChannelStatus, SubmitParams, SubscribeParams};
 use bgd_tests::hooks::{ClosedPort, HookServer, Reply};
 use bgd_tests::{TestDaemon, Watch, wait};
 use serde_json::json;
@@ -99,9 +99,10 @@ fn wait_failed(daemon: &TestDaemon, names: &[&str]) {
             let is_it = |line: &str| line.contains("a notice was not delivered") && line.contains(&text);
             log.lines().any(is_it).then_some(())
         });
-        while daemon.status().channels.iter().any(|channel| channel.name == *name && channel.failed == 0) {
-            std::thread::yield_now();
-        }
+        wait::for_look("the count of the failure", || {
+            let has_failed = |channel: &ChannelStatus| channel.name == *name && channel.failed > 0;
+            daemon.status().channels.iter().any(has_failed).then_some(())
+        });
     }
 }
 

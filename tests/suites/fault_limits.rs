@@ -102,7 +102,8 @@ fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks
     assert!(clients.iter_mut().all(Raw::is_served));
     drop(clients);
     // The daemon learns of the ends one by one; the calls inside go on meanwhile.
-    while inside.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections > 1 {}
+    let mut connections = || inside.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
+    wait::for_look("the end of the others", || (connections() <= 1).then_some(()));
     let next = daemon.submit(&["echo", "again"]);
     assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
     assert_eq!(daemon.output(next), b"again\n");
@@ -115,7 +116,7 @@ fn daemon_children(daemon: &TestDaemon) -> Vec<Process> {
 }
 
 #[test]
-fn a_refused_fork_fails_the_task_alone() {
+fn a_refused_fork_fails_the_task_alone_as_root() {
     let programs = Programs::copy();
     as_user(unused_uid(2), || {
         // The limit counts processes and threads of the user: the daemon's own, this thread, and a few more.
@@ -153,10 +154,8 @@ fn a_refused_fork_fails_the_task_alone() {
 fn clear(daemon: &TestDaemon) {
     let mut client = daemon.client();
     client.call::<TaskClear>(&ClearParams::default()).unwrap();
-    let end = std::time::Instant::now() + bgd_tests::wait::PATIENCE;
-    while !client.call::<DaemonStatusOf>(&NoParams {}).unwrap().warnings.is_empty() {
-        assert!(std::time::Instant::now() < end, "the disk stays full");
-    }
+    let mut warnings = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap().warnings;
+    wait::for_look("room on the disk", || warnings().is_empty().then_some(()));
 }
 
 #[test]
@@ -182,7 +181,7 @@ fn on_a_full_disk_the_task_gets_the_error_itself_and_the_daemon_says_so() {
 }
 
 #[test]
-fn where_no_file_can_be_made_new_tasks_fail_with_that_word() {
+fn on_a_full_disk_where_no_file_can_be_made_new_tasks_fail_with_that_word() {
     let daemon = on_a_small_disk("size=80m,nr_inodes=128");
     // Enough outputs to make room again when they are cleared.
     let first: Vec<_> = (0..20).map(|_| daemon.submit(&["true"])).collect();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use bgd_tests::shared::request::{DaemonReload, Hello, HelloParams, NoParams};
 use bgd_tests::shared::task::Status;
-use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
+use bgd_tests::user::{Programs, as_user, must_be_root, not_as_root, unused_uid};
 use bgd_tests::{Outcome, Process, Raw, TestDaemon, Word, bgd_path, wait};
 
 #[test]
@@ -89,7 +89,7 @@ fn refused(home: &mut TestDaemon, exit: i32, words: &[&str]) {
 }
 
 #[test]
-fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word() {
+fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word_as_root() {
     must_be_root();
     let mut home = TestDaemon::home_only();
     let run = home.home().join("run");
@@ -122,7 +122,7 @@ fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word() 
 #[test]
 fn r01_a_folder_that_can_t_be_written_is_named() {
     let programs = Programs::copy();
-    as_user(unused_uid(0), || {
+    not_as_root(unused_uid(0), || {
         let mut home = TestDaemon::builder()
             .prelude(programs.exec())
             .env("PATH", format!("{}:/usr/bin:/bin", programs.path().display()))
@@ -152,7 +152,7 @@ fn r01_a_folder_that_can_t_be_written_is_named() {
 const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"hello"}"#;
 
 #[test]
-fn r01_another_user_is_refused() {
+fn r01_another_user_is_refused_as_root() {
     must_be_root();
     let programs = Programs::copy();
     let daemon = TestDaemon::start();
@@ -184,7 +184,7 @@ fn r01_another_user_is_refused() {
 }
 
 #[test]
-fn r01_root_is_refused_too_unless_it_is_allowed() {
+fn r01_root_is_refused_too_unless_it_is_allowed_as_root() {
     let programs = Programs::copy();
     let uid = unused_uid(1);
     let mut home = as_user(uid, || TestDaemon::builder().prelude(programs.exec()).start());

@@ -51,7 +51,7 @@ fn escaped(daemon: &TestDaemon) -> Process {
 }
 
 #[test]
-fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left() {
+fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon();
     assert_eq!(daemon.status().tree, "cgroup");
@@ -74,7 +74,7 @@ fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left() {
 }
 
 #[test]
-fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it() {
+fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon();
     let id = daemon.submit_shell(ESCAPE.trim_end_matches("; sleep 1000"));
@@ -99,7 +99,7 @@ fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it() {
 }
 
 #[test]
-fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end() {
+fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon();
     daemon.submit_shell(ESCAPE);

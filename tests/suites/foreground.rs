@@ -7,7 +7,7 @@ use bgd_tests::shared::request::{
     WriteParams,
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::{FakeDaemon, Raw, TestDaemon, helper_path};
+use bgd_tests::{FakeDaemon, Raw, TestDaemon, helper_path, wait};
 use serde_json::{Value, json};
 
 /// Why a job was cancelled whose client went away.
@@ -37,15 +37,12 @@ fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-/// Asks until the daemon serves nobody else. Each question is a round through the dispatcher, so this is
-/// no idle wait.
+/// Asks until the daemon serves nobody else.
 #[track_caller]
 fn until_alone(daemon: &TestDaemon) {
     let mut client = daemon.client();
-    let end = std::time::Instant::now() + bgd_tests::wait::PATIENCE;
-    while client.call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status").connections > 1 {
-        assert!(std::time::Instant::now() < end, "a connection is left");
-    }
+    let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status").connections;
+    wait::for_look("the end of the other connections", || (connections() <= 1).then_some(()));
 }
 
 #[track_caller]

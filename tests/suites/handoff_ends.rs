@@ -6,7 +6,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::error::ErrorKind;
@@ -98,14 +98,6 @@ print(child.wait(), flush=True)
     assert_eq!(line_of(&mut said), "43");
 }
 
-/// A pause of no particular length: what happens meanwhile happens at a random moment.
-fn spin(micros: u64) {
-    let end = Instant::now() + Duration::from_micros(micros);
-    while Instant::now() < end {
-        std::hint::spin_loop();
-    }
-}
-
 #[test]
 fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
     let daemon = TestDaemon::start();
@@ -121,7 +113,8 @@ fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
         let (offer, answer) = mpsc::channel();
         let mut stdin = job.child.stdin.take().unwrap();
         io::Write::write_all(&mut stdin, b"go on\n").unwrap();
-        spin(pause);
+        // What follows comes at a random moment before its end, or right at that.
+        wait::readable_within(job.pidfd.as_fd(), Duration::from_micros(pause));
         if waits {
             // Its parent takes it away at any moment.
             let pidfd = job.pidfd.try_clone().unwrap();
@@ -140,7 +133,7 @@ fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
         } else {
             offer.send(job.offer(&mut client, &[(HandoffStream::Stdout, reader.as_fd())])).unwrap();
         }
-        match answer.recv().unwrap() {
+        match answer.recv_timeout(wait::PATIENCE).unwrap() {
             Ok(given) => handed.push((given.task.id, round, code)),
             Err(ClientError::Rpc(error)) => {
                 assert_eq!(error.kind(), ErrorKind::AlreadyFinished, "{error}");

@@ -6,7 +6,6 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -15,8 +14,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::{Exit, Status};
 use bgd_tests::handed::{Job, line_of};
-use bgd_tests::wait::PATIENCE;
-use bgd_tests::{Process, Terminal, TestDaemon};
+use bgd_tests::{Process, Terminal, TestDaemon, wait};
 
 /// Starts a command in a terminal of its own, shows so many bytes of it (in a file), and hands it over. What
 /// it then reads on its standard input, it does: `die` right away, `hang up`, or wait for its child.
@@ -170,11 +168,7 @@ fn r70_a_terminal_without_a_size_gets_the_usual_one_and_is_closed_with_its_task(
     let code = line_of(&mut said);
     assert!(matches!(&*code, "-15" | "-9"), "{code}");
     // A thread of its own closes it, and nothing tells when.
-    let end = Instant::now() + PATIENCE;
-    while !terminals().is_empty() && Instant::now() < end {
-        std::thread::yield_now();
-    }
-    assert_eq!(terminals(), Vec::<PathBuf>::new());
+    wait::for_look("the end of the daemon's terminals", || terminals().is_empty().then_some(()));
 }
 
 /// Where the daemon would keep the output of a task.

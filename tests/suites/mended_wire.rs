@@ -7,7 +7,6 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
-use std::time::Instant;
 
 use bgd_shared::client::Client;
 use bgd_shared::error::ErrorKind;
@@ -22,14 +21,11 @@ use nix::sys::stat::Mode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Asks the daemon until something is so. Each question is a round through it, so this is no idle wait.
+/// Asks the daemon until something is so.
 #[track_caller]
 fn until(daemon: &TestDaemon, what: &str, mut is_so: impl FnMut(&mut Client) -> bool) {
     let mut client = daemon.client();
-    let end = Instant::now() + wait::PATIENCE;
-    while !is_so(&mut client) {
-        assert!(Instant::now() < end, "it does not come to this: {what}");
-    }
+    wait::for_look(what, || is_so(&mut client).then_some(()));
 }
 
 /// Waits until the daemon counts this many connections, that of the question included.

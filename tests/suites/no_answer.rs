@@ -27,9 +27,7 @@ impl<'a> Stopped<'a> {
         let process = daemon.process();
         process.signal(Signal::STOP).unwrap();
         let is_stopped = || std::fs::read_to_string(process.proc("stat")).unwrap().contains(") T ");
-        while !is_stopped() {
-            std::thread::yield_now();
-        }
+        wait::for_look("the stop of the daemon", || is_stopped().then_some(()));
         Self { daemon, process }
     }
 

@@ -42,7 +42,7 @@ fn clear(daemon: &TestDaemon) {
 }
 
 #[test]
-fn an_environment_is_not_kept_when_its_task_has_started() {
+fn an_environment_is_not_kept_when_its_task_has_started_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let process = daemon.process();
@@ -60,7 +60,7 @@ fn an_environment_is_not_kept_when_its_task_has_started() {
 }
 
 #[test]
-fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment() {
+fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let secret = secret();
@@ -78,7 +78,7 @@ fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment() {
 }
 
 #[test]
-fn what_waits_or_was_refused_is_forgotten_when_it_is_gone() {
+fn what_waits_or_was_refused_is_forgotten_when_it_is_gone_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n[limits]\ntasks = 2").start();
     let process = daemon.process();
@@ -95,7 +95,7 @@ fn what_waits_or_was_refused_is_forgotten_when_it_is_gone() {
 }
 
 #[test]
-fn no_other_program_of_the_user_reads_the_daemons_memory() {
+fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
     let programs = Programs::copy();
     as_user(unused_uid(3), || {
         let daemon = TestDaemon::builder().prelude(programs.exec()).start();

@@ -52,7 +52,7 @@ fn escape(machine: &Systemd, session: &mut Session<'_>) -> (String, Process) {
 }
 
 #[test]
-fn r05_where_a_user_manager_answers_nothing_escapes_a_daemon_that_bgctl_starts() {
+fn r05_where_a_user_manager_answers_nothing_escapes_a_daemon_that_bgctl_starts_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let status = start(&mut alice);
@@ -80,7 +80,7 @@ fn r05_where_a_user_manager_answers_nothing_escapes_a_daemon_that_bgctl_starts()
 }
 
 #[test]
-fn r09_a_killed_daemons_scope_goes_with_what_it_left() {
+fn r09_a_killed_daemons_scope_goes_with_what_it_left_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
@@ -96,7 +96,7 @@ fn r09_a_killed_daemons_scope_goes_with_what_it_left() {
 }
 
 #[test]
-fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_with_it() {
+fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_with_it_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
@@ -110,7 +110,7 @@ fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_wit
 }
 
 #[test]
-fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon() {
+fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
@@ -132,7 +132,7 @@ fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon() {
 }
 
 #[test]
-fn r05_with_lingering_tasks_survive_a_logout() {
+fn r05_with_lingering_tasks_survive_a_logout_as_root() {
     let machine = Systemd::boot();
     machine.run(&["loginctl", "enable-linger", "alice"]).success();
     let mut alice = machine.login();
@@ -146,7 +146,7 @@ fn r05_with_lingering_tasks_survive_a_logout() {
 }
 
 #[test]
-fn r01_a_user_manager_that_does_not_answer_holds_up_no_start() {
+fn r01_a_user_manager_that_does_not_answer_holds_up_no_start_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let is_manager = |process: &Process| process.cmdline().ends_with("systemd --user");
@@ -162,7 +162,7 @@ fn r01_a_user_manager_that_does_not_answer_holds_up_no_start() {
 }
 
 #[test]
-fn r01_without_a_user_manager_the_daemon_starts_as_ever_and_says_why() {
+fn r01_without_a_user_manager_the_daemon_starts_as_ever_and_says_why_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let elsewhere = "mkdir -pm 700 ~/run; export XDG_RUNTIME_DIR=$HOME/run";
@@ -176,7 +176,7 @@ fn r01_without_a_user_manager_the_daemon_starts_as_ever_and_says_why() {
 }
 
 #[test]
-fn r01_a_daemon_that_shall_use_sessions_asks_for_nothing() {
+fn r01_a_daemon_that_shall_use_sessions_asks_for_nothing_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     alice.run("mkdir -p ~/.config/bgd; echo 'tree = \"session\"' >~/.config/bgd/config.toml").success();
@@ -186,7 +186,7 @@ fn r01_a_daemon_that_shall_use_sessions_asks_for_nothing() {
 }
 
 #[test]
-fn r01_many_first_calls_ask_for_one_scope() {
+fn r01_many_first_calls_ask_for_one_scope_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     alice.run("for n in 1 2 3 4 5 6 7 8 9 10; do bgctl submit -- true & done; wait").success();
@@ -199,7 +199,7 @@ fn r01_many_first_calls_ask_for_one_scope() {
 }
 
 #[test]
-fn r01_a_daemon_in_a_unit_of_the_users_stays_there() {
+fn r01_a_daemon_in_a_unit_of_the_users_stays_there_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let unit = "systemd-run --user --quiet --unit=mine --service-type=notify -p Delegate=yes";
@@ -217,7 +217,7 @@ fn r01_a_daemon_in_a_unit_of_the_users_stays_there() {
 }
 
 #[test]
-fn r05_a_daemon_that_a_task_of_another_one_starts_is_no_part_of_that_task() {
+fn r05_a_daemon_that_a_task_of_another_one_starts_is_no_part_of_that_task_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let first = start(&mut alice);
@@ -236,7 +236,7 @@ fn r05_a_daemon_that_a_task_of_another_one_starts_is_no_part_of_that_task() {
 }
 
 #[test]
-fn r05_what_a_task_moves_to_a_scope_ends_with_the_task() {
+fn r05_what_a_task_moves_to_a_scope_ends_with_the_task_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     start(&mut alice);

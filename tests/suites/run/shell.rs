@@ -1,8 +1,6 @@
 //! Job control: the shell stops a job and lets it go on, in the foreground or in the background.
 
 use std::fs;
-use std::thread;
-use std::time::Instant;
 
 use bgd_shared::id::TaskId;
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
@@ -16,11 +14,7 @@ fn is_stopped(pid: i32) -> bool {
 /// Waits until it is so; for what the kernel does a moment after it was asked to, and tells nobody.
 #[track_caller]
 fn until(is_so: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < wait::PATIENCE, "it does not happen");
-        thread::yield_now();
-    }
+    wait::for_look("what the kernel was asked for", || is_so().then_some(()));
 }
 
 fn only_task(daemon: &TestDaemon) -> TaskId {

@@ -375,11 +375,43 @@ fn nothing_is_left_for_later() {
 #[test]
 fn tests_wait_for_events() {
     let mut broken = Vec::new();
-    for source in sources(&TESTS).into_iter().filter(|source| !source.path.starts_with("tests/src/")) {
-        let words = source.words.iter().filter(|word| matches!(word.text.as_str(), "sleep" | "sleep_until"));
+    for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
+        let is_program = PROGRAMS.iter().any(|folder| source.path.starts_with(folder));
+        let is_harness = source.path.starts_with("tests/src/");
+        let words = source.words.iter().filter(|word| match word.text.as_str() {
+            "yield_now" | "spin_loop" => !is_program,
+            "sleep" | "sleep_until" => !is_program && !is_harness,
+            _ => false,
+        });
         broken.extend(words.map(|word| source.at(word.line, &word.text)));
     }
     none("a test waits for an event, never for a time", &broken);
+}
+
+#[test]
+fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
+    // That a test which needs them is called so is seen when it runs (tests/src/user.rs).
+    let needs = [
+        ("_as_root", &["must_be_root", "as_user", "cgroups", "systemd"][..]),
+        ("full_disk", &["on_a_small_disk"]),
+    ];
+    let mut broken = Vec::new();
+    let mut count = 0;
+    for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
+        for two in source.words.windows(2) {
+            let (is_function, name) = (two[0].text == "fn", &two[1].text);
+            for (_, calls) in needs.iter().filter(|(mark, _)| is_function && name.contains(mark)) {
+                let is_harness = source.path == "tests/src/user.rs";
+                let has_one = source.words.iter().any(|word| calls.contains(&word.text.as_str()));
+                count += usize::from(has_one);
+                if !has_one && !is_harness {
+                    broken.push(source.at(two[1].line, name));
+                }
+            }
+        }
+    }
+    assert!(count > 10, "{count}");
+    none("tests/run leaves a test out by its name, so that it must need what the name says", &broken);
 }
 
 #[test]

@@ -69,12 +69,7 @@ fn r05_an_escaped_process_of_a_running_task_ends_with_it() {
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     assert!(!process.is_alive());
     // So it is in a terminal, where the leader and the job carry the mark.
-    let params = SubmitParams {
-        shell: Some(ESCAPE.replace("& exit 0", "& sleep 1000").as_str().into()),
-        pty: Some(TerminalSize { rows: 24, cols: 80 }),
-        ..daemon.params()
-    };
-    let id = daemon.submit_with(&params).id;
+    let id = in_terminal(&daemon, &ESCAPE.replace("& exit 0", "& sleep 1000"));
     let process = noted(&daemon);
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     assert!(!process.is_alive());
@@ -193,4 +188,36 @@ fn r11_a_second_signal_means_now_whoever_holds_a_process() {
     assert!(daemon.ended().success());
     assert!(!daemon.socket().exists());
     drop(debugger);
+}
+
+/// A job in a terminal, with this line for the shell.
+fn in_terminal(daemon: &TestDaemon, line: &str) -> TaskId {
+    let pty = Some(TerminalSize { rows: 24, cols: 80 });
+    daemon.submit_with(&SubmitParams { shell: Some(line.into()), pty, ..daemon.params() }).id
+}
+
+#[test]
+fn r05_a_job_that_stops_the_leader_of_its_terminal_can_be_cancelled() {
+    let mut daemon = TestDaemon::start();
+    for _ in 0..20 {
+        let id = in_terminal(&daemon, "kill -STOP $PPID; echo stopped; exec sleep 1000");
+        let task = daemon.wait_running(id);
+        wait::for_line(Path::new(&task.output.path), "stopped");
+        let task = daemon.cancel(&[id]).remove(0);
+        assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
+        // The leader was made to go on, and so could tell how the job ended.
+        assert_eq!(task.exit, Some(Exit::Signal(15)));
+    }
+    in_terminal(&daemon, "kill -STOP $PPID; exec sleep 1000");
+    assert!(daemon.stop().success());
+}
+
+#[test]
+fn r04_a_job_that_stops_the_leader_of_its_terminal_ends_as_itself() {
+    let daemon = TestDaemon::start();
+    for _ in 0..20 {
+        let id = in_terminal(&daemon, "kill -STOP $PPID; exit 3");
+        let task = daemon.block(&[id]).remove(0);
+        assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(3))));
+    }
 }

@@ -385,3 +385,27 @@ fn the_leader_is_for_the_daemon_alone() {
     viewer.type_keys(task.id, "\u{4}");
     viewer.ended(task.id);
 }
+
+/// Stopped by the key, it takes its time, says something, and stops then.
+const LATE: &str = "perl -e '
+    $| = 1;
+    $SIG{TSTP} = sub {
+        select(undef, undef, undef, 0.2); print \"last words\\n\"; $SIG{TSTP} = \"DEFAULT\"; kill TSTP => $$
+    };
+    print \"ready\\n\"; $line = <STDIN>; print \"goes on\\n\"'; exit $?";
+
+#[test]
+fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
+    let daemon = TestDaemon::start();
+    // The shell stops at once, the program that it runs does not.
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(LATE));
+    viewer.until_shown("ready");
+    viewer.type_keys(task.id, "\x1a");
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    assert!(viewer.screen().contains("last words"), "{viewer:?}");
+    viewer.call::<TaskSignal>(&signal(task.id, "CONT", true));
+    viewer.type_keys(task.id, "\n");
+    viewer.until_shown("goes on");
+    assert_eq!(viewer.ended(task.id).status, Status::Completed);
+    assert_eq!(viewer.stops, 1);
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -348,10 +349,17 @@ impl Supervisor {
 
     /// Waits for the leader's end and obeys orders meanwhile.
     async fn until_ended(&mut self, pidfd: &AsyncFd<PidFd>) {
+        let handle = self.job.as_ref().and_then(|job| job.handle.as_fd().try_clone_to_owned().ok());
+        let mut job = handle.and_then(|handle| watch::process(handle.into()).ok());
         loop {
             tokio::select! {
                 biased;
                 _ = pidfd.readable() => return,
+                () = ended(job.as_ref()) => {
+                    // Its leader ends as it did, but not while it is stopped: the job may have done that to it.
+                    job = None;
+                    send(pidfd.get_ref(), SIGCONT);
+                }
                 Some(order) = self.orders.recv() => match order {
                     Control::Signal { signal, tree: false } => self.send_to_leader(pidfd.get_ref(), signal),
                     order => self.obey(order).await,
@@ -531,6 +539,13 @@ fn send(process: &PidFd, signal: i32) {
         && error.raw_os_error() != Some(Errno::ESRCH as i32)
     {
         tracing::warn!(signal, %error, "cannot signal a process");
+    }
+}
+
+async fn ended(process: Option<&AsyncFd<PidFd>>) {
+    match process {
+        Some(process) => _ = process.readable().await,
+        None => std::future::pending().await,
     }
 }
 

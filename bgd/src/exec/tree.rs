@@ -144,8 +144,9 @@ impl Tree {
         // All are held before the first one is signalled, as its end may make others hard to find; fewer
         // at a time where descriptors are short.
         let mut held: Vec<Member> = Vec::new();
-        let spared =
-            (self.leader_stands_by && self.leader_is_ours && signal != SIGKILL).then_some(self.leader);
+        // A leader that its job has stopped must go on, to end as the job does.
+        let is_for_leader = [SIGKILL, libc::SIGCONT].contains(&signal);
+        let spared = (self.leader_stands_by && self.leader_is_ours && !is_for_leader).then_some(self.leader);
         for pid in self.pids().into_iter().filter(|pid| Some(*pid) != spared) {
             let member = self.member(pid).or_else(|_| {
                 held.drain(..).for_each(|member| member.send(signal));
@@ -367,6 +368,14 @@ pub fn stat_fields(pid: i32) -> Option<String> {
 
 pub(super) fn is_zombie(pid: i32) -> bool {
     Stat::of(pid).is_none_or(|stat| matches!(stat.state, b'Z' | b'X'))
+}
+
+/// Whether a process ignores a signal, from 1 to 64.
+pub fn ignores(pid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
 }
 
 /// Whether a process was started with this `NAME=value` in its environment.

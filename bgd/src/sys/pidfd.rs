@@ -16,8 +16,8 @@ pub const SIGKILL: i32 = libc::SIGKILL;
 pub enum Change {
     /// It has ended.
     Ended(Exit),
-    /// A signal stopped it.
-    Stopped,
+    /// This signal stopped it.
+    Stopped(i32),
     /// It goes on.
     Continued,
 }
@@ -60,7 +60,7 @@ impl PidFd {
     pub fn reap(&self) -> Option<Exit> {
         match self.wait(libc::WEXITED) {
             Some(Change::Ended(exit)) => Some(exit),
-            Some(Change::Stopped | Change::Continued) | None => None,
+            Some(Change::Stopped(_) | Change::Continued) | None => None,
         }
     }
 
@@ -94,7 +94,7 @@ impl PidFd {
             (0, _) => return None,
             (_, libc::CLD_EXITED) => Change::Ended(Exit::Code(status)),
             (_, libc::CLD_KILLED | libc::CLD_DUMPED) => Change::Ended(Exit::Signal(status)),
-            (_, libc::CLD_STOPPED) => Change::Stopped,
+            (_, libc::CLD_STOPPED) => Change::Stopped(status),
             (_, libc::CLD_CONTINUED) => Change::Continued,
             (_, code) => Change::Ended(Exit::Unknown(format!("the system reported the code {code}").into())),
         })

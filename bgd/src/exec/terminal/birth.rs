@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::fds;
 use bgd_shared::request::TerminalSize;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::termios::{
     InputModes, OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
@@ -30,6 +31,9 @@ use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spa
 /// How long a leader may take to start its job. Somebody may have stopped it, and the spawner's threads
 /// are few.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// After how many milliseconds without an answer a leader is told to go on, in case it was stopped.
+const LOOK: u8 = 100;
 
 /// How long it rests when it must try again.
 const REST: Duration = Duration::from_millis(20);
@@ -157,7 +161,7 @@ pub fn start(
     let (ours, theirs) = UnixStream::pair().map_err(BirthError::Leader)?;
     let leader = start_leader(plan, &theirs, slave, stack)?;
     drop(theirs);
-    match talk(&ours, order, given) {
+    match talk(&ours, &leader.pidfd, order, given) {
         Ok(Ok((job, job_handle))) => Ok(Born { leader, news: ours.into(), job, job_handle }),
         Ok(Err(error)) => {
             end(&leader);
@@ -203,6 +207,7 @@ fn start_leader(
 /// Gives the order and takes the answer.
 fn talk(
     mut leader: &UnixStream,
+    process: &PidFd,
     order: &JobOrder,
     given: &[BorrowedFd<'_>],
 ) -> io::Result<Result<(i32, PidFd), SpawnError>> {
@@ -211,6 +216,7 @@ fn talk(
     let order = order.encode();
     let sent = fds::send(leader, &order, given)?;
     leader.write_all(&order[sent..])?;
+    until_answer(leader, process)?;
     let mut answer = [0; ANSWER_BYTES];
     let (count, came) = fds::receive(leader, &mut answer)?;
     leader.read_exact(&mut answer[count..]).map_err(|error| match error.kind() {
@@ -223,6 +229,21 @@ fn talk(
         Ok(job) => {
             let handle = came.into_iter().next().ok_or(Errno::EBADF)?;
             Ok(Ok((job, handle.into())))
+        }
+    }
+}
+
+/// Waits for a leader's answer. Its job may stop it as soon as there is one; then it is told to go on.
+fn until_answer(leader: &UnixStream, process: &PidFd) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match poll(&mut [PollFd::new(leader.as_fd(), PollFlags::POLLIN)], LOOK) {
+            Ok(0) if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
+            // One that has ended shows so by its end of the socket.
+            Ok(0) => _ = process.signal(libc::SIGCONT),
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }

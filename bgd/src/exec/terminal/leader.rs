@@ -7,12 +7,14 @@
 //! stops, and ends exactly as the job did, so that the daemon sees the job's exit in its own child's.
 //! When the daemon is gone it hangs up, as a closed terminal does.
 //!
-//! It may not use anything of the daemon but `sys`: it is another process.
+//! It may not use anything of the daemon but `sys` and what reads `/proc`: it is another process.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
 use bgd_shared::task::Exit;
@@ -25,8 +27,9 @@ use nix::sys::socket::{MsgFlags, send};
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
+use crate::exec::tree::{self, Stat};
 use crate::sys::mirror;
-use crate::sys::pidfd::{Change, PidFd};
+use crate::sys::pidfd::Change;
 use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
 
 /// The first argument of a process that is to be a leader.
@@ -73,7 +76,7 @@ fn live() -> io::Result<Exit> {
     let descriptors = started.as_ref().ok().map(|job| job.pidfd.as_fd());
     fds::send(&daemon, &answer, descriptors.as_slice())?;
     match started {
-        Ok(job) => watch(&daemon, &terminal, &news, &job.pidfd),
+        Ok(job) => watch(&daemon, &terminal, &news, &job),
         Err(_) => Ok(Exit::Code(0)),
     }
 }
@@ -118,7 +121,8 @@ fn receive(mut daemon: &UnixStream) -> io::Result<(JobOrder, Vec<OwnedFd>)> {
 }
 
 /// Lives as long as the job, and tells the daemon when it stops and goes on.
-fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &PidFd) -> io::Result<Exit> {
+fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned) -> io::Result<Exit> {
+    let Spawned { pid: job_pid, pidfd: job } = job;
     loop {
         while let Some(change) = job.change() {
             let word = match change {
@@ -130,7 +134,12 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &PidFd) 
                     keep_survivors(terminal);
                     return Ok(exit);
                 }
-                Change::Stopped => STOPPED,
+                Change::Stopped(signal) => {
+                    if signal != libc::SIGSTOP {
+                        until_at_rest(*job_pid);
+                    }
+                    STOPPED
+                }
                 Change::Continued => CONTINUED,
             };
             tell(daemon, &[word]);
@@ -148,6 +157,31 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &PidFd) 
             let _ = job.signal(SIGCONT);
             return Ok(Exit::Code(0));
         }
+    }
+}
+
+/// How long the processes of a job have to stop behind the first one.
+const STOPPING: Duration = Duration::from_secs(1);
+
+/// How long it takes until they are looked at again: nothing tells that somebody else's child has stopped.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Waits until all of the job's group have stopped. A key that stops a job reaches all of them at once, and a shell
+/// stops before the program that it runs has left its full screen: what that writes belongs before the stop. Those
+/// who ignore the key are not waited for, nor is anybody once the job goes on.
+fn until_at_rest(job: i32) {
+    let deadline = Instant::now() + STOPPING;
+    let is_stopped =
+        |pid: i32| Stat::of(pid).is_none_or(|stat| matches!(stat.state, b'T' | b't' | b'Z' | b'X'));
+    let may_stop = |pid: &i32| {
+        let is_of_group = Stat::of(*pid).is_some_and(|stat| stat.group == job);
+        is_of_group && !tree::ignores(*pid, libc::SIGTSTP)
+    };
+    while is_stopped(job) && Instant::now() < deadline {
+        if tree::descendants_of(&[job]).iter().filter(|pid| may_stop(pid)).all(|pid| is_stopped(*pid)) {
+            return;
+        }
+        thread::sleep(LOOK);
     }
 }
 

@@ -14,12 +14,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bgd_shared::client::{BUSY, Client, ClientError};
-use bgd_shared::socket::SocketPath;
+use bgd_shared::holder::Phase;
+use bgd_shared::socket::{SocketError, SocketPath};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 
 use crate::bounded;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::living::Living;
 
 /// Variables that the daemon is given; all else belongs to whoever happened to call first.
 const KEPT: &[&str] = &[
@@ -73,8 +75,26 @@ pub fn connect(socket: &SocketPath, start: bool) -> Result<Client, Failure> {
         Err(ClientError::Connect(error)) if start && error.is_absent() => {
             start_daemon(socket).map(|(client, _)| client)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(absent(socket, error)),
     }
+}
+
+/// Why there is no connection. A daemon that runs without its socket is told of: it is found by its locks.
+pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
+    if !matches!(&error, ClientError::Connect(error) if error.is_absent()) {
+        return error.into();
+    }
+    let Some(daemon) = Living::of(socket) else { return error.into() };
+    let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
+    let message = format!(
+        "the daemon (pid {}) runs, but its socket {} is gone{state}",
+        daemon.pid(),
+        socket.as_path().display()
+    );
+    Failure::new(Code::NO_DAEMON, "no_answer", message).hint(format!(
+        "it makes its socket again as soon as there is a folder {}; `bgctl daemon stop` ends it with its tasks",
+        socket.folder().display()
+    ))
 }
 
 /// The pauses of whoever waits for a daemon that comes or goes at this moment: 2.5 seconds in all.
@@ -99,7 +119,15 @@ pub fn start_daemon_with(
     socket: &SocketPath,
     variables: &[(String, String)],
 ) -> Result<(Client, bool), Failure> {
-    socket.prepare_folder()?;
+    if let Err(error) = socket.prepare_folder() {
+        // A daemon may run whose runtime folder was removed; then that is what there is to say.
+        return Err(match Living::of(socket) {
+            Some(_) => {
+                absent(socket, ClientError::Connect(SocketError::Missing(socket.folder().into()).into()))
+            }
+            None => error.into(),
+        });
+    }
     let _queue = queue(socket)?;
     match Client::connect(socket) {
         Ok(client) => return Ok((client, false)),
@@ -269,6 +297,9 @@ fn never_ready(pid: u32) -> Failure {
 }
 
 fn never_listens(socket: &SocketPath, error: ClientError) -> Failure {
+    if Living::of(socket).is_some_and(|daemon| daemon.holder.note.phase == Phase::Ready) {
+        return absent(socket, error);
+    }
     Failure::from(error).hint(format!(
         "another daemon holds {} and does not listen; look for it with: fuser -v {0}",
         socket.beside("lock").display()

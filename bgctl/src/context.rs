@@ -152,7 +152,8 @@ impl Context {
     /// # Errors
     /// None runs, or what is at the socket must not be trusted.
     pub fn existing(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&self.socket()?)?)
+        let socket = self.socket()?;
+        Client::connect(&socket).map_err(|error| connect::absent(&socket, error))
     }
 
     /// The connection that the calls so far were made on.

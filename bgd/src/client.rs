@@ -3,8 +3,11 @@
 //! Whoever has an answer appends it; the connection's own task writes. Nothing here waits, so a client
 //! that never reads slows nobody but itself: its next request is read only when there is room again.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::message::error_line;
 use tokio::sync::Notify;
 
 /// A connected client.
@@ -19,6 +22,8 @@ pub struct Client {
     room: Notify,
     /// Bytes were written.
     read_on: Notify,
+    /// Its place is needed.
+    sent_away: Notify,
     limits: ClientLimits,
 }
 
@@ -63,6 +68,7 @@ impl Client {
             written: Notify::new(),
             room: Notify::new(),
             read_on: Notify::new(),
+            sent_away: Notify::new(),
             limits,
         }
     }
@@ -194,6 +200,17 @@ impl Client {
         drained
     }
 
+    /// Has the connection closed behind this word.
+    pub fn send_away(&self, word: &[u8]) {
+        self.tell(word);
+        self.sent_away.notify_one();
+    }
+
+    /// Waits until it is sent away.
+    pub async fn is_sent_away(&self) {
+        self.sent_away.notified().await;
+    }
+
     /// No request will come any more.
     pub fn finish(&self) {
         self.written.notify_one();
@@ -209,6 +226,52 @@ impl Client {
         self.written.notify_one();
         self.room.notify_one();
         self.read_on.notify_waiters();
+    }
+}
+
+/// What there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Any request.
+    All,
+    /// `hello` and `daemon.*`.
+    Daemon,
+}
+
+/// The connections that have not said a word yet, in the order in which they came.
+#[derive(Debug, Default)]
+pub struct Silent(Mutex<BTreeMap<u64, (Arc<Client>, Room)>>);
+
+impl Silent {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (Arc<Client>, Room)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has come.
+    pub fn add(&self, client: &Arc<Client>, room: Room) {
+        self.all().insert(client.id, (Arc::clone(client), room));
+    }
+
+    /// It has said something, or is gone.
+    pub fn remove(&self, client: &Client) {
+        self.all().remove(&client.id);
+    }
+
+    /// Closes the one with such a place that has been silent for longest, if there is one.
+    pub fn send_away(&self, room: Room) -> bool {
+        let mut all = self.all();
+        let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
+        let Some((oldest, _)) = oldest.and_then(|oldest| all.remove(&oldest)) else { return false };
+        drop(all);
+        tracing::warn!(
+            client = oldest.id,
+            "a connection that never said a word is closed: others need its place"
+        );
+        let message = "closed, as nothing was said here and another client needs the place";
+        let error = RpcError::new(ErrorKind::TooManyConnections, message)
+            .hint("connect when there is something to ask, or raise limits.connections in the configuration");
+        oldest.send_away(&error_line(None, &error));
+        true
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use zeroize::Zeroize as _;
 
 use crate::calls::{Body, Call};
-use crate::client::Client;
+use crate::client::{Client, Room, Silent};
 use crate::descriptors;
 use crate::mailbox::{Calls, Mail};
 
@@ -31,10 +31,12 @@ pub async fn serve(
     stream: AsyncStream,
     client: Arc<Client>,
     calls: Calls,
-    frame_bytes: usize,
+    admission: Admission,
     mut closing: watch::Receiver<bool>,
 ) {
-    let connection = Connection { stream, client, calls, no_more_requests: AtomicBool::new(false) };
+    let Admission { frame_bytes, room, silent } = admission;
+    let no_more_requests = AtomicBool::new(false);
+    let connection = Connection { stream, client, calls, no_more_requests, room, silent };
     if connection.calls.send(Mail::Connected(Arc::clone(&connection.client))).await.is_err() {
         return;
     }
@@ -46,6 +48,7 @@ pub async fn serve(
                     connection.client.close();
                 }
             }
+            () = connection.client.is_sent_away() => {}
             _ = closing.changed() => {}
         }
         connection.no_more_requests.store(true, Ordering::Relaxed);
@@ -56,6 +59,7 @@ pub async fn serve(
         () = connection.write() => {}
         () = until_no_more_requests => {}
     }
+    connection.silent.remove(&connection.client);
     // What is still to come for it goes nowhere.
     connection.client.close();
     // The dispatcher has ended if nobody takes this.
@@ -67,6 +71,18 @@ struct Connection {
     client: Arc<Client>,
     calls: Calls,
     no_more_requests: AtomicBool,
+    room: Room,
+    silent: Arc<Silent>,
+}
+
+/// How a connection was let in.
+pub struct Admission {
+    /// The longest request line in bytes.
+    pub frame_bytes: usize,
+    /// What there is room for.
+    pub room: Room,
+    /// Where it is known until it says something.
+    pub silent: Arc<Silent>,
 }
 
 impl Connection {
@@ -85,9 +101,11 @@ impl Connection {
             if count == 0 {
                 return Ok(());
             }
+            self.silent.remove(&self.client);
             loop {
                 self.client.has_room().await;
                 match decoder.next_frame() {
+                    Ok(Some(frame)) if self.refuses(&frame) => return Ok(()),
                     Ok(Some(frame)) => self.take(frame).await,
                     Ok(None) => break,
                     Err(error) => {
@@ -104,6 +122,24 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Refuses what there is no room for: the last connections are kept for the daemon's own methods.
+    fn refuses(&self, frame: &Frame<OwnedFd>) -> bool {
+        if self.room == Room::All {
+            return false;
+        }
+        let Ok(request) = parse_request(&frame.line) else { return false };
+        if request.method == "hello" || request.method.starts_with("daemon.") {
+            return false;
+        }
+        let error = RpcError::new(
+            ErrorKind::TooManyConnections,
+            "the daemon has as many connections as it may, and keeps this one for hello and daemon.*",
+        )
+        .hint("the connection is closed; close others, or raise limits.connections in the configuration");
+        self.client.tell(&error_line(request.id.as_ref(), &error));
+        true
     }
 
     /// Whether the other end is closed for both directions. One that has closed its sending side only still reads.

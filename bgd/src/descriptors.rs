@@ -15,6 +15,8 @@ pub enum User {
     Task,
     /// A client.
     Client,
+    /// A client that speaks with the daemon about itself only.
+    Control,
 }
 
 /// How many are kept back at each step; a quarter where the limit is very low.
@@ -23,12 +25,14 @@ const RESERVE: u64 = 16;
 /// Whether so many descriptors are in use that what is left is kept back from this user. `open` is any
 /// open one: its copy gets the number that the next new one would have.
 pub fn are_reserved(open: &impl AsFd, user: User) -> bool {
-    let steps = match user {
-        User::Client => 1,
-        User::Task => 2,
-    };
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return false };
-    let usable = limit - RESERVE.min(limit / 4) * steps;
+    let reserve = RESERVE.min(limit / 4);
+    let usable = limit
+        - match user {
+            User::Control => reserve * 3 / 4,
+            User::Client => reserve,
+            User::Task => reserve * 2,
+        };
     match open.as_fd().try_clone_to_owned() {
         Ok(copy) => u64::try_from(copy.as_raw_fd()).is_ok_and(|number| number >= usable),
         Err(_) => true,

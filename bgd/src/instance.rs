@@ -8,8 +8,10 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bgd_shared::holder::{Note, of_lock};
 use nix::errno::Errno;
 
 use crate::exec::tree::{self, INSTANCE_MARK};
@@ -24,7 +26,14 @@ pub struct Instance {
     pub id: String,
     /// The folder.
     pub path: PathBuf,
-    _lock: ProcessLock,
+    held: Mutex<Held>,
+}
+
+/// What makes a folder that of a living daemon.
+#[derive(Debug)]
+struct Held {
+    lock: ProcessLock,
+    note: Note,
 }
 
 /// How long killed processes of a dead life have to be gone.
@@ -45,7 +54,7 @@ impl Instance {
         DirBuilder::new().mode(0o700).create(&path)?;
         DirBuilder::new().mode(0o700).create(path.join("output"))?;
         let own = ProcessLock::take(&path.join("lock"))?;
-        let instance = Self { id, path, _lock: own };
+        let instance = Self { id, path, held: Mutex::new(Held { lock: own, note: Note::default() }) };
         instance.sweep(&folder);
         Ok(instance)
     }
@@ -53,6 +62,45 @@ impl Instance {
     /// Where the tasks' output goes.
     pub fn output(&self) -> PathBuf {
         self.path.join("output")
+    }
+
+    /// Notes who lives here, for those who can't find the daemon's socket.
+    pub fn tell(&self, note: Note) {
+        let mut held = self.held();
+        held.lock.write_note(&note);
+        held.note = note;
+    }
+
+    /// Makes the folder again, with all that belongs into it but the outputs, if it was removed.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn restore(&self) -> io::Result<()> {
+        let mut held = self.held();
+        let place = self.path.join("lock");
+        if self.path.is_dir() {
+            DirBuilder::new().mode(0o700).recursive(true).create(self.output())?;
+            if !held.lock.is_at(&place) {
+                held.lock = ProcessLock::take(&place)?;
+            }
+        } else {
+            // It comes to its place with its lock, as one without would be taken for that of a dead daemon.
+            let folder = self.path.parent().unwrap_or(&self.path);
+            let new = folder.with_file_name(format!("{}.new", self.id));
+            DirBuilder::new().mode(0o700).recursive(true).create(new.join("output"))?;
+            held.lock = ProcessLock::take(&new.join("lock"))?;
+            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+            fs::rename(&new, &self.path)?;
+        }
+        held.lock.write_note(&held.note);
+        if let Some(cgroup) = &held.note.cgroup {
+            fs::write(self.path.join("cgroup"), cgroup.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sweep(&self, folder: &Path) {
@@ -70,8 +118,29 @@ impl Instance {
     }
 
     /// Removes the folder: this life is over.
-    pub fn end(self) {
+    pub fn end(&self) {
         remove(&self.path);
+    }
+}
+
+/// The process of a living daemon that serves this socket, wherever the socket is now: it holds the lock of its life.
+/// Only before this process has a life of its own.
+pub fn serving(state: &Path, socket: &Path) -> Option<i32> {
+    let lives = fs::read_dir(state.join("instances")).ok()?.flatten();
+    lives.map(|life| life.path().join("lock")).find_map(|lock| {
+        let holder = of_lock(&lock).ok()??;
+        (holder.note.socket.as_os_str() == socket.as_os_str()).then_some(holder.pid)
+    })
+}
+
+/// Ends what a dead life left whose folder is gone, by what it has noted elsewhere.
+pub fn sweep_noted(state: &Path, dead: &Note) {
+    // It is the name of a folder here, and a part of a path.
+    let Ok(id) = uuid::Uuid::try_parse(&dead.instance) else { return };
+    let path = state.join("instances").join(id.to_string());
+    if !path.exists() {
+        let cgroup = dead.cgroup.as_ref().map(|cgroup| PathBuf::from(cgroup.as_os_str()));
+        sweep_processes(&path, &id.to_string(), cgroup.as_deref());
     }
 }
 
@@ -83,9 +152,15 @@ fn remove(path: &Path) {
 
 /// Ends what a dead life left running, and removes its files.
 fn sweep_one(path: &Path, id: &str) {
+    let cgroup = fs::read_to_string(path.join("cgroup")).ok().map(PathBuf::from);
+    sweep_processes(path, id, cgroup.as_deref());
+    remove(path);
+}
+
+/// Ends the processes of a dead life.
+fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
     let deadline = Instant::now() + SWEEP;
-    if let Ok(cgroup) = fs::read_to_string(path.join("cgroup")) {
-        let cgroup = Path::new(&cgroup);
+    if let Some(cgroup) = cgroup {
         let killed = tree::kill_cgroup(cgroup);
         tracing::info!(cgroup = %cgroup.display(), ?killed, "an old instance's cgroup is ended");
     }
@@ -107,10 +182,9 @@ fn sweep_one(path: &Path, id: &str) {
             break;
         }
     }
-    if let Ok(cgroup) = fs::read_to_string(path.join("cgroup")) {
-        tree::remove_cgroup(Path::new(&cgroup));
+    if let Some(cgroup) = cgroup {
+        tree::remove_cgroup(cgroup);
     }
-    remove(path);
 }
 
 /// The processes that carry a life's mark or write to its output, those in their sessions, and all

@@ -4,6 +4,7 @@
 //! `dispatcher`. It alone owns the `core`, which decides; its effects go to the executors in `exec`,
 //! whose facts come back through the mailbox, and to clients, `subscribers` and the channels of `notify`.
 
+pub mod address;
 pub mod agents;
 pub mod answer;
 pub mod calls;
@@ -23,6 +24,7 @@ pub mod instance;
 pub mod lock;
 pub mod log;
 pub mod mailbox;
+pub mod missing;
 pub mod notice;
 pub mod notify;
 pub mod reader;

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use bgd_shared::holder::Note;
@@ -51,7 +51,24 @@ impl ProcessLock {
     }
 }
 
+/// Which file something is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId(u64, u64);
+
+impl FileId {
+    /// What is at a path, if there is something.
+    pub fn of(path: &Path) -> Option<Self> {
+        std::fs::symlink_metadata(path).ok().map(|meta| Self(meta.dev(), meta.ino()))
+    }
+}
+
 impl ProcessLock {
+    /// Whether the file of this lock is at this path still.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let own = self.0.metadata().ok().map(|meta| FileId(meta.dev(), meta.ino()));
+        own.is_some() && own == FileId::of(path)
+    }
+
     /// What the last holder has noted in the file; an empty note if there is none that can be read.
     pub fn note(&self) -> Note {
         let mut text = vec![0; NOTE_BYTES];

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -77,6 +77,11 @@ impl BoundedLog {
 
 impl Write for BoundedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Somebody has removed it; where its folder is gone too, it is made again later.
+        let is_removed = self.file.metadata().is_ok_and(|meta| meta.nlink() == 0);
+        if is_removed && let Ok(new) = Self::open(self.path.clone()) {
+            *self = new;
+        }
         if self.bytes >= LOG_BYTES {
             self.begin_anew()?;
         }

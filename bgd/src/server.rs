@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -14,12 +13,12 @@ use bgd_shared::transport::{AsyncListener, AsyncStream};
 use interprocess::local_socket::traits::tokio::Listener as _;
 use nix::errno::Errno;
 use nix::sys::socket::SockFlag;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, ClientLimits};
+use crate::client::{Client, ClientLimits, Room, Silent};
 use crate::config::Config;
-use crate::connection::serve;
+use crate::connection::{Admission, serve};
 use crate::descriptors;
 use crate::mailbox::Calls;
 
@@ -48,6 +47,10 @@ impl From<&Config> for ServerLimits {
     }
 }
 
+/// How many connections there may be beyond the limit for `hello` and `daemon.*`, so that a daemon whose places are
+/// all taken can still be asked, and ended.
+const KEPT: usize = 4;
+
 /// How long clients have to take their last answers when the daemon ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -55,32 +58,44 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(100);
 
 /// Serves until `closing` changes; then waits until every client has its last answer, for a second at most.
+///
+/// What comes from `listeners` takes the place of the listener, as its socket was gone.
 pub async fn run(
-    listener: AsyncListener,
+    mut listener: AsyncListener,
+    mut listeners: mpsc::Receiver<AsyncListener>,
     limits: watch::Receiver<ServerLimits>,
     calls: Calls,
     mut closing: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
     let mut spare = Spare::default();
-    let next_client = AtomicU64::new(1);
+    let silent = Arc::new(Silent::default());
+    let mut next_client = 1;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(stream) => {
                     spare.refill();
                     let limits = *limits.borrow();
-                    if let Err(error) = admit(&stream, connections.len(), &limits) {
-                        refuse(&stream, &error);
-                        continue;
-                    }
-                    let id = next_client.fetch_add(1, Ordering::Relaxed);
-                    let client = Arc::new(Client::new(id, limits.client));
-                    let closing = closing.clone();
-                    connections.spawn(serve(stream, client, calls.clone(), limits.frame_bytes, closing));
+                    while connections.try_join_next().is_some() {}
+                    let room = match admit(&stream, connections.len(), &limits, &silent) {
+                        Ok(room) => room,
+                        Err(error) => {
+                            refuse(&stream, &error);
+                            continue;
+                        }
+                    };
+                    let client = Arc::new(Client::new(next_client, limits.client));
+                    next_client += 1;
+                    silent.add(&client, room);
+                    let frame_bytes = limits.frame_bytes;
+                    let admission = Admission { frame_bytes, room, silent: Arc::clone(&silent) };
+                    connections.spawn(serve(stream, client, calls.clone(), admission, closing.clone()));
                 }
                 Err(error) => spare.cope(&listener, &error).await,
             },
+            // Whoever is in the queue of the old one tries again: it is closed.
+            Some(new) = listeners.recv() => listener = new,
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Err(error) = ended {
                     tracing::error!(%error, "a connection broke down");
@@ -96,7 +111,12 @@ pub async fn run(
 }
 
 /// Whether this peer may be served.
-fn admit(stream: &AsyncStream, connections: usize, limits: &ServerLimits) -> Result<(), RpcError> {
+fn admit(
+    stream: &AsyncStream,
+    connections: usize,
+    limits: &ServerLimits,
+    silent: &Silent,
+) -> Result<Room, RpcError> {
     let peer = peer_uid(stream)
         .map_err(|error| RpcError::new(ErrorKind::Internal, format!("the peer is not known: {error}")))?;
     let me = nix::unistd::Uid::effective().as_raw();
@@ -113,13 +133,22 @@ fn admit(stream: &AsyncStream, connections: usize, limits: &ServerLimits) -> Res
         }));
     }
     if descriptors::are_reserved(stream, descriptors::User::Client) {
-        return Err(no_descriptors());
+        // The place of a silent one is free a moment later.
+        let _ = silent.send_away(Room::All) || silent.send_away(Room::Daemon);
+        let has_some = !descriptors::are_reserved(stream, descriptors::User::Control);
+        return if has_some { Ok(Room::Daemon) } else { Err(no_descriptors()) };
     }
-    if connections >= limits.connections {
-        tracing::warn!(limit = limits.connections, "a connection was refused: there are too many");
-        return Err(too_many(format!("the daemon has {connections} connections, which is its limit")));
+    if connections < limits.connections {
+        return Ok(Room::All);
     }
-    Ok(())
+    if silent.send_away(Room::All) {
+        return Ok(Room::All);
+    }
+    if connections < limits.connections + KEPT || silent.send_away(Room::Daemon) {
+        return Ok(Room::Daemon);
+    }
+    tracing::warn!(limit = limits.connections, "a connection was refused: there are too many");
+    Err(too_many(format!("the daemon has {connections} connections, more than its limit")))
 }
 
 fn no_descriptors() -> RpcError {

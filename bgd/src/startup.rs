@@ -6,8 +6,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
@@ -15,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, Phase};
 use bgd_shared::socket::{SocketError, SocketPath};
-use bgd_shared::transport::{AsyncListener, listen};
+use bgd_shared::transport::AsyncListener;
 use clap::Parser;
 use tokio::sync::watch;
 
+use crate::address::Address;
 use crate::cgroups::Place;
 use crate::config::Config;
 use crate::dispatcher::Dispatcher;
@@ -35,7 +35,7 @@ use crate::mailbox::{self, Facts, Report};
 use crate::server::ServerLimits;
 use crate::status::Identity;
 use crate::sys::{inherited, signals};
-use crate::{dirs, log, server};
+use crate::{dirs, instance, log, server};
 
 /// The background daemon: runs tasks for one user and serves them over a Unix socket.
 #[derive(Debug, Parser)]
@@ -170,11 +170,16 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
             format!("another bgd serves {} already", socket.as_path().display()),
         ));
     };
-    let before = lock.note();
-    lock.write_note(&Note { phase: Phase::Starting, ..before });
+    let address = Address::new(socket.clone(), lock);
     let state = dirs::state();
     let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", state.display()));
     DirBuilder::new().mode(0o700).recursive(true).create(&state).map_err(unusable)?;
+    if let Some(pid) = instance::serving(&state, socket.as_path()) {
+        ready.say("taken\n");
+        let path = socket.as_path().display();
+        let message = format!("another bgd (pid {pid}) serves {path}, and makes it again as it was removed");
+        return Err(Failure::new(UNAVAILABLE, message));
+    }
     let target = match args.log {
         Some(LogTarget::File) => log::Target::File,
         Some(LogTarget::Stderr) => log::Target::Stderr,
@@ -184,7 +189,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     ready.detach();
     let internal = |error: io::Error| Failure::new(70, error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
-    runtime.block_on(live(Life { socket, config, config_path, state, lock }, ready))
+    runtime.block_on(live(Life { socket, config, config_path, state, address }, ready))
 }
 
 /// What a life begins with.
@@ -193,7 +198,7 @@ struct Life {
     config: Config,
     config_path: PathBuf,
     state: PathBuf,
-    lock: ProcessLock,
+    address: Address,
 }
 
 /// What a failed step means for whoever waits.
@@ -203,16 +208,18 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
 }
 
 async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
-    let Life { socket, config, config_path, state, lock } = life;
+    let Life { socket, config, config_path, state, mut address } = life;
     let started = Instant::now();
     let nofile = prepare_process();
     let strays = Strays::before_anything();
     let id = uuid::Uuid::new_v4().to_string();
     // Before it listens, as it may take a moment, and before the sweep, which may end where it was started.
     let mut place = Place::find(config.tree, &id).await;
-    let (listener, is_own) = open_socket(&socket)?;
+    let listener = open_socket(&socket, &mut address)?;
     let instance = Instance::begin(&state, id).map_err(failed(state.display().to_string()))?;
-    let cgroup = prepare_cgroup(&mut place, &instance)?;
+    let (instance, mut note) = known(instance, &socket);
+    instance::sweep_noted(&state, address.note());
+    let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
     let (calls, facts, mailbox) = mailbox::new();
     let (orders, around) =
         start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
@@ -233,32 +240,29 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let workers = around.workers.clone();
     let dispatcher = Dispatcher::new(config, identity, orders, around, limits);
     let (closing, closing_seen) = watch::channel(false);
-    let server = tokio::spawn(server::run(listener, limits_seen, calls, closing_seen));
-    let mut note = Note {
-        phase: Phase::Ready,
-        instance: instance.id.clone(),
-        socket: socket.as_path().as_os_str().into(),
-        cgroup: cgroup.as_ref().map(|path| path.as_os_str().into()),
-    };
-    lock.write_note(&note);
+    let (made, listeners) = tokio::sync::mpsc::channel(1);
+    let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
+    address.tell(note.clone());
+    let (leaving, leaves) = watch::channel(false);
+    let keeping = tokio::spawn(address.keep(made, leaves));
     ready.say("ready\n");
     notify_manager(sd_notify::NotifyState::Ready);
 
     let is_hurried = dispatcher.run(mailbox).await;
 
-    note.phase = Phase::Ending;
-    lock.write_note(&note);
-
     notify_manager(sd_notify::NotifyState::Stopping);
-    if is_own && let Err(error) = fs::remove_file(socket.as_path()) {
-        tracing::warn!(%error, "cannot remove the socket");
-    }
+    leaving.send_replace(true);
+    let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
+    address.tell(Note { phase: Phase::Ending, ..note });
+    address.leave();
     // Answers that are being read from the output are still given.
     if tokio::time::timeout(LAST_READS, workers.drain()).await.is_err() {
         tracing::warn!("a disk does not answer: what was still to be read or removed is left");
     }
     if strays.end(is_hurried) {
         instance.end();
+        // Nothing of this life is left to be swept.
+        address.tell(Note { phase: Phase::Ending, ..Note::default() });
     } else {
         tracing::warn!("some processes do not end; the next daemon will try again");
     }
@@ -266,7 +270,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         tree::remove_cgroup(&cgroup);
     }
     // Whoever sees the last connection close may start the next daemon at once.
-    drop(lock);
+    drop(address);
     closing.send_replace(true);
     let _ = server.await;
     tracing::info!("ended");
@@ -276,26 +280,42 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
 /// How long answers that are being read when the daemon ends may take.
 const LAST_READS: Duration = Duration::from_secs(5);
 
+/// Notes in the instance's folder whose it is. The daemon is found by that when its socket is gone.
+fn known(instance: Instance, socket: &SocketPath) -> (Arc<Instance>, Note) {
+    let socket = socket.as_path().as_os_str().into();
+    let note = Note { instance: instance.id.clone(), socket, ..Note::default() };
+    instance.tell(note.clone());
+    (Arc::new(instance), note)
+}
+
 /// The cgroup for the tasks' cgroups, noted in the instance's folder for the sweep.
-fn prepare_cgroup(place: &mut Place, instance: &Instance) -> Result<Option<PathBuf>, Failure> {
+fn prepare_cgroup(
+    place: &mut Place,
+    instance: &Instance,
+    note: &mut Note,
+) -> Result<Option<PathBuf>, Failure> {
     let cgroup = place.prepare(&instance.id);
     if let Some(cgroup) = &cgroup {
         let note = instance.path.join("cgroup");
         fs::write(&note, cgroup.as_os_str().as_encoded_bytes())
             .map_err(failed(note.display().to_string()))?;
     }
+    note.cgroup = cgroup.as_ref().map(|path| path.as_os_str().into());
+    instance.tell(note.clone());
     Ok(cgroup)
 }
 
 fn start_executors(
     config: &Config,
-    instance: &Instance,
+    instance: &Arc<Instance>,
     cgroup: Option<PathBuf>,
     nofile: Option<libc::rlimit>,
     (facts, socket): (Facts, Arc<Path>),
 ) -> Result<(mpsc::Sender<StartOrder>, Surroundings), Failure> {
+    let life = Arc::clone(instance);
+    let restore = move || life.restore();
     let workers = Workers::start().map_err(failed("cannot start threads"))?;
-    let folder = OutputFolder::open(instance.output()).map_err(failed("the output folder"))?;
+    let folder = OutputFolder::kept(instance.output(), restore).map_err(failed("the output folder"))?;
     let folder = Arc::new(folder);
     let settings =
         SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup, nofile };
@@ -313,34 +333,20 @@ fn take_lock(path: &Path) -> Result<Option<ProcessLock>, Failure> {
         .map_err(|error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display())))
 }
 
-/// The socket to serve, and whether it is ours to remove: one of a service manager is not.
-fn open_socket(socket: &SocketPath) -> Result<(AsyncListener, bool), Failure> {
-    let unusable =
-        |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", socket.as_path().display()));
+/// The socket to serve: a service manager's, or one that is made.
+fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListener, Failure> {
+    let path = socket.as_path().display();
+    let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{path}: {error}"));
     let mut passed = listenfd::ListenFd::from_env();
     if let Some(listener) = passed.take_unix_listener(0).map_err(unusable)? {
         listener.set_nonblocking(true).map_err(unusable)?;
-        let listener = AsyncListener::try_from(OwnedFd::from(listener)).map_err(unusable)?;
-        return Ok((listener, false));
+        return AsyncListener::try_from(OwnedFd::from(listener)).map_err(unusable);
     }
-    remove_stale(socket.as_path())?;
-    Ok((listen(socket).map_err(unusable)?, true))
-}
-
-/// Removes the socket of a daemon that is dead, and nothing else.
-fn remove_stale(path: &Path) -> Result<(), Failure> {
-    let taken = |what: &str| {
-        let message = format!("{} {what}; remove it, or choose another path for the socket", path.display());
+    address.listen().map_err(unusable)?.map_err(|in_the_way| {
+        let what = in_the_way.what();
+        let message = format!("{path} {what}; remove it, or choose another path for the socket");
         Failure::new(NO_PERMISSION, message)
-    };
-    let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display()));
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(unusable(error)),
-        Ok(meta) if !meta.file_type().is_socket() => Err(taken("is not a socket")),
-        Ok(_) if UnixStream::connect(path).is_ok() => Err(taken("is the socket of another program")),
-        Ok(_) => fs::remove_file(path).map_err(unusable),
-    }
+    })
 }
 
 /// What the process needs before it starts others. Returns the limit of descriptors that it began with.

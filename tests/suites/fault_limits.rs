@@ -71,6 +71,8 @@ fn tasks_that_find_no_descriptor_say_so_and_nothing_else_dies() {
 fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks() {
     let daemon = TestDaemon::builder().config(MANY).prelude("ulimit -n 64").start();
     let mut inside = daemon.client();
+    // One that never says a word makes room for others.
+    inside.call::<DaemonStatusOf>(&NoParams {}).unwrap();
     // A tree that takes a walk to be ended.
     let id =
         daemon.submit_shell("setsid -f sh -c 'echo $$ > note; exec sleep 1000'; sleep 1000 & sleep 1000");

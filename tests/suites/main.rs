@@ -64,6 +64,7 @@ mod mended_wire;
 mod metrics;
 mod no_answer;
 mod output;
+mod place;
 mod protocol;
 mod real_agents;
 mod run;

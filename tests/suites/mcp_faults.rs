@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use bgd_shared::request::{DaemonStatusOf, NoParams};
+use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, NoParams};
 use bgd_shared::task::Status;
 use bgd_tests::mcp::{Mcp, REVISION, Told};
 use bgd_tests::wait::PATIENCE;
@@ -130,7 +130,9 @@ fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
 #[test]
 fn a_listener_that_was_refused_listens_later() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 2\n").start();
-    let other = daemon.client();
+    let mut other = daemon.client();
+    // One that never says a word would make room.
+    other.call::<Hello>(&HelloParams::default()).unwrap();
     let mut mcp = Mcp::silent(&daemon, &[]);
     mcp.initialize(REVISION, "claude-code", &json!({}));
     let id = mcp.command("echo hello");

@@ -50,6 +50,14 @@ impl Connection {
         self.client.call::<M>(params).await
     }
 
+    /// The same for news that may never come, on a connection that nothing else is said on.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a broken connection.
+    pub async fn listen<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
+        self.client.listen::<M>(params).await
+    }
+
     /// The life of the daemon at its other end.
     pub fn instance(&self) -> &str {
         &self.hello.instance

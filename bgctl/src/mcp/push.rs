@@ -272,7 +272,7 @@ impl Listener {
                 wait_ms: Some(DURATION_MS),
                 ..InboxReadParams::default()
             };
-            let page = match connection.call::<InboxRead>(&params).await {
+            let page = match connection.listen::<InboxRead>(&params).await {
                 Ok(page) => page,
                 Err(error) => return error,
             };

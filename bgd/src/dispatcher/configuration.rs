@@ -49,4 +49,15 @@ impl Dispatcher {
             answer.give(&ReloadResult { changed, needs_restart });
         }
     }
+
+    /// Whether a task would find the folder for its output; one that was removed is made again.
+    pub(super) fn has_folder(&self) -> Result<(), RpcError> {
+        self.around.folder.ensure().map_err(|error| {
+            let path = self.around.folder.path().display();
+            let message =
+                format!("the folder of the outputs was removed, and can't be made again: {path}: {error}");
+            RpcError::new(ErrorKind::Internal, message)
+                .hint("make the state folder again, for yourself alone (mode 0700), or restart the daemon")
+        })
+    }
 }

@@ -376,7 +376,7 @@ impl Dispatcher {
     }
 
     fn submit(&mut self, answer: Answer, mut command: Box<Command>, brought: Brought) {
-        if let Err(error) = self.choose_channel(&mut command.spec) {
+        if let Err(error) = self.choose_channel(&mut command.spec).and_then(|()| self.has_folder()) {
             return answer.refuse(&error);
         }
         let id = command.id;

@@ -8,6 +8,7 @@
 //! A process that was handed over may write to a file of its own somewhere else. That is read and looked at
 //! in the same way, and never changed or removed.
 
+mod kept;
 mod writes;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use tokio::sync::Notify;
 
+use self::kept::Kept;
 use self::writes::FirstWrite;
 use super::workers::Workers;
 use crate::core::{Fact, Spec};
@@ -71,7 +73,7 @@ impl OutputFiles {
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
-    handle: OwnedFd,
+    kept: Kept,
 }
 
 /// How many runs of an agent task have their results kept: one more run, and the oldest goes.
@@ -83,9 +85,35 @@ impl OutputFolder {
     /// # Errors
     /// What the system says.
     pub fn open(path: PathBuf) -> io::Result<Self> {
-        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_PATH;
-        let handle = nix::fcntl::open(&path, flags, Mode::empty())?;
-        Ok(Self { path, handle })
+        Ok(Self { kept: Kept::open(path.clone(), None)?, path })
+    }
+
+    /// Opens a folder that `restore` makes again when it is removed.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn kept(
+        path: PathBuf,
+        restore: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        Ok(Self { kept: Kept::open(path.clone(), Some(Box::new(restore)))?, path })
+    }
+
+    /// Makes sure that the folder is where it belongs: it is made again if somebody has removed it.
+    ///
+    /// # Errors
+    /// It is gone, and can't be made again.
+    pub fn ensure(&self) -> io::Result<()> {
+        self.kept.ensure()
+    }
+
+    /// Opens a file of the folder, which must be where it belongs if the file is to be made.
+    fn open_at(&self, task: TaskId, stream: Stream, flags: OFlag) -> io::Result<OwnedFd> {
+        if flags.contains(OFlag::O_CREAT) {
+            self.ensure()?;
+        }
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        Ok(openat(&*self.kept.handle(), name(task, stream).as_str(), flags | OFlag::O_CLOEXEC, mode)?)
     }
 
     /// Where the folder is.
@@ -114,8 +142,7 @@ impl OutputFolder {
     /// # Errors
     /// What the system says: the disk may be full.
     pub fn create(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
-        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CLOEXEC;
-        Ok(openat(&self.handle, name(task, stream).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)
+        self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_APPEND)
     }
 
     /// Makes a task's file for a stream, which must be new, for the daemon alone to write to: each write
@@ -124,9 +151,7 @@ impl OutputFolder {
     /// # Errors
     /// What the system says: the disk may be full.
     pub fn create_to_drain(&self, task: TaskId, stream: Stream) -> io::Result<fs::File> {
-        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        Ok(openat(&self.handle, name(task, stream).as_str(), flags, mode)?.into())
+        Ok(self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY)?.into())
     }
 
     /// Opens a task's file for a stream, new or not, to go on writing at its end.
@@ -134,8 +159,7 @@ impl OutputFolder {
     /// # Errors
     /// What the system says: the disk may be full.
     pub fn append(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
-        let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        Ok(openat(&self.handle, name(task, stream).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)
+        self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW)
     }
 
     /// Where the result of a run of an agent task is.
@@ -169,7 +193,7 @@ impl OutputFolder {
     }
 
     fn stat(&self, task: TaskId, stream: Stream) -> Option<FileStat> {
-        fstatat(&self.handle, name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
+        fstatat(&*self.kept.handle(), name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
     }
 
     /// How large a task's output is, both streams together.
@@ -200,12 +224,7 @@ impl OutputFolder {
         if keep_from <= from {
             return Ok(dropped);
         }
-        let file = openat(
-            &self.handle,
-            name(task, stream).as_str(),
-            OFlag::O_WRONLY | OFlag::O_CLOEXEC,
-            Mode::empty(),
-        )?;
+        let file = self.open_at(task, stream, OFlag::O_WRONLY)?;
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(&file, hole, from.cast_signed(), (keep_from - from).cast_signed())?;
         Ok(keep_from - OUTPUT_HEAD_BYTES)
@@ -401,6 +420,7 @@ async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
                     tokio::select! {
                         told = watch.wait() => if told.is_err() { return },
                         () = shared.own_added.notified() => {}
+                        () = shared.folder.kept.renewed() => {}
                     }
                 }
             }

@@ -75,6 +75,22 @@ impl AsyncClient {
     /// The daemon's refusal, a broken connection, or a daemon that does not answer. It may answer other calls on
     /// the connection later, and carry out this one then.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
+        self.call_or_listen::<M>(params, true).await
+    }
+
+    /// The same for what nobody waits for, such as news that may never come: the daemon is not looked after.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a broken connection.
+    pub async fn listen<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
+        self.call_or_listen::<M>(params, false).await
+    }
+
+    async fn call_or_listen<M: Method>(
+        &self,
+        params: &M::Params,
+        looks: bool,
+    ) -> Result<M::Result, ClientError> {
         let (sender, mut receiver) = oneshot::channel();
         let Call { number, line, along } = {
             let mut pending = lock(&self.pending);
@@ -87,6 +103,7 @@ impl AsyncClient {
             call
         };
         let outcome = match self.write_all(&line, along.as_ref()).await {
+            Ok(()) if !looks => receiver.await.map_err(|_| ClientError::Closed),
             Ok(()) => loop {
                 match self.answered_in_time(&mut receiver).await {
                     Some(outcome) => break outcome.map_err(|_| ClientError::Closed),

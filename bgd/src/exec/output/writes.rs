@@ -2,7 +2,6 @@
 //! file.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +9,11 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::watch;
+use crate::sys::watch::{self, Changes};
 
 /// One write to any file of a folder, or to certain files elsewhere, told once.
 pub(super) struct FirstWrite {
-    inotify: Inotify,
-    ready: AsyncFd<OwnedFd>,
+    changes: AsyncFd<Changes>,
     folder: PathBuf,
     /// The files elsewhere, as they were watched last. Else a file to which nobody writes any more would be
     /// watched for ever.
@@ -28,9 +26,8 @@ impl FirstWrite {
     /// # Errors
     /// The system has no inotify to give.
     pub fn new(folder: &Path) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let ready = watch::readable(inotify.as_fd().try_clone_to_owned()?)?;
-        Ok(Self { inotify, ready, folder: folder.to_path_buf(), elsewhere: Vec::new() })
+        let changes = watch::changes(Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?)?;
+        Ok(Self { changes, folder: folder.to_path_buf(), elsewhere: Vec::new() })
     }
 
     /// Begins to watch once more, the folder and these files; those of the last time are forgotten. False:
@@ -39,17 +36,17 @@ impl FirstWrite {
         let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
         for old in self.elsewhere.drain(..) {
             // One that has told is gone by itself.
-            let _ = self.inotify.rm_watch(old);
+            let _ = self.changes.get_ref().0.rm_watch(old);
         }
         // Whoever arms looks at the files next, so what was told before says nothing any more.
-        while self.inotify.read_events().is_ok() {}
-        let folder = self.inotify.add_watch(&self.folder, once);
+        while self.changes.get_ref().0.read_events().is_ok() {}
+        let folder = self.changes.get_ref().0.add_watch(&self.folder, once);
         if let Err(error) = &folder {
             tracing::debug!(%error, "cannot watch the output folder");
         }
         let mut is_armed = folder.is_ok();
         for path in elsewhere {
-            match self.inotify.add_watch(&**path, once) {
+            match self.changes.get_ref().0.add_watch(&**path, once) {
                 Ok(watched) => self.elsewhere.push(watched),
                 Err(Errno::ENOSPC | Errno::ENOMEM) => is_armed = false,
                 Err(error) => tracing::debug!(path = %path.display(), %error, "a file can't be watched"),
@@ -64,9 +61,9 @@ impl FirstWrite {
     /// The runtime is about to end.
     pub async fn wait(&self) -> io::Result<()> {
         loop {
-            let mut ready = self.ready.readable().await?;
+            let mut ready = self.changes.readable().await?;
             let mut is_told = false;
-            while let Ok(events) = self.inotify.read_events() {
+            while let Ok(events) = self.changes.get_ref().0.read_events() {
                 is_told |= !events.is_empty();
             }
             ready.clear_ready();

@@ -1,0 +1,140 @@
+//! Tells that something may be missing now that was at a path: by inotify on the folders of the path, and by the
+//! list of mounts, as a folder can be hidden by one. It looks for nothing itself.
+//!
+//! Only what removes or moves is watched, and what makes only where something is missing, so that a folder in
+//! which others are busy costs nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+
+use crate::sys::watch::{self, Changes};
+
+/// How often it is to be looked at where the system has no watch to give.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A watch on a path.
+#[derive(Debug)]
+pub struct Missing(Option<Watched>);
+
+#[derive(Debug)]
+struct Watched {
+    inotify: AsyncFd<Changes>,
+    mounts: AsyncFd<OwnedFd>,
+}
+
+impl Missing {
+    /// Watches for the end of what is there, or for the making of what is not.
+    pub fn of(path: &Path) -> Self {
+        let watched = Watched::of(path).inspect_err(
+            |error| tracing::debug!(%error, path = %path.display(), "no inotify: it is looked at"),
+        );
+        Self(watched.ok())
+    }
+
+    /// Waits until it may have happened.
+    pub async fn changed(&self) {
+        match &self.0 {
+            Some(watched) => watched.changed().await,
+            None => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+impl Watched {
+    fn of(path: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let mounts = watch::urgent(File::open("/proc/self/mountinfo")?.into())?;
+        let moves = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
+        let removes = moves | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVE;
+        let makes = moves | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ATTRIB;
+        let nearest = || path.ancestors().skip(1).find(|folder| folder.is_dir());
+        let mut seen = nearest();
+        loop {
+            for folder in seen.into_iter().flat_map(Path::ancestors) {
+                let flags = match (Some(folder) == seen, seen == path.parent()) {
+                    (true, true) => removes,
+                    (true, false) => makes,
+                    (false, _) => moves,
+                };
+                match inotify.add_watch(folder, flags | AddWatchFlags::IN_ONLYDIR) {
+                    // It is gone again: then the nearest one is another one.
+                    // One that may not be read does not tell that it goes; what is in it tells the same.
+                    Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            // What was made before it was watched is watched itself.
+            let now = nearest();
+            if now == seen {
+                break;
+            }
+            seen = now;
+        }
+        Ok(Self { inotify: watch::changes(inotify)?, mounts })
+    }
+
+    async fn changed(&self) {
+        loop {
+            tokio::select! {
+                ready = self.inotify.readable() => {
+                    let Ok(mut ready) = ready else { return };
+                    ready.clear_ready();
+                }
+                mounted = self.mounts.ready(tokio::io::Interest::PRIORITY) => {
+                    if let Ok(mut mounted) = mounted {
+                        mounted.clear_ready();
+                    }
+                    return;
+                }
+            }
+            if self.inotify.get_ref().0.read_events().is_ok_and(|events| !events.is_empty()) {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Far more than any event takes; met only where none comes.
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    async fn is_told(missing: &Missing) {
+        tokio::time::timeout(PATIENCE, missing.changed()).await.expect("it is told");
+    }
+
+    #[tokio::test]
+    async fn what_is_removed_moved_or_made_is_told() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("run/bgd/bgd.sock");
+        let missing = Missing::of(&path);
+        fs::create_dir(home.path().join("run")).unwrap();
+        is_told(&missing).await;
+        let missing = Missing::of(&path);
+        fs::create_dir(home.path().join("run/bgd")).unwrap();
+        is_told(&missing).await;
+        let missing = Missing::of(&path);
+        fs::write(&path, "").unwrap();
+        let beside = home.path().join("run/bgd/beside");
+        fs::write(&beside, "").unwrap();
+        assert!(
+            tokio::time::timeout(Duration::from_millis(1), missing.changed()).await.is_err(),
+            "what is made where all is there says nothing"
+        );
+        fs::remove_file(&path).unwrap();
+        is_told(&missing).await;
+        let missing = Missing::of(&path);
+        fs::rename(home.path().join("run"), home.path().join("aside")).unwrap();
+        is_told(&missing).await;
+    }
+}

@@ -1,0 +1,237 @@
+//! What happens to a daemon whose place is taken from it while it runs: its socket, its folder, its state folder, all
+//! of its connections. It can be reached again, or at least be found and ended.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use bgd_tests::shared::request::{Hello, HelloParams};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Process, Raw, TestDaemon, wait};
+use rustix::process::Signal;
+use serde_json::json;
+
+fn instance(daemon: &TestDaemon) -> String {
+    daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance
+}
+
+/// Takes a folder away with all that is in it, at once.
+fn take_away(daemon: &TestDaemon, folder: &Path) {
+    let aside = tempfile::tempdir_in(daemon.home()).unwrap();
+    fs::rename(folder, aside.path().join("aside")).unwrap();
+}
+
+/// Waits until the socket is there again.
+fn is_back(daemon: &TestDaemon) {
+    wait::for_file(daemon.socket().parent().unwrap());
+    wait::for_file(daemon.socket());
+    // It is made a moment before it can be connected to.
+    daemon.run(&["list"]).success();
+}
+
+fn daemons(daemon: &TestDaemon) -> usize {
+    let is_bgd =
+        |process: &Process| process.cmdline().split(' ').next().unwrap_or_default().ends_with("/bgd");
+    daemon.processes().iter().filter(|process| is_bgd(process)).count()
+}
+
+#[test]
+fn a_socket_that_is_removed_is_made_again_with_its_folder_and_its_lock() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(id);
+    let before = instance(&daemon);
+    let folder = daemon.socket().parent().unwrap();
+    let mut open = daemon.client();
+    for round in 0..3 {
+        fs::remove_file(daemon.socket()).unwrap();
+        wait::for_file(daemon.socket());
+        take_away(&daemon, folder);
+        is_back(&daemon);
+        assert_eq!(instance(&daemon), before, "round {round}");
+    }
+    assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert_eq!(fs::metadata(daemon.socket()).unwrap().permissions().mode() & 0o7777, 0o600);
+    // Nobody else gets the place, and who was connected is so still.
+    assert!(daemon.second().stderr.contains("another bgd"), "it is taken");
+    assert_eq!(open.call::<Hello>(&HelloParams::default()).unwrap().instance, before);
+    assert_eq!(daemon.task(id).status, Status::Running);
+    assert_eq!(daemons(&daemon), 1);
+}
+
+#[test]
+fn whoever_comes_while_the_socket_is_gone_starts_no_second_daemon() {
+    let daemon = TestDaemon::start();
+    let before = instance(&daemon);
+    for _ in 0..5 {
+        take_away(&daemon, daemon.socket().parent().unwrap());
+        daemon.run(&["submit", "--", "true"]).success();
+        assert_eq!(instance(&daemon), before);
+        assert_eq!(daemons(&daemon), 1);
+    }
+    assert_eq!(daemon.status().summary.total(), 5);
+}
+
+#[test]
+fn a_daemon_that_can_t_be_reached_is_found_and_comes_back_with_its_folder() {
+    let daemon = TestDaemon::start();
+    let (before, pid) = (instance(&daemon), daemon.pid());
+    // As at a logout: the folder above is gone too, and is not ours to make.
+    let runtime = daemon.home().join("run");
+    take_away(&daemon, &runtime);
+    for verb in [&["list"][..], &["--no-start", "list"], &["daemon", "status"]] {
+        let told = daemon.run(verb).expect_code(69);
+        assert!(
+            told.stderr.contains(&format!("the daemon (pid {pid}) runs, but its socket")),
+            "{}",
+            told.stderr
+        );
+        assert!(told.stderr.contains("`bgctl daemon stop` ends it"), "{}", told.stderr);
+    }
+    assert_eq!(daemons(&daemon), 1);
+    fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();
+    is_back(&daemon);
+    assert_eq!(instance(&daemon), before);
+}
+
+#[test]
+fn r11_daemon_stop_ends_a_daemon_whose_socket_is_gone_with_its_tasks() {
+    let mut daemon = TestDaemon::start();
+    let id = daemon.submit(&["sleep", "1000"]);
+    let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+    let process = daemon.process();
+    take_away(&daemon, &daemon.home().join("run"));
+    let told = daemon.run(&["daemon", "stop"]).success();
+    assert_eq!(told.stdout_text(), "stopped\n");
+    assert!(told.stderr.contains(&format!("(pid {})", process.pid())), "{}", told.stderr);
+    assert!(!process.is_alive() && !task.is_alive());
+    assert!(daemon.ended().success());
+    assert_eq!(daemon.run(&["daemon", "stop"]).success().stdout_text(), "no daemon is running\n");
+}
+
+/// A daemon of another state folder takes the place of one that stands still: each leaves what is the other's.
+#[test]
+fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
+    let mut first = TestDaemon::start();
+    let before = instance(&first);
+    let stands = first.process();
+    stands.signal(Signal::STOP).unwrap();
+    take_away(&first, first.socket().parent().unwrap());
+    let state = tempfile::tempdir_in(first.home()).unwrap();
+    let mut command = first.bgctl(&["daemon", "start"]);
+    command.env("XDG_STATE_HOME", state.path());
+    assert!(command.status().unwrap().success());
+    let second = instance(&first);
+    assert_ne!(second, before);
+    stands.signal(Signal::CONT).unwrap();
+    wait::for_line(&first.state_dir().join("bgd.log"), "another daemon has");
+    assert_eq!(instance(&first), second);
+
+    // The second one ends, and the first one is there again.
+    first.run(&["daemon", "stop"]).success();
+    is_back(&first);
+    assert_eq!(instance(&first), before);
+
+    // The other way round: the first one ends, and the second one's socket stays.
+    stands.signal(Signal::STOP).unwrap();
+    take_away(&first, first.socket().parent().unwrap());
+    assert!(command.status().unwrap().success());
+    let third = instance(&first);
+    stands.signal(Signal::CONT).unwrap();
+    wait::for_lines(&first.state_dir().join("bgd.log"), 2, "another daemon has");
+    assert!(first.stop().success());
+    assert_eq!(instance(&first), third);
+    first.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn a_state_folder_that_is_removed_is_made_again() {
+    let daemon = TestDaemon::start();
+    let before = daemon.submit_shell("echo before; sleep 1000");
+    let task = daemon.wait_running(before);
+    wait::for_line(Path::new(&task.output.path), "before");
+    fs::remove_dir_all(daemon.state_dir()).unwrap();
+    let id: bgd_tests::shared::id::TaskId = daemon.run(&["submit", "--", "echo", "again"]).success().word();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.error), (Status::Completed, None));
+    assert_eq!(daemon.output(id), b"again\n");
+    assert_eq!(daemon.cancel(&[before])[0].status, Status::Cancelled);
+    let mode = fs::metadata(daemon.state_dir().join("instances")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+    // It is that of a living daemon: whoever sweeps leaves it alone.
+    let folder = Path::new(&task.output.path).parent().unwrap().to_path_buf();
+    let mut other = daemon.bgctl(&["--socket", daemon.home().join("other/bgd.sock").to_str().unwrap()]);
+    assert!(other.args(["daemon", "start"]).status().unwrap().success());
+    assert!(folder.exists());
+    let mut other = daemon.bgctl(&["--socket", daemon.home().join("other/bgd.sock").to_str().unwrap()]);
+    assert!(other.args(["daemon", "stop"]).status().unwrap().success());
+}
+
+#[test]
+fn where_the_state_folder_can_t_be_made_again_a_submit_is_refused_with_that_word() {
+    let daemon = TestDaemon::start();
+    fs::remove_dir_all(daemon.state_dir()).unwrap();
+    fs::write(daemon.state_dir(), "in the way").unwrap();
+    let refused = daemon.run(&["submit", "--", "true"]).expect_code(70);
+    assert!(refused.stderr.contains("can't be made again"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("make the state folder again"), "{}", refused.stderr);
+    assert_eq!(daemon.status().summary.total(), 0);
+    fs::remove_file(daemon.state_dir()).unwrap();
+    daemon.run(&["submit", "--", "true"]).success();
+}
+
+#[test]
+fn r09_a_killed_daemon_leaves_nothing_though_its_state_folder_is_gone() {
+    let mut daemon = TestDaemon::start();
+    let id = daemon.submit_shell("sleep 1000 & setsid sleep 1000 & wait");
+    let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+    fs::remove_dir_all(daemon.state_dir()).unwrap();
+    daemon.kill9();
+    assert!(task.is_alive(), "a killed daemon can end nobody");
+    daemon.launch();
+    assert!(!task.is_alive());
+    assert_eq!(daemon.task_processes().len(), 0);
+}
+
+#[test]
+fn a_few_connections_are_kept_for_the_daemon_s_own_methods() {
+    let daemon = TestDaemon::builder().config("[limits]\nconnections = 2\n").start();
+    let mut inside: Vec<Raw> = (0..2).map(|_| Raw::connect(daemon.socket())).collect();
+    assert!(inside.iter_mut().all(Raw::is_served));
+    let refused = daemon.run(&["list"]).expect_code(69);
+    assert!(refused.stderr.contains("as many connections as it may"), "{}", refused.stderr);
+    daemon.run(&["daemon", "status"]).success();
+    daemon.run(&["daemon", "reload"]).success();
+    // What is kept is bounded, too.
+    while inside[0].call(1, "daemon.status", &json!({}))["result"]["connections"] != 2 {}
+    let mut kept: Vec<Raw> = (0..4).map(|_| Raw::connect(daemon.socket())).collect();
+    assert!(kept.iter_mut().all(Raw::is_served));
+    let answer = Raw::connect(daemon.socket()).receive().expect("a word");
+    assert_eq!(answer["error"]["data"]["kind"], "too_many_connections", "{answer}");
+    // One that asks for more has its place taken, with a word.
+    let answer = kept[0].call(7, "task.list", &json!({}));
+    assert_eq!(
+        (&answer["id"], &answer["error"]["data"]["kind"]),
+        (&json!(7), &json!("too_many_connections"))
+    );
+    kept[0].closed();
+    assert!(inside.iter_mut().all(Raw::is_served));
+    let process = daemon.process();
+    drop(kept);
+    drop(inside.pop());
+    daemon.run(&["daemon", "stop"]).success();
+    assert!(!process.is_alive());
+}
+
+#[test]
+fn connections_that_never_said_a_word_are_closed_first() {
+    let daemon = TestDaemon::builder().config("[limits]\nconnections = 3\n").start();
+    let mut speaks = Raw::connect(daemon.socket());
+    assert!(speaks.is_served());
+    let mut silent: Vec<Raw> = (0..2).map(|_| Raw::connect(daemon.socket())).collect();
+    daemon.run(&["list"]).success();
+    let word = silent[0].receive().expect("a word");
+    assert_eq!(word["error"]["data"]["kind"], "too_many_connections", "{word}");
+    silent[0].closed();
+    assert!(speaks.is_served() && silent[1].is_served());
+}

@@ -42,8 +42,14 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<O
             fds.extend(rights);
         }
     }
-    if message.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_PER_FRAME {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors came with one line"));
+    let is_cut = message.flags.contains(ReturnFlags::CTRUNC);
+    if is_cut && fds.len() < FDS_PER_FRAME {
+        let why = "this process may open no more descriptors than it has (RLIMIT_NOFILE)";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    if is_cut || fds.len() > FDS_PER_FRAME {
+        let why = format!("more than {FDS_PER_FRAME} descriptors came with one line");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok((message.bytes, fds))
 }

@@ -34,6 +34,7 @@ pub mod request;
 pub mod rlimit;
 pub mod socket;
 pub mod task;
+pub mod strict;
 pub mod text;
 pub mod time;
 pub mod transport;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorKind, RpcError};
+use crate::strict;
 
 /// The id of a request, given back with its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +55,7 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<R
 /// # Errors
 /// `parse_error` for what is no JSON, `invalid_request` for JSON that is no request.
 pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
-    let request: Request<'_> = match serde_json::from_slice(line) {
+    let request: Request<'_> = match strict::from_slice(line) {
         Ok(request) => request,
         // Of a line such as `{}}` the object is read first, and what is wrong with the rest comes second.
         Err(error) if error.is_data() && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => {
@@ -93,7 +94,7 @@ pub fn parse_params<'a, P: Deserialize<'a>>(
     if params.starts_with('[') {
         return Err(invalid(&"an array, not an object of names and values"));
     }
-    serde_json::from_str(params).map_err(|error| invalid(&error))
+    strict::from_str(params).map_err(|error| invalid(&error))
 }
 
 #[derive(Serialize)]
@@ -189,6 +190,7 @@ mod tests {
         );
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":null,"method":"hello"}"#), ErrorKind::InvalidRequest);
         assert_eq!(kind("[]"), ErrorKind::InvalidRequest);
+        assert_eq!(kind(r#"["2.0",1,"hello",{}]"#), ErrorKind::InvalidRequest);
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":1}"#), ErrorKind::InvalidRequest);
         assert_eq!(kind(r#"{"jsonrpc":"1.0","method":"hello"}"#), ErrorKind::InvalidRequest);
         assert_eq!(parse_request(b"\xff").unwrap_err().kind(), ErrorKind::ParseError);

@@ -230,7 +230,9 @@ fn too_many_descriptors_for_one_line_are_refused_and_closed() {
         drop(reader);
         let answer = client.receive().expect("a word");
         assert_eq!((kind(&answer), &answer["id"]), ("invalid_request", &Value::Null), "{answer}");
-        assert!(answer["error"]["message"].as_str().unwrap().contains("descriptors"), "{answer}");
+        assert_eq!(answer["error"]["code"], -32600, "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert_eq!(message, "request refused: more than 8 descriptors came with one line");
         client.closed();
         is_abandoned(writer);
     }
@@ -360,4 +362,31 @@ fn the_end_of_the_daemon_waits_for_no_subscriber_and_closes_its_stream() {
     process.gone();
     events.wait().unwrap();
     assert!(!daemon.socket().exists());
+}
+
+#[test]
+fn fields_go_by_name_in_requests_and_at_every_depth_below() {
+    let daemon = TestDaemon::start();
+    let mut client = Raw::connect(daemon.socket());
+    let submit = |rest: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"task.submit","params":{rest}}}"#);
+    let cwd = daemon.home().display();
+    for (line, wanted) in [
+        (r#"["2.0",1,"hello",{}]"#.to_owned(), "invalid_request"),
+        (r#"["2.0","hello"]"#.to_owned(), "invalid_request"),
+        (submit(r#"[["true"]]"#), "invalid_params"),
+        (submit(&format!(r#"{{"argv":["true"],"cwd":"{cwd}","pty":[24,80]}}"#)), "invalid_params"),
+        (
+            submit(&format!(r#"{{"argv":["true"],"cwd":"{cwd}","rlimits":{{"nofile":[64,64]}}}}"#)),
+            "invalid_params",
+        ),
+    ] {
+        client.send(format!("{line}\n").as_bytes()).unwrap();
+        let answer = client.receive().expect("an answer");
+        assert_eq!(kind(&answer), wanted, "{line}: {answer}");
+        if wanted == "invalid_request" {
+            assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32600), &Value::Null), "{answer}");
+        }
+    }
+    assert!(client.is_served(), "the connection stays");
+    assert_eq!(daemon.status().summary.total(), 0, "nothing was started");
 }

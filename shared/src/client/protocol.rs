@@ -12,6 +12,7 @@ use crate::frame::FrameDecoder;
 use crate::limits::ANSWER_BYTES;
 use crate::message::{Incoming, RequestId, request_line};
 use crate::request::{Hello, HelloParams, Method, OutputNews, StoppedNews};
+use crate::strict;
 
 /// The result of a call, still unread, or the daemon's refusal.
 pub(super) type Outcome = Result<Box<RawValue>, RpcError>;
@@ -102,8 +103,8 @@ impl Protocol {
         loop {
             let frame = self.decoder.next_frame().map_err(|error| ClientError::Garbled(error.to_string()))?;
             let Some(frame) = frame else { return Ok(None) };
-            let incoming: Incoming<'_> = serde_json::from_slice(&frame.line)
-                .map_err(|error| ClientError::Garbled(error.to_string()))?;
+            let incoming: Incoming<'_> =
+                strict::from_slice(&frame.line).map_err(|error| ClientError::Garbled(error.to_string()))?;
             // What is not understood is a notification that a newer daemon knows.
             match Self::understand(incoming)? {
                 Some(Received::Answer { call: PROBE, .. }) | None => {}
@@ -139,9 +140,9 @@ impl Protocol {
 
     fn notification(method: &str, params: &str) -> serde_json::Result<Option<Received>> {
         Ok(Some(match method {
-            "event" => Received::News(serde_json::from_str(params)?),
-            "output" => Received::Output(serde_json::from_str(params)?),
-            "stopped" => Received::Stopped(serde_json::from_str(params)?),
+            "event" => Received::News(strict::from_str(params)?),
+            "output" => Received::Output(strict::from_str(params)?),
+            "stopped" => Received::Stopped(strict::from_str(params)?),
             _ => return Ok(None),
         }))
     }
@@ -151,7 +152,7 @@ impl Protocol {
     /// # Errors
     /// The daemon's refusal, or a result that does not fit the method.
     pub fn result<M: Method>(outcome: Result<Box<RawValue>, RpcError>) -> Result<M::Result, ClientError> {
-        serde_json::from_str(outcome?.get())
+        strict::from_str(outcome?.get())
             .map_err(|error| ClientError::Garbled(format!("{}: {error}", M::NAME)))
     }
 }

@@ -1,17 +1,22 @@
 //! Going on after a connection has broken. It starts no daemon: whoever stopped one wants none.
 
-use std::io;
+use std::cell::Cell;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::{fs, io};
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::socket::SocketPath;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use crate::connect;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::follow::{LOOK_EVERY_MS, is_exhausted};
 
 /// How often a connection may break before it is good for anything, one after the other.
 const RECONNECTS: u32 = 8;
@@ -42,25 +47,42 @@ pub fn connect<T>(
 /// Tells when a daemon comes to where none is. One that is there already when this is made it may not see.
 pub struct Coming {
     socket: SocketPath,
-    changes: Inotify,
+    /// `None`: the system has no watch to give, so it is looked.
+    changes: Option<Inotify>,
+    /// The socket as it was seen last: one that a killed daemon has left is no daemon.
+    seen: Cell<Option<Seen>>,
+}
+
+/// A socket, told apart from another one at the same path.
+type Seen = (u64, i64, i64);
+
+fn seen(socket: &SocketPath) -> Option<Seen> {
+    // The number alone may be given out again.
+    fs::metadata(socket.as_path()).map(|meta| (meta.ino(), meta.ctime(), meta.ctime_nsec())).ok()
 }
 
 impl Coming {
     /// Watches the folder of the daemon's socket.
     ///
     /// # Errors
-    /// There is no such folder, or the system has no more watches.
+    /// There is no such folder.
     pub fn new(context: &Context) -> Result<Self, Failure> {
         let socket = context.socket()?;
-        let folder = socket.as_path().parent().unwrap_or(socket.as_path());
+        let folder = folder_of(&socket);
         let watched = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).and_then(|changes| {
             changes.add_watch(folder, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO)?;
             Ok(changes)
         });
-        let changes = watched.map_err(|error| {
-            Failure::io(format!("can't wait for a daemon in {}", folder.display()), &error.into())
-        })?;
-        Ok(Self { socket, changes })
+        let changes = match watched {
+            Ok(changes) => Some(changes),
+            Err(error) if is_exhausted(error) => None,
+            Err(error) => {
+                let what = format!("can't wait for a daemon in {}", folder.display());
+                return Err(Failure::io(what, &error.into()));
+            }
+        };
+        let seen = Cell::new(seen(&socket));
+        Ok(Self { socket, changes, seen })
     }
 
     /// Sleeps until a daemon has made its socket and listens, or failed to.
@@ -68,23 +90,60 @@ impl Coming {
     /// # Errors
     /// Nobody reads standard output any more, or the folder is gone.
     pub fn wait(&self) -> Result<(), Failure> {
+        let comes = match &self.changes {
+            Some(changes) => self.is_told(changes)?,
+            None => self.is_seen()?,
+        };
+        if !comes {
+            let message = "the daemon has ended, and the folder of its socket is gone";
+            return Err(Failure::new(Code::NO_DAEMON, "no_daemon", message));
+        }
+        // It is made a moment before it can be connected to.
+        let _ = connect::connect_patiently(&self.socket);
+        Ok(())
+    }
+
+    /// Waits for the socket. False: its folder is gone.
+    fn is_told(&self, changes: &Inotify) -> Result<bool, Failure> {
         loop {
-            Context::wait_for(self.changes.as_fd())?;
-            let events = match self.changes.read_events() {
+            Context::wait_for(changes.as_fd())?;
+            let events = match changes.read_events() {
                 Ok(events) => events,
                 Err(Errno::EAGAIN | Errno::EINTR) => continue,
                 Err(error) => return Err(Failure::io("can't wait for a daemon", &io::Error::from(error))),
             };
             if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED)) {
-                let message = "the daemon has ended, and the folder of its socket is gone";
-                return Err(Failure::new(Code::NO_DAEMON, "no_daemon", message));
+                return Ok(false);
             }
             let is_socket = |name: &_| self.socket.as_path().file_name() == Some(name);
             if events.iter().any(|event| event.name.as_deref().is_some_and(is_socket)) {
-                // It is made a moment before it can be connected to.
-                let _ = connect::connect_patiently(&self.socket);
-                return Ok(());
+                return Ok(true);
             }
         }
     }
+
+    /// The same without a watch.
+    fn is_seen(&self) -> Result<bool, Failure> {
+        let out = io::stdout();
+        loop {
+            let now = seen(&self.socket);
+            if now.is_some() && now != self.seen.replace(now) {
+                return Ok(true);
+            }
+            if now.is_none() && !folder_of(&self.socket).is_dir() {
+                return Ok(false);
+            }
+            // Without flags only a reader who went away is told.
+            let mut reader = [PollFd::new(out.as_fd(), PollFlags::empty())];
+            match poll(&mut reader, PollTimeout::from(LOOK_EVERY_MS)) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+                Err(error) => return Err(Failure::io("can't wait for a daemon", &error.into())),
+            }
+        }
+    }
+}
+
+fn folder_of(socket: &SocketPath) -> &Path {
+    socket.as_path().parent().unwrap_or(socket.as_path())
 }

@@ -43,13 +43,18 @@ pub fn wait_until(mut client: Client, id: TaskId, is_so: impl Fn(&Task) -> bool)
     }
 }
 
-/// Copies what is there and what comes until the task has ended.
+/// Copies what is there and what comes until the task has ended, and returns the task as it is then.
 ///
 /// # Errors
 /// The daemon went away (all that was written until then has been copied), or nobody reads standard
 /// output any more.
-pub fn follow(client: &mut Client, id: TaskId, path: &Path, copier: &mut Copier) -> Result<(), Failure> {
-    let changes = watch(path).map_err(|error| Failure::io(path.display(), &error))?;
+pub fn follow(
+    client: &mut Client,
+    id: TaskId,
+    path: &Path,
+    copier: &mut Copier,
+) -> Result<Option<Task>, Failure> {
+    let changes = Changes::of(path).map_err(|error| Failure::io(path.display(), &error))?;
     let block = BlockParams { ids: vec![id.into()], timeout_ms: None, mode: BlockMode::All };
     let call = client.send::<TaskBlock>(&block, &[])?;
     loop {
@@ -58,7 +63,7 @@ pub fn follow(client: &mut Client, id: TaskId, path: &Path, copier: &mut Copier)
             let answer = client.answer::<TaskBlock>(call);
             copier.copy_growing()?;
             return match answer {
-                Ok(_) => Ok(()),
+                Ok(ended) => Ok(ended.tasks.into_iter().next()),
                 Err(ClientError::Closed | ClientError::Io(_)) => Err(Failure::new(
                     crate::exit::Code::NO_DAEMON,
                     "connection_lost",
@@ -70,21 +75,44 @@ pub fn follow(client: &mut Client, id: TaskId, path: &Path, copier: &mut Copier)
     }
 }
 
-fn watch(path: &Path) -> io::Result<Inotify> {
-    let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-    changes.add_watch(path, AddWatchFlags::IN_MODIFY)?;
-    Ok(changes)
+/// How often a file is looked at that the kernel tells nothing of, in milliseconds.
+pub const LOOK_EVERY_MS: u8 = 250;
+
+/// What tells that a file has grown.
+struct Changes(Option<Inotify>);
+
+impl Changes {
+    fn of(path: &Path) -> io::Result<Self> {
+        let watched = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).and_then(|changes| {
+            changes.add_watch(path, AddWatchFlags::IN_MODIFY)?;
+            Ok(changes)
+        });
+        match watched {
+            Ok(changes) => Ok(Self(Some(changes))),
+            Err(error) if is_exhausted(error) => Ok(Self(None)),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
-/// Sleeps until the file has changed (`false`) or the daemon has answered (`true`).
-fn wait(client: &mut Client, changes: &Inotify, copier: &Copier) -> Result<bool, Failure> {
-    let timeout = client.until().map_or(PollTimeout::NONE, left_until);
-    let mut sources = [
+/// Whether the system has no inotify instance or watch left for this user.
+pub fn is_exhausted(error: Errno) -> bool {
+    matches!(error, Errno::EMFILE | Errno::ENFILE | Errno::ENOSPC | Errno::ENOMEM)
+}
+
+/// Sleeps until the file may have changed (`false`) or the daemon has answered (`true`).
+fn wait(client: &mut Client, changes: &Changes, copier: &Copier) -> Result<bool, Failure> {
+    let until = client.until().map(left_until);
+    let timeout = match changes.0 {
+        Some(_) => until.unwrap_or(PollTimeout::NONE),
+        None => until.unwrap_or(PollTimeout::MAX).min(PollTimeout::from(LOOK_EVERY_MS)),
+    };
+    let mut sources = vec![
         PollFd::new(client.as_fd(), PollFlags::POLLIN),
-        PollFd::new(changes.as_fd(), PollFlags::POLLIN),
         // Without flags only a reader who went away is told.
         PollFd::new(copier.out(), PollFlags::empty()),
     ];
+    sources.extend(changes.0.as_ref().map(|changes| PollFd::new(changes.as_fd(), PollFlags::POLLIN)));
     loop {
         match poll(&mut sources, timeout) {
             Ok(_) => break,
@@ -92,11 +120,12 @@ fn wait(client: &mut Client, changes: &Inotify, copier: &Copier) -> Result<bool,
             Err(error) => return Err(Failure::io("can't wait", &error.into())),
         }
     }
-    let [daemon, file, reader] = sources.map(|source| source.revents().unwrap_or(PollFlags::empty()));
+    let met = |place: usize| sources.get(place).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
+    let [daemon, reader, file] = [0, 1, 2].map(met);
     if reader.intersects(PollFlags::POLLERR | PollFlags::POLLHUP) {
         return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
     }
-    if !file.is_empty() {
+    if let Some(changes) = changes.0.as_ref().filter(|_| !file.is_empty()) {
         match changes.read_events() {
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(error) => return Err(Failure::io("can't wait", &error.into())),

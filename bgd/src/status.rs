@@ -48,6 +48,8 @@ pub struct Counted {
     pub channels: Vec<ChannelStatus>,
     /// Ends of runs that were told to no channel.
     pub untold: u64,
+    /// Whether the system tells of writes to outputs.
+    pub outputs_watched: bool,
 }
 
 /// Less free space than this is told as a warning, in bytes.
@@ -60,6 +62,7 @@ impl Identity {
     /// The answer to `daemon.status`.
     pub fn status(&self, core: &Core, config: &Config, counted: Counted) -> DaemonStatus {
         let summary = core.summary();
+        let warnings = self.warnings(&counted);
         DaemonStatus {
             active: summary.active(),
             summary,
@@ -84,14 +87,21 @@ impl Identity {
             inboxes: core.inboxes(),
             channels: counted.channels,
             untold: counted.untold,
-            warnings: self.warnings(),
+            warnings,
         }
     }
 
-    fn warnings(&self) -> Vec<String> {
+    fn warnings(&self, counted: &Counted) -> Vec<String> {
         let refused =
             self.config_error.iter().map(|error| format!("the configuration was not taken over: {error}"));
         let mut warnings: Vec<String> = refused.collect();
+        if !counted.outputs_watched {
+            warnings.push(
+                "no inotify instance or watch is left for this user, so outputs are looked at 4 times a second \
+                 while tasks run; raise fs.inotify.max_user_instances or max_user_watches"
+                    .to_owned(),
+            );
+        }
         let Ok(disk) = nix::sys::statvfs::statvfs(&self.state_dir) else {
             warnings.push(format!("the state folder {} can't be looked at", self.state_dir.display()));
             return warnings;

@@ -40,6 +40,7 @@ mod fault_limits;
 mod fault_processes;
 mod fault_start;
 mod fault_trees;
+mod fault_watches;
 mod fault_wire;
 mod foreground;
 mod handoff;

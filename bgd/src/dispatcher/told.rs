@@ -90,6 +90,7 @@ impl Dispatcher {
             ran: self.figures.ran.shown(),
             channels: self.notifier.status(),
             untold: self.notifier.untold(),
+            outputs_watched: self.around.outputs.is_watching(),
         };
         self.identity.status(&self.core, &self.config, counted)
     }

@@ -17,6 +17,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -256,7 +257,7 @@ struct Tracked {
 struct Shared {
     folder: Arc<OutputFolder>,
     running: Mutex<HashMap<TaskId, Tracked>>,
-    limit: std::sync::atomic::AtomicU64,
+    limit: AtomicU64,
     facts: Facts,
     workers: Workers,
     /// A task was added or may have written; only needed while the folder can't be watched.
@@ -274,6 +275,8 @@ impl OutputWatch {
     pub fn start(folder: Arc<OutputFolder>, limit: u64, facts: Facts, workers: Workers) -> Self {
         let shared = Arc::new(Shared {
             folder,
+    /// Whether the system tells of writes. Else files are looked at as long as tasks run.
+    is_watching: AtomicBool,
             running: Mutex::default(),
             limit: limit.into(),
             facts,
@@ -281,16 +284,16 @@ impl OutputWatch {
             added: Notify::new(),
             own_added: Notify::new(),
         });
-        let watch = FirstWrite::new(shared.folder.path())
-            .inspect_err(|error| tracing::warn!(%error, "no inotify: outputs are looked at while tasks run"))
-            .ok();
+        let watch = FirstWrite::new(shared.folder.path()).ok();
+        shared.note_watching(watch.is_some());
         tokio::spawn(follow(Arc::clone(&shared), watch));
         Self(shared)
     }
 
     /// Changes how many bytes of a task's output are kept.
     pub fn set_limit(&self, limit: u64) {
-        self.0.limit.store(limit, std::sync::atomic::Ordering::Relaxed);
+        self.0.limit.store(limit, Ordering::Relaxed);
+            is_watching: AtomicBool::new(true),
     }
 
     /// A task has begun to run.
@@ -299,6 +302,11 @@ impl OutputWatch {
     }
 
     /// The same for a task whose output is a file that is not in the folder.
+    /// Whether the system tells of writes to outputs, so that quiet ones need not be looked at.
+    pub fn is_watching(&self) -> bool {
+        self.0.is_watching.load(Ordering::Relaxed)
+    }
+
     pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
         self.insert(task, Tracked::new(run, false, Some(file.into())));
         self.0.own_added.notify_one();
@@ -349,7 +357,16 @@ impl Shared {
     }
 
     fn limit(&self) -> u64 {
-        self.limit.load(std::sync::atomic::Ordering::Relaxed)
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    fn note_watching(&self, is_watching: bool) {
+        let before = self.is_watching.swap(is_watching, Ordering::Relaxed);
+        match (before, is_watching) {
+            (true, false) => tracing::warn!("no inotify is left: outputs are looked at while tasks run"),
+            (false, true) => tracing::info!("outputs are watched by inotify again"),
+            (true, true) | (false, false) => {}
+        }
     }
 
     /// Looks at every running task's files; whether any has grown.
@@ -423,7 +440,10 @@ async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
                         () = shared.folder.kept.renewed() => {}
                     }
                 }
+        // Others of this user may have given an instance back.
+        watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok());
             }
+        shared.note_watching(is_armed);
             None if shared.lock().is_empty() => shared.added.notified().await,
             None => {}
         }

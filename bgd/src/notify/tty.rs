@@ -47,6 +47,9 @@ const REST: Duration = Duration::from_millis(50);
 /// How long it rests at least between two looks at a terminal that a program writes to: it may write much.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How often a terminal is looked at that the system tells nothing of.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// What is to be written to one terminal.
 #[derive(Default)]
 struct Lines {
@@ -238,7 +241,7 @@ impl Terminals {
             again: Rc::clone(&held.again),
             writes: Writes::new()
                 .inspect_err(
-                    |error| tracing::warn!(%error, "no inotify: a program that is stopped goes unseen"),
+                    |error| tracing::warn!(%error, "no inotify: a terminal is looked at while a notice waits"),
                 )
                 .ok(),
         };
@@ -418,7 +421,7 @@ impl Serving {
         let written = async {
             match &self.writes {
                 Some(writes) => writes.next().await,
-                None => std::future::pending().await,
+                None => tokio::time::sleep(LOOK_EVERY).await,
             }
             tokio::time::sleep_until(looked_at + PAUSE).await;
         };

@@ -1,0 +1,66 @@
+//! Without a free inotify instance everything works as before: what can't be watched is looked at.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, WriteParams};
+use bgd_tests::user::must_be_root;
+use bgd_tests::{TestDaemon, bgctl_path};
+
+/// Begins a line for the shell: the program that follows lives in a user namespace that has no inotify
+/// instance to give, so that nobody else is disturbed.
+const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c 'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"'";
+
+/// `bgctl` without inotify.
+fn bgctl(daemon: &TestDaemon, args: &[&str]) -> Command {
+    let mut command = daemon.bgctl(args);
+    let mut wrapped = Command::new("sh");
+    wrapped.args(["-c", &format!("{WITHOUT_INOTIFY} \"$0\" \"$@\"")]).arg(bgctl_path()).args(args);
+    wrapped.env_clear().current_dir(daemon.home()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (name, value) in command.stdout(Stdio::null()).get_envs() {
+        if let Some(value) = value {
+            wrapped.env(name, value);
+        }
+    }
+    wrapped
+}
+
+fn write(daemon: &TestDaemon, id: bgd_tests::shared::id::TaskId, data: &str) {
+    let params = WriteParams { id: id.into(), data: data.into(), encoding: Encoding::Utf8, eof: false };
+    daemon.client().call::<TaskWrite>(&params).unwrap();
+}
+
+#[test]
+fn r20_an_output_is_followed_where_nothing_can_be_watched() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    daemon.wait_running(id);
+    let mut following = bgctl(&daemon, &["output", "--follow", &id.to_string()]).spawn().unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    for word in ["one", "two", "three"] {
+        write(&daemon, id, &format!("{word}\n"));
+        assert_eq!(lines.next().expect("a line").unwrap(), word, "shown before the next is written");
+    }
+    daemon.cancel(&[id]);
+    assert!(lines.next().is_none());
+    assert_eq!(following.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn r08_a_daemon_that_can_watch_nothing_looks_and_says_so() {
+    must_be_root();
+    let prelude = format!("{WITHOUT_INOTIFY} \"$0\" \"$@\" 3>&1 >/dev/null");
+    let daemon = TestDaemon::builder().prelude(prelude).config("[limits]\noutput_bytes = \"1MiB\"\n").start();
+    let said = daemon.run(&["daemon", "status"]).success().stdout_text();
+    let word = "warning:     no inotify instance or watch is left for this user";
+    assert!(said.lines().any(|line| line.starts_with(word)), "{said}");
+    // It still learns that an output grows, tells of it and bounds it.
+    let mut watch = daemon.watch();
+    let id = daemon.submit_shell("head -c 8388608 /dev/zero; exec sleep 1000");
+    watch.until(|event| event.task.id == id && event.task.output.dropped_bytes > 0);
+    daemon.cancel(&[id]);
+    let other = TestDaemon::start();
+    assert_eq!(other.status().warnings, Vec::<String>::new(), "elsewhere nothing is missing");
+}

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt as _;
 
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
+use bgd_shared::task::Output;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek64};
 
@@ -57,6 +58,13 @@ pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
 pub fn tell_dropped(bytes: u64) {
     // Nothing can be told if standard error is closed, and the output is more important.
     let _ = writeln!(io::stderr(), "bgctl: {bytes} bytes were dropped here (limits.output_bytes)");
+}
+
+/// Says on standard error what is missing of an output that the daemon could not write.
+pub fn tell_loss(output: &Output) {
+    if let Some(loss) = output.loss() {
+        let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean(&loss));
+    }
 }
 
 /// The bytes that are written to a pipe at once.

@@ -7,7 +7,7 @@ use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
 use bgd_shared::request::{EventsSubscribe, OutputParams, OutputResult, Stream, SubscribeParams, TaskOutput};
 
 use crate::context::Context;
-use crate::copy::{ranges, tell_dropped};
+use crate::copy::{ranges, tell_dropped, tell_loss};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::tail::start_of_last_lines;
@@ -120,7 +120,11 @@ impl Remote<'_> {
                 context.flush()?;
                 tell_dropped(begin - asked);
             }
+            let output = chunk.task.output.clone();
             context.print_bytes(&decode(chunk)?)?;
+            if eof {
+                tell_loss(&output);
+            }
         }
         Ok(match (eof, is_new) {
             (true, _) => Step::End,

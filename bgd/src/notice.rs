@@ -145,6 +145,8 @@ fn facts(notice: &Wire) -> String {
         Some(count) => facts.push(format!("{count} other tasks of this session are active")),
     }
     facts.join("; ")
+    // A command that writes by itself hears of a full disk; of this loss only bgd knows.
+    facts.extend(notice.task.output.loss());
 }
 
 /// The text of a notice in this style for a channel that takes so much of it: what does not fit of the

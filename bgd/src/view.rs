@@ -68,6 +68,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
             bytes: snapshot.output_bytes,
             dropped_bytes: snapshot.dropped[0],
             stderr_dropped_bytes: snapshot.dropped[1],
+            lost_bytes: snapshot.lost.as_ref().map_or(0, |lost| lost.bytes),
+            lost_because: snapshot.lost.as_ref().map(|lost| lost.why.to_string()),
         },
     }
 }

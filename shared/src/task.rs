@@ -171,6 +171,23 @@ pub struct Output {
     /// The same for the file of stderr, with `split`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_dropped_bytes: u64,
+    /// Bytes that the daemon could not write, such as on a full disk: what a terminal showed, or what came out
+    /// of a pipe that was handed over. They are in no file and not counted in `bytes`. A process that
+    /// writes to its file by itself gets the error itself.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_bytes: u64,
+    /// Why they were lost, the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_because: Option<String>,
+}
+
+impl Output {
+    /// What to tell people if a part of the output is lost.
+    pub fn loss(&self) -> Option<String> {
+        let why = self.lost_because.as_deref().unwrap_or("unknown error");
+        let bytes = self.lost_bytes;
+        (bytes > 0).then(|| format!("output incomplete: {bytes} bytes lost: {why}"))
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]

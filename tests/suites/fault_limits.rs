@@ -1,12 +1,14 @@
 //! What the system refuses: descriptors, processes, space. The daemon lives and says so.
 
+use bgd_tests::handed::Job;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{CancelParams, IdParams, TaskGet, TaskSubmit};
 use bgd_tests::shared::request::{
-    ClearParams, DaemonStatusOf, NoParams, SubmitParams, TaskCancel, TaskClear,
+    ClearParams, DaemonStatusOf, Encoding, NoParams, SubmitParams, TaskCancel, TaskClear, TaskWrite,
+    TerminalSize, WriteParams,
 };
-use bgd_tests::shared::task::Status;
+use bgd_tests::shared::task::{Output, Status};
 use bgd_tests::user::{Programs, as_user, on_a_small_disk, unused_uid};
 use bgd_tests::{Process, Raw, TestDaemon, wait};
 
@@ -203,4 +205,69 @@ fn on_a_full_disk_where_no_file_can_be_made_new_tasks_fail_with_that_word() {
     assert_eq!(daemon.block(&[removed])[0].status, Status::Completed);
     assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
     assert_eq!(daemon.status().warnings, Vec::<String>::new());
+}
+
+/// A daemon whose disk is full to the last byte.
+#[track_caller]
+fn on_a_full_disk() -> TestDaemon {
+    let daemon = on_a_small_disk("size=80m");
+    let id = daemon.submit_shell("cat /dev/zero");
+    assert_eq!(daemon.block(&[id])[0].status, Status::Failed);
+    daemon
+}
+
+const WHY: &str = "No space left on device";
+
+#[test]
+fn a_terminal_on_a_full_disk_says_on_its_task_what_is_lost() {
+    let daemon = on_a_full_disk();
+    let pty = Some(TerminalSize { rows: 24, cols: 80 });
+    let mut watch = daemon.watch();
+    let line = "stty -onlcr; seq -f %099.0f 20000; read word";
+    let params = SubmitParams { shell: Some(line.into()), pty, session: Some("s".into()), ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    // Also while it runs.
+    watch.until(|event| event.task.id == id && event.task.output.lost_bytes > 0);
+    let params = WriteParams { id: id.into(), data: "word\n".into(), encoding: Encoding::Utf8, eof: false };
+    daemon.client().call::<TaskWrite>(&params).unwrap();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!(task.status, Status::Completed, "it went on: {:?}", task.error);
+    // What it showed, and the echo of what was typed.
+    let shown = task.output.bytes + task.output.lost_bytes;
+    assert_eq!(shown, 20_000 * 100 + "word\n".len() as u64);
+    assert_eq!(task.output.lost_because.as_deref(), Some(WHY));
+    assert_eq!(task.output.dropped_bytes, 0, "there is no hole in the file");
+
+    let word = format!("output incomplete: {} bytes lost: {WHY}", task.output.lost_bytes);
+    let id = id.to_string();
+    let status = daemon.run(&["status", &id]).success().stdout_text();
+    assert!(status.lines().any(|line| line == format!("warning:     {word}")), "{status}");
+    assert!(daemon.run(&["list"]).success().stdout_text().contains("completed +output-lost\t"));
+    let blocked = daemon.run(&["block", &id]).success();
+    assert!(blocked.stdout_text().contains("\tcompleted +output-lost\t"), "{}", blocked.stdout_text());
+    assert_eq!(blocked.stderr, format!("bgctl: {id}: {word}\n"));
+    for args in [&["output", &id][..], &["output", "--follow", &id], &["output", "--result", &id]] {
+        let outcome = daemon.run(args).success();
+        assert_eq!(outcome.stdout.len() as u64, task.output.bytes, "{args:?}");
+        assert_eq!(outcome.stderr, format!("bgctl: {word}\n"), "{args:?}");
+    }
+    let notice = daemon.inbox("s").remove(0).notice;
+    assert!(notice.text.contains(&word), "{}", notice.text);
+}
+
+#[test]
+fn pipes_that_are_drained_to_a_full_disk_say_on_their_task_what_is_lost() {
+    let daemon = on_a_full_disk();
+    let (mut job, reader) = Job::shell(&daemon, "read word; seq -f %099.0f 20000; echo $word");
+    let task = job.hand_over_pipe(&daemon, &reader);
+    drop(reader);
+    job.say("end");
+    job.wait_dead();
+    let ended = daemon.block(&[task.id]).remove(0);
+    let Output { bytes, lost_bytes, lost_because, .. } = ended.output;
+    assert_eq!(bytes + lost_bytes, 20_000 * 100 + "end\n".len() as u64);
+    assert!(lost_bytes > 1_900_000, "{lost_bytes}");
+    assert_eq!(lost_because.as_deref(), Some(WHY));
+    let page = daemon.run(&["status", &task.id.to_string()]).success().stdout_text();
+    assert!(page.contains("output incomplete: "), "{page}");
 }

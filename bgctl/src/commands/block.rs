@@ -40,8 +40,13 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
             context.print(&summary_line(task, now))?;
         }
         context.flush()?;
-        for task in result.tasks.iter().filter(|task| task.exit.is_none()) {
-            tell_why(task);
+        for task in &result.tasks {
+            if task.exit.is_none() {
+                tell_why(task);
+            }
+            if let Some(loss) = task.output.loss() {
+                let _ = writeln!(std::io::stderr(), "bgctl: {}: {}", task.id, clean(&loss));
+            }
         }
     }
     Ok(if args.exit_code { own_code(&result) } else { code(&result) })

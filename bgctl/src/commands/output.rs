@@ -14,7 +14,7 @@ use bgd_shared::task::{Kind, Status, Task};
 use crate::cli::OutputArgs;
 use crate::commands::block::tell_why;
 use crate::context::Context;
-use crate::copy::{Copier, ranges};
+use crate::copy::{Copier, ranges, tell_loss};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::follow;
@@ -102,12 +102,16 @@ fn from_file(
     };
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
-        follow::follow(context.client()?, task.id, path, &mut copier)?;
-    } else if task.status.is_active() || task.lingering {
+        let ended = follow::follow(context.client()?, task.id, path, &mut copier)?;
+        tell_loss(&ended.as_ref().unwrap_or(task).output);
+        return Ok(Code::OK);
+    }
+    if task.status.is_active() || task.lingering {
         copier.copy_growing()?;
     } else {
         copier.copy_ended(length, dropped)?;
     }
+    tell_loss(&task.output);
     Ok(Code::OK)
 }
 
@@ -149,6 +153,7 @@ fn result(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         )
     })?;
     context.print_bytes(&bytes)?;
+    tell_loss(&result.task.output);
     // An answer need not end its line; on a terminal the prompt would follow on the same one.
     if result.task.kind == Kind::Agent && !bytes.ends_with(b"\n") && io::stdout().is_terminal() {
         context.print_bytes(b"\n")?;

@@ -55,6 +55,9 @@ pub struct TaskFacts {
     /// How much of that was dropped, as it was more than the daemon keeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_bytes: Option<u64>,
+    /// What is missing of its output because the daemon could not write it, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_warning: Option<String>,
     /// The file with all of its output that is kept.
     pub output_file: String,
     /// The last line of the output of a task that runs.
@@ -250,6 +253,7 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         run_time_ms: task.started_at.map(|started| between(started, ended)),
         output_bytes: task.output.bytes.max(task.progress.output_bytes),
         dropped_bytes: Some(task.output.dropped_bytes).filter(|bytes| *bytes > 0),
+        output_warning: task.output.loss(),
         output_file: task.output.path.clone(),
         last_line: task.progress.last_line.as_deref().filter(|_| is_active).map(line),
         lingering: Some(true).filter(|_| task.lingering && !is_active),

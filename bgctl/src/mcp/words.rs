@@ -116,6 +116,7 @@ pub fn task_line(facts: &TaskFacts) -> String {
 pub fn details(facts: &TaskFacts) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(facts.error.as_deref().map(|error| format!("error: {error}")));
+    lines.extend(facts.output_warning.clone());
     lines.extend(facts.asks.as_deref().map(|asks| {
         format!("its agent asks, and only the user may answer (bgctl answer {}): {asks}", facts.task_id)
     }));

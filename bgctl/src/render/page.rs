@@ -120,6 +120,7 @@ fn output(page: &mut Page, task: &Task, now: Timestamp) {
         let _ = write!(size, ", {} of it dropped (limits.output_bytes)", bytes(dropped));
     }
     page.line("output", &size);
+    page.maybe("warning", task.output.loss().as_deref());
     if !task.output.path.is_empty() {
         page.line("file", &task.output.path);
     }
@@ -186,10 +187,12 @@ mod tests {
         };
         failed.output.bytes = 2048;
         failed.output.dropped_bytes = 1024;
+        failed.output.lost_bytes = 7;
+        failed.output.lost_because = Some("No space left on device".into());
         let page = task(&failed, Timestamp::from_unix_ms(1_062_000));
         for line in [
             "id:          3f2a9c1e-0000-4000-8000-000000000001",
-            "status:      failed (SIGTERM)",
+            "status:      failed (SIGTERM) +output-lost",
             r"command:     printf 'it'\''s %s' ''",
             "ended:       1970-01-01T00:16:42.000Z (1m 00s ago)",
             "run time:    1s",
@@ -197,6 +200,7 @@ mod tests {
             "error:       timed out after 1s",
             "tags:        a, b",
             "output:      2.0 KiB, 1.0 KiB of it dropped (limits.output_bytes)",
+            "warning:     output incomplete: 7 bytes lost: No space left on device",
         ] {
             assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
         }

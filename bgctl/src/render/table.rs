@@ -123,7 +123,8 @@ pub fn status(task: &Task) -> String {
         _ => String::new(),
     };
     let lingering = if task.lingering { " +lingering" } else { "" };
-    format!("{}{how}{lingering}", task.status)
+    let lost = if task.output.lost_bytes > 0 { " +output-lost" } else { "" };
+    format!("{}{how}{lingering}{lost}", task.status)
 }
 
 /// Why somebody may want to look at a task that goes on. One that asks is silent because it asks.
@@ -200,6 +201,9 @@ mod tests {
         assert_eq!(status_of(Status::Failed, Some(Exit::Signal(40)), false), "failed (signal 40)");
         assert_eq!(status_of(Status::Failed, None, false), "failed");
         assert_eq!(status_of(Status::Cancelled, Some(Exit::Signal(15)), false), "cancelled");
+        let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
+        incomplete.output.lost_bytes = 1;
+        assert_eq!(super::status(&incomplete), "completed +lingering +output-lost");
         let unknown = Some(Exit::Unknown("no pidfd".into()));
         assert_eq!(status_of(Status::Completed, unknown, false), "completed (exit unknown)");
     }

@@ -295,4 +295,11 @@ pub enum Fact {
         /// Whether subscribers shall hear of it.
         tell: bool,
     },
+    /// The daemon could not write a part of the output, such as on a full disk.
+    Lost {
+        /// Bytes that were lost since the last such fact.
+        bytes: u64,
+        /// Why, for people.
+        why: Box<str>,
+    },
 }

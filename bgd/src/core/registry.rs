@@ -368,6 +368,7 @@ mod tests {
             resume_count: 0,
             output_bytes: 0,
             dropped: [0; 2],
+            lost: None,
             updated_at: None,
             foreground: None,
             agent: None,

@@ -269,6 +269,15 @@ impl Lingering {
     }
 }
 
+/// What of a task's output the daemon could not write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// So many bytes.
+    pub bytes: u64,
+    /// Why, the last time.
+    pub why: Box<str>,
+}
+
 /// A task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
@@ -291,6 +300,8 @@ pub struct Task {
     pub output_bytes: u64,
     /// Bytes of it that were dropped, in each stream.
     pub dropped: [u64; 2],
+    /// What could not be kept at all.
+    pub lost: Option<Box<Lost>>,
     /// When it last showed that it moves.
     pub updated_at: Option<Timestamp>,
     /// The client whose foreground job it is.
@@ -322,7 +333,8 @@ impl Task {
     /// The bytes of its texts as lists show them: what the size of its task object depends on.
     pub fn text_bytes(&self) -> usize {
         let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
-        self.spec.text_bytes() + agent + self.error().map_or(0, str::len)
+        let lost = self.lost.as_ref().map_or(0, |lost| lost.why.len());
+        self.spec.text_bytes() + agent + lost + self.error().map_or(0, str::len)
     }
 
     /// Whether it has ended, and nobody is about to resume it.

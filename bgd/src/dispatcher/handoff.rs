@@ -24,6 +24,7 @@ use crate::exec::handed::exit::Handed;
 use crate::exec::handed::kinds::Outputs;
 use crate::exec::handed::tree::HandedTree;
 use crate::exec::handed::{HandedTerminal, Handoff, Ready, Recorded};
+use crate::exec::loss::Loss;
 use crate::exec::output::OutputFolder;
 use crate::exec::process::Taken;
 use crate::exec::terminal::TERMINAL_SIDE;
@@ -102,7 +103,7 @@ impl Dispatcher {
         self.around.workers.later(move || {
             let params = Box::new(handoff.params.clone());
             let tell = move |result| facts.send(Report::Offered { answer, params, task, result });
-            let looked = check(*handoff, &leaders)
+            let looked = check(*handoff, client, &leaders)
                 .and_then(|(checked, outputs)| Ok((checked, prepare(task, outputs, &folder)?)));
             let (checked, flows) = match looked {
                 Ok((checked, Kept::Flows(flows))) => (checked, flows),
@@ -191,13 +192,16 @@ impl Dispatcher {
         };
         let mut taken = Taken { pid, pidfd, tree, split: false, own_file: None, handed: Handed::default() };
         match recorded {
+        let loss = Loss::new(task, run, self.around.facts.clone());
             Recorded::Drained { prepared, split } => {
-                let drains = prepared.begin();
+                let drains = prepared.begin(&loss);
                 self.handoffs.drained.insert(task, drains.clone());
                 (taken.split, taken.handed.drains) = (split, drains);
             }
             Recorded::File(path) => taken.own_file = Some(path),
-            Recorded::Terminal(terminal) => taken.handed.terminal = self.open_handed_terminal(task, terminal),
+            Recorded::Terminal(terminal) => {
+                taken.handed.terminal = self.open_handed_terminal(task, terminal, loss);
+            }
         }
         self.processes.take_over(task, run, taken);
         self.handoffs.running.insert(task, Running { pid, client, told: Vec::new() });

@@ -219,7 +219,7 @@ impl Dispatcher {
                 let fact = match result {
                     Ok(mut begun) => {
                         let terminal = begun.terminal.take();
-                        let job = terminal.and_then(|terminal| self.open_terminal(task, *terminal));
+                        let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal));
                         Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
                     }
                     Err(error) => {
@@ -268,6 +268,7 @@ impl Dispatcher {
             | Fact::StartFailed { .. }
             | Fact::Output { .. }
             | Fact::Session { .. }
+            | Fact::Lost { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
             | Fact::Moved

@@ -14,6 +14,7 @@ use crate::answer::{Answer, write_error};
 use crate::client::Client;
 use crate::core::{CoreError, Snapshot, State};
 use crate::exec::handed::HandedTerminal;
+use crate::exec::loss::Loss;
 use crate::exec::process::TerminalJob;
 use crate::exec::terminal::birth::{set_size, slave_of};
 use crate::exec::terminal::viewers::{Door, Viewer};
@@ -80,13 +81,14 @@ fn viewer(client: &Arc<Client>, size: Option<TerminalSize>, is_owner: bool) -> V
 
 impl Dispatcher {
     /// A process has begun in a terminal.
-    pub(super) fn open_terminal(&mut self, task: TaskId, new: NewTerminal) -> Option<TerminalJob> {
+    pub(super) fn open_terminal(&mut self, task: TaskId, run: u32, new: NewTerminal) -> Option<TerminalJob> {
         let NewTerminal { pty, size, output, leader_news, job, job_handle } = new;
         let owner = self.core.get(&task.into()).ok().and_then(|task| task.foreground);
         let owner = owner.and_then(|client| self.clients.get(&client));
         let owner = owner.map(|client| viewer(client, Some(size), true));
-        let opening =
-            Opening { task, master: pty.master, slave: Some(pty.slave), size, output, leader_news, owner };
+        let loss = Loss::new(task, run, self.around.facts.clone());
+        let (master, slave) = (pty.master, Some(pty.slave));
+        let opening = Opening { task, master, slave, size, output, loss, leader_news, owner };
         match self.shows.open(opening) {
             Ok(terminal) => Some(TerminalJob { pid: job, handle: job_handle, name: pty.name, terminal }),
             // Everything of it is closed then, so the leader hangs up.
@@ -98,7 +100,12 @@ impl Dispatcher {
     }
 
     /// A terminal has come along with a process.
-    pub(super) fn open_handed_terminal(&mut self, task: TaskId, handed: HandedTerminal) -> Option<Terminal> {
+    pub(super) fn open_handed_terminal(
+        &mut self,
+        task: TaskId,
+        handed: HandedTerminal,
+        loss: Loss,
+    ) -> Option<Terminal> {
         let HandedTerminal { master, size, output } = handed;
         if let Err(error) = set_size(&master, size) {
             tracing::warn!(%task, %error, "cannot set the size of a terminal");
@@ -107,7 +114,7 @@ impl Dispatcher {
             tracing::warn!(%task, %error, "a terminal is followed as long as somebody has it open only");
         });
         let slave = slave.ok();
-        let opening = Opening { task, master, slave, size, output, leader_news: None, owner: None };
+        let opening = Opening { task, master, slave, size, output, loss, leader_news: None, owner: None };
         // Everything of it is closed if that fails, so its processes are hung up.
         let opened = self.shows.open(opening);
         opened.inspect_err(|error| tracing::error!(%task, %error, "cannot follow a terminal")).ok()

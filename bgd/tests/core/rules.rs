@@ -472,6 +472,20 @@ fn a_request_with_one_unknown_id_does_nothing_at_all() {
 }
 
 #[test]
+fn a_loss_of_output_is_on_the_task_and_changes_no_verdict() {
+    let mut desk = Desk::new(1);
+    let task = desk.running(1);
+    let lost = |bytes| Fact::Lost { bytes, why: "no space".into() };
+    assert_eq!(events(&desk.fact(task, lost(3))), [(EventKind::Output, task)]);
+    assert_eq!(events(&desk.fact(task, lost(4))), [(EventKind::Output, task)]);
+    desk.fact(task, exited(0, true));
+    assert!(desk.fact(task, lost(5)).is_empty(), "what goes on writing is lost, too");
+    let task = desk.task(task);
+    assert_eq!(task.status(), Status::Completed);
+    assert_eq!(task.lost.map(|lost| (lost.bytes, lost.why)), Some((12, "no space".into())));
+}
+
+#[test]
 fn an_environment_is_shared_and_dropped_with_the_last_start() {
     let mut desk = Desk::new(1);
     let effects = desk.ask(Request::Submit(Box::new(command(id(1)))));

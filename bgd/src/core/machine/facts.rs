@@ -8,7 +8,7 @@ use bgd_shared::task::Exit;
 use super::Core;
 use super::stop::{verdict, verdict_of_stop};
 use crate::core::input::Fact;
-use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State};
+use crate::core::task::{Finished, Lingering, Lost, Ordinal, Outcome, State};
 use crate::core::time::Now;
 use crate::core::waiters::Until;
 
@@ -33,6 +33,7 @@ impl Core {
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
             Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
+            Fact::Lost { bytes, why } => self.lost(now, ordinal, bytes, why),
         }
     }
 
@@ -192,6 +193,17 @@ impl Core {
             self.moved(now, ordinal);
         }
         if tell && self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
+            self.event(now, EventKind::Output, ordinal);
+        }
+    }
+
+    /// A loss changes nothing but what is known of the task: the job goes on, and its end is judged as ever.
+    fn lost(&mut self, now: Now, ordinal: Ordinal, bytes: u64, why: Box<str>) {
+        self.registry.change(ordinal, |task| {
+            let before = task.lost.as_ref().map_or(0, |lost| lost.bytes);
+            task.lost = Some(Box::new(Lost { bytes: before.saturating_add(bytes), why }));
+        });
+        if self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
             self.event(now, EventKind::Output, ordinal);
         }
     }

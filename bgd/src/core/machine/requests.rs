@@ -111,6 +111,7 @@ impl Core {
             resume_count: 0,
             output_bytes: 0,
             dropped: [0; 2],
+            lost: None,
             updated_at: None,
             agent,
             foreground: client,

@@ -13,6 +13,7 @@ use bgd_shared::request::Stream;
 
 use crate::core::Fact;
 use crate::exec::output::{OutputFolder, read_part};
+use crate::exec::loss::Loss;
 use crate::exec::process::Surroundings;
 use crate::mailbox::Report;
 
@@ -45,6 +46,7 @@ pub struct Recorder {
     /// The first write that failed.
     error: Option<String>,
     last_moved: Option<Instant>,
+    loss: Loss,
     is_late: bool,
     /// How much came late.
     late_bytes: usize,
@@ -58,7 +60,10 @@ impl Recorder {
     /// # Errors
     /// What the system says, as a sentence.
     pub fn begin(task: TaskId, run: u32, split: bool, around: Surroundings) -> Result<Self, String> {
-        let file = open(&around.folder, task)?;
+        let file = open(&around.folder, task).map_err(|error| {
+            format!("cannot create its output in {}: {error}", around.folder.path().display())
+        })?;
+        let loss = Loss::new(task, run, around.facts.clone());
         let before = ends(&around.folder, task, split);
         around.outputs.track(task, run, split);
         Ok(Self {
@@ -71,6 +76,7 @@ impl Recorder {
             answer: Answer::default(),
             error: None,
             last_moved: None,
+            loss,
             is_late: false,
             late_bytes: 0,
             separate: before,
@@ -170,6 +176,7 @@ impl Recorder {
             self.tell(fact);
         }
         let result = match self.error.take() {
+        self.loss.tell();
             Some(error) => result.and(Err(error.into())),
             None => result,
         };
@@ -190,6 +197,7 @@ impl Recorder {
         // The size is told at once: nobody follows the output of a task that is over.
         self.file = None;
         let bytes = self.around.folder.size(self.task, self.split);
+        self.loss.tell();
         self.tell(Fact::Output { bytes, dropped: [0; 2], tell: false });
     }
 
@@ -198,19 +206,21 @@ impl Recorder {
             Some(file) => file,
             None => match open(&self.around.folder, self.task) {
                 Ok(file) => self.file.insert(file),
-                Err(error) => {
-                    self.error.get_or_insert(error);
-                    return;
-                }
+                Err(error) => return self.lose(text, &error),
             },
         };
         match file.write_all(text.as_bytes()) {
             Ok(()) => self.line_ended = text.ends_with('\n'),
-            Err(error) => self.failed(&error),
+            Err(error) => self.lose(text, &error),
         }
     }
 
     fn failed(&mut self, error: &io::Error) {
+    fn lose(&mut self, text: &str, error: &io::Error) {
+        self.loss.add(text.len(), error);
+        self.failed(error);
+    }
+
         tracing::warn!(task = %self.task, %error, "an agent's text can't be written");
         self.error.get_or_insert_with(|| format!("its output can't be written: {error}"));
     }
@@ -237,11 +247,8 @@ fn ends(folder: &OutputFolder, task: TaskId, split: bool) -> Ending {
     }
 }
 
-fn open(folder: &OutputFolder, task: TaskId) -> Result<File, String> {
-    folder
-        .append(task, Stream::Stdout)
-        .map(File::from)
-        .map_err(|error| format!("cannot create its output in {}: {error}", folder.path().display()))
+fn open(folder: &OutputFolder, task: TaskId) -> io::Result<File> {
+    folder.append(task, Stream::Stdout).map(File::from)
 }
 
 /// The longest name of a tool that is told, in characters.

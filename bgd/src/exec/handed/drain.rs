@@ -6,7 +6,7 @@
 //! taken over: [`Prepared::begin`]. It goes on until every writer has closed the pipe, as descendants may
 //! write on when their leader has ended.
 //!
-//! What the disk does not take is dropped and told in the log; a job must not stop because of that. The
+//! What the disk does not take is dropped and told on the task; a job must not stop because of that. The
 //! output of a task that was cleared is dropped too.
 
 use std::fs::File;
@@ -25,6 +25,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use super::kinds::Source;
+use crate::exec::loss::Loss;
 use crate::sys::watch;
 
 /// The most bytes that are moved at once. A pipe holds 64 KiB, unless somebody made it larger.
@@ -91,14 +92,14 @@ impl Drains {
 #[derive(Debug, Default)]
 pub struct Prepared {
     drains: Drains,
-    begin: Vec<oneshot::Sender<()>>,
+    begin: Vec<oneshot::Sender<Loss>>,
 }
 
 impl Prepared {
-    /// The process is taken over.
-    pub fn begin(self) -> Drains {
+    /// The process is taken over; whatever is lost of its output is told by `loss`.
+    pub fn begin(self, loss: &Loss) -> Drains {
         for begin in self.begin {
-            let _ = begin.send(());
+            let _ = begin.send(loss.of_another_stream());
         }
         self.drains
     }
@@ -163,8 +164,8 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
                 let (begin, word) = oneshot::channel();
                 let working = working.clone();
                 tokio::spawn(async move {
-                    if word.await.is_ok() {
-                        stream.run(asked).await;
+                    if let Ok(loss) = word.await {
+                        stream.run(asked, loss).await;
                     }
                     drop(working);
                 });
@@ -205,18 +206,20 @@ impl Stream {
             Source::Pipe(fd) => (fd, true),
             Source::Socket(fd) => (fd, false),
         };
-        let to = Sink { task, file: Some(flow.file), offset: 0, null, lost: 0 };
+        let to = Sink { task, file: Some(flow.file), offset: 0, null, loss: None, is_losing: false };
         let buffer = if is_pipe { Vec::new() } else { vec![0; BUFFER] };
         Ok(Self { task, from: watch::readable(fd)?, is_pipe, to, buffer })
     }
 
-    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Ask>) {
+    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Ask>, loss: Loss) {
+        self.to.loss = Some(loss);
         loop {
             tokio::select! {
                 biased;
                 Some(ask) = asked.recv() => match ask {
                     Ask::Settle(done) => {
                         let has_ended = self.settle();
+                        self.to.tell_loss();
                         // Whoever waits for this looks next whether it has ended.
                         if has_ended {
                             drop(asked);
@@ -279,8 +282,10 @@ struct Sink {
     file: Option<File>,
     offset: u64,
     null: Arc<File>,
-    /// Bytes that the disk did not take since it took some.
-    lost: u64,
+    /// Who hears of what the disk does not take; known when it begins.
+    loss: Option<Loss>,
+    /// The disk did not take what came last.
+    is_losing: bool,
 }
 
 impl Sink {
@@ -333,22 +338,26 @@ impl Sink {
 
     fn took(&mut self, count: usize) {
         if count > 0 {
-            self.tell_loss();
+            self.is_losing = false;
         }
     }
 
     fn lose(&mut self, count: usize, error: &io::Error) {
-        if self.lost == 0 && count > 0 {
+        if count == 0 {
+            return;
+        }
+        if !std::mem::replace(&mut self.is_losing, true) {
             tracing::warn!(task = %self.task, %error, "its output can't be written; what comes is dropped");
         }
-        self.lost += count as u64;
+        if let Some(loss) = &mut self.loss {
+            loss.add(count, error);
+        }
     }
 
-    /// Tells how much was dropped, when that is over.
+    /// Whoever waits for the drain must know of all that was lost.
     fn tell_loss(&mut self) {
-        let bytes = std::mem::take(&mut self.lost);
-        if bytes > 0 {
-            tracing::warn!(task = %self.task, bytes, at = self.offset, "a part of its output is lost");
+        if let Some(loss) = &mut self.loss {
+            loss.tell();
         }
     }
 }

@@ -28,6 +28,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use self::session::{Order, Session, Write};
 use self::viewers::Viewer;
+use super::loss::Loss;
 
 /// The most rows and columns of a terminal.
 pub const TERMINAL_SIDE: u16 = 1000;
@@ -56,6 +57,8 @@ pub struct Opening {
     pub size: TerminalSize,
     /// Where what it shows is kept.
     pub output: OwnedFd,
+    /// Who hears of what can't be kept.
+    pub loss: Loss,
     /// Where its leader tells of the job, if there is one.
     pub leader_news: Option<OwnedFd>,
     /// Who is shown it from the first byte on.

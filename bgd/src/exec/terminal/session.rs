@@ -18,6 +18,7 @@ use super::order::{STOPPED, UNKNOWN};
 use super::screen::Screen;
 use super::viewers::{Viewer, Viewers};
 use super::{Opening, birth, news};
+use crate::exec::loss::Loss;
 use crate::sys::watch;
 
 /// What a terminal is told.
@@ -84,7 +85,7 @@ impl Session {
         orders: mpsc::UnboundedReceiver<Order>,
         buffer: Rc<RefCell<Box<[u8]>>>,
     ) -> io::Result<Self> {
-        let Opening { task, master, slave, size, output, leader_news, owner } = opening;
+        let Opening { task, master, slave, size, output, loss, leader_news, owner } = opening;
         rustix::io::ioctl_fionbio(&master, true)?;
         let mut viewers = Viewers::default();
         if let Some(owner) = owner {
@@ -98,7 +99,7 @@ impl Session {
             unknown_end: None,
             orders,
             writes: VecDeque::new(),
-            output: Output { task, file: output.into(), lost: 0 },
+            output: Output { task, file: output.into(), is_losing: false, loss },
             screen: Screen::new(size),
             viewers,
             told: 0,
@@ -170,6 +171,8 @@ impl Session {
             Order::Write(write) => return self.writes.push_back(write),
             Order::Drain(done) => {
                 self.drain().await;
+                // Whoever asked tells next how the job has ended, and then a loss must be known.
+                self.output.loss.tell();
                 self.hear_leader();
                 let why = self.unknown_end.as_deref();
                 let _ = done.send(why.map(|why| String::from_utf8_lossy(why).into()));
@@ -363,29 +366,27 @@ fn write(master: &OwnedFd, writes: &mut VecDeque<Write>) -> bool {
 struct Output {
     task: TaskId,
     file: File,
-    /// Bytes that could not be kept since the last time that some could.
-    lost: u64,
+    /// What came last could not be kept.
+    is_losing: bool,
+    loss: Loss,
 }
 
 impl Output {
-    /// Appends. What can't be kept (the disk may be full) is lost and told in the log: the terminal goes on.
+    /// Appends. What can't be kept (the disk may be full) is lost and told on the task: the terminal goes on.
     fn keep(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.file.write(bytes) {
                 Ok(count @ 1..) => {
-                    if self.lost > 0 {
-                        tracing::warn!(task = %self.task, lost = self.lost, "what a terminal shows is kept again");
-                        self.lost = 0;
-                    }
+                    self.is_losing = false;
                     bytes = &bytes[count..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => {
-                    if self.lost == 0 {
-                        let error = result.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+                    let error = result.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+                    if !std::mem::replace(&mut self.is_losing, true) {
                         tracing::warn!(task = %self.task, %error, "what a terminal shows can't be kept");
                     }
-                    self.lost += bytes.len() as u64;
+                    self.loss.add(bytes.len(), &error);
                     return;
                 }
             }

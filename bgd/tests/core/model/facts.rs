@@ -116,17 +116,31 @@ impl Model {
                 task.left = false;
                 self.answer();
             }
-            (Fact::Output { bytes, tell, .. }, _) => {
+            (Fact::Output { .. } | Fact::Lost { .. }, _) => self.fact_of_output(now, id, fact),
+            _ => self.fact_of_agent(now, number, fact),
+        }
+    }
+
+    fn fact_of_output(&mut self, now: Now, id: TaskId, fact: &Fact) {
+        let number = number(id);
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let is_told = match fact {
+            Fact::Output { bytes, tell, .. } => {
                 let (grew, active) = (*bytes > task.bytes, task.status().is_active());
                 task.bytes = *bytes;
                 if grew {
                     self.moved(now, number);
                 }
-                if *tell && active {
-                    self.expected.events.push((id, EventKind::Output));
-                }
+                *tell && active
             }
-            _ => self.fact_of_agent(now, number, fact),
+            Fact::Lost { bytes, .. } => {
+                task.lost += *bytes;
+                task.status().is_active()
+            }
+            _ => false,
+        };
+        if is_told {
+            self.expected.events.push((id, EventKind::Output));
         }
     }
 

@@ -75,6 +75,7 @@ pub struct Known {
     created_at: Timestamp,
     retrieved_at: Option<Timestamp>,
     bytes: u64,
+    lost: u64,
     /// The number that facts carry.
     pub run: u32,
     pub resumes: u32,
@@ -106,6 +107,7 @@ impl Known {
             created_at: now.wall,
             retrieved_at: None,
             bytes: 0,
+            lost: 0,
             run: 1,
             resumes: 0,
             foreground,
@@ -159,6 +161,7 @@ impl Known {
                 (Some(chat), Some(agent)) => chat.agrees(agent),
                 (None, Some(_)) | (Some(_), None) => false,
             }
+            && task.lost.as_ref().map_or(0, |lost| lost.bytes) == self.lost
             && (task.output_bytes, &task.key, &task.spec.session) == (self.bytes, &self.key, &self.session)
     }
 }

@@ -103,6 +103,9 @@ impl Proc {
     }
 
     fn output(&mut self, roll: u8) -> Fact {
+        if roll % 16 == 3 {
+            return Fact::Lost { bytes: u64::from(roll), why: "no space".into() };
+        }
         self.bytes += u64::from(roll / 2 % 8);
         Fact::Output { bytes: self.bytes, dropped: [0; 2], tell: roll & 1 == 1 }
     }
@@ -144,7 +147,8 @@ impl Sim {
             | Fact::Tool { .. }
             | Fact::Denied { .. }
             | Fact::Moved
-            | Fact::Output { .. } => {}
+            | Fact::Output { .. }
+            | Fact::Lost { .. } => {}
         }
         let refused = matches!(fact, Fact::Refused(_));
         let before = self.core.get(&task.into()).ok();

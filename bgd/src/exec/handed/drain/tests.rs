@@ -1,11 +1,14 @@
 //! Drains on real pipes and sockets.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use super::*;
+use crate::core::Fact;
+use crate::mailbox::Report;
 
 /// A drain that has begun, and the file that it fills.
 struct Begun {
@@ -27,7 +30,9 @@ async fn prepare(source: Source) -> (Prepared, tempfile::TempDir) {
 
 async fn begin(source: Source) -> Begun {
     let (prepared, home) = prepare(source).await;
-    Begun { drains: prepared.begin(), path: home.path().join("out"), home }
+    let (_calls, facts, _mailbox) = crate::mailbox::new();
+    let loss = Loss::new(TaskId::random(), 1, facts);
+    Begun { drains: prepared.begin(&loss), path: home.path().join("out"), home }
 }
 
 fn numbered(bytes: usize) -> Vec<u8> {
@@ -115,11 +120,20 @@ async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
     let (told, tell) = oneshot::channel();
     let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));
     DrainThread::start().unwrap().prepare(TaskId::random(), flows, tell_it);
-    let drains = tell.await.unwrap().begin();
+    let (_calls, facts, mut mailbox) = crate::mailbox::new();
+    let drains = tell.await.unwrap().begin(&Loss::new(TaskId::random(), 1, facts));
     let writers = thread::spawn(move || {
         writer.write_all(&numbered(1_000_000)).unwrap();
         far.write_all(&numbered(1_000_000)).unwrap();
     });
     drains.end().await;
     writers.join().unwrap();
+    let (mut lost, mut reasons) = (0, BTreeSet::new());
+    while let Ok(Report::Fact { fact: Fact::Lost { bytes, why }, .. }) = mailbox.reports.try_recv() {
+        lost += bytes;
+        reasons.insert(why.to_string());
+    }
+    // The first is what `splice` says of such a file.
+    assert_eq!(Vec::from_iter(reasons), ["Invalid argument", "No space left on device"]);
+    assert_eq!(lost, 2_000_000, "both streams' loss is told before their end is");
 }

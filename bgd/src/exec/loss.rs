@@ -1,0 +1,107 @@
+//! Output that the daemon could not write, on its way to the task: whoever reads the task must see that it is
+//! incomplete, as the job itself gets no error.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+use nix::errno::Errno;
+
+use crate::core::Fact;
+use crate::mailbox::{Facts, Report};
+
+/// The core hears of a loss that goes on at most once in this time; of the first and the last at once.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+
+/// Counts what one stream of a task loses.
+#[derive(Debug)]
+pub struct Loss {
+    task: TaskId,
+    run: u32,
+    facts: Facts,
+    untold: u64,
+    why: Box<str>,
+    told_at: Option<Instant>,
+}
+
+impl Loss {
+    /// Nothing is lost yet.
+    pub fn new(task: TaskId, run: u32, facts: Facts) -> Self {
+        Self { task, run, facts, untold: 0, why: Box::default(), told_at: None }
+    }
+
+    /// The same for another stream of the task.
+    #[must_use]
+    pub fn of_another_stream(&self) -> Self {
+        Self::new(self.task, self.run, self.facts.clone())
+    }
+
+    /// So many bytes are lost.
+    pub fn add(&mut self, bytes: usize, error: &io::Error) {
+        if bytes == 0 {
+            return;
+        }
+        self.untold = self.untold.saturating_add(bytes as u64);
+        self.why = reason(error);
+        if self.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            self.tell();
+        }
+    }
+
+    /// Has the core know of all that is lost so far.
+    pub fn tell(&mut self) {
+        let bytes = std::mem::take(&mut self.untold);
+        if bytes == 0 {
+            return;
+        }
+        self.told_at = Some(Instant::now());
+        let fact = Fact::Lost { bytes, why: self.why.clone() };
+        self.facts.send(Report::Fact { task: self.task, run: self.run, fact });
+    }
+}
+
+impl Drop for Loss {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+/// The system's words for an error, without its number.
+fn reason(error: &io::Error) -> Box<str> {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(errno) => errno.desc().into(),
+        None => error.to_string().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(mailbox: &mut crate::mailbox::Mailbox) -> Vec<(u64, String)> {
+        std::iter::from_fn(|| mailbox.reports.try_recv().ok())
+            .map(|report| match report {
+                Report::Fact { fact: Fact::Lost { bytes, why }, .. } => (bytes, why.into()),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_byte_of_a_loss_is_told_and_the_first_at_once() {
+        let (_calls, facts, mut mailbox) = crate::mailbox::new();
+        let mut loss = Loss::new(TaskId::random(), 1, facts);
+        let full = io::Error::from_raw_os_error(Errno::ENOSPC as i32);
+        loss.add(0, &full);
+        assert!(told(&mut mailbox).is_empty());
+        loss.add(3, &full);
+        assert_eq!(told(&mut mailbox), [(3, "No space left on device".to_owned())]);
+        for _ in 0..1000 {
+            loss.add(5, &io::ErrorKind::WriteZero.into());
+        }
+        drop(loss);
+        let rest = told(&mut mailbox);
+        assert_eq!(rest.iter().map(|(bytes, _)| bytes).sum::<u64>(), 5000);
+        assert_eq!(rest.last().unwrap().1, io::Error::from(io::ErrorKind::WriteZero).to_string());
+    }
+}

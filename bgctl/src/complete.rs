@@ -21,6 +21,7 @@ use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompleteEnv};
 
 use crate::cli::{self, ShellName};
+use crate::render::clean;
 
 /// The variable that says which shell wants candidates; set by the scripts that `completions` prints.
 pub const VARIABLE: &str = "BGCTL_COMPLETE";
@@ -116,7 +117,7 @@ fn of_tasks(statuses: &[Status]) -> Vec<CompletionCandidate> {
         |task: &Task| page.tasks.iter().filter(|other| other.id.short() == task.id.short()).count() == 1;
     let candidates = page.tasks.iter().enumerate().map(|(place, task)| {
         let id = if is_alone(task) { task.id.short() } else { task.id.to_string() };
-        let about = format!("{}: {}", task.status, task.description);
+        let about = format!("{}: {}", task.status, clean(&task.description));
         CompletionCandidate::new(id).help(Some(about.into())).display_order(Some(place))
     });
     candidates.collect()

@@ -102,7 +102,8 @@ impl Failure {
                 },
             },
         };
-        serde_json::to_string(&line).unwrap_or_default() + "\n"
+        let text = crate::render::json::line(&line).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
     }
 }
 

@@ -91,8 +91,14 @@ fn usage(error: &clap::Error, json: bool) -> Code {
         let what = text.split("\n\n").next().unwrap_or(text);
         Failure::usage(what.trim_end()).hint("see `bgctl VERB --help`").tell(true);
     } else {
-        let _ = error.print();
-        let _ = std::io::stderr().flush();
+        let text = error.render().to_string();
+        if text == render::clean_lines(&text) {
+            let _ = error.print();
+            let _ = std::io::stderr().flush();
+        } else {
+            // It quotes an argument that would do something to the terminal.
+            let _ = std::io::stderr().write_all(render::clean_lines(&text).as_bytes());
+        }
     }
     Code::USAGE
 }

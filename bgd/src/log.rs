@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use bgd_shared::show;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Bytes after which a new file is begun; one old file is kept beside it.
@@ -40,10 +41,28 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     // A log that can't be written must not end the daemon, as the word about it on standard error may.
     let log = log.log_internal_errors(false);
     match target {
-        Target::Stderr => log.without_time().with_writer(io::stderr).init(),
-        Target::File => log.with_writer(Mutex::new(BoundedLog::open(state.join("bgd.log"))?)).init(),
+        Target::Stderr => log.without_time().with_writer(|| Clean(io::stderr())).init(),
+        Target::File => log.with_writer(Mutex::new(Clean(BoundedLog::open(state.join("bgd.log"))?))).init(),
     }
     Ok(())
+}
+
+/// Writes each event on one line that does nothing to the terminal of whoever reads the log: what it quotes
+/// may come from anybody, and must not look like an event of its own.
+struct Clean<W>(W);
+
+impl<W: Write> Write for Clean<W> {
+    /// Takes a whole event, as the subscriber writes it.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let line = show::line(text.strip_suffix('\n').unwrap_or(&text)) + "\n";
+        self.0.write_all(line.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// A log file that is renamed to `….1`, over an older one, when it is full. The crates for this bring
@@ -98,6 +117,13 @@ impl Write for BoundedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_is_one_line_that_shows_itself() {
+        let mut log = Clean(Vec::new());
+        log.write_all("a=\x1b[2J\u{9b}b \u{202e}c\nERROR forged\n".as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(log.0).unwrap(), "a=\u{fffd}[2J\u{fffd}b \u{fffd}c ERROR forged\n");
+    }
 
     #[test]
     fn a_full_log_is_set_aside_once() {

@@ -1,6 +1,7 @@
 //! How a notice reads: its title, its text, and what of the result fits. It reads no file.
 
 use bgd_shared::notice::{Notice as Wire, NoticeKind, NoticeResult, Part};
+use bgd_shared::show;
 use bgd_shared::task::{Exit, Task};
 
 use crate::core::{Notice, duration};
@@ -100,7 +101,7 @@ fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
     let mut words = vec![notice.title.clone(), facts(notice)];
     // Whoever decides must see all of what is asked; the title has only the beginning.
     if let Some(why) = reason(notice).filter(|why| one_line(why) != **why) {
-        words.extend([String::new(), why.trim_end().to_owned()]);
+        words.extend([String::new(), show::lines(why.trim_end())]);
     }
     if let Some(asked) = task.progress.needs_input.as_ref().filter(|_| notice.kind == NoticeKind::NeedsInput)
     {
@@ -144,9 +145,9 @@ fn facts(notice: &Wire) -> String {
         Some(1) => facts.push("1 other task of this session is active".to_owned()),
         Some(count) => facts.push(format!("{count} other tasks of this session are active")),
     }
-    facts.join("; ")
     // A command that writes by itself hears of a full disk; of this loss only bgd knows.
     facts.extend(notice.task.output.loss());
+    facts.join("; ")
 }
 
 /// The text of a notice in this style for a channel that takes so much of it: what does not fit of the
@@ -202,27 +203,14 @@ pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Whether a character may change how others are shown: controls, and those that turn the direction of a
-/// text or hide in it (Unicode's bidirectional and zero-width formats).
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
-/// What is shown for a character: a blank in place of a harmful one.
-fn shown(c: char) -> char {
-    if is_harmful(c) { ' ' } else { c }
-}
-
-/// A text in one line that does nothing to a terminal.
-pub fn harmless(text: &str) -> String {
-    text.chars().map(shown).collect()
-}
-
-/// The beginning of a text, likewise, as much as goes into a title.
+/// The beginning of a text on one line, as much as goes into a title.
 pub fn one_line(text: &str) -> String {
-    let mut line: String = text.chars().map(shown).take(TITLE_PART_CHARS).collect();
-    if text.chars().nth(TITLE_PART_CHARS).is_some() {
+    let (part, is_cut) = match text.char_indices().nth(TITLE_PART_CHARS) {
+        Some((end, _)) => (&text[..end], true),
+        None => (text, false),
+    };
+    let mut line = show::line(part);
+    if is_cut {
         line.push('…');
     }
     line.trim().to_owned()
@@ -234,8 +222,7 @@ mod tests {
 
     #[test]
     fn nothing_in_a_line_is_a_sequence_or_turns_what_follows() {
-        assert_eq!(harmless("a\x1b[2Jb\u{9b}c\r\nd\u{202e}e\u{200b}f\u{feff}"), "a [2Jb c  d e f ");
-        assert_eq!(one_line("\x1b[2Jb\u{2066}c\n"), "[2Jb c");
+        assert_eq!(one_line("\x1b[2Jb\u{2066}c\n"), "\u{fffd}[2Jb\u{fffd}c");
         assert_eq!(one_line(&"x".repeat(TITLE_PART_CHARS + 1)), "x".repeat(TITLE_PART_CHARS) + "…");
     }
 }

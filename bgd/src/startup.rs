@@ -152,7 +152,7 @@ fn keep_memory_to_itself() {
 
 /// Says on standard error why there is no daemon. If that is closed there is nobody to tell.
 fn complain(message: &str) {
-    let _ = writeln!(io::stderr(), "bgd: {message}");
+    let _ = writeln!(io::stderr(), "bgd: {}", bgd_shared::show::lines(message));
 }
 
 fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {

@@ -32,6 +32,7 @@ pub mod message;
 pub mod notice;
 pub mod request;
 pub mod rlimit;
+pub mod show;
 pub mod socket;
 pub mod task;
 pub mod strict;

@@ -72,6 +72,7 @@ mod run;
 mod run_agent;
 mod secrets;
 mod sessions;
+mod shown;
 mod submit;
 mod systemd;
 mod tasks;

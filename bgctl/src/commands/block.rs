@@ -11,6 +11,7 @@ use crate::cli::BlockArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::render::clean;
 use crate::render::page::denied;
 use crate::render::table::summary_line;
 
@@ -60,7 +61,7 @@ pub fn tell_why(task: &Task) {
     }
     if let Some(error) = &task.error {
         // Standard error may be closed; the exit code says the same in short.
-        let _ = writeln!(std::io::stderr(), "bgctl: {}: {error}", task.id);
+        let _ = writeln!(std::io::stderr(), "bgctl: {}: {}", task.id, clean(error));
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// # Errors
 /// The object can't be written as JSON, which the wire's types always can.
 pub fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(value)?;
+    let mut line = bgd_shared::show::json(value)?;
     line.push(b'\n');
     Ok(line)
 }

@@ -11,23 +11,7 @@ pub mod table;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// One line of text that can do nothing to a terminal: a task may be called anything.
-pub fn clean(text: &str) -> String {
-    text.chars()
-        .map(|character| if matches!(character, '\n' | '\t' | '\r') { ' ' } else { safe(character) })
-        .collect()
-}
-
-/// The same for text that may have several lines.
-pub fn clean_lines(text: &str) -> String {
-    text.chars()
-        .map(|character| if matches!(character, '\n' | '\t') { character } else { safe(character) })
-        .collect()
-}
-
-fn safe(character: char) -> char {
-    if character.is_control() { '\u{fffd}' } else { character }
-}
+pub use bgd_shared::show::{line as clean, lines as clean_lines};
 
 /// The text up to so many characters; behind a cut it says how long it is.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {

@@ -25,6 +25,7 @@ use super::signals::{Caught, Signals, stop_group};
 use super::turn::{Ready, Wants};
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::render::clean;
 
 /// The signals that are dealt with here. The last two would stop bgctl where it touches the terminal just
 /// when it is put into the background.
@@ -586,6 +587,7 @@ impl<'a> Show<'a> {
 
     /// Says something beside the job.
     fn note(&mut self, text: &str) {
+        let text = &clean(text);
         if !io::stderr().is_terminal() {
             let _ = writeln!(io::stderr(), "bgctl: {text}");
         } else if let Err(error) = self.screen.show(format!("\r\nbgctl: {text}\r\n").as_bytes(), None) {

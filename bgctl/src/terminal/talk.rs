@@ -29,6 +29,7 @@ use super::turn::{Ready, Wants};
 use crate::copy::tell_dropped;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::render::clean_lines;
 use crate::render::question::question;
 
 /// The signals that are dealt with here.
@@ -556,6 +557,7 @@ impl<'a> Talk<'a> {
 
     /// Says something in lines of its own beside the text.
     fn note(&mut self, text: &str) {
+        let text = &clean_lines(text);
         if !self.out.is_screen() || !io::stderr().is_terminal() {
             let _ = io::stderr().write_all(text.as_bytes());
         } else if let Err(error) = self.out.leave().and_then(|()| self.out.show(text.as_bytes())) {

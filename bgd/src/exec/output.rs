@@ -24,6 +24,7 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
+use bgd_shared::show;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use tokio::sync::Notify;
@@ -523,11 +524,8 @@ pub fn last_line(path: &Path) -> Option<String> {
     file.read_exact_at(&mut tail, start).ok()?;
     let line =
         tail.split(|byte| matches!(byte, b'\n' | b'\r')).rfind(|line| !line.trim_ascii().is_empty())?;
-    let text: String = String::from_utf8_lossy(line)
-        .chars()
-        .filter(|character| !character.is_control())
-        .take(LAST_LINE_CHARS)
-        .collect();
+    let text: String =
+        show::line(String::from_utf8_lossy(line).trim()).chars().take(LAST_LINE_CHARS).collect();
     Some(text.trim().to_owned())
 }
 
@@ -595,7 +593,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("f");
         fs::write(&path, "first\n\x1b[31mred\x1b[0m line\n\n  \n").unwrap();
-        assert_eq!(last_line(&path).unwrap(), "[31mred[0m line");
+        assert_eq!(last_line(&path).unwrap(), "\u{fffd}[31mred\u{fffd}[0m line");
         fs::write(&path, b"\xff\xfe").unwrap();
         assert_eq!(last_line(&path).unwrap(), "\u{fffd}\u{fffd}");
         fs::write(&path, "x".repeat(100_000)).unwrap();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind, Part};
+use bgd_shared::show;
 use futures_util::future::LocalBoxFuture;
 use zbus::{Connection, Variant, connection, fdo};
 
@@ -179,11 +180,8 @@ fn body(notice: &Notice) -> String {
     let asked = task.progress.needs_input.as_ref().filter(|_| notice.kind == NoticeKind::NeedsInput);
     let why = asked.map(|asked| &asked.question).or(task.error.as_ref().filter(|_| notice.kind.is_end()));
     let result = notice.result.as_ref().map(|result| &*result.text).unwrap_or_default();
-    let lines: Vec<String> = result
-        .lines()
-        .map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned())
-        .filter(|line| !line.is_empty())
-        .collect();
+    let lines: Vec<String> =
+        result.lines().filter(|line| !show::is_blank(line)).map(|line| show::line(line.trim_end())).collect();
     // An agent's answer is read from its beginning, a command says at its end how it went.
     let lines = match part_of(notice) {
         Part::End => &lines[lines.len().saturating_sub(BODY_LINES)..],

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::notice::Notice;
+use bgd_shared::show;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use futures_util::future::{FusedFuture as _, FutureExt as _, LocalBoxFuture};
@@ -219,11 +220,8 @@ impl Words {
         } else {
             secrets.hide(&String::from_utf8_lossy(&[&*self.first, &*self.last].concat()))
         };
-        let lines: Vec<String> = text
-            .lines()
-            .map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned())
-            .filter(|line| !line.is_empty())
-            .collect();
+        let lines: Vec<String> =
+            text.lines().filter(|line| !show::is_blank(line)).map(|line| show::line(line.trim())).collect();
         if lines.is_empty() { String::new() } else { format!("; it wrote: {}", lines.join(" / ")) }
     }
 }
@@ -242,13 +240,13 @@ mod tests {
         assert_eq!(said(&words), "");
         words.push(b"one\r\n\n");
         words.push(b"\x1b[1mtwo\n");
-        assert_eq!(said(&words), "; it wrote: one / [1mtwo");
+        assert_eq!(said(&words), "; it wrote: one / \u{fffd}[1mtwo");
         for _ in 0..100 {
             words.push(&[b'x'; 1000]);
         }
         words.push(b"\nthe end\n");
         let text = said(&words);
-        assert!(text.starts_with("; it wrote: one / [1mtwo / xxx"), "{text}");
+        assert!(text.starts_with("; it wrote: one / \u{fffd}[1mtwo / xxx"), "{text}");
         assert!(text.contains("x / ... / x") && text.ends_with("x / the end"), "{text}");
         assert!(text.len() < 2 * KEPT_BYTES + 50, "{}", text.len());
     }

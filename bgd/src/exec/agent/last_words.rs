@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bgd_shared::show;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::watch;
@@ -53,10 +54,10 @@ impl Tail {
 
     fn end_line(&mut self) {
         let line = String::from_utf8_lossy(&std::mem::take(&mut self.open)).into_owned();
-        let line: String = line.chars().filter(|character| !character.is_control()).collect();
-        if line.trim().is_empty() {
+        if show::is_blank(&line) {
             return;
         }
+        let line = show::line(&line);
         if self.lines.len() == LINES {
             self.lines.pop_front();
         }

@@ -10,6 +10,7 @@ use bgd_shared::agent::InputOption;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::AGENT_RESULT_BYTES;
 use bgd_shared::request::Stream;
+use bgd_shared::show;
 
 use crate::core::Fact;
 use crate::exec::output::{OutputFolder, read_part};
@@ -257,7 +258,7 @@ const TOOL_CHARS: usize = 100;
 /// A tool's name on one line.
 fn shortened(name: &str) -> String {
     let line = name.lines().next().unwrap_or_default().trim();
-    line.chars().filter(|character| !character.is_control()).take(TOOL_CHARS).collect()
+    show::line(line).chars().take(TOOL_CHARS).collect()
 }
 
 /// The text since the last tool; if there is none yet, that before it.
@@ -358,7 +359,7 @@ mod tests {
 
     #[test]
     fn names_of_tools_are_short_and_clean() {
-        assert_eq!(shortened("read \u{1b}[1mfile\n and more"), "read [1mfile");
+        assert_eq!(shortened("read \u{1b}[1mfile\n and more"), "read \u{fffd}[1mfile");
         assert_eq!(shortened(&"x".repeat(1000)).len(), TOOL_CHARS);
     }
 }

@@ -12,6 +12,7 @@ use bgd_shared::agent::{AgentCheck, Continuation};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
+use bgd_shared::show;
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use nix::unistd::{Whence, lseek};
@@ -289,11 +290,10 @@ fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
         Exit::Signal(signal) => format!("ended by signal {signal}"),
         Exit::Unknown(why) => format!("its exit is not known: {why}"),
     };
-    let said = if said.trim().is_empty() { text } else { said };
-    let last: Vec<&str> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
+    let said = if show::is_blank(said) { text } else { said };
+    let last: Vec<&str> = said.lines().rev().filter(|line| !show::is_blank(line)).take(3).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
-    let words: String =
-        last.join(" / ").chars().filter(|character| !character.is_control()).take(1000).collect();
+    let words: String = show::line(&last.join(" / ")).chars().take(1000).collect();
     if words.is_empty() { how.into() } else { format!("{how}; its last words: {words}").into() }
 }
 

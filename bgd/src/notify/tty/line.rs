@@ -20,11 +20,11 @@
 use std::fmt::Write as _;
 
 use bgd_shared::notice::{Notice, NoticeKind};
+use bgd_shared::show;
 use bgd_shared::text::Env;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::core::Place;
-use crate::notice::harmless;
 
 /// One line, of characters that do nothing to a terminal.
 #[derive(Clone, Debug)]
@@ -43,12 +43,12 @@ pub fn line(notice: &Notice) -> Line {
         NoticeKind::NeedsInput => format!(" (bgctl status {id})"),
         NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!(" (bgctl output {id})"),
     };
-    Line { text: harmless(&notice.title), hint }
+    Line { text: show::line(&notice.title), hint }
 }
 
 /// A line of these words.
 pub fn plain(text: &str) -> Line {
-    Line { text: harmless(text), hint: String::new() }
+    Line { text: show::line(text), hint: String::new() }
 }
 
 impl Line {

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use agent_client_protocol::{Error, ErrorCode, RawJsonRpcId, RawJsonRpcMessage};
+use bgd_shared::show;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
@@ -131,11 +132,10 @@ impl Noise {
     pub fn add(&self, line: &[u8]) {
         let start = String::from_utf8_lossy(&line[..line.len().min(NOISE_BYTES)]);
         // It may end in a terminal.
-        let text: String = start.chars().map(|sign| if sign.is_control() { ' ' } else { sign }).collect();
-        let text = bounded(text.trim(), NOISE_BYTES);
-        if text.is_empty() {
+        if show::is_blank(&start) {
             return;
         }
+        let text = bounded(show::line(start.trim()).trim(), NOISE_BYTES);
         tracing::debug!(bytes = line.len(), line = %text, "an agent wrote a line that is no message");
         let mut noise = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noise.0 += 1;

@@ -1,0 +1,233 @@
+//! Text for people: what a task is called, what an agent asks or what an error quotes may come from anybody,
+//! and must neither command the terminal that shows it nor look like something that it is not.
+//!
+//! Replaced by U+FFFD is what is not seen where it stands: control characters (C0, DEL, C1), characters that
+//! turn the direction of text, that have no width or no picture (zero-width characters, fillers, tags,
+//! variation selectors), and code points for private use or without a meaning. A blank stands for every
+//! other white space. What is replaced stays visible, so nobody takes one word for another; one sign stands for
+//! any number of characters.
+//!
+//! Only pictures keep their joiners and selectors: an emoji may be made of several.
+
+use std::io;
+
+use serde::Serialize;
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
+
+/// What stands for a character that is not shown.
+const REPLACED: char = char::REPLACEMENT_CHARACTER;
+
+/// A text on one line.
+pub fn line(text: &str) -> String {
+    shown(text, |_| false)
+}
+
+/// A text that may have several lines.
+pub fn lines(text: &str) -> String {
+    shown(text, |c| matches!(c, '\n' | '\t'))
+}
+
+fn shown(text: &str, is_kept: impl Fn(char) -> bool) -> String {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut before = None;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let in_picture = match c {
+            '\u{fe0e}' | '\u{fe0f}' => before.is_some_and(is_picture),
+            '\u{200d}' => {
+                let joins = |c: char| is_picture(c) || c == '\u{fe0f}';
+                before.is_some_and(joins) && rest.peek().copied().is_some_and(is_picture)
+            }
+            _ => false,
+        };
+        match c {
+            c if is_kept(c) || in_picture => out.push(c),
+            '\n' | '\r' | '\t' => out.push(' '),
+            // One stands for any number: they need no room.
+            c if is_hidden(c) && out.ends_with(REPLACED) => {}
+            c if is_hidden(c) => out.push(REPLACED),
+            c if c.is_whitespace() => out.push(' '),
+            c => out.push(c),
+        }
+        // A selector counts only where it is kept.
+        before = Some(c).filter(|c| in_picture || *c != '\u{fe0f}');
+    }
+    out
+}
+
+/// Whether a text has nothing to show.
+pub fn is_blank(text: &str) -> bool {
+    text.chars().all(|c| c.is_whitespace() || is_hidden(c))
+}
+
+/// Whether a character is not seen where it stands, or changes how others are seen.
+pub fn is_hidden(c: char) -> bool {
+    match c {
+        ' '..='~' => false,
+        _ if c.is_control() => true,
+        // Those that Unicode calls default-ignorable, or whose picture is a blank.
+        '\u{ad}'
+        | '\u{34f}'
+        | '\u{61c}'
+        | '\u{115f}'..='\u{1160}'
+        | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{2800}'
+        | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}'
+        | '\u{ffa0}'
+        | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}' => true,
+        // For private use.
+        '\u{e000}'..='\u{f8ff}' | '\u{f0000}'.. => true,
+        _ => !c.is_whitespace() && !has_meaning(c),
+    }
+}
+
+/// Whether Unicode has given the code point a meaning: the standard library escapes the others. It also
+/// escapes a mark that begins a text, so another character comes first.
+fn has_meaning(c: char) -> bool {
+    let mut buffer = [b'a'; 5];
+    let end = 1 + c.encode_utf8(&mut buffer[1..]).len();
+    let text = std::str::from_utf8(&buffer[..end]).unwrap_or("a");
+    text.escape_debug().nth(1) == Some(c)
+}
+
+/// Whether a character is one of those that selectors and joiners make emoji of.
+fn is_picture(c: char) -> bool {
+    let is_symbol = matches!(c, '\u{2190}'..='\u{2bff}' | '\u{1f000}'..='\u{1faff}');
+    is_symbol && !is_hidden(c)
+}
+
+/// JSON in which every character that is not seen is escaped, so that it says the same and does nothing to
+/// a terminal.
+///
+/// # Errors
+/// The value can't be written as JSON, which the wire's types always can.
+pub fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(1024);
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Escaping))?;
+    Ok(bytes)
+}
+
+struct Escaping;
+
+impl Formatter for Escaping {
+    fn write_string_fragment<W: io::Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut begin = 0;
+        for (at, c) in text.char_indices().filter(|(_, c)| is_hidden(*c)) {
+            out.write_all(&text.as_bytes()[begin..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            begin = at + c.len_utf8();
+        }
+        out.write_all(&text.as_bytes()[begin..])
+    }
+
+    fn write_char_escape<W: io::Write + ?Sized>(
+        &mut self,
+        out: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
+        CompactFormatter.write_char_escape(out, escape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What deceives, by the names that people know.
+    const DECEIVERS: &str = "\u{0}\u{7}\u{8}\u{1b}\u{7f}\u{80}\u{85}\u{9b}\u{9f}\u{ad}\u{61c}\u{200b}\u{200c}\u{200e}\u{200f}\
+        \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2060}\u{2066}\u{2067}\u{2068}\u{2069}\u{feff}\
+        \u{fe00}\u{e000}\u{f8ff}\u{378}\u{115f}\u{1160}\u{3164}\u{ffa0}\u{2800}\u{34f}\u{180e}\u{e0001}\u{e0041}\
+        \u{e007f}\u{e0100}\u{f0000}\u{10ffff}";
+
+    #[test]
+    fn nothing_that_deceives_is_shown() {
+        for c in DECEIVERS.chars() {
+            assert!(is_hidden(c), "{c:?}");
+            for text in [format!("{c}"), format!("a{c}b"), format!("👍{c}👍"), format!("ا{c}ب")] {
+                assert!(!line(&text).contains(c) && !lines(&text).contains(c), "{text:?}");
+                assert_eq!(line(&text).chars().count(), text.chars().count(), "{text:?}");
+            }
+        }
+        assert_eq!(line("rm\u{200d} -\u{fe0f}rf \u{202e}fdp.exe"), "rm\u{fffd} -\u{fffd}rf \u{fffd}fdp.exe");
+        assert_eq!(line("a\x1b[2Jb\u{9b}c\r\nd\te\u{a0}f\u{3000}g"), "a\u{fffd}[2Jb\u{fffd}c  d e f g");
+        assert_eq!(lines("a\n\tb\r\n\x1b"), "a\n\tb \n\u{fffd}");
+        assert_eq!(line("a\0\0\0\u{202e}\u{200b}b"), "a\u{fffd}b", "one for all");
+        assert!(is_blank("\0\u{200b} \n") && is_blank("") && !is_blank("\0a"));
+    }
+
+    #[test]
+    fn what_people_write_stays_as_it_is() {
+        for text in [
+            "make -j8 && echo \"ok\" > ~/log | \\ 'x'",
+            "Größe, naïve, e\u{301}, Ελλάδα, Україна",
+            "日本語、한국어, ไทย, हिन्दी, עברית, العربية",
+            "✔️ done, 👨\u{200d}👩\u{200d}👧, 🏳️\u{200d}🌈, 👍🏽, → ∑ ½ … “q” – €",
+        ] {
+            assert_eq!(line(text), text);
+            assert_eq!(lines(text), text);
+        }
+    }
+
+    #[test]
+    fn json_says_the_same_without_what_deceives() {
+        let bytes = json(&DECEIVERS).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.is_ascii(), "{text}");
+        assert!(
+            text.contains(r"\u009b") && text.contains(r"\u202e") && text.contains(r"\udb40\udc41"),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), DECEIVERS);
+        assert_eq!(json(&"a\n\"ü\\👍").unwrap(), serde_json::to_vec("a\n\"ü\\👍").unwrap());
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        let any = prop_oneof![
+            any::<char>(),
+            proptest::sample::select(
+                DECEIVERS.chars().chain("\u{200d}\u{fe0e}\u{fe0f}👍👩✔ \n\tab1".chars()).collect::<Vec<_>>()
+            ),
+        ];
+        proptest::collection::vec(any, 0..40).prop_map(|chars| chars.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_shown_shows_itself(text in text()) {
+            let one = line(&text);
+            prop_assert!(!one.contains('\n'));
+            for shown in [one, lines(&text).replace(['\n', '\t'], " ")] {
+                let mut before = 'a';
+                for c in shown.chars() {
+                    // Joiners and selectors stand behind pictures only.
+                    let joins = matches!(c, '\u{200d}' | '\u{fe0e}' | '\u{fe0f}');
+                    prop_assert!(!is_hidden(c) || joins && (is_picture(before) || before == '\u{fe0f}'), "{shown:?}");
+                    before = c;
+                }
+                prop_assert_eq!(line(&shown), shown, "what is shown is shown as it is");
+            }
+        }
+
+        #[test]
+        fn json_reads_back_as_it_was(text in text()) {
+            let bytes = json(&text).unwrap();
+            prop_assert!(!String::from_utf8(bytes.clone()).unwrap().contains(is_hidden));
+            prop_assert_eq!(serde_json::from_slice::<String>(&bytes).unwrap(), text);
+        }
+    }
+}

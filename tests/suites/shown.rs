@@ -1,0 +1,108 @@
+//! Nobody is deceived by what a task is called, what its agent asks or what an error quotes: it reaches no
+//! terminal and no log as it is. What a task writes stays exact.
+
+use std::fs;
+
+use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::request::SubmitParams;
+use bgd_tests::shared::show::is_hidden;
+use bgd_tests::shared::task::Status;
+use bgd_tests::{FakeDaemon, Outcome, TestDaemon, wait};
+use serde_json::Value;
+
+/// It turns the direction, hides, joins, clears the screen in two ways, and ends in a tag.
+const EVIL: &str = "a\u{202e}b\u{200b}c\u{200d}d\u{9b}2Je\u{2066}f\x1b[2Jg\u{feff}h\u{e0041}";
+
+/// How it is shown.
+const SHOWN: &str = "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}2Je\u{fffd}f\u{fffd}[2Jg\u{fffd}h\u{fffd}";
+
+/// That nothing in a text is hidden, and that it shows the evil one.
+#[track_caller]
+fn shows(text: &str) {
+    assert!(text.contains(SHOWN), "{text:?}");
+    is_plain(text);
+}
+
+#[track_caller]
+fn is_plain(text: &str) {
+    let hidden: Vec<char> = text.chars().filter(|c| !matches!(c, '\n' | '\t') && is_hidden(*c)).collect();
+    assert!(hidden.is_empty(), "{hidden:?} in {text:?}");
+}
+
+/// The JSON that a command has printed, in which nothing is hidden.
+#[track_caller]
+fn json(outcome: &Outcome) -> Value {
+    let text = outcome.stdout_text();
+    is_plain(&text);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn what_a_task_is_called_shows_itself_in_every_list_and_page() {
+    let daemon = TestDaemon::start();
+    let params = SubmitParams {
+        argv: Some(vec!["printf".into(), "%s".into(), EVIL.into()]),
+        description: Some(EVIL.into()),
+        session: Some(EVIL.into()),
+        tags: vec![EVIL.into()],
+        ..daemon.params()
+    };
+    let id = daemon.submit_with(&params).id;
+    daemon.block(&[id]);
+    let id = &*id.to_string();
+    for args in [&["list"][..], &["status", id], &["block", id], &["inbox", "--session", EVIL]] {
+        let outcome = daemon.run(args);
+        shows(&outcome.stdout_text());
+        is_plain(&outcome.stderr);
+    }
+    let task = json(&daemon.run(&["status", id, "--json"]).success());
+    assert_eq!(task["task"]["description"], EVIL, "JSON says the same");
+    let list = json(&daemon.run(&["list", "--json"]).success());
+    assert_eq!(list["tasks"][0]["tags"][0], EVIL);
+    let output = json(&daemon.run(&["output", id, "--json"]).success());
+    assert_eq!(output["data"], EVIL);
+    assert_eq!(daemon.run(&["output", id]).success().stdout, EVIL.as_bytes(), "not a byte is changed");
+}
+
+#[test]
+fn a_permission_question_can_not_lie() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let mut watch = daemon.watch();
+    let id = daemon.prompt(&format!("ask Run {EVIL}?"));
+    let asks = watch.until(|event| event.kind == EventKind::NeedsInput && event.task.id == id);
+    assert!(asks.task.progress.needs_input.unwrap().question.contains(EVIL), "the wire has what was asked");
+    let id = &*id.to_string();
+    for args in [&["answer", id][..], &["status", id]] {
+        shows(&daemon.run(args).success().stdout_text());
+    }
+    daemon.run(&["answer", id, "reject-once"]).success();
+    daemon.run(&["block", id]).success();
+}
+
+#[test]
+fn what_an_error_quotes_does_nothing_to_a_terminal_or_the_log() {
+    let daemon = TestDaemon::start();
+    let program = format!("{EVIL}\nERROR forged");
+    let params = SubmitParams { argv: Some(vec![program.as_str().into()]), ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    assert_eq!(daemon.block(&[id])[0].status, Status::Failed);
+    let blocked = daemon.run(&["block", &id.to_string()]);
+    shows(&blocked.stderr);
+    assert_eq!(blocked.stderr.lines().count(), 1, "{}", blocked.stderr);
+
+    let log = daemon.state_dir().join("bgd.log");
+    wait::for_line(&log, "task not started");
+    let log = fs::read_to_string(log).unwrap();
+    shows(&log);
+    assert!(!log.lines().any(|line| line.starts_with("ERROR")), "{log}");
+
+    // An id, a verb and an option that do not exist.
+    for args in [&["status", EVIL][..], &[EVIL], &["list", &format!("--{EVIL}")]] {
+        let outcome = daemon.run(args);
+        assert!(!outcome.stderr.is_empty(), "{args:?}");
+        is_plain(&outcome.stderr);
+        let mut args = args.to_vec();
+        args.push("--json");
+        is_plain(&daemon.run(&args).stderr);
+    }
+}

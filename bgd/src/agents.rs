@@ -15,6 +15,9 @@ use bgd_shared::text::{Env, OsText};
 /// The part of a template's command line that the prompt takes the place of.
 pub const PROMPT: &str = "{prompt}";
 
+/// The part of a template's command line that the path of a file with the prompt takes the place of.
+pub const PROMPT_FILE: &str = "{prompt_file}";
+
 /// The part of a template's command line that the agent's session takes the place of.
 pub const SESSION: &str = "{session}";
 

@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 pub struct Client {
     /// Its number, never given out twice.
     pub id: u64,
+    /// The process that connected, if it has a number here. It may have ended since.
+    pub process: Option<i32>,
     queue: Mutex<Queue>,
     /// Bytes are there to be written, or the last answer was given.
     written: Notify,
@@ -64,6 +66,7 @@ impl Client {
     pub fn new(id: u64, limits: ClientLimits) -> Self {
         Self {
             id,
+            process: None,
             queue: Mutex::default(),
             written: Notify::new(),
             room: Notify::new(),
@@ -71,6 +74,12 @@ impl Client {
             sent_away: Notify::new(),
             limits,
         }
+    }
+
+    /// The same, connected by this process.
+    #[must_use]
+    pub fn of_process(self, process: Option<i32>) -> Self {
+        Self { process, ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

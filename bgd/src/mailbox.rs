@@ -18,7 +18,7 @@ use crate::answer::Answer;
 use crate::calls::Call;
 use crate::client::Client;
 use crate::config::{Config, ConfigError};
-use crate::core::{Command, Fact};
+use crate::core::{Command, Fact, Request};
 use crate::exec::handed::Ready;
 use crate::exec::host::{Purpose, Watcher};
 use crate::exec::mark::Mark;
@@ -128,6 +128,13 @@ pub enum Report {
         command: Box<Command>,
         /// Whether its program is there.
         result: Result<(), RpcError>,
+    },
+    /// Who answers an agent's question may do so.
+    MayAnswer {
+        /// Who.
+        answer: Answer,
+        /// What the core is asked then.
+        request: Request,
     },
     /// The programs of agents were looked for.
     AgentsFound {

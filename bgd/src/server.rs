@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::fds::peer_uid;
+use bgd_shared::fds::{peer_pid, peer_uid};
 use bgd_shared::message::error_line;
 use bgd_shared::transport::{AsyncListener, AsyncStream};
 use interprocess::local_socket::traits::tokio::Listener as _;
@@ -85,7 +85,7 @@ pub async fn run(
                             continue;
                         }
                     };
-                    let client = Arc::new(Client::new(next_client, limits.client));
+                    let client = Arc::new(Client::new(next_client, limits.client).of_process(peer_pid(&stream)));
                     next_client += 1;
                     silent.add(&client, room);
                     let frame_bytes = limits.frame_bytes;

@@ -16,7 +16,8 @@ for ((shown = 0; shown < lines; shown++)); do
     printf '%s\n' "$line"
 done
 
-message=$(bgctl handoff --pid "$pid" --stdout "$out" -d "$*" 2>&1)
+# `exec`, so that bgctl is a child of the same shell as the command, and not of a subshell.
+message=$(exec bgctl handoff --pid "$pid" --stdout "$out" -d "$*" 2>&1)
 code=$?
 if ((code == 65)); then
     # It ended first: the rest of its output and its exit code are ours.

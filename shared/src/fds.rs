@@ -62,6 +62,12 @@ pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(&socket.as_fd(), PeerCredentials)?.uid())
 }
 
+/// The process at the other end of a Unix socket, as the kernel noted it when it connected. `None` if it is in
+/// another pid namespace, where it has no number here.
+pub fn peer_pid(socket: &impl AsFd) -> Option<i32> {
+    getsockopt(&socket.as_fd(), PeerCredentials).ok().map(|peer| peer.pid()).filter(|pid| *pid > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

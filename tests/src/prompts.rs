@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::daemon::TestDaemon;
 use crate::outcome::Outcome;
 use crate::process::Process;
+use crate::templates::toml_words;
 use crate::{helper_path, wait};
 
 /// The configuration of an agent `fake` that is the fake agent program, started with these flags; `more`
@@ -43,6 +44,15 @@ impl FakeDaemon {
     #[track_caller]
     pub fn with(config: &str, flags: &[&str], more: &str) -> Self {
         let config = format!("{config}\n{}", fake_agent(flags, more));
+        Self(TestDaemon::builder().config(config).start())
+    }
+
+    /// With a line for the shell that starts the fake agent, which is `$0`.
+    #[track_caller]
+    pub fn in_shell(line: &str, more: &str) -> Self {
+        let fake = helper_path("fake_acp").to_string_lossy().into_owned();
+        let command = toml_words(&["sh", "-c", line, &fake]);
+        let config = format!("[agents.fake]\ncommand = {command}\n{more}\n");
         Self(TestDaemon::builder().config(config).start())
     }
 

@@ -1,5 +1,8 @@
 //! Permissions: an agent asks, and is denied, allowed, or waits until somebody answers.
 
+use std::fs;
+use std::path::Path;
+
 use bgd_tests::shared::agent::{AnswerParams, NeedsInput, OptionKind};
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::{ErrorKind, RpcError};
@@ -7,7 +10,9 @@ use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::AgentAnswer;
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{FakeDaemon, Watch};
+use bgd_tests::{FakeDaemon, Watch, bgctl_path, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 const ASK: &str = "permissions = \"ask\"";
 
@@ -214,4 +219,46 @@ fn r05_cancel_ends_an_agent_that_asks_for_ever() {
         daemon.wait_running(id);
         assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled, "{permissions}");
     }
+}
+
+/// A line for the shell: begins a program that waits for an id and answers the first question of that task,
+/// and says what came of it.
+fn answers(home: &Path, name: &str) -> String {
+    let bgctl = bgctl_path();
+    let (home, bgctl) = (home.display(), bgctl.display());
+    format!(
+        "read id < {home}/gate-{name}; {bgctl} --socket {home}/run/bgd/bgd.sock answer $id allow-once \
+         > {home}/said-{name} 2>&1; echo code $? >> {home}/said-{name}"
+    )
+}
+
+#[test]
+fn an_agent_can_not_answer_its_own_question() {
+    // Two programs that the agent has started: a child, and one that hides from it, without a mark, in a
+    // session of its own. They find the home by the agent's variable.
+    let line = "({ read line < $FAKE_ACP_HOME/child; eval \"$line\"; } >/dev/null 2>&1 &); \
+                setsid env -i PATH=\"$PATH\" F=\"$FAKE_ACP_HOME\" sh -c '(read line < $F/orphan; eval \"$line\") &' \
+                </dev/null >/dev/null 2>&1; exec \"$0\"";
+    let daemon = FakeDaemon::in_shell(line, ASK);
+    let fake_home = daemon.fake_home().0;
+    fs::create_dir_all(&fake_home).unwrap();
+    for name in ["child", "orphan"] {
+        mkfifo(&fake_home.join(name), Mode::S_IRWXU).unwrap();
+        mkfifo(&daemon.home().join(format!("gate-{name}")), Mode::S_IRWXU).unwrap();
+    }
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask May I?");
+    asked(&mut watch, id, 1);
+    for name in ["child", "orphan"] {
+        fs::write(fake_home.join(name), answers(daemon.home(), name) + "\n").unwrap();
+        fs::write(daemon.home().join(format!("gate-{name}")), format!("{id}\n")).unwrap();
+        let said = daemon.home().join(format!("said-{name}"));
+        assert_eq!(wait::for_line(&said, "code "), "code 77", "{}", fs::read_to_string(&said).unwrap());
+        let said = fs::read_to_string(&said).unwrap();
+        assert!(said.contains("can't answer its own question"), "{said}");
+    }
+    assert!(daemon.task(id).progress.needs_input.is_some(), "it still waits");
+    answer(&daemon, id, 1, "reject-once").unwrap();
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(daemon.result(id), "denied");
 }

@@ -40,6 +40,10 @@ const WRONG: &[(&str, &[&str])] = &[
         &["`agents.x.resume`", "{prompt}"],
     ),
     (
+        "protocol = \"template\"\ncommand = [\"a\", \"{prompt_file}\"]\nsession = \"/id\"\nresume = [\"a\", \"{session}\"]",
+        &["`agents.x.resume`", "{prompt_file}"],
+    ),
+    (
         "protocol = \"template\"\ncommand = [\"a\"]\nresume = [\"a\", \"{session}\"]",
         &["`agents.x.resume`", "needs `session`"],
     ),

@@ -2,6 +2,7 @@
 //! found, and how a conversation goes on. The programs are lines for the shell.
 
 use std::fs;
+use std::path::PathBuf;
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
@@ -96,6 +97,50 @@ fn a_prompt_that_the_command_does_not_name_comes_on_standard_input() {
     let id = daemon.tell("deaf", &long);
     ended(&daemon, id, Status::Completed);
     assert_eq!(daemon.result(id), "no", "nobody has to read the prompt");
+}
+
+/// The prompts' files that are now where a task has its output.
+fn prompt_files(daemon: &TestDaemon, id: TaskId) -> Vec<PathBuf> {
+    let output = PathBuf::from(daemon.task(id).output.path);
+    let tasks = fs::read_dir(output.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    tasks.filter(|path| path.extension().is_some_and(|ending| ending == "prompt")).collect()
+}
+
+#[test]
+fn a_prompt_in_a_file_is_on_no_command_line_and_gone_with_its_turn() {
+    let line = "stat -c '%a %u' \"$1\"; readlink /proc/self/fd/0; cat \"$1\"; read go < gate; exit 3";
+    let words =
+        |last: &[&str]| toml_words(&[&["sh", "-c", line, "agent", "{prompt_file}"][..], last].concat());
+    let daemon = daemon(format!(
+        "[agents.x]\nprotocol = \"template\"\ncommand = {}\nresume = {}\nsession = \"/s\"\n",
+        words(&[]),
+        words(&["{session}"])
+    ));
+    let mut gate = Gate::new(daemon.home(), "gate");
+    let user = rustix::process::geteuid().as_raw();
+    // Longer than any argument may be.
+    for prompt in ["a secret", &"a secret ".repeat(50_000)] {
+        let mut watch = daemon.watch();
+        let id = daemon.tell("x", prompt);
+        watch.until(|event| event.task.id == id && event.task.output.bytes >= prompt.len() as u64);
+        let files = prompt_files(&daemon, id);
+        let [file] = &files[..] else { panic!("one file, not {files:?}") };
+        for process in daemon.task_processes() {
+            let words = fs::read(process.proc("cmdline")).unwrap_or_default();
+            assert!(!String::from_utf8_lossy(&words).contains("secret"), "every user can read it");
+        }
+        gate.open();
+        ended(&daemon, id, Status::Failed);
+        assert_eq!(String::from_utf8(daemon.output(id)).unwrap(), format!("600 {user}\n/dev/null\n{prompt}"));
+        assert!(!file.exists(), "the turn is over");
+    }
+    // Also if it is ended.
+    let mut watch = daemon.watch();
+    let id = daemon.tell("x", "a secret");
+    watch.until(|event| event.task.id == id && event.task.output.bytes > 0);
+    assert_eq!(prompt_files(&daemon, id).len(), 1);
+    daemon.cancel(&[id]);
+    assert_eq!(prompt_files(&daemon, id), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -308,7 +353,10 @@ fn r04_an_exit_code_or_a_signal_is_a_failure_with_its_last_words() {
         ("exit 3", "exited with code 3"),
         ("echo out; exit 3", "exited with code 3; its last words: out"),
         ("echo out; echo one >&2; echo two >&2; exit 3", "exited with code 3; its last words: one / two"),
-        ("printf '\\033[31mred\\033[0m\\n\\n' >&2; exit 1", "exited with code 1; its last words: [31mred[0m"),
+        (
+            "printf '\\033[31mred\\033[0m\\n\\n' >&2; exit 1",
+            "exited with code 1; its last words: \u{fffd}[31mred\u{fffd}[0m",
+        ),
         ("echo killed >&2; kill -KILL $$", "ended by signal 9; its last words: killed"),
         ("no-such-command-at-all 2>/dev/null", "exited with code 127"),
     ] {

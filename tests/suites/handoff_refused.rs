@@ -13,9 +13,9 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::request::HandoffStream::{self, File as OwnFile, Pty, Stderr, Stdout};
 use bgd_shared::request::{ExitParams, HandoffParams, OriginKind, TaskExit};
 use bgd_shared::task::{Exit, Status};
-use bgd_tests::handed::{Job, pidfd_of, refused};
+use bgd_tests::handed::{Job, line_of, pidfd_of, refused};
 use bgd_tests::user::{must_be_root, unused_uid};
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{TestDaemon, bgctl_path, wait};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A daemon with a connection, by which it is seen that nothing stays behind.
@@ -72,6 +72,27 @@ impl Scene {
         assert_eq!(count as u64, before, "an output was left: {error}");
         error
     }
+}
+
+#[test]
+fn r70_only_the_family_of_a_process_hands_it_over() {
+    let mut scene = Scene::new();
+    // A grandchild of this process: its parent may, and other children of that, as the `bgctl` of a shell is one.
+    let line = "sleep 1000 & echo $!; read go; $BGCTL handoff --pid $! --description it 2>&1; kill $!; wait";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).env_clear().envs(scene.daemon.environment()).env("BGCTL", bgctl_path());
+    let (mut job, mut reader) = Job::piped(&scene.daemon, &mut shell);
+    let pid: i32 = line_of(&mut reader).parse().unwrap();
+    let pidfd = pidfd_of(pid);
+    let params = HandoffParams { pid, ..job.params() };
+    let error = scene.refuse(&params, &[pidfd.as_fd()]);
+    assert_eq!(error.kind(), ErrorKind::ForeignProcess, "{error}");
+    let me = std::process::id();
+    let word = format!("process {pid} is no child of process {me}, which offers it, nor of its parent");
+    assert_eq!(error.message, word);
+    job.say("go");
+    assert!(line_of(&mut reader).contains("manually backgrounded"), "the shell's own bgctl may");
+    job.wait();
 }
 
 #[test]

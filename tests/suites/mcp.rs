@@ -162,7 +162,7 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     let foreign = daemon.submit_in("other", "sleep 1000");
     let foreign_done = daemon.submit_in("other", "true");
     daemon.block(&[foreign_done]);
-    let mut mcp = Mcp::start(&daemon, &[]);
+    let mut mcp = Mcp::start(&daemon, &["--all-sessions"]);
     let ids: Vec<_> = (0..3).map(|_| mcp.command("sleep 1000")).collect();
     let listed = mcp.done("background_list", &json!({}));
     assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 3);
@@ -204,6 +204,30 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
     assert_eq!(daemon.task(foreign).status, Status::Running);
     assert_eq!(daemon.task(foreign_done).status, Status::Completed);
+}
+
+#[test]
+fn r06_a_server_shows_its_own_session_only_unless_the_user_lets_it() {
+    let daemon = TestDaemon::start();
+    let foreign = daemon.submit_in("other", "echo secret");
+    daemon.block(&[foreign]);
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let own = mcp.command("true");
+    for (tool, arguments) in [
+        ("background_list", json!({"all": true})),
+        ("background_output", json!({"task_id": foreign.to_string()})),
+        ("background_output", json!({"task_id": foreign.to_string()[..8]})),
+        ("background_block", json!({"task_ids": [foreign.to_string()]})),
+        ("background_block", json!({"task_ids": [own.to_string(), foreign.to_string()]})),
+        ("background_cancel", json!({"task_id": foreign.to_string()})),
+    ] {
+        let said = mcp.error(tool, &arguments);
+        assert!(said.contains("session") && !said.contains("secret"), "{tool}: {said}");
+    }
+    let said = mcp.error("background_output", &json!({"task_id": foreign.to_string()}));
+    assert!(said.contains("`--all-sessions`"), "{said}");
+    let listed = mcp.done("background_list", &json!({"all": false}));
+    assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -11,6 +11,7 @@ EXAMPLES:
   bgctl mcp                        what an AI agent's configuration names as the command
   bgctl mcp --keep                 the tasks go on when the agent ends
   bgctl mcp --max-block 5m         for an agent that waits that long for an answer
+  bgctl mcp --all-sessions         the agent may look at all your tasks and their output
   claude mcp add --scope user bgd -- bgctl mcp
                                    tells Claude Code of it
 
@@ -64,4 +65,8 @@ pub struct McpArgs {
     /// How deep agents may start tasks: with 1 those that are tasks themselves may not, with 0 none may
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub depth: u32,
+    /// Show the tasks of other sessions too: background_list with "all", and output by a full id. Only tasks of
+    /// its own session are shown without it; those of others can never be cancelled, cleared or resumed
+    #[arg(long)]
+    pub all_sessions: bool,
 }

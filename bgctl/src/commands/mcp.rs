@@ -31,6 +31,7 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         keeps: args.keep,
         max_block_ms: args.max_block,
         depth: args.depth,
+        all_sessions: args.all_sessions,
         socket,
         variables,
         starts: context.starts(),

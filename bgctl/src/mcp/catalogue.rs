@@ -161,7 +161,11 @@ pub const LIST: Spec = Spec {
         behind an id: the task was given further prompts.",
     parameters: &[
         parameter("status", Form::Status, "only tasks in this status"),
-        parameter("all", Form::Flag, "true: the tasks of all sessions, such as those that the user started"),
+        parameter(
+            "all",
+            Form::Flag,
+            "true: the tasks of all sessions, if the user lets this server show them (--all-sessions)",
+        ),
     ],
     starts: false,
 };

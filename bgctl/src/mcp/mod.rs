@@ -61,6 +61,8 @@ pub struct Options {
     pub max_block_ms: u64,
     /// How deep agents may start agents.
     pub depth: u32,
+    /// Whether tasks of other sessions may be looked at.
+    pub all_sessions: bool,
     /// The daemon's socket.
     pub socket: SocketPath,
     /// The variables that say where it is, if they are not in the environment of this process.
@@ -150,6 +152,7 @@ async fn run(
         max_block: Duration::from_millis(options.max_block_ms),
         depth,
         most_depth: options.depth,
+        all_sessions: options.all_sessions,
         keeps: options.keeps,
         ended: end.clone(),
         waits: Waits::default(),

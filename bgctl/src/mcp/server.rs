@@ -58,6 +58,8 @@ pub struct Shared {
     pub depth: Result<u32, String>,
     /// How deep a server may be that starts tasks: less than this.
     pub most_depth: u32,
+    /// Whether tasks of other sessions may be looked at.
+    pub all_sessions: bool,
     /// Whether the parent session stays at the end.
     pub keeps: bool,
     /// Whether the input has ended.

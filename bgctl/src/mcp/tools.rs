@@ -55,6 +55,10 @@ pub enum Reply {
     Later(Arc<Wait>),
 }
 
+/// Why nothing of other sessions is shown.
+const OWN_ONLY: &str = "this server shows the tasks of its own session only. The user can show you others with `bgctl`, or by \
+    `--all-sessions` in the command of this server.";
+
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
         Self::Now(Box::new(answer))
@@ -231,6 +235,9 @@ impl Shared {
     pub(super) async fn list(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
         let status = arguments.status("status")?.into_iter().collect();
         let all = arguments.flag("all")?;
+        if all && !self.all_sessions {
+            return Err(Refusal::new(format!("\"all\": {OWN_ONLY} Leave it out.")));
+        }
         let params = ListParams {
             session: (!all).then(|| self.session.clone()),
             status,
@@ -397,7 +404,8 @@ impl Shared {
         Answer::about(tasks, &self.session, body)
     }
 
-    /// A task that may be looked at: one of this session, or another one that was named in full.
+    /// A task that may be looked at: one of this session; where the user allows it, another one that was named in
+    /// full.
     async fn readable(self: &Arc<Self>, id: &TaskRef) -> Result<Task, Refusal> {
         let task = self.link.call::<TaskGet>(IdParams { id: id.clone() }).await?.task;
         self.check_readable(id, &task)?;
@@ -405,8 +413,11 @@ impl Shared {
     }
 
     fn check_readable(&self, id: &TaskRef, task: &Task) -> Result<(), Refusal> {
-        if self.is_own(task) || id.exact().is_some() {
+        if self.is_own(task) || self.all_sessions && id.exact().is_some() {
             return Ok(());
+        }
+        if !self.all_sessions {
+            return Err(Refusal::new(format!("Task {} belongs to another session: {OWN_ONLY}", task.id)));
         }
         Err(Refusal::new(format!(
             "{:?} is the beginning of no task of this session, but of one of another: to look at that, give its id in \
@@ -422,8 +433,8 @@ impl Shared {
             return Ok(task);
         }
         Err(Refusal::new(format!(
-            "Task {} belongs to another session, and can't be {what} from here; background_output can look at it. Ask \
-             the user, who can do it with `bgctl`.",
+            "Task {} belongs to another session, and can't be {what} from here. Ask the user, who can do it with \
+             `bgctl`.",
             task.id
         )))
     }

@@ -7,7 +7,7 @@ use bgd_shared::agent::{AgentProtocol, Permissions};
 use serde::{Deserialize, Serialize};
 
 use super::Span;
-use crate::agents::{Agent, PROMPT, SESSION};
+use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 
 /// One `[agents.NAME]`. What is left out has the default of [`Agent::new`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,20 +154,32 @@ impl AgentConfig {
                 "names {session}, which a new conversation does not have; see `resume`",
             );
         }
-        if !agent.resume.is_empty() && agent.session.is_none() {
-            return fault(
-                ".resume",
-                "needs `session`: where is the id of the conversation in what it prints?",
-            );
-        }
-        if !agent.resume.is_empty() && !has(&agent.resume, SESSION) {
-            return fault(".resume", "names no {session}: which conversation would go on?");
-        }
-        if !agent.resume.is_empty() && has(&agent.command, PROMPT) != has(&agent.resume, PROMPT) {
-            return fault(".resume", "must name {prompt} if `command` does, and must not if it does not");
-        }
-        Ok(())
+        check_resume(agent)
     }
+}
+
+/// Whether a follow-up prompt can reach the conversation that it belongs to.
+fn check_resume(agent: &Agent) -> Result<(), Fault> {
+    let fault = |what: &str| Err((".resume".to_owned(), what.to_owned()));
+    let has = |words: &[String], part: &str| words.iter().any(|word| word.contains(part));
+    if agent.resume.is_empty() {
+        return Ok(());
+    }
+    if agent.session.is_none() {
+        return fault("needs `session`: where is the id of the conversation in what it prints?");
+    }
+    if !has(&agent.resume, SESSION) {
+        return fault("names no {session}: which conversation would go on?");
+    }
+    for (place, what) in [
+        (PROMPT, "must name {prompt} if `command` does, and must not if it does not"),
+        (PROMPT_FILE, "must name {prompt_file} if `command` does, and must not if it does not"),
+    ] {
+        if has(&agent.command, place) != has(&agent.resume, place) {
+            return fault(what);
+        }
+    }
+    Ok(())
 }
 
 /// The command of an agent that names none. A program that is known speaks one protocol by it.
@@ -195,9 +207,11 @@ fn check_words(agent: &Agent) -> Result<(), Fault> {
         agent.command.iter().chain(&agent.resume).filter(|_| agent.protocol == AgentProtocol::Template)
     {
         let place = word.strip_prefix('{').and_then(|word| word.strip_suffix('}'));
-        let is_place = place.is_some_and(|place| place.bytes().all(|byte| byte.is_ascii_lowercase()));
-        if is_place && ![PROMPT, SESSION].contains(&word.as_str()) {
-            return fault(".command", format!("names {word}, which is neither {PROMPT} nor {SESSION}"));
+        let is_place =
+            place.is_some_and(|place| place.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
+        if is_place && ![PROMPT, PROMPT_FILE, SESSION].contains(&word.as_str()) {
+            let what = format!("names {word}, which is none of {PROMPT_FILE}, {PROMPT} and {SESSION}");
+            return fault(".command", what);
         }
     }
     // Neither the daemon nor a list of agents has a folder of its own in which it could be looked for.

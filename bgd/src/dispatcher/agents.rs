@@ -8,13 +8,14 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
 
-use super::Dispatcher;
+use super::{Dispatcher, Shape};
 use crate::agents::Agent;
 use crate::answer::Answer;
-use crate::core::{AgentWork, Command, Fact, Refusal, Spec, Work};
+use crate::core::{AgentWork, Command, Fact, Refusal, Request, Spec, State, Work};
 use crate::exec::agent::turn::{Control, TurnOrder};
 use crate::exec::agent::{Order, Tell};
 use crate::exec::host::SIGKILL;
+use crate::exec::kin;
 use crate::mailbox::Report;
 
 impl Dispatcher {
@@ -47,6 +48,27 @@ impl Dispatcher {
         self.around.workers.later(move || {
             let result = agent.check(&command.env);
             facts.send(Report::AgentFound { answer, command, result });
+        });
+    }
+
+    /// Has a worker look at who answers an agent's question, which must not be that agent.
+    pub(super) fn answer_question(&mut self, answer: Answer, request: Request) {
+        let asking = match &request {
+            Request::Answer { id, .. } => self.core.get(id).ok(),
+            _ => None,
+        };
+        let agent = asking.and_then(|task| match task.state {
+            State::Running { pid: Some(pid), .. } => Some((task.id, pid)),
+            _ => None,
+        });
+        // A client in another pid namespace is no child of the agent; a server of the user's own is not looked at.
+        let (Some(client), Some((task, agent))) = (answer.client().process, agent) else {
+            return self.ask(answer, Shape::Plain, request);
+        };
+        let facts = self.around.facts.clone();
+        self.around.workers.later(move || match kin::may_answer(client, agent, task) {
+            Ok(()) => facts.send(Report::MayAnswer { answer, request }),
+            Err(error) => answer.refuse(&error),
         });
     }
 

@@ -100,6 +100,7 @@ impl Dispatcher {
         };
         let (leaders, task) = (self.handoffs.leaders(), TaskId::random());
         let (folder, facts) = (Arc::clone(&self.around.folder), self.around.facts.clone());
+        let client = answer.client().process;
         self.around.workers.later(move || {
             let params = Box::new(handoff.params.clone());
             let tell = move |result| facts.send(Report::Offered { answer, params, task, result });
@@ -191,8 +192,8 @@ impl Dispatcher {
             return tracing::error!(%task, "nothing was handed over for it");
         };
         let mut taken = Taken { pid, pidfd, tree, split: false, own_file: None, handed: Handed::default() };
-        match recorded {
         let loss = Loss::new(task, run, self.around.facts.clone());
+        match recorded {
             Recorded::Drained { prepared, split } => {
                 let drains = prepared.begin(&loss);
                 self.handoffs.drained.insert(task, drains.clone());

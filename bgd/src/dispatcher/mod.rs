@@ -246,6 +246,7 @@ impl Dispatcher {
                 Err(error) => answer.refuse(&error),
             },
             Report::AgentsFound { answer, env, check, found } => self.agents_found(answer, env, check, found),
+            Report::MayAnswer { answer, request } => self.ask(answer, Shape::Plain, request),
             Report::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
             Report::ConfigRead { config, asked } => self.configured(config, asked),
             Report::NoticeRead { task } => self.notice_read(task),
@@ -267,8 +268,8 @@ impl Dispatcher {
             Fact::Started { .. }
             | Fact::StartFailed { .. }
             | Fact::Output { .. }
-            | Fact::Session { .. }
             | Fact::Lost { .. }
+            | Fact::Session { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
             | Fact::Moved
@@ -342,6 +343,7 @@ impl Dispatcher {
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
             Body::Submit(command, brought) => self.submit(answer, command, brought),
+            Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
             Body::Core(request) => {
                 if let Request::Shutdown { grace_ms } = request {
                     self.limit_the_end(grace_ms);

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod handed;
 pub mod host;
 pub mod input;
+pub mod kin;
 pub mod loss;
 pub mod mark;
 pub mod output;

@@ -194,6 +194,16 @@ impl OutputFolder {
         kept
     }
 
+    /// Makes the file that holds a prompt for as long as its turn goes on, and that its user alone can read.
+    ///
+    /// # Errors
+    /// What the system says: the disk may be full.
+    pub fn create_prompt(&self, task: TaskId) -> io::Result<(PathBuf, fs::File)> {
+        let path = self.path.join(format!("{task}.prompt"));
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok((path, file))
+    }
+
     fn stat(&self, task: TaskId, stream: Stream) -> Option<FileStat> {
         fstatat(&*self.kept.handle(), name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
     }
@@ -265,6 +275,8 @@ struct Shared {
     added: Notify,
     /// A file that is not in the folder was added, so it must be watched, too.
     own_added: Notify,
+    /// Whether the system tells of writes. Else files are looked at as long as tasks run.
+    is_watching: AtomicBool,
 }
 
 /// Follows the output files of running tasks.
@@ -276,14 +288,13 @@ impl OutputWatch {
     pub fn start(folder: Arc<OutputFolder>, limit: u64, facts: Facts, workers: Workers) -> Self {
         let shared = Arc::new(Shared {
             folder,
-    /// Whether the system tells of writes. Else files are looked at as long as tasks run.
-    is_watching: AtomicBool,
             running: Mutex::default(),
             limit: limit.into(),
             facts,
             workers,
             added: Notify::new(),
             own_added: Notify::new(),
+            is_watching: AtomicBool::new(true),
         });
         let watch = FirstWrite::new(shared.folder.path()).ok();
         shared.note_watching(watch.is_some());
@@ -291,10 +302,14 @@ impl OutputWatch {
         Self(shared)
     }
 
+    /// Whether the system tells of writes to outputs, so that quiet ones need not be looked at.
+    pub fn is_watching(&self) -> bool {
+        self.0.is_watching.load(Ordering::Relaxed)
+    }
+
     /// Changes how many bytes of a task's output are kept.
     pub fn set_limit(&self, limit: u64) {
         self.0.limit.store(limit, Ordering::Relaxed);
-            is_watching: AtomicBool::new(true),
     }
 
     /// A task has begun to run.
@@ -303,11 +318,6 @@ impl OutputWatch {
     }
 
     /// The same for a task whose output is a file that is not in the folder.
-    /// Whether the system tells of writes to outputs, so that quiet ones need not be looked at.
-    pub fn is_watching(&self) -> bool {
-        self.0.is_watching.load(Ordering::Relaxed)
-    }
-
     pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
         self.insert(task, Tracked::new(run, false, Some(file.into())));
         self.0.own_added.notify_one();
@@ -429,7 +439,10 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
 /// ticks while tasks run.
 async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
     loop {
+        // Others of this user may have given an instance back.
+        watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok());
         let is_armed = watch.as_mut().is_some_and(|watch| watch.arm(&shared.own_files()));
+        shared.note_watching(is_armed);
         match watch.as_ref().filter(|_| is_armed) {
             // A write between the last look and arming would go unseen, so look once more.
             Some(watch) => {
@@ -441,10 +454,7 @@ async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
                         () = shared.folder.kept.renewed() => {}
                     }
                 }
-        // Others of this user may have given an instance back.
-        watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok());
             }
-        shared.note_watching(is_armed);
             None if shared.lock().is_empty() => shared.added.notified().await,
             None => {}
         }

@@ -157,6 +157,31 @@ const LOGOUT: &str = "The user manager ends when the last session of its user do
 const SYSTEMD: &str = "Started by systemd(1) it takes its socket from socket activation, says when it is \
     ready (`Type=notify`), and logs to the journal.";
 
+/// Who trusts whom, a paragraph each.
+const SECURITY: [&str; 6] = [
+    "All programs of a user trust each other. The socket is in a folder that only its user can enter, and the \
+     daemon serves only processes of its own uid, as the kernel tells it (and root with `allow_root`). Whoever \
+     can connect can do all that bgd can: run commands, read every output, end every task, answer for you. bgd \
+     is no sandbox. A program that must not have this power needs another user, a container or a virtual machine, \
+     without the socket in it.",
+    "Agents are programs of yours. `permissions` decides what becomes of the questions that an agent asks, no more: \
+     what it does without asking is up to its own settings. The depth of `bgctl mcp` keeps agents from starting \
+     agents without end; a variable counts it, which an agent can change.",
+    "These are guard rails, too: a process of an agent can't answer that agent's question; a server of `bgctl mcp` \
+     shows the tasks of its own session only, unless it has `--all-sessions`; a process is handed over only by its \
+     parent or by a child of that. They keep programs that cooperate from mistakes, and stop none that is set on it.",
+    "An agent that runs commands can read what you can: the output of every task, also of other agents, by `bgctl` or \
+     as files. One that reads what strangers write, such as mail or web pages, may do what they ask of it. Run it \
+     as another user if that must not happen.",
+    "Every user of the machine can read command lines, as ps(1) shows them: put no secret into the arguments of a \
+     task, and no prompt into those of an agent by `{prompt}`. Environments and prompts are in the daemon's memory; \
+     outputs, prompts by `{prompt_file}` and the log are in files that only their user can read. Root can read \
+     everything.",
+    "What a description, a question or an error would do to a terminal, or hide from its reader, is replaced by \
+     U+FFFD before it is shown or logged, and escaped in `--json`. `bgctl output`, `bgctl attach` and `bgctl run` pass \
+     on what a task writes as it is.",
+];
+
 /// `bgd(1)`.
 pub fn bgd() -> String {
     let mut root = bgd::startup::Args::command();
@@ -204,6 +229,8 @@ pub fn bgd() -> String {
         ),
         ("JOURNAL_STREAM, INVOCATION_ID", "If one of them is set, the log goes to standard error."),
     ]);
+    page += ".SH SECURITY\n";
+    page += &SECURITY.map(paragraph).concat();
     page += ".SH FILES\n";
     page += &prose("bgd-config(5) names all files.");
     let (first, rest) = split_off_first(&after_help(&root));

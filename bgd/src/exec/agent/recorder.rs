@@ -13,8 +13,8 @@ use bgd_shared::request::Stream;
 use bgd_shared::show;
 
 use crate::core::Fact;
-use crate::exec::output::{OutputFolder, read_part};
 use crate::exec::loss::Loss;
+use crate::exec::output::{OutputFolder, read_part};
 use crate::exec::process::Surroundings;
 use crate::mailbox::Report;
 
@@ -46,8 +46,8 @@ pub struct Recorder {
     answer: Answer,
     /// The first write that failed.
     error: Option<String>,
-    last_moved: Option<Instant>,
     loss: Loss,
+    last_moved: Option<Instant>,
     is_late: bool,
     /// How much came late.
     late_bytes: usize,
@@ -76,8 +76,8 @@ impl Recorder {
             line_ended: true,
             answer: Answer::default(),
             error: None,
-            last_moved: None,
             loss,
+            last_moved: None,
             is_late: false,
             late_bytes: 0,
             separate: before,
@@ -176,8 +176,8 @@ impl Recorder {
         if let Some(fact) = self.around.outputs.settle(self.task, false).await {
             self.tell(fact);
         }
-        let result = match self.error.take() {
         self.loss.tell();
+        let result = match self.error.take() {
             Some(error) => result.and(Err(error.into())),
             None => result,
         };
@@ -197,8 +197,8 @@ impl Recorder {
         self.write(text);
         // The size is told at once: nobody follows the output of a task that is over.
         self.file = None;
-        let bytes = self.around.folder.size(self.task, self.split);
         self.loss.tell();
+        let bytes = self.around.folder.size(self.task, self.split);
         self.tell(Fact::Output { bytes, dropped: [0; 2], tell: false });
     }
 
@@ -216,12 +216,12 @@ impl Recorder {
         }
     }
 
-    fn failed(&mut self, error: &io::Error) {
     fn lose(&mut self, text: &str, error: &io::Error) {
         self.loss.add(text.len(), error);
         self.failed(error);
     }
 
+    fn failed(&mut self, error: &io::Error) {
         tracing::warn!(task = %self.task, %error, "an agent's text can't be written");
         self.error.get_or_insert_with(|| format!("its output can't be written: {error}"));
     }

@@ -3,9 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bgd_shared::agent::{AgentCheck, Continuation};
@@ -20,9 +20,10 @@ use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::live::Start;
-use crate::agents::{Agent, PROMPT, SESSION};
+use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 use crate::core::Refusal;
 use crate::exec::host::{Host, Launch, Process, SIGKILL, SIGTERM, Theirs, pipe};
+use crate::exec::output::OutputFolder;
 use crate::exec::process::Surroundings;
 
 /// The bytes of what the program printed that are searched for answer and session: the last ones.
@@ -89,8 +90,8 @@ impl Template {
     }
 
     /// The command line as a process gets it.
-    fn words(&self, turn: &Turn, prompt: &str) -> Result<Vec<OsText>, Box<str>> {
-        let words = command(&self.start.agent, turn.session.as_deref(), prompt);
+    fn words(&self, turn: &Turn, prompt: &str, file: &str) -> Result<Vec<OsText>, Box<str>> {
+        let words = command(&self.start.agent, turn.session.as_deref(), prompt, file);
         if words.iter().any(OsText::has_nul) {
             return Err(
                 "an argument of its program would hold a NUL byte, which the system can't pass on".into()
@@ -120,7 +121,8 @@ impl Template {
             }
             let name = &self.start.agent.name;
             let what = format!("{error}: one argument has {longest} bytes");
-            format!("{what} (it comes on standard input if [agents.{name}] names no {{prompt}})").into()
+            let way = "names {prompt_file}, or nothing: then the prompt comes on standard input";
+            format!("{what} (a prompt of any length fits if [agents.{name}] {way})").into()
         })?;
         self.process.replace(Some(process.clone()));
         if self.cancelled.get() {
@@ -137,11 +139,22 @@ impl Template {
         // What earlier turns wrote is none of this one's.
         let sizes = [false, true].map(|split| folder.size(turn.task, split));
         let from = [sizes[0], sizes[1] - sizes[0]];
-        let argv = match self.words(turn, prompt) {
+        let agent = &self.start.agent;
+        // Removed when the turn is over, however that ends.
+        let file = match names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt)) {
+            Some(Ok(file)) => Some(file),
+            Some(Err(error)) => {
+                return Ok(TurnEnd::NotBegun(format!("its prompt can't be written: {error}").into()));
+            }
+            None => None,
+        };
+        let path = file.as_ref().map(|file| file.0.to_string_lossy()).unwrap_or_default();
+        let argv = match self.words(turn, prompt, &path) {
             Ok(argv) => argv,
             Err(error) => return Ok(TurnEnd::NotBegun(error)),
         };
-        let stdin = if names(&self.start.agent, PROMPT) { null() } else { Self::prompt_pipe(prompt) };
+        let is_named = file.is_some() || names(agent, PROMPT);
+        let stdin = if is_named { null() } else { Self::prompt_pipe(prompt) };
         let stdin = stdin.map_err(|error| format!("cannot make its standard input: {error}"))?;
         let process = match self.start(turn, argv, [stdin, out, err]).await {
             Ok(process) => process,
@@ -211,6 +224,28 @@ impl Drop for Template {
     }
 }
 
+/// A prompt in a file that its user alone can read, as long as its turn goes on: what stands on a command line
+/// every user of the machine can read.
+#[derive(Debug)]
+struct PromptFile(PathBuf);
+
+impl PromptFile {
+    fn write(folder: &OutputFolder, task: TaskId, prompt: &str) -> io::Result<Self> {
+        let (path, mut file) = folder.create_prompt(task)?;
+        let written = Self(path);
+        file.write_all(prompt.as_bytes())?;
+        Ok(written)
+    }
+}
+
+impl Drop for PromptFile {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "a prompt's file is not removed");
+        }
+    }
+}
+
 /// What is known of a template without starting it.
 pub fn about(agent: &Agent) -> AgentCheck {
     let continuation = if agent.resume.is_empty() { Continuation::None } else { Continuation::Resume };
@@ -226,31 +261,26 @@ fn names(agent: &Agent, part: &str) -> bool {
 }
 
 /// The command line for a prompt. Its words stay words, whatever the prompt holds.
-fn command(agent: &Agent, session: Option<&str>, prompt: &str) -> Vec<OsText> {
+fn command(agent: &Agent, session: Option<&str>, prompt: &str, file: &str) -> Vec<OsText> {
     let (words, session) = match session {
         Some(session) => (&agent.resume, session),
         None => (&agent.command, ""),
     };
-    words.iter().map(|word| OsText::from(filled(word, session, prompt).as_str())).collect()
+    let places = [(PROMPT, prompt), (PROMPT_FILE, file), (SESSION, session)];
+    words.iter().map(|word| OsText::from(filled(word, &places).as_str())).collect()
 }
 
 /// A word with what its places stand for. What is filled in is not looked at again.
-fn filled(word: &str, session: &str, prompt: &str) -> String {
+fn filled(word: &str, places: &[(&str, &str)]) -> String {
     let mut text = String::new();
     let mut rest = word;
     while let Some(at) = rest.find('{') {
         text.push_str(&rest[..at]);
         rest = &rest[at..];
-        if let Some(after) = rest.strip_prefix(PROMPT) {
-            text.push_str(prompt);
-            rest = after;
-        } else if let Some(after) = rest.strip_prefix(SESSION) {
-            text.push_str(session);
-            rest = after;
-        } else {
-            text.push('{');
-            rest = &rest[1..];
-        }
+        let known = places.iter().find_map(|(place, value)| Some((rest.strip_prefix(place)?, *value)));
+        let (after, value) = known.unwrap_or((&rest[1..], "{"));
+        text.push_str(value);
+        rest = after;
     }
     text.push_str(rest);
     text
@@ -347,12 +377,15 @@ mod tests {
     #[test]
     fn places_are_filled_once_and_words_stay_words() {
         let agent =
-            agent(&["x", "-p", "{prompt}"], &["x", "-p={prompt}", "--resume", "{session}", "{other}"]);
+            agent(&["x", "-p", "{prompt}"], &["x", "-p={prompt}", "--resume", "{session}", "@{prompt_file}"]);
         let words = |session, prompt| -> Vec<String> {
-            command(&agent, session, prompt).iter().map(|word| word.to_string_lossy().into_owned()).collect()
+            command(&agent, session, prompt, "/f")
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect()
         };
         assert_eq!(words(None, "a 'b' {session}"), ["x", "-p", "a 'b' {session}"]);
-        assert_eq!(words(Some("s1"), "{prompt}"), ["x", "-p={prompt}", "--resume", "s1", "{other}"]);
+        assert_eq!(words(Some("s1"), "{prompt}"), ["x", "-p={prompt}", "--resume", "s1", "@/f"]);
     }
 
     #[test]

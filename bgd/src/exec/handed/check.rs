@@ -15,6 +15,7 @@ use super::facts::{self, Named, Remains, named_by};
 use super::kinds::{Outputs, outputs};
 use super::tree::HandedTree;
 use crate::descriptors;
+use crate::exec::kin;
 use crate::exec::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
 use crate::sys::pidfd::PidFd;
 
@@ -43,7 +44,11 @@ pub struct Leaders(pub HashMap<i32, TaskId>);
 ///
 /// # Errors
 /// It can't be taken over, and why. Everything that came along is closed then.
-pub fn check(handoff: Handoff, leaders: &Leaders) -> Result<(Checked, Outputs), RpcError> {
+pub fn check(
+    handoff: Handoff,
+    client: Option<i32>,
+    leaders: &Leaders,
+) -> Result<(Checked, Outputs), RpcError> {
     let Handoff { params, pidfd, streams } = handoff;
     let pid = params.pid;
     if descriptors::are_reserved(&pidfd, descriptors::User::Task) {
@@ -61,6 +66,7 @@ pub fn check(handoff: Handoff, leaders: &Leaders) -> Result<(Checked, Outputs), 
     let started_at = params.started_at.or_else(|| facts::started_at(pid)).unwrap_or(now).min(now);
     let is_kernels = facts::is_kernels(pid);
     let owner = owner(pid, leaders);
+    let may_hand_over = kin::may_hand_over(client, pid);
     // What was seen by its number was seen of this process if that has not ended until now.
     let has_ended = pidfd.has_ended();
     check_user(pid, users, has_ended)?;
@@ -76,6 +82,7 @@ pub fn check(handoff: Handoff, leaders: &Leaders) -> Result<(Checked, Outputs), 
     if let Some(owner) = owner {
         return Err(owner.refuse(pid));
     }
+    may_hand_over?;
     let outputs = outputs(streams)?;
     let handle = pidfd.try_clone().map_err(|_| internal(descriptors::NONE_LEFT))?;
     let tree = HandedTree::new(pid, handle);

@@ -1,0 +1,93 @@
+//! Who a client is kin to, by what `/proc` tells of the processes above it: the processes of an agent may not
+//! answer that agent's own questions, and only a process's family hands it over. Blocks for a short time; to be
+//! called on a worker.
+//!
+//! This keeps honest programs honest. All processes of a user may do what that user may, and one that is set on
+//! it finds a way around.
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+
+use super::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, is_zombie, mark_of};
+
+/// How often the processes above a client are looked at: some of them may end meanwhile.
+const LOOKS: u32 = 3;
+
+/// Whether a client may decide what an agent asks in this task.
+///
+/// # Errors
+/// It belongs to the agent, or has ended, so that nobody can tell.
+pub fn may_answer(client: i32, agent: i32, task: TaskId) -> Result<(), RpcError> {
+    let refuse = |message: String| {
+        Err(RpcError::new(ErrorKind::PermissionDenied, message)
+            .hint("answer from a terminal or a program that the agent has not started"))
+    };
+    match (0..LOOKS).find_map(|_| belongs_to(client, agent, task)) {
+        Some(false) => Ok(()),
+        Some(true) => refuse(format!(
+            "process {client} belongs to the agent of task {task}, which can't answer its own question"
+        )),
+        None => refuse(format!("process {client}, which answers the question of task {task}, has ended")),
+    }
+}
+
+/// Whether a process belongs to an agent; `None` if one on the way up has ended.
+fn belongs_to(process: i32, agent: i32, task: TaskId) -> Option<bool> {
+    let me = std::process::id().cast_signed();
+    let mark = mark_of(agent, AGENT_MARK);
+    let mut is_marked = false;
+    let mut current = process;
+    for _ in 0..MAX_DEPTH {
+        let stat = Stat::of(current)?;
+        let of_task = mark_of(current, TASK_MARK);
+        let of_agent = mark_of(current, AGENT_MARK);
+        let is_its = of_task.as_ref().is_some_and(|id| *id == task.to_string())
+            || of_agent.is_some() && of_agent == mark;
+        if current == agent || is_its {
+            return Some(true);
+        }
+        is_marked |= of_task.is_some() || of_agent.is_some();
+        if stat.parent == me {
+            // Started by the daemon, it would have a mark: this one has got rid of it.
+            return Some(!is_marked);
+        }
+        if stat.parent <= 1 {
+            return Some(false);
+        }
+        current = stat.parent;
+    }
+    None
+}
+
+/// Whether a client may hand over a process: it or its parent has started that. A shell starts both the process
+/// and the `bgctl` that hands it over. A client that has ended meanwhile can't be asked: the process must be an
+/// orphan then.
+///
+/// # Errors
+/// Neither has.
+pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> {
+    // The process first: the client's end changes its parent.
+    let Some(parent) = Stat::of(process).map(|stat| stat.parent) else { return Ok(()) };
+    let above = client.and_then(Stat::of).map(|stat| stat.parent);
+    let is_kin = Some(parent) == client || above.is_some_and(|above| above > 1 && above == parent);
+    if is_kin || client.is_some_and(|client| has_ended(client) && adopts(parent, client)) {
+        return Ok(());
+    }
+    let who = client
+        .map_or_else(|| "a process of another pid namespace".to_owned(), |pid| format!("process {pid}"));
+    let message = format!("process {process} is no child of {who}, which offers it, nor of its parent");
+    let hint =
+        "its parent hands it over, or a child of that; in a subshell such as $(...) run `exec bgctl handoff`";
+    Err(RpcError::new(ErrorKind::ForeignProcess, message).hint(hint))
+}
+
+fn has_ended(process: i32) -> bool {
+    Stat::of(process).is_none() || is_zombie(process)
+}
+
+/// Whether a process is one of those that orphans are left to: the first of all, or one that the daemon or the
+/// client itself lives under.
+fn adopts(parent: i32, client: i32) -> bool {
+    let me = std::process::id().cast_signed();
+    parent == 1 || ancestors_of(me).contains(&parent) || ancestors_of(client).contains(&parent)
+}

@@ -31,7 +31,7 @@ fn write(daemon: &TestDaemon, id: bgd_tests::shared::id::TaskId, data: &str) {
 }
 
 #[test]
-fn r20_an_output_is_followed_where_nothing_can_be_watched() {
+fn r20_an_output_is_followed_where_nothing_can_be_watched_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
@@ -49,7 +49,7 @@ fn r20_an_output_is_followed_where_nothing_can_be_watched() {
 }
 
 #[test]
-fn r08_a_daemon_that_can_watch_nothing_looks_and_says_so() {
+fn r08_a_daemon_that_can_watch_nothing_looks_and_says_so_as_root() {
     must_be_root();
     let prelude = format!("{WITHOUT_INOTIFY} \"$0\" \"$@\" 3>&1 >/dev/null");
     let daemon = TestDaemon::builder().prelude(prelude).config("[limits]\noutput_bytes = \"1MiB\"\n").start();

@@ -9,13 +9,14 @@
 //! in the same way, and never changed or removed.
 
 mod kept;
+mod read;
 mod writes;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,12 +25,12 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
-use bgd_shared::show;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use tokio::sync::Notify;
 
 use self::kept::Kept;
+pub use self::read::{Part, last_line, read_part};
 use self::writes::FirstWrite;
 use super::workers::Workers;
 use crate::core::{Fact, Spec};
@@ -468,75 +469,6 @@ async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
 async fn tick_on_worker(shared: &Arc<Shared>) -> bool {
     let job = Arc::clone(shared);
     shared.workers.run(move || job.tick()).await.unwrap_or(false)
-}
-
-/// A part of an output.
-#[derive(Debug, Default)]
-pub struct Part {
-    /// The bytes.
-    pub bytes: Vec<u8>,
-    /// Where they begin.
-    pub offset: u64,
-    /// Where to go on.
-    pub next: u64,
-    /// The size of the file.
-    pub size: u64,
-}
-
-/// Reads a part of an output file. A part that was dropped is skipped, so that no invented NULs are
-/// returned. `begun`: the task has started, so the file must be there; else it is empty.
-///
-/// # Errors
-/// What the system says.
-pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64) -> io::Result<Part> {
-    let mut file = match open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !begun => return Ok(Part::default()),
-        Err(error) => return Err(error),
-    };
-    let size = file.metadata()?.len();
-    let mut offset = match u64::try_from(offset) {
-        Ok(offset) => offset.min(size),
-        Err(_) => size.saturating_sub(offset.unsigned_abs()),
-    };
-    let hole = OUTPUT_HEAD_BYTES..OUTPUT_HEAD_BYTES + dropped;
-    let mut limit = limit;
-    if hole.contains(&offset) {
-        offset = hole.end;
-    } else if offset < hole.start && !hole.is_empty() {
-        limit = limit.min(hole.start - offset);
-    }
-    file.seek(SeekFrom::Start(offset))?;
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes)?;
-    let mut next = offset + bytes.len() as u64;
-    if next == hole.start && !hole.is_empty() && next < size {
-        next = hole.end;
-    }
-    Ok(Part { bytes, offset, next, size })
-}
-
-/// Opens a file to read it. Somebody may have put something else in its place: that is not waited for.
-fn open(path: &Path) -> io::Result<fs::File> {
-    fs::File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
-}
-
-/// The longest last line that is shown, in characters, and the bytes that are read to find it.
-const LAST_LINE_CHARS: usize = 200;
-const LAST_LINE_BYTES: u64 = 4096;
-
-/// The last line of an output that is not blank, without terminal control characters.
-pub fn last_line(path: &Path) -> Option<String> {
-    let file = open(path).ok()?;
-    let size = file.metadata().ok()?.len();
-    let mut tail = vec![0; usize::try_from(size.min(LAST_LINE_BYTES)).ok()?];
-    let start = size - tail.len() as u64;
-    file.read_exact_at(&mut tail, start).ok()?;
-    let line =
-        tail.split(|byte| matches!(byte, b'\n' | b'\r')).rfind(|line| !line.trim_ascii().is_empty())?;
-    let text: String =
-        show::line(String::from_utf8_lossy(line).trim()).chars().take(LAST_LINE_CHARS).collect();
-    Some(text.trim().to_owned())
 }
 
 #[cfg(test)]

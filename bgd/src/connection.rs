@@ -11,6 +11,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::fds;
 use bgd_shared::frame::{Frame, FrameDecoder, FrameError};
 use bgd_shared::message::{error_line, parse_request};
+use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncWriteExt as _, Interest, Ready};
@@ -21,6 +22,7 @@ use crate::calls::{Body, Call};
 use crate::client::{Client, Room, Silent};
 use crate::descriptors;
 use crate::mailbox::{Calls, Mail};
+use crate::sys::pidfd::PidFd;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -149,6 +151,12 @@ impl Connection {
             && socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
+    /// Whether a program hands over its child and has ended since: nobody else looks after that child.
+    fn is_bequest(&self, method: &str) -> bool {
+        let has_ended = |pid| PidFd::open(pid).map_or(true, |process| process.has_ended());
+        method == TaskHandoff::NAME && self.client.process.is_some_and(has_ended)
+    }
+
     /// Waits until the client has closed its reading side too: it waits for nothing any more.
     async fn until_hung_up(&self) {
         let hung_up = async {
@@ -175,7 +183,7 @@ impl Connection {
         };
         // Nobody waits for the answer, as when this process was stopped and its clients have given up: what was
         // asked for is not wanted any more. A notification has no answer, so that its sender may be gone.
-        if request.id.is_some() && self.is_abandoned() {
+        if request.id.is_some() && self.is_abandoned() && !self.is_bequest(&request.method) {
             tracing::info!(client = self.client.id, method = %request.method, "its client is gone: not carried out");
             return;
         }

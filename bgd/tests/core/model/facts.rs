@@ -105,17 +105,18 @@ impl Model {
                 self.done(now, number, &Ok(()));
             }
             (Fact::TreeEmpty, Phase::Done) => {
-                task.left = false;
+                (task.left, task.stuck) = (false, false);
                 self.answer();
             }
             (Fact::GaveUp { .. }, Phase::Running) if task.end == End::Killed => {
-                (task.left, task.leader_gone) = (false, true);
+                (task.left, task.stuck, task.leader_gone) = (false, true, true);
                 self.done(now, number, &Ok(()));
             }
             (Fact::GaveUp { .. }, Phase::Done) if task.end == End::Killed => {
-                task.left = false;
+                (task.left, task.stuck) = (false, true);
                 self.answer();
             }
+            (Fact::Exited { others: false, .. }, Phase::Done) => task.stuck = false,
             (Fact::Output { .. } | Fact::Lost { .. }, _) => self.fact_of_output(now, id, fact),
             _ => self.fact_of_agent(now, number, fact),
         }

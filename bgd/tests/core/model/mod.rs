@@ -61,6 +61,8 @@ pub struct Known {
     pub phase: Phase,
     /// Whether any process of it lives.
     pub left: bool,
+    /// Processes live that SIGKILL does not end: nobody waits for them, but they take signals.
+    pub stuck: bool,
     pub session: Option<Arc<str>>,
     /// Its status and error once it is done.
     verdict: Option<(Status, Option<String>)>,
@@ -95,6 +97,7 @@ impl Known {
             id: command.id,
             phase: Phase::Pending,
             left: false,
+            stuck: false,
             session: command.spec.session.clone(),
             verdict: None,
             key: command.key.clone(),

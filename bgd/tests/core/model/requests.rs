@@ -57,7 +57,7 @@ impl Model {
                     return Err(CoreError::NoSignals(id));
                 }
                 let leader_lives = task.phase == Phase::Running && !task.leader_gone;
-                if !(leader_lives || *tree && task.left) {
+                if !(leader_lives || *tree && (task.left || task.stuck)) {
                     return Err(CoreError::NotRunning(id, status));
                 }
                 self.expected.signals.push((id, *signal, *tree));

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Holder, of_lock};
@@ -35,7 +35,7 @@ impl Living {
         })
     }
 
-    fn holding(lock: &PathBuf, is_meant: impl Fn(&Holder) -> bool) -> Option<Self> {
+    fn holding(lock: &Path, is_meant: impl Fn(&Holder) -> bool) -> Option<Self> {
         let holder = of_lock(lock).ok()??;
         let pidfd = pidfd_open(Pid::from_raw(holder.pid)?, PidfdFlags::empty()).ok()?;
         // It holds the lock still, so the handle is to it and not to one that got its number since.

@@ -86,9 +86,9 @@ pub fn is_hidden(c: char) -> bool {
         | '\u{fff0}'..='\u{fffb}'
         | '\u{1bca0}'..='\u{1bca3}'
         | '\u{1d173}'..='\u{1d17a}'
-        | '\u{e0000}'..='\u{e0fff}' => true,
+        | '\u{e0000}'..='\u{e0fff}'
         // For private use.
-        '\u{e000}'..='\u{f8ff}' | '\u{f0000}'.. => true,
+        | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'.. => true,
         _ => !c.is_whitespace() && !has_meaning(c),
     }
 }

@@ -86,7 +86,7 @@ fn large(daemon: &TestDaemon, part: usize, bytes: usize, number: u64) -> SubmitP
         1 => params.shell = Some(format!(": {text}").into()),
         2 => {
             params.tags =
-                text.as_bytes().chunks(4000).map(|tag| String::from_utf8_lossy(tag).into()).collect()
+                text.as_bytes().chunks(4000).map(|tag| String::from_utf8_lossy(tag).into()).collect();
         }
         _ => {
             let own = params.env.take().unwrap_or_default();

@@ -29,10 +29,12 @@ fn is_back(daemon: &TestDaemon) {
     daemon.run(&["list"]).success();
 }
 
+/// How many daemons stay. One that finds the place taken says so first, and ends then.
 fn daemons(daemon: &TestDaemon) -> usize {
     let is_bgd =
         |process: &Process| process.cmdline().split(' ').next().unwrap_or_default().ends_with("/bgd");
-    daemon.processes().iter().filter(|process| is_bgd(process)).count()
+    let stays = |process: &Process| process.pid() == daemon.pid() || !process.wait_gone(wait::PATIENCE);
+    daemon.processes().iter().filter(|process| is_bgd(process)).filter(|process| stays(process)).count()
 }
 
 #[test]

@@ -431,7 +431,9 @@ mod tests {
             registry.change(*ordinal, starting);
         }
         assert!(registry.held() < 20_000, "{}", registry.held());
-        ordinals.iter().for_each(|ordinal| drop(registry.remove(*ordinal)));
+        for ordinal in &ordinals {
+            registry.remove(*ordinal);
+        }
         assert_eq!(registry.held(), 0);
     }
 

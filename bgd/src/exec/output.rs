@@ -539,7 +539,7 @@ mod tests {
         fs::write(&path, b"\xff\xfe").unwrap();
         assert_eq!(last_line(&path).unwrap(), "\u{fffd}\u{fffd}");
         fs::write(&path, "x".repeat(100_000)).unwrap();
-        assert_eq!(last_line(&path).unwrap().len(), LAST_LINE_CHARS);
+        assert_eq!(last_line(&path).unwrap().len(), read::LAST_LINE_CHARS);
         fs::write(&path, "").unwrap();
         assert_eq!(last_line(&path), None);
     }

@@ -20,7 +20,7 @@ pub const BUSY: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

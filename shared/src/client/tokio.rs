@@ -116,10 +116,7 @@ impl AsyncClient {
         Protocol::result::<M>(outcome?)
     }
 
-    async fn answered_in_time<T: Future>(&self, future: &mut T) -> Option<T::Output>
-    where
-        T: Unpin,
-    {
+    async fn answered_in_time<T: Future + Unpin>(&self, future: &mut T) -> Option<T::Output> {
         let until = lock(&self.pending).silence.until();
         tokio::time::timeout_at(until.into(), future).await.ok()
     }
@@ -189,10 +186,9 @@ impl AsyncClient {
         loop {
             let until = lock(&self.pending).silence.until();
             match tokio::time::timeout_at(until.into(), self.next_news()).await {
-                Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(_) if self.look().await.is_err() => return,
-                Err(_) => {}
+                Ok(Some(_)) | Err(_) => {}
             }
         }
     }

@@ -61,7 +61,7 @@ fn open(path: &Path) -> io::Result<fs::File> {
 }
 
 /// The longest last line that is shown, in characters, and the bytes that are read to find it.
-const LAST_LINE_CHARS: usize = 200;
+pub(super) const LAST_LINE_CHARS: usize = 200;
 const LAST_LINE_BYTES: u64 = 4096;
 
 /// The last line of an output that is not blank, without terminal control characters.

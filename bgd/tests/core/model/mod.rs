@@ -56,6 +56,7 @@ pub enum Phase {
 
 /// A task that was submitted and not cleared.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "a naive account: each is a question of its own")]
 pub struct Known {
     pub id: TaskId,
     pub phase: Phase,

@@ -61,9 +61,13 @@ impl Drains {
     pub async fn settle(&self) {
         for drain in &self.0 {
             let (done, is_done) = oneshot::channel();
-            // A drain that has ended has taken out everything.
+            // A drain that has ended has taken out everything. What is sent in the very moment of its end stays in
+            // the channel, unanswered, as long as this side has it: so its end is waited for, too.
             if drain.send(Ask::Settle(done)).is_ok() {
-                let _ = is_done.await;
+                tokio::select! {
+                    _ = is_done => {}
+                    () = drain.closed() => {}
+                }
             }
         }
     }

@@ -36,6 +36,9 @@ const REST: Duration = Duration::from_millis(100);
 /// How long processes have to be gone that were sent SIGKILL. Then nobody waits for them any longer.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
+/// How often a process is looked at that was told to end right after its birth: for two seconds.
+const LOOKS_AT_NEWBORN: u8 = 20;
+
 const SIGCONT: i32 = 18;
 
 /// What a supervisor is told.
@@ -199,6 +202,7 @@ impl Processes {
             give_up_at: None,
             missed: false,
             asked: HashSet::new(),
+            newborn: Vec::new(),
             handed,
         };
         tokio::spawn(supervisor.run(pidfd));
@@ -273,6 +277,9 @@ pub(super) struct Supervisor {
     missed: bool,
     /// The processes that were sent it.
     asked: HashSet<i32>,
+    /// Processes that were told to end right after they were born, with the program that they ran then, and how
+    /// often they are still looked at.
+    newborn: Vec<(i32, String, u8)>,
     /// What is known of a process that was handed over.
     pub(super) handed: Option<Handed>,
 }
@@ -424,9 +431,25 @@ impl Supervisor {
                             self.end_all(signal).await;
                         }
                     }
+                    () = tokio::time::sleep(REST), if !self.newborn.is_empty() => self.ask_newborn(&watched),
                 }
             }
         }
+    }
+
+    /// Tells those once more who run another program by now: between its birth and its program a child may still
+    /// have the handler of its parent, which swallows the signal.
+    fn ask_newborn(&mut self, watched: &[(i32, AsyncFd<PidFd>)]) {
+        let Some(signal) = self.ending else { return self.newborn.clear() };
+        self.newborn.retain_mut(|(pid, name, looks)| {
+            *looks -= 1;
+            let held = watched.iter().find(|(held, _)| held == pid);
+            let has_changed = tree::name_of(*pid) != *name;
+            if let (Some((_, handle)), true) = (held, has_changed) {
+                send(handle.get_ref(), signal);
+            }
+            *looks > 0 && !has_changed
+        });
     }
 
     /// Tells those to end that are waited for and were not found in the tree any more: a process can leave all
@@ -528,6 +551,7 @@ impl Supervisor {
         for member in members {
             let has_parent = Stat::of(member.pid).is_some_and(|stat| living.contains(&stat.parent));
             if !has_parent && self.asked.insert(member.pid) {
+                self.newborn.push((member.pid, tree::name_of(member.pid), LOOKS_AT_NEWBORN));
                 member.send(signal);
             }
         }

@@ -440,7 +440,7 @@ pub fn processes_of_user() -> Vec<i32> {
 
 /// A process that lives on after SIGKILL, and why.
 fn survivor(pid: i32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name_of(pid);
     let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     let me = nix::unistd::Uid::effective();
     let why = match (owner, Stat::of(pid).map(|stat| stat.state)) {
@@ -451,6 +451,11 @@ fn survivor(pid: i32) -> String {
         (_, None) => "is gone by now".to_owned(),
     };
     format!("process {pid} ({}) {why}", name.trim_end())
+}
+
+/// The name of a process as the kernel has it: that of its program, mostly. Empty if it is gone.
+pub fn name_of(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
 }
 
 /// The session of a process.

@@ -21,8 +21,8 @@ use zeroize::Zeroize as _;
 use crate::calls::{Body, Call};
 use crate::client::{Client, Room, Silent};
 use crate::descriptors;
+use crate::exec::kin;
 use crate::mailbox::{Calls, Mail};
-use crate::sys::pidfd::PidFd;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -153,8 +153,7 @@ impl Connection {
 
     /// Whether a program hands over its child and has ended since: nobody else looks after that child.
     fn is_bequest(&self, method: &str) -> bool {
-        let has_ended = |pid| PidFd::open(pid).map_or(true, |process| process.has_ended());
-        method == TaskHandoff::NAME && self.client.process.is_some_and(has_ended)
+        method == TaskHandoff::NAME && self.client.process.is_some_and(kin::has_ended)
     }
 
     /// Waits until the client has closed its reading side too: it waits for nothing any more.

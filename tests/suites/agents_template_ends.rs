@@ -45,9 +45,8 @@ fn cancel_with(daemon: &TestDaemon, id: TaskId, grace_ms: u64) -> Task {
 
 #[test]
 fn r05_a_cancel_asks_the_program_to_end() {
-    let line = "trap 'echo asked; exit 0' TERM; echo pid $$ > \"$HOME/noted\"; while :; do read _ < \"$HOME/gate\"; done";
+    let line = "trap 'echo asked; exit 0' TERM; echo pid $$ > \"$HOME/noted\"; sleep 1000 & wait";
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
-    let _gate = Gate::new(daemon.home(), "gate");
     let id = daemon.tell("x", "go");
     let process = noted(&daemon, "noted", "pid");
     let task = daemon.cancel(&[id]).remove(0);

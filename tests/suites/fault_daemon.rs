@@ -116,9 +116,10 @@ fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing() {
     }
 }
 
-/// A task that notes each SIGTERM and goes on.
+/// A task that notes each SIGTERM and goes on. It waits for a child that it does not stand for: a signal just
+/// before a program in the foreground would be noted after that program only.
 fn stubborn(daemon: &TestDaemon) -> Process {
-    let id = daemon.submit_shell("trap 'echo got it' TERM; echo ready; while :; do sleep 1000; done");
+    let id = daemon.submit_shell("trap 'echo got it' TERM; echo ready; while :; do sleep 1000 & wait; done");
     let task = daemon.wait_running(id);
     wait::for_line(Path::new(&task.output.path), "ready");
     Process::open(task.pid.unwrap()).unwrap()

@@ -114,6 +114,24 @@ fn r05_a_child_that_was_born_too_late_for_the_signal_is_told_to_end_too() {
 }
 
 #[test]
+fn r05_a_child_that_swallows_the_signal_before_it_runs_its_program_is_told_again() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    // A child that is still a copy of its parent, with its handler, as each is for a moment; and a parent that
+    // waits for it. The leader puts things in order by another program, which is to be told nothing.
+    let script = "trap 'exec sh help' TERM
+        (trap ': > swallowed' TERM
+         (trap ': > told' TERM; echo up; until [ -e told ]; do :; done; exec sleep 1000)
+         : > waited_for) & while :; do wait; done";
+    fs::write(daemon.home().join("help"), "until [ -e waited_for ]; do sleep 0.01; done; echo done > tidied")
+        .unwrap();
+    let id = daemon.submit_shell(script);
+    wait::for_line(&output_path(&daemon, id), "up");
+    assert_eq!(daemon.cancel(&[id]).remove(0).status, Status::Cancelled);
+    assert!(daemon.home().join("told").exists() && daemon.home().join("tidied").exists());
+    assert_eq!(daemon.task_processes().len(), 0);
+}
+
+#[test]
 fn r05_who_puts_things_in_order_may_start_helpers_for_it() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let script = "trap 'sh help; exit 0' TERM; echo up > child; while :; do sleep 0.01; done";

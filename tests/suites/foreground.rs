@@ -80,7 +80,7 @@ fn r61_r62_r67_a_job_is_handed_over_once_and_goes_on() {
 #[test]
 fn r64_r71_a_direct_job_stays_and_ends_with_its_client() {
     let daemon = TestDaemon::start();
-    let line = "trap 'echo hung up; exit 0' HUP; echo ready; read line";
+    let line = "trap 'echo hung up; exit 0' HUP; echo ready; sleep 1000 & wait";
     let params = SubmitParams { direct: true, stdin: Some(Stdin::Pipe), ..shell(&daemon, line) };
     let mut watch = daemon.watch();
     let (mut client, id) = job(&daemon, &params);

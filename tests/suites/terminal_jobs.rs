@@ -251,7 +251,7 @@ fn cancel_reaches_the_tree_and_the_leader_tells_how_the_job_ended() {
 fn r71_a_lost_client_hangs_up_the_whole_tree() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let line = "trap 'echo hung up >> note; exit 0' HUP; \
-        setsid sh -c 'trap \"echo apart >> note; exit 0\" HUP; echo $$ > apart; while :; do read x; done' & \
+        setsid sh -c 'trap \"echo apart >> note; exit 0\" HUP; echo $$ > apart; sleep 1000 & wait' & \
         echo $$ > note; while :; do wait; done";
     let (viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
     noted(&daemon, "apart");

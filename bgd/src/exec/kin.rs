@@ -8,7 +8,7 @@
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 
-use super::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, is_zombie, mark_of};
+use super::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
 /// How often the processes above a client are looked at: some of them may end meanwhile.
 const LOOKS: u32 = 3;
@@ -81,8 +81,9 @@ pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> 
     Err(RpcError::new(ErrorKind::ForeignProcess, message).hint(hint))
 }
 
-fn has_ended(process: i32) -> bool {
-    Stat::of(process).is_none() || is_zombie(process)
+/// Whether a process has ended, or is ending: the system closes its connections before it says that it has.
+pub fn has_ended(process: i32) -> bool {
+    Stat::of(process).is_none_or(|stat| stat.has_ended())
 }
 
 /// Whether a process is one of those that orphans are left to: the first of all, or one that the daemon or the

@@ -7,6 +7,7 @@ pub mod input;
 pub mod kin;
 pub mod loss;
 pub mod mark;
+pub mod newborn;
 pub mod output;
 pub mod process;
 pub mod reaper;

@@ -16,6 +16,7 @@ use tokio::sync::mpsc as async_mpsc;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::InputPipe;
+use super::newborn::Newborns;
 use super::output::{OutputFolder, OutputWatch};
 use super::spawner::StartOrder;
 use super::terminal::Terminal;
@@ -35,9 +36,6 @@ const REST: Duration = Duration::from_millis(100);
 
 /// How long processes have to be gone that were sent SIGKILL. Then nobody waits for them any longer.
 const GIVE_UP: Duration = Duration::from_secs(10);
-
-/// How often a process is looked at that was told to end right after its birth: for two seconds.
-const LOOKS_AT_NEWBORN: u8 = 20;
 
 const SIGCONT: i32 = 18;
 
@@ -202,7 +200,7 @@ impl Processes {
             give_up_at: None,
             missed: false,
             asked: HashSet::new(),
-            newborn: Vec::new(),
+            newborns: Newborns::default(),
             handed,
         };
         tokio::spawn(supervisor.run(pidfd));
@@ -277,9 +275,8 @@ pub(super) struct Supervisor {
     missed: bool,
     /// The processes that were sent it.
     asked: HashSet<i32>,
-    /// Processes that were told to end right after they were born, with the program that they ran then, and how
-    /// often they are still looked at.
-    newborn: Vec<(i32, String, u8)>,
+    /// Those of them that may have swallowed it.
+    newborns: Newborns,
     /// What is known of a process that was handed over.
     pub(super) handed: Option<Handed>,
 }
@@ -379,6 +376,7 @@ impl Supervisor {
                         self.end_all(signal).await;
                     }
                 }
+                () = tokio::time::sleep(REST), if !self.newborns.is_empty() => self.ask_newborns(),
             }
         }
     }
@@ -431,25 +429,18 @@ impl Supervisor {
                             self.end_all(signal).await;
                         }
                     }
-                    () = tokio::time::sleep(REST), if !self.newborn.is_empty() => self.ask_newborn(&watched),
+                    () = tokio::time::sleep(REST), if !self.newborns.is_empty() => self.ask_newborns(),
                 }
             }
         }
     }
 
-    /// Tells those once more who run another program by now: between its birth and its program a child may still
-    /// have the handler of its parent, which swallows the signal.
-    fn ask_newborn(&mut self, watched: &[(i32, AsyncFd<PidFd>)]) {
-        let Some(signal) = self.ending else { return self.newborn.clear() };
-        self.newborn.retain_mut(|(pid, name, looks)| {
-            *looks -= 1;
-            let held = watched.iter().find(|(held, _)| held == pid);
-            let has_changed = tree::name_of(*pid) != *name;
-            if let (Some((_, handle)), true) = (held, has_changed) {
-                send(handle.get_ref(), signal);
-            }
-            *looks > 0 && !has_changed
-        });
+    /// Tells those once more who run another program by now.
+    fn ask_newborns(&mut self) {
+        match self.ending {
+            Some(signal) if signal != SIGKILL => self.newborns.tell(signal),
+            Some(_) | None => self.newborns = Newborns::default(),
+        }
     }
 
     /// Tells those to end that are waited for and were not found in the tree any more: a process can leave all
@@ -509,6 +500,7 @@ impl Supervisor {
         let signalled = self.signal(signal).await;
         self.missed = !signalled.all;
         self.asked = signalled.pids.into_iter().collect();
+        self.newborns = signalled.newborns;
         if signal != SIGKILL && signal != SIGCONT {
             // A stopped process can't obey.
             self.signal(SIGCONT).await;
@@ -551,7 +543,7 @@ impl Supervisor {
         for member in members {
             let has_parent = Stat::of(member.pid).is_some_and(|stat| living.contains(&stat.parent));
             if !has_parent && self.asked.insert(member.pid) {
-                self.newborn.push((member.pid, tree::name_of(member.pid), LOOKS_AT_NEWBORN));
+                self.newborns.add(Newborns::among(std::slice::from_ref(member), None));
                 member.send(signal);
             }
         }

@@ -19,9 +19,12 @@ use bgd_shared::id::TaskId;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::handed::tree::HandedTree;
 use super::mark::Mark;
+use super::newborn::Newborns;
 use super::output::OutputFiles;
 use crate::sys::pidfd::{PidFd, SIGKILL};
 
@@ -71,6 +74,8 @@ pub struct Signalled {
     pub all: bool,
     /// Their numbers; none of a process that was handed over.
     pub pids: Vec<i32>,
+    /// Those that may have swallowed it.
+    pub newborns: Newborns,
 }
 
 /// What is known of a task's tree.
@@ -138,9 +143,10 @@ impl Tree {
     /// Sends a signal to every living process of the tree. Blocks as [`Self::members`] does.
     pub fn signal(&self, signal: i32) -> Signalled {
         if let Some(handed) = &self.handed {
-            return Signalled { all: handed.signal(signal), pids: Vec::new() };
+            let (all, newborns) = handed.signal(signal);
+            return Signalled { all, newborns, ..Signalled::default() };
         }
-        let (mut all, mut pids) = (true, Vec::new());
+        let mut signalled = Signalled { all: true, ..Signalled::default() };
         // All are held before the first one is signalled, as its end may make others hard to find; fewer
         // at a time where descriptors are short.
         let mut held: Vec<Member> = Vec::new();
@@ -154,17 +160,18 @@ impl Tree {
             });
             match member {
                 Ok(member) => {
-                    pids.extend(member.iter().map(|member| member.pid));
+                    signalled.pids.extend(member.iter().map(|member| member.pid));
                     held.extend(member);
                 }
                 Err(error) => {
                     tracing::warn!(task = %self.task, pid, signal, %error, "cannot reach a process");
-                    all = false;
+                    signalled.all = false;
                 }
             }
         }
+        signalled.newborns = Newborns::among(&held, self.leader_is_ours.then_some(self.leader));
         held.drain(..).for_each(|member| member.send(signal));
-        Signalled { all, pids }
+        signalled
     }
 
     /// Names some processes of the tree that live on after SIGKILL, for people, and why they do. Blocks as
@@ -339,7 +346,20 @@ pub(super) struct Stat {
     pub(super) session: i32,
     /// Bytes of its address space; none of a process that ends, or of a thread of the kernel.
     memory: u64,
+    /// When it was born, in clock ticks after the machine was.
+    born: u64,
+    /// The flags of the kernel.
+    flags: u64,
+    pub(super) image: Image,
 }
+
+/// Where the program and the stack of a process lie. A child has those of its parent until it runs a program, for
+/// which they are chosen anew, at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image([u64; 3]);
+
+/// The flag of a process that is on its way out: its descriptors may be closed already.
+const PF_EXITING: u64 = 4;
 
 impl Stat {
     fn is_leaving(&self) -> bool {
@@ -348,13 +368,34 @@ impl Stat {
 
     pub(super) fn of(pid: i32) -> Option<Self> {
         let text = stat_fields(pid)?;
-        let mut fields = text.split_ascii_whitespace();
-        let state = *fields.next()?.as_bytes().first()?;
-        let mut number = || fields.next()?.parse().ok();
-        let [parent, group, session] = [number()?, number()?, number()?];
-        // The 23rd of all.
-        let memory = fields.nth(16)?.parse().ok()?;
-        Some(Self { state, parent, group, session, memory })
+        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        // As proc(5) counts them.
+        let field = |number: usize| fields.get(number - 3);
+        let number = |field_number| field(field_number)?.parse::<u64>().ok();
+        let pid = |field_number| field(field_number)?.parse::<i32>().ok();
+        Some(Self {
+            state: *field(3)?.as_bytes().first()?,
+            parent: pid(4)?,
+            group: pid(5)?,
+            session: pid(6)?,
+            memory: number(23)?,
+            born: number(22)?,
+            flags: number(9)?,
+            image: Image([number(26)?, number(27)?, number(28)?]),
+        })
+    }
+
+    /// Whether it has ended, or is about to and runs no code of its own any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.flags & PF_EXITING != 0 || matches!(self.state, b'Z' | b'X')
+    }
+
+    /// How long ago it was born, to a clock tick.
+    pub(super) fn age(&self) -> Duration {
+        let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|ticks| u32::try_from(ticks).ok());
+        let born = Duration::from_secs(self.born) / ticks.unwrap_or(100).max(1);
+        clock_gettime(ClockId::CLOCK_BOOTTIME)
+            .map_or(Duration::MAX, |now| Duration::from(now).saturating_sub(born))
     }
 }
 
@@ -440,7 +481,7 @@ pub fn processes_of_user() -> Vec<i32> {
 
 /// A process that lives on after SIGKILL, and why.
 fn survivor(pid: i32) -> String {
-    let name = name_of(pid);
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     let me = nix::unistd::Uid::effective();
     let why = match (owner, Stat::of(pid).map(|stat| stat.state)) {
@@ -451,11 +492,6 @@ fn survivor(pid: i32) -> String {
         (_, None) => "is gone by now".to_owned(),
     };
     format!("process {pid} ({}) {why}", name.trim_end())
-}
-
-/// The name of a process as the kernel has it: that of its program, mostly. Empty if it is gone.
-pub fn name_of(pid: i32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
 }
 
 /// The session of a process.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::facts::{Leads, Named, named_by};
+use crate::exec::newborn::Newborns;
 use crate::exec::tree::{
     MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, is_zombie, processes_of_user,
 };
@@ -86,8 +87,8 @@ impl HandedTree {
     }
 
     /// Sends a signal to every living process of the tree. False: one could not be reached, as no
-    /// descriptor is left to hold it.
-    pub fn signal(&self, signal: i32) -> bool {
+    /// descriptor is left to hold it. Also tells who may have swallowed it.
+    pub fn signal(&self, signal: i32) -> (bool, Newborns) {
         let mut held = self.living();
         let (mut reached_all, mut stopped) = (true, 0);
         loop {
@@ -114,8 +115,9 @@ impl HandedTree {
             held[stopped..].iter().for_each(|member| member.send(SIGSTOP));
             stopped = held.len();
         }
+        let newborns = Newborns::among(&held, None);
         held.iter().for_each(|member| member.send(signal));
-        reached_all
+        (reached_all, newborns)
     }
 
     /// Those who were signalled before and have not ended yet.
@@ -250,7 +252,7 @@ mod tests {
         said.read_line(&mut word).unwrap();
         let pid = child.id().cast_signed();
         let tree = HandedTree::new(pid, PidFd::open(pid).unwrap());
-        assert!(tree.signal(libc::SIGTERM));
+        assert!(tree.signal(libc::SIGTERM).0);
         let stdin = child.stdin.take().unwrap();
         child.wait().unwrap();
         // At the end of its input it makes a child, which nobody has ever looked for.
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(word, "up\nup\n");
         let left = tree.members(8).unwrap();
         assert_eq!(left.len(), 2, "{left:?}");
-        assert!(tree.signal(SIGKILL));
+        assert!(tree.signal(SIGKILL).0);
         left.iter().for_each(wait_for);
         assert!(tree.members(8).unwrap().is_empty());
     }
@@ -274,12 +276,12 @@ mod tests {
     fn one_that_left_the_session_and_ignores_the_signal_stays_held() {
         let line = "setsid sh -c 'trap \"\" TERM; echo up >&3; exec sleep 1000 3>&-' 3>&1 >/dev/null & wait";
         let (mut child, tree) = tree(line, false);
-        assert!(tree.signal(libc::SIGTERM));
+        assert!(tree.signal(libc::SIGTERM).0);
         child.wait().unwrap();
         let left = tree.members(8).unwrap();
         assert_eq!(left.len(), 1, "{left:?}");
         assert!(!tree.is_plainly_empty());
-        assert!(tree.signal(libc::SIGKILL));
+        assert!(tree.signal(libc::SIGKILL).0);
         wait_for(&left[0]);
         assert!(tree.is_plainly_empty() && tree.members(8).unwrap().is_empty());
     }
@@ -290,7 +292,7 @@ mod tests {
         child.wait().unwrap();
         let left = tree.members(8).unwrap();
         assert_eq!(left.len(), 1, "{left:?}");
-        assert!(tree.signal(libc::SIGKILL));
+        assert!(tree.signal(libc::SIGKILL).0);
         wait_for(&left[0]);
         assert!(tree.members(8).unwrap().is_empty());
     }
@@ -300,7 +302,7 @@ mod tests {
         let (mut child, tree) = tree("echo up; exec sleep 1000", false);
         let members = tree.members(8).unwrap();
         assert_eq!(members.iter().map(|member| member.pid).collect::<Vec<_>>(), [child.id().cast_signed()]);
-        assert!(tree.signal(libc::SIGKILL));
+        assert!(tree.signal(libc::SIGKILL).0);
         child.wait().unwrap();
         assert!(tree.is_plainly_empty() && tree.members(8).unwrap().is_empty());
     }

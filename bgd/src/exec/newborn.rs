@@ -1,0 +1,132 @@
+//! Processes that were told to end between their birth and their program.
+//!
+//! Until it runs its own program a child has the signal handlers of its parent, which swallow a signal that was
+//! meant to end it: a shell's `sleep` would then run on, and its shell wait for it. So such children are told again
+//! when they run another program. This only looks at them and signals them; whom to end is decided elsewhere.
+
+use std::time::{Duration, Instant};
+
+use super::tree::{self, Member, Stat};
+
+/// How long after its birth a process may take to run its program, even on a busy machine.
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// How many are watched at once, each by a descriptor.
+const MAX: usize = 64;
+
+/// Processes that are told again if they run another program soon.
+#[derive(Debug, Default)]
+pub struct Newborns {
+    watched: Vec<Newborn>,
+}
+
+#[derive(Debug)]
+struct Newborn {
+    member: Member,
+    image: tree::Image,
+    until: Instant,
+}
+
+impl Newborns {
+    /// Those of these processes that may still be what their parents are. To be called before they are signalled.
+    /// `leader` was started with its program, so that it is none.
+    pub fn among(members: &[Member], leader: Option<i32>) -> Self {
+        let others = members.iter().filter(|member| Some(member.pid) != leader);
+        Self { watched: others.filter_map(Newborn::of).take(MAX).collect() }
+    }
+
+    /// Watches those too, as far as there is room.
+    pub fn add(&mut self, others: Self) {
+        self.watched.extend(others.watched);
+        self.watched.truncate(MAX);
+    }
+
+    /// Whether there is nobody to look at any more.
+    pub fn is_empty(&self) -> bool {
+        self.watched.is_empty()
+    }
+
+    /// Signals those that run another program by now.
+    pub fn tell(&mut self, signal: i32) {
+        let now = Instant::now();
+        self.watched.retain(|newborn| {
+            let lives = !newborn.member.handle.has_ended();
+            let has_changed = Stat::of(newborn.member.pid).is_some_and(|stat| stat.image != newborn.image);
+            if lives && has_changed {
+                newborn.member.send(signal);
+            }
+            lives && !has_changed && now < newborn.until
+        });
+    }
+}
+
+impl Newborn {
+    fn of(member: &Member) -> Option<Self> {
+        let stat = Stat::of(member.pid)?;
+        let me = std::process::id().cast_signed();
+        // Nobody knows what the parent of an orphan was.
+        let is_copy =
+            stat.parent == me || Stat::of(stat.parent).is_some_and(|parent| parent.image == stat.image);
+        if !is_copy || stat.age() > YOUNG {
+            return None;
+        }
+        let member = Member { pid: member.pid, handle: member.handle.try_clone().ok()? };
+        Some(Self { member, image: stat.image, until: Instant::now() + YOUNG })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::sys::pidfd::PidFd;
+
+    fn member(pid: u32) -> Member {
+        let pid = pid.cast_signed();
+        Member { pid, handle: PidFd::open(pid).unwrap() }
+    }
+
+    /// A shell whose child says its number, swallows SIGTERM, and becomes `sleep` at the end of a line.
+    fn family() -> (Child, BufReader<std::process::ChildStdout>, Member) {
+        let script =
+            "trap : TERM; (trap : TERM; sh -c 'echo $PPID'; read line; exec sleep 1000) <&3 & wait; wait";
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("exec 3<&0; {script}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let newborn = member(line.trim().parse().unwrap());
+        (child, said, newborn)
+    }
+
+    #[test]
+    fn a_copy_of_its_parent_is_told_again_when_it_runs_a_program() {
+        let (mut parent, said, child) = family();
+        let members = [member(parent.id()), child];
+        let mut newborns = Newborns::among(&members, Some(members[0].pid));
+        assert_eq!(newborns.watched.len(), 1, "{newborns:?}");
+        members[1].send(libc::SIGTERM);
+        newborns.tell(libc::SIGTERM);
+        assert!(!newborns.is_empty(), "it is still a copy");
+        parent.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        while !newborns.is_empty() {
+            newborns.tell(libc::SIGTERM);
+        }
+        // Nobody has the pipe open any more when both are gone.
+        parent.wait().unwrap();
+        assert_eq!(said.lines().count(), 0);
+    }
+
+    #[test]
+    fn who_runs_a_program_already_is_told_once() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let members = [member(child.id())];
+        // Its parent, this process, is taken for the daemon, so only the leader is known to run its program.
+        assert!(Newborns::among(&members, Some(members[0].pid)).is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -32,10 +32,24 @@ pub struct Address {
     socket: SocketPath,
     lock: ProcessLock,
     note: Note,
-    /// The socket that was made here. None: it is a service manager's.
-    bound: Option<FileId>,
+    made: Made,
     /// Tells when the lock is ours that another daemon has.
     turn: Option<oneshot::Receiver<io::Result<ProcessLock>>>,
+}
+
+/// Who made the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// A service manager, which looks after it.
+    Elsewhere,
+    /// This daemon: this file, unless that was gone before it could be looked at.
+    Here(Option<FileId>),
+}
+
+impl Made {
+    fn is_at(self, path: &Path) -> bool {
+        matches!(self, Self::Here(Some(file)) if Some(file) == FileId::of(path))
+    }
 }
 
 /// What stands at the socket's path and must not be removed.
@@ -48,7 +62,7 @@ impl Address {
     pub fn new(socket: SocketPath, lock: ProcessLock) -> Self {
         let note = Note { phase: Phase::Starting, ..lock.note() };
         lock.write_note(&note);
-        Self { socket, lock, note, bound: None, turn: None }
+        Self { socket, lock, note, made: Made::Elsewhere, turn: None }
     }
 
     /// What the lock's file says: of the daemon before this one, until [`Self::tell`] says more.
@@ -76,7 +90,7 @@ impl Address {
             Ok(_) => fs::remove_file(path)?,
         }
         let listener = listen(&self.socket)?;
-        self.bound = FileId::of(path);
+        self.made = Made::Here(FileId::of(path));
         Ok(Ok(listener))
     }
 
@@ -87,7 +101,7 @@ impl Address {
         mut ends: watch::Receiver<bool>,
     ) -> Self {
         let mut told = String::new();
-        while self.bound.is_some() {
+        while self.made != Made::Elsewhere {
             // Watched before it is looked at, so that nothing happens unseen in between.
             let missing = Missing::of(self.socket.as_path());
             match self.restore() {
@@ -111,7 +125,7 @@ impl Address {
                 () = missing.changed() => tokio::time::sleep(REST).await,
             }
         }
-        if self.bound.is_none() {
+        if self.made == Made::Elsewhere {
             let _ = ends.changed().await;
         }
         self
@@ -120,7 +134,7 @@ impl Address {
     /// Makes again what is missing: the folder, the lock, the socket. Gives the socket if that was.
     fn restore(&mut self) -> Result<Option<AsyncListener>, String> {
         let lock = self.socket.beside("lock");
-        let has_socket = self.bound == FileId::of(self.socket.as_path());
+        let has_socket = self.made.is_at(self.socket.as_path());
         if has_socket && self.lock.is_at(&lock) {
             return Ok(None);
         }
@@ -169,8 +183,7 @@ impl Address {
     /// Removes the socket, if it is the one that was made here.
     pub fn leave(&self) {
         let path = self.socket.as_path();
-        if self.bound.is_some()
-            && self.bound == FileId::of(path)
+        if self.made.is_at(path)
             && let Err(error) = fs::remove_file(path)
         {
             tracing::warn!(%error, "cannot remove the socket");

@@ -1,6 +1,7 @@
 //! Who asks: the parent session that this process belongs to, and the terminal that it is in.
 
 use bgd_shared::request::OriginTerminal;
+use bgd_shared::stat::ProcessStat;
 
 use crate::failure::Failure;
 
@@ -60,16 +61,11 @@ fn server_name(variable: &str) -> &str {
 
 /// The controlling terminal of this process, if it has one.
 pub fn terminal() -> Option<OriginTerminal> {
-    of_stat(&std::fs::read_to_string("/proc/self/stat").ok()?)
+    of_stat(&ProcessStat::own()?)
 }
 
-/// The terminal in a line of `/proc/PID/stat`: the fields behind the name are the state, the parent, the
-/// group, the session and the terminal's device number (proc(5)).
-fn of_stat(stat: &str) -> Option<OriginTerminal> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(3);
-    let leader: i32 = fields.next()?.parse().ok()?;
-    let device: i64 = fields.next()?.parse().ok()?;
+fn of_stat(stat: &ProcessStat) -> Option<OriginTerminal> {
+    let (leader, device) = (stat.field::<i32>(6)?, stat.field::<i64>(7)?);
     // The kernel prints it as a signed number: the minor number is bits 0 to 7 and 20 to 31.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits, printed signed")]
     let device = device as u32;
@@ -105,14 +101,15 @@ mod tests {
 
     #[test]
     fn the_terminal_is_read_from_its_device_number() {
+        let read = |line: &str| of_stat(&ProcessStat::parse(line.as_bytes()).unwrap());
         let of =
-            |device: i64| of_stat(&format!("10 (a) b) S 1 10 7 {device} 10 0")).map(|terminal| terminal.path);
+            |device: i64| read(&format!("10 (a) b) S 1 10 7 {device} 10 0")).map(|terminal| terminal.path);
         assert_eq!(of(34816 + 4).as_deref(), Some("/dev/pts/4"));
         assert_eq!(of((136 << 8) | 0xff | (1 << 20)).as_deref(), Some("/dev/pts/511"));
         assert_eq!(of(1025).as_deref(), Some("/dev/tty1"));
         assert_eq!(of(1088).as_deref(), Some("/dev/ttyS0"));
         assert_eq!(of(0), None);
-        assert_eq!(of_stat("10 (x) S 1 10 0 34816 10"), None, "its leader is not seen from here");
-        assert_eq!(of_stat("10 (x) S 1 10 9 34816 10").unwrap().leader, 9);
+        assert_eq!(read("10 (x) S 1 10 0 34816 10"), None, "its leader is not seen from here");
+        assert_eq!(read("10 (x) S 1 10 9 34816 10").unwrap().leader, 9);
     }
 }

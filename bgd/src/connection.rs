@@ -12,6 +12,7 @@ use bgd_shared::fds;
 use bgd_shared::frame::{Frame, FrameDecoder, FrameError};
 use bgd_shared::message::{error_line, parse_request};
 use bgd_shared::request::{Method as _, TaskHandoff};
+use bgd_shared::stat::ProcessStat;
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncWriteExt as _, Interest, Ready};
@@ -21,7 +22,6 @@ use zeroize::Zeroize as _;
 use crate::calls::{Body, Call};
 use crate::client::{Client, Room, Silent};
 use crate::descriptors;
-use crate::exec::kin;
 use crate::mailbox::{Calls, Mail};
 
 /// Bytes that are read at once.
@@ -153,7 +153,9 @@ impl Connection {
 
     /// Whether a program hands over its child and has ended since: nobody else looks after that child.
     fn is_bequest(&self, method: &str) -> bool {
-        method == TaskHandoff::NAME && self.client.process.is_some_and(kin::has_ended)
+        // The system closes the connections of a process before it says that the process has ended.
+        let has_ended = |pid| ProcessStat::of(pid).is_none_or(|stat| stat.has_ended());
+        method == TaskHandoff::NAME && self.client.process.is_some_and(has_ended)
     }
 
     /// Waits until the client has closed its reading side too: it waits for nothing any more.

@@ -13,6 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use serde::{Deserialize, Serialize};
 
 use crate::socket::SocketPath;
+use crate::stat::ProcessStat;
 use crate::text::OsText;
 
 /// The most bytes of a note that are read.
@@ -107,9 +108,7 @@ pub fn of(socket: &SocketPath) -> Option<Holder> {
 impl Holder {
     /// What its process does, as the kernel sees it.
     pub fn state(&self) -> Option<State> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        fields.trim_start().chars().next().map(State)
+        ProcessStat::of(self.pid)?.state().map(State)
     }
 }
 

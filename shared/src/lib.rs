@@ -34,6 +34,7 @@ pub mod request;
 pub mod rlimit;
 pub mod show;
 pub mod socket;
+pub mod stat;
 pub mod strict;
 pub mod task;
 pub mod text;

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::socket::{SocketError, SocketPath};
+use bgd_shared::stat::ProcessStat;
 use nix::unistd::Uid;
 
 /// The most processes above this one that are looked at.
@@ -73,10 +74,8 @@ fn variables(pid: u32, names: &[&str]) -> Vec<(String, String)> {
 
 /// The process that started a process.
 fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name are the state and the parent (proc(5)).
-    let parent = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    (parent > 0).then_some(parent)
+    let parent = ProcessStat::of(pid.try_into().ok()?)?.parent()?;
+    u32::try_from(parent).ok().filter(|parent| *parent > 0)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
+use bgd_shared::stat::ProcessStat;
 
 use super::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
@@ -81,9 +82,8 @@ pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> 
     Err(RpcError::new(ErrorKind::ForeignProcess, message).hint(hint))
 }
 
-/// Whether a process has ended, or is ending: the system closes its connections before it says that it has.
-pub fn has_ended(process: i32) -> bool {
-    Stat::of(process).is_none_or(|stat| stat.has_ended())
+fn has_ended(process: i32) -> bool {
+    ProcessStat::of(process).is_none_or(|stat| stat.has_ended())
 }
 
 /// Whether a process is one of those that orphans are left to: the first of all, or one that the daemon or the

@@ -16,11 +16,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::stat::ProcessStat;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{SysconfVar, sysconf};
+use rustix::param::clock_ticks_per_second;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::handed::tree::HandedTree;
 use super::mark::Mark;
@@ -340,7 +341,7 @@ fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
 
 /// The part of `/proc/PID/stat` that trees are made of.
 pub(super) struct Stat {
-    pub(super) state: u8,
+    pub(super) state: char,
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) session: i32,
@@ -348,8 +349,6 @@ pub(super) struct Stat {
     memory: u64,
     /// When it was born, in clock ticks after the machine was.
     born: u64,
-    /// The flags of the kernel.
-    flags: u64,
     pub(super) image: Image,
 }
 
@@ -358,57 +357,34 @@ pub(super) struct Stat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image([u64; 3]);
 
-/// The flag of a process that is on its way out: its descriptors may be closed already.
-const PF_EXITING: u64 = 4;
-
 impl Stat {
     fn is_leaving(&self) -> bool {
-        self.memory == 0 && !matches!(self.state, b'Z' | b'X')
+        self.memory == 0 && !matches!(self.state, 'Z' | 'X')
     }
 
     pub(super) fn of(pid: i32) -> Option<Self> {
-        let text = stat_fields(pid)?;
-        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
-        // As proc(5) counts them.
-        let field = |number: usize| fields.get(number - 3);
-        let number = |field_number| field(field_number)?.parse::<u64>().ok();
-        let pid = |field_number| field(field_number)?.parse::<i32>().ok();
+        let stat = ProcessStat::of(pid)?;
         Some(Self {
-            state: *field(3)?.as_bytes().first()?,
-            parent: pid(4)?,
-            group: pid(5)?,
-            session: pid(6)?,
-            memory: number(23)?,
-            born: number(22)?,
-            flags: number(9)?,
-            image: Image([number(26)?, number(27)?, number(28)?]),
+            state: stat.field::<char>(3)?,
+            parent: stat.parent()?,
+            group: stat.field(5)?,
+            session: stat.field(6)?,
+            memory: stat.field(23)?,
+            born: stat.field(22)?,
+            image: Image([stat.field(26)?, stat.field(27)?, stat.field(28)?]),
         })
-    }
-
-    /// Whether it has ended, or is about to and runs no code of its own any more.
-    pub(super) fn has_ended(&self) -> bool {
-        self.flags & PF_EXITING != 0 || matches!(self.state, b'Z' | b'X')
     }
 
     /// How long ago it was born, to a clock tick.
     pub(super) fn age(&self) -> Duration {
-        let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|ticks| u32::try_from(ticks).ok());
-        let born = Duration::from_secs(self.born) / ticks.unwrap_or(100).max(1);
-        clock_gettime(ClockId::CLOCK_BOOTTIME)
-            .map_or(Duration::MAX, |now| Duration::from(now).saturating_sub(born))
+        let up = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or(Duration::MAX);
+        let born = self.born.saturating_mul(1000) / clock_ticks_per_second().max(1);
+        up.saturating_sub(Duration::from_millis(born))
     }
 }
 
-/// The fields of `/proc/PID/stat` from the third on, the state: the name before them may hold anything.
-pub fn stat_fields(pid: i32) -> Option<String> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses, so the fields begin behind the last one.
-    let fields = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
-    std::str::from_utf8(fields).ok().map(str::to_owned)
-}
-
 pub(super) fn is_zombie(pid: i32) -> bool {
-    Stat::of(pid).is_none_or(|stat| matches!(stat.state, b'Z' | b'X'))
+    Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Whether a process ignores a signal, from 1 to 64.
@@ -486,8 +462,8 @@ fn survivor(pid: i32) -> String {
     let me = nix::unistd::Uid::effective();
     let why = match (owner, Stat::of(pid).map(|stat| stat.state)) {
         (Ok(uid), _) if uid != me.as_raw() && !me.is_root() => format!("belongs to uid {uid}"),
-        (_, Some(b'D')) => "waits in the kernel, uninterruptibly".to_owned(),
-        (_, Some(b'Z' | b'X')) => "is held by a debugger".to_owned(),
+        (_, Some('D')) => "waits in the kernel, uninterruptibly".to_owned(),
+        (_, Some('Z' | 'X')) => "is held by a debugger".to_owned(),
         (_, Some(state)) => format!("is in state {}", char::from(state)),
         (_, None) => "is gone by now".to_owned(),
     };

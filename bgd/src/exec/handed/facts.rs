@@ -7,14 +7,13 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::OsStringExt as _;
 
+use bgd_shared::stat::ProcessStat;
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use nix::fcntl::OFlag;
-use rustix::param::clock_ticks_per_second;
-use rustix::time::{ClockId, clock_gettime};
 
-use crate::exec::tree::stat_fields;
+use crate::exec::tree::Stat;
 use crate::sys::pidfd::{PidFd, exit_of_status};
 
 /// The longest command line that is taken from the system, in bytes; what comes behind is cut off.
@@ -62,26 +61,18 @@ pub fn users(pid: i32) -> Option<[u32; 4]> {
     Some([ids.next()?, ids.next()?, ids.next()?, ids.next()?])
 }
 
-/// Field `number` of `/proc/PID/stat`, as proc(5) counts them: 3, the state, is the first that is known.
-fn field(fields: &str, number: usize) -> Option<u64> {
-    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
-}
-
 /// A thread of the kernel (`PF_KTHREAD`).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Whether it is no program at all, but a thread of the kernel.
 pub fn is_kernels(pid: i32) -> bool {
-    stat_fields(pid).and_then(|fields| field(&fields, 9)).is_some_and(|flags| flags & KERNEL_THREAD != 0)
+    ProcessStat::of(pid).and_then(|stat| stat.field::<u64>(9)).is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
 /// When a process was started.
 pub fn started_at(pid: i32) -> Option<Timestamp> {
-    let ticks = field(&stat_fields(pid)?, 22)?;
-    let up = clock_gettime(ClockId::Boottime);
-    let up_ms = u64::try_from(up.tv_sec).ok()? * 1000 + u64::try_from(up.tv_nsec).ok()? / 1_000_000;
-    let age_ms = up_ms.saturating_sub(ticks.saturating_mul(1000) / clock_ticks_per_second());
-    Some(Timestamp::from_unix_ms(Timestamp::now().unix_ms().saturating_sub_unsigned(age_ms)))
+    let age = u64::try_from(Stat::of(pid)?.age().as_millis()).ok()?;
+    Some(Timestamp::from_unix_ms(Timestamp::now().unix_ms().saturating_sub_unsigned(age)))
 }
 
 /// The arguments of a process, cut behind [`COMMAND_BYTES`]. One that hides them is called by its name.
@@ -125,12 +116,12 @@ pub enum Remains {
 
 /// Looks at a process that has ended, as its handle says.
 pub fn remains(pid: i32, handle: &PidFd) -> Remains {
-    let Some(fields) = stat_fields(pid) else { return Remains::Gone };
+    let Some(stat) = ProcessStat::of(pid) else { return Remains::Gone };
     if !matches!(named_by(handle), Ok(Named::Process(named)) if named == pid) {
         return Remains::Gone;
     }
-    let is_zombie = matches!(fields.split_ascii_whitespace().next(), Some("Z" | "X"));
-    let (Some(status), Some(waits)) = (field(&fields, 52), field(&fields, 35)) else {
+    let is_zombie = matches!(stat.state(), Some('Z' | 'X'));
+    let (Some(status), Some(waits)) = (stat.field::<u64>(52), stat.field::<u64>(35)) else {
         return Remains::Hidden;
     };
     // To whom the exit is not shown, a zero is shown. What waits is shown to the same people and is never

@@ -171,8 +171,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// who ignore the key are not waited for, nor is anybody once the job goes on.
 fn until_at_rest(job: i32) {
     let deadline = Instant::now() + STOPPING;
-    let is_stopped =
-        |pid: i32| Stat::of(pid).is_none_or(|stat| matches!(stat.state, b'T' | b't' | b'Z' | b'X'));
+    let is_stopped = |pid: i32| Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'T' | 't' | 'Z' | 'X'));
     let may_stop = |pid: &i32| {
         let is_of_group = Stat::of(*pid).is_some_and(|stat| stat.group == job);
         is_of_group && !tree::ignores(*pid, libc::SIGTSTP)

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::time::Duration;
 
 use bgd_shared::request::OriginTerminal;
+use bgd_shared::stat::ProcessStat;
 use nix::fcntl::OFlag;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use rustix::termios::{LocalModes, tcgetattr, tcgetwinsize};
@@ -16,7 +17,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use super::program::{is_bgctl, is_shell};
-use crate::exec::tree::stat_fields;
 use crate::sys::pidfd::PidFd;
 use crate::sys::watch;
 
@@ -61,12 +61,10 @@ struct Stat {
 
 impl Stat {
     fn of(pid: i32) -> Option<Self> {
-        let text = stat_fields(pid)?;
-        let fields: Vec<&str> = text.split_ascii_whitespace().take(6).collect();
-        let number = |at: usize| fields.get(at)?.parse().ok();
+        let stat = ProcessStat::of(pid)?;
         // The kernel prints it as a signed number of 32 bits.
-        let terminal: i32 = number(4)?;
-        let (group, session, front) = (number(2)?, number(3)?, number(5)?);
+        let terminal: i32 = stat.field(7)?;
+        let (group, session, front) = (stat.field(5)?, stat.field(6)?, stat.field(8)?);
         Some(Self { group, session, terminal: terminal.cast_unsigned().into(), front })
     }
 }

@@ -49,7 +49,7 @@ fn the_reading_of_sources_finds_what_the_rules_look_for() {
     assert!(!paths.contains("std::net") && !paths.contains("rand::random"), "{paths:?}");
     assert!(source.own_words().iter().all(|word| word.text != "unwrap"));
     let mut matches = Matches::default();
-    matches.visit_file(&source.syntax);
+    matches.visit_file(&source.syntax());
     assert_eq!(matches.0, [5]);
 }
 
@@ -155,7 +155,7 @@ fn every_match_of_the_core_is_written_out() {
     let mut broken = Vec::new();
     for source in sources(&["bgd/src/core"]) {
         let mut matches = Matches::default();
-        matches.visit_file(&source.syntax);
+        matches.visit_file(&source.syntax());
         broken.extend(matches.0.into_iter().map(|line| source.at(line, "has an arm for all the rest")));
     }
     none("every state and every input is named in every match of the core", &broken);
@@ -277,7 +277,7 @@ fn files_and_functions_have_an_end() {
             broken.push(source.at(1, format_args!("{lines} lines, at most {FILE_LINES}")));
         }
         let mut functions = Functions::default();
-        functions.visit_file(&source.syntax);
+        functions.visit_file(&source.syntax());
         let longer = functions.0.into_iter();
         broken.extend(longer.map(|(name, line, lines)| {
             source.at(line, format_args!("fn {name} has {lines} lines, at most {FUNCTION_LINES}"))

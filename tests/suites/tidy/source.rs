@@ -1,7 +1,9 @@
 //! Sources as the rules read them: words, paths and syntax. It knows no rule.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use bgd_tests::docs::root;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
@@ -15,8 +17,6 @@ pub struct Source {
     pub text: String,
     /// All of its words; those of tests come with a mark.
     pub words: Vec<Word>,
-    /// The same as a tree.
-    pub syntax: syn::File,
 }
 
 /// A token: an identifier, a sign or a bracket. Literals have no text, as nothing is looked for in them.
@@ -30,7 +30,7 @@ pub struct Word {
 }
 
 /// Every Rust file below these folders.
-pub fn sources(folders: &[&str]) -> Vec<Source> {
+pub fn sources(folders: &[&str]) -> Vec<&'static Source> {
     let mut paths = Vec::new();
     for folder in folders {
         collect(&root().join(folder), &mut paths);
@@ -39,7 +39,10 @@ pub fn sources(folders: &[&str]) -> Vec<Source> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-fn collect(folder: &Path, into: &mut Vec<std::path::PathBuf>) {
+/// What was read already: nearly all rules look at all sources.
+static READ: Mutex<BTreeMap<PathBuf, &'static Source>> = Mutex::new(BTreeMap::new());
+
+fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries {
         let path = entry.unwrap().path();
@@ -51,9 +54,12 @@ fn collect(folder: &Path, into: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-fn read(path: &Path) -> Source {
-    let text = fs::read_to_string(path).unwrap();
-    source(path.strip_prefix(root()).unwrap().display().to_string(), text)
+fn read(path: &Path) -> &'static Source {
+    let mut read = READ.lock().unwrap();
+    read.entry(path.to_owned()).or_insert_with(|| {
+        let text = fs::read_to_string(path).unwrap();
+        Box::leak(Box::new(source(path.strip_prefix(root()).unwrap().display().to_string(), text)))
+    })
 }
 
 pub fn source(path: String, text: String) -> Source {
@@ -61,9 +67,8 @@ pub fn source(path: String, text: String) -> Source {
     let mut words = Vec::new();
     // A module of tests may be a file or a folder of its own.
     let is_test = path.contains("/src/") && (path.contains("/tests/") || path.ends_with("/tests.rs"));
-    flatten(tokens.clone(), is_test, &mut words);
-    let syntax = syn::parse2(tokens).unwrap_or_else(|error| panic!("{path}: {error}"));
-    Source { path, text, words, syntax }
+    flatten(tokens, is_test, &mut words);
+    Source { path, text, words }
 }
 
 /// Writes tokens as words. An item with `#[cfg(test)]` or `#[test]` is a test up to its end.
@@ -108,6 +113,11 @@ fn word(text: &str, line: usize, in_test: bool) -> Word {
 }
 
 impl Source {
+    /// The same as a tree.
+    pub fn syntax(&self) -> syn::File {
+        syn::parse_file(&self.text).unwrap_or_else(|error| panic!("{}: {error}", self.path))
+    }
+
     /// The words that are no test's.
     pub fn own_words(&self) -> Vec<&Word> {
         self.words.iter().filter(|word| !word.in_test).collect()
@@ -140,7 +150,7 @@ impl Source {
             }
         }
         let mut imports = Imports::default();
-        imports.visit_file(&self.syntax);
+        imports.visit_file(&self.syntax());
         paths.extend(imports.0);
         let module = self.module();
         paths.into_iter().map(|(path, line)| (resolved(&path, &module), line)).collect()

@@ -236,10 +236,10 @@ fn r20_an_output_goes_on_while_children_of_an_ended_leader_hold_it() {
     let task = daemon.block(&[id]).remove(0);
     assert_eq!((task.status, task.lingering), (Status::Completed, true));
     fs::write(&fifo, "word\n").unwrap();
-    let mut follow = daemon.bgctl(&["output", "--follow", &id.to_string()]);
-    let said = bgd_tests::Outcome::of(&mut follow).success();
+    wait::for_line(&output_path(&daemon, id), "late");
+    let said = daemon.run(&["output", "--follow", &id.to_string()]).success();
     assert_eq!(said.stdout_text(), "first\nlate word\n");
-    assert!(!daemon.task(id).lingering);
+    wait::for_look("the end of its children", || (!daemon.task(id).lingering).then_some(()));
 }
 
 #[test]

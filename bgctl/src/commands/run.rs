@@ -22,7 +22,9 @@ use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::prompt;
 use crate::render::json;
-use crate::terminal::{Left, Over, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group};
+use crate::terminal::{
+    self, Left, Over, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group,
+};
 
 /// Runs the job to its end, or until it is moved to the background.
 pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -59,6 +61,7 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     };
     let streams = [gives_input.then(|| input.as_fd()), gives_errors.then(|| errors.as_fd())];
     let streams: Vec<BorrowedFd<'_>> = streams.into_iter().flatten().collect();
+    hold_signals(context, terminal::SHOWN)?;
     let (key, task) = submit(&params, &streams, key, context)?;
     if gives_input {
         let_go(&[Stream::Input])?;
@@ -103,6 +106,7 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
     if gives_input {
         streams.insert(0, input.as_fd());
     }
+    hold_signals(context, terminal::PASSED)?;
     let task = context.call_with_fds::<TaskSubmit>(&params, &streams)?.task;
     let task = pass_signals(context.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
     tell_end(task, context)
@@ -120,6 +124,7 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
         direct: args.direct,
         ..job::params(JobArgs { description, ..args.job }, work, context.named_socket()?)?
     };
+    hold_signals(context, terminal::TALKED)?;
     let (key, task) = submit(&params, &[], args.key, context)?;
     let news = context.existing()?;
     match Talk::alone(context.polled()?, news, task.id, params.direct, key)? {
@@ -133,6 +138,13 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
         Over::Backgrounded(result) => tell_move(&result, context),
         Over::Signalled(code) => Ok(Code(code)),
     }
+}
+
+/// Holds back the signals that are for the job: it may run before the daemon's answer is here.
+fn hold_signals(context: &mut Context, signals: &[Signal]) -> Result<(), Failure> {
+    // The daemon may have to be started first, which can be interrupted.
+    context.client()?;
+    terminal::hold_signals(signals)
 }
 
 /// Submits, and asks for the key in force, in one go.

@@ -17,9 +17,9 @@ mod turn;
 
 pub use self::around::Around;
 pub use self::keyboard::is_in_foreground;
-pub use self::pass::pass_signals;
+pub use self::pass::{SIGNALS as PASSED, pass_signals};
 pub use self::screen::{Screen, is_changed};
-pub use self::show::{Left, Role, Show};
-pub use self::signals::{Signals, signal_group};
-pub use self::talk::{Over, Talk};
+pub use self::show::{Left, Role, SIGNALS as SHOWN, Show};
+pub use self::signals::{Signals, hold as hold_signals, signal_group};
+pub use self::talk::{Over, SIGNALS as TALKED, Talk};
 pub use self::turn::Wants;

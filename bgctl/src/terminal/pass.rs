@@ -14,7 +14,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 
 /// The signals that are passed on.
-const SIGNALS: &[Signal] = &[
+pub const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,

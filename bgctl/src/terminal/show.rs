@@ -29,7 +29,7 @@ use crate::render::clean;
 
 /// The signals that are dealt with here. The last two would stop bgctl where it touches the terminal just
 /// when it is put into the background.
-const SIGNALS: &[Signal] = &[
+pub const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use bgd_shared::stat::ProcessStat;
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
@@ -49,15 +50,11 @@ impl Signals {
     /// # Errors
     /// What the system says.
     pub fn take(wanted: &[Signal]) -> Result<Self, Failure> {
-        let ignored = ignored();
-        let mut mask = SigSet::empty();
-        for signal in wanted.iter().copied().filter(|signal| !is_in(ignored, *signal)) {
-            mask.add(signal);
-        }
+        let mask = without_ignored(wanted);
         let source = mask
             .thread_block()
             .and_then(|()| SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC))
-            .map_err(|error| Failure::io("can't take signals", &error.into()))?;
+            .map_err(cannot_take)?;
         Ok(Self { source })
     }
 
@@ -71,6 +68,23 @@ impl Signals {
             }
         }
     }
+}
+
+/// Holds these back until [`Signals::take`] reads them: none ends this process on the way there.
+///
+/// # Errors
+/// What the system says.
+pub fn hold(wanted: &[Signal]) -> Result<(), Failure> {
+    without_ignored(wanted).thread_block().map_err(cannot_take)
+}
+
+fn without_ignored(wanted: &[Signal]) -> SigSet {
+    let ignored = ignored();
+    wanted.iter().copied().filter(|signal| !is_in(ignored, *signal)).collect()
+}
+
+fn cannot_take(error: Errno) -> Failure {
+    Failure::io("can't take signals", &error.into())
 }
 
 impl AsFd for Signals {

@@ -33,7 +33,7 @@ use crate::render::clean_lines;
 use crate::render::question::question;
 
 /// The signals that are dealt with here.
-const SIGNALS: &[Signal] = &[
+pub const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,

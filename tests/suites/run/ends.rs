@@ -165,6 +165,26 @@ fn what_nohup_wants_ignored_is_not_passed_on() {
 }
 
 #[test]
+fn a_signal_that_comes_before_the_daemon_answers_is_the_jobs() {
+    let daemon = TestDaemon::start();
+    daemon.process().signal(Signal::STOP).unwrap();
+    let mut run = daemon.bgctl(&["run", "--shell", "sleep 1000 & echo $! > child; wait"]).spawn().unwrap();
+    let process = Process::open(run.id().cast_signed()).unwrap();
+    // Nothing but its mask tells that it waits for the answer.
+    let holds = |process: &Process| {
+        let status = fs::read_to_string(process.proc("status")).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+        (mask & (1 << (Signal::TERM.as_raw() - 1)) != 0).then_some(())
+    };
+    wait::for_look("the request", || holds(&process));
+    process.signal(Signal::TERM).unwrap();
+    daemon.process().signal(Signal::CONT).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    assert_eq!(daemon.status().summary.active(), 0);
+}
+
+#[test]
 fn a_job_is_listed_while_it_runs_and_when_it_has_ended() {
     let daemon = TestDaemon::start();
     let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");

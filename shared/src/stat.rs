@@ -1,4 +1,4 @@
-//! What the kernel says of a process in `/proc/PID/stat`, as proc_pid_stat(5) describes it. It draws no conclusions.
+//! What the kernel says of a process in `/proc/PID/stat`, as `proc_pid_stat(5)` describes it. It draws no conclusions.
 
 use std::fs;
 use std::str::FromStr;

@@ -464,7 +464,7 @@ fn survivor(pid: i32) -> String {
         (Ok(uid), _) if uid != me.as_raw() && !me.is_root() => format!("belongs to uid {uid}"),
         (_, Some('D')) => "waits in the kernel, uninterruptibly".to_owned(),
         (_, Some('Z' | 'X')) => "is held by a debugger".to_owned(),
-        (_, Some(state)) => format!("is in state {}", char::from(state)),
+        (_, Some(state)) => format!("is in state {state}"),
         (_, None) => "is gone by now".to_owned(),
     };
     format!("process {pid} ({}) {why}", name.trim_end())

@@ -57,7 +57,7 @@ fn json_goes_to_standard_error() {
     assert_eq!(told.task.tags, ["mine"]);
 }
 
-/// A `run` of a line for the shell, and its task when that has written `up`.
+/// A `run` of a line for the shell that waits for the end of its task, and that task when it has written `up`.
 fn running(daemon: &TestDaemon, line: &str) -> (Child, TaskId) {
     let log = daemon.home().join("log");
     let output = fs::File::create(&log).unwrap();
@@ -65,6 +65,10 @@ fn running(daemon: &TestDaemon, line: &str) -> (Child, TaskId) {
     let errors = fs::File::create(daemon.home().join("errors")).unwrap();
     let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap();
     wait::for_line(&log, "up");
+    let process = Process::open(child.id().cast_signed()).unwrap();
+    // It lets go of its output when it has asked for the end, and tells nobody.
+    let has_asked = || (fs::read_link(process.proc("fd/1")).ok()? != log).then_some(());
+    wait::for_look("the wait for the end", has_asked);
     let id = daemon.run(&["list", "-q", "--limit", "1"]).success().word();
     (child, id)
 }

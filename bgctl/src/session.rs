@@ -9,7 +9,7 @@ use crate::failure::Failure;
 const THIS: &str = ".";
 
 /// The parent session: the one that was named; else `$BGD_SESSION`, which may be empty for none; else what
-/// this runs in, if that is a terminal: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4`.
+/// this runs in, if that is a terminal: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
 pub fn key(named: Option<String>) -> Option<String> {
     let key = named.filter(|key| key != THIS).or_else(|| std::env::var("BGD_SESSION").ok());
     key.or_else(|| terminal().map(|terminal| found(&terminal))).filter(|key| !key.is_empty())
@@ -46,7 +46,12 @@ fn found(terminal: &OriginTerminal) -> String {
             return format!("ssh:{address}:{port}");
         }
     }
-    format!("tty:{}", terminal.path)
+    // The number is when its session's leader started, in clock ticks since boot: another shell may
+    // get the same device later, and is another session.
+    match ProcessStat::of(terminal.leader).and_then(|leader| leader.field::<u64>(22)) {
+        Some(started) => format!("tty:{}@{started}", terminal.path),
+        None => format!("tty:{}", terminal.path),
+    }
 }
 
 /// The name of a tmux server that is not the usual one, as every server counts its panes from 0. `$TMUX` is its

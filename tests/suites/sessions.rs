@@ -47,7 +47,7 @@ fn a_plain_terminal_is_a_parent_session() {
     let mut shell = shell(&daemon);
     assert_eq!(shell.run_line("tty > tty; bgctl session key > key"), 0);
     let key = text(&daemon, "key");
-    assert_eq!(key, format!("tty:{}", text(&daemon, "tty")));
+    assert!(key.starts_with(&format!("tty:{}@", text(&daemon, "tty"))), "{key}");
     // The other streams of a job of the shell need not be the terminal.
     assert_eq!(shell.run_line("bgctl submit --channel none -- true < /dev/null > id 2> /dev/null"), 0);
     let task = daemon.task(text(&daemon, "id").parse().unwrap());
@@ -64,6 +64,34 @@ fn a_plain_terminal_is_a_parent_session() {
 }
 
 #[test]
+fn the_next_shell_in_the_same_terminal_is_another_session() {
+    let daemon = TestDaemon::start();
+    // Two sessions, one after the other, with the same device.
+    let script = r#"
+import fcntl, os, pty, sys, termios
+front, back = pty.openpty()
+for key in ["first", "second"]:
+    if os.fork() == 0:
+        os.setsid()
+        fcntl.ioctl(back, termios.TIOCSCTTY, 0)
+        os.dup2(os.open(key, os.O_CREAT | os.O_WRONLY), 1)
+        os.execv("/bin/sh", ["sh", "-c", sys.argv[1] + " session key; " + sys.argv[1] + " session key"])
+    os.wait()
+"#;
+    let bgctl = daemon.bgctl(&[]);
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(bgctl_path()).env_clear().current_dir(daemon.home());
+    python.envs(bgctl.get_envs().filter_map(|(name, value)| Some((name, value?)))).env_remove("BGD_SESSION");
+    Outcome::of(&mut python).success();
+    let [first, second] = ["first", "second"].map(|name| text(&daemon, name));
+    let same = |text: &str| text.lines().all(|line| Some(line) == text.lines().next());
+    assert!(same(&first) && same(&second) && first.lines().count() == 2, "{first} {second}");
+    let device = |text: &str| text.split('@').next().map(str::to_owned);
+    assert_eq!(device(&first), device(&second));
+    assert_ne!(first, second);
+}
+
+#[test]
 fn a_login_by_ssh_is_a_parent_session() {
     let daemon = TestDaemon::start();
     let mut shell = shell(&daemon);
@@ -73,7 +101,8 @@ fn a_login_by_ssh_is_a_parent_session() {
     assert_eq!(shell.run_line("TMUX=/tmp/tmux-0/default,1,0 TMUX_PANE=%3 bgctl session key > key"), 0);
     assert_eq!(text(&daemon, "key"), "tmux:%3", "tmux may go on when the login has ended");
     assert_eq!(shell.run_line("SSH_CONNECTION=nonsense bgctl session key > key; tty > tty"), 0);
-    assert_eq!(text(&daemon, "key"), format!("tty:{}", text(&daemon, "tty")));
+    let key = text(&daemon, "key");
+    assert!(key.starts_with(&format!("tty:{}@", text(&daemon, "tty"))), "{key}");
     // Without a terminal nobody is there who could look at it.
     let mut alone = without_terminal(&daemon, &["session", "key"]);
     alone.env("SSH_CONNECTION", "192.0.2.7 51514 192.0.2.1 22");

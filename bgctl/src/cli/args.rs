@@ -242,8 +242,8 @@ EXAMPLES:
 
 A parent session is whoever asks for tasks: a chat, a terminal, an agent, a script.
 It is named by any text. In a terminal one is found: tmux:%3 for a pane of tmux,
-ssh:192.0.2.7:51514 for a login, else tty:/dev/pts/4. $BGD_SESSION wins over that, and
---session over both; an empty one is none.")]
+ssh:192.0.2.7:51514 for a login, else tty:/dev/pts/4@81512 with the start of its shell.
+$BGD_SESSION wins over that, and --session over both; an empty one is none.")]
 pub struct SessionArgs {
     /// What to do with it.
     #[command(subcommand)]

@@ -101,6 +101,19 @@ fn r69_an_agents_task_that_was_started_directly_stays() {
 }
 
 #[test]
+fn r64_what_is_typed_while_an_agent_was_started_directly_is_the_shells() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line("bgctl run --direct --agent fake 'say here; await go'");
+    shell.wait_line("here");
+    shell.type_line("echo typed-$((40 + 2))");
+    shell.wait_text("typed-$");
+    daemon.touch("go");
+    shell.wait_text("\ntyped-42\n");
+    assert_eq!(only_task(&daemon).status, Status::Completed);
+}
+
+#[test]
 fn r69_ctrl_c_cancels_an_agents_task() {
     let daemon = FakeDaemon::start(&[], "");
     let mut shell = terminal(&daemon, None);

@@ -16,7 +16,7 @@ EXAMPLES:
   bgctl run -- make -j8               as `make -j8`; Ctrl-B moves it to the background
   bgctl run --shell 'make 2>&1 | tee log'
   bgctl run --key ctrl-] -- vim       another key, as vim has a use for Ctrl-B itself
-  bgctl run --direct -- top           no key at all: it stays where it is
+  bgctl run --direct -- top           in this terminal itself, with no key at all
   bgctl run -- sort < names > sorted  without a terminal: files and pipes as they are
   bgctl run --agent opencode 'why does the build fail?'
 
@@ -28,9 +28,11 @@ writes, `bgctl attach ID` is back in its terminal. What was typed right behind t
 key, before the prompt is back, is kept for the shell if it can be: further presses
 never are, and what came together with the key is dropped.
 
-Else it gets bgctl's own standard input, output and error as they are, and the
-signals that bgctl gets. There is no key then. Of a terminal as standard input
-nothing is given while bgctl is in the background of its shell.
+Else, and with --direct, it gets bgctl's own standard input, output and error as they
+are, and the signals that bgctl gets. There is no key then, bgctl reads nothing of
+what is typed, and `bgctl output` has nothing of what it writes. Such a job has no
+/dev/tty, which a program that asks for a password there needs: use --key none. Of a
+terminal as standard input nothing is given while bgctl is in the background of its shell.
 
 If the terminal or bgctl is gone before the job was moved to the background, it gets
 SIGHUP, and after the grace SIGKILL, with all its processes.
@@ -62,7 +64,7 @@ pub struct RunArgs {
     /// The key that moves it to the background: ctrl-b, ctrl-], …, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
-    /// It can't be moved to the background; the key is its own
+    /// It can't be moved to the background: it has this terminal itself, and every key is its own
     #[arg(long, conflicts_with = "key")]
     pub direct: bool,
     /// A line for /bin/sh, in place of a command

@@ -40,7 +40,8 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
         direct: args.direct,
         ..job::params(args.job, work, context.named_socket()?)?
     };
-    if io::stdout().is_terminal() {
+    // What the user started directly is the terminal's only reader: what it leaves there is the shell's.
+    if io::stdout().is_terminal() && !params.direct {
         on_terminal(params, args.key, context)
     } else {
         with_own_streams(params, context)
@@ -66,8 +67,7 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     if gives_input {
         let_go(&[Stream::Input])?;
     }
-    let role = if params.direct { Role::Direct } else { Role::Foreground };
-    match Show::alone(context.polled()?, task.id, role, key, screen, size)? {
+    match Show::alone(context.polled()?, task.id, Role::Foreground, key, screen, size)? {
         Left::Ended(task) => {
             if gives_input {
                 end_with(&task);

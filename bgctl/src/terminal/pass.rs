@@ -23,6 +23,7 @@ pub const SIGNALS: &[Signal] = &[
     Signal::SIGUSR2,
     Signal::SIGTSTP,
     Signal::SIGCONT,
+    Signal::SIGWINCH,
 ];
 
 /// Passes on signals until the job has ended, and gives it as it was then. `meanwhile` is done while the

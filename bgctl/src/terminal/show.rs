@@ -121,7 +121,7 @@ impl<'a> Show<'a> {
         size: TerminalSize,
     ) -> Result<Left, Failure> {
         let mut jobs = Foreground::new(key);
-        jobs.started(task, if role == Role::Direct { Can::Direct } else { Can::Yes });
+        jobs.started(task, Can::Yes);
         Show::begin(&mut link, &mut jobs, task, role, key, screen, size)?.run()
     }
 

@@ -117,6 +117,7 @@ impl<'a> Talk<'a> {
         is_direct: bool,
         key: Key,
     ) -> Result<Over, Failure> {
+        let key = if is_direct { Key::NONE } else { key };
         let mut jobs = Foreground::new(key);
         jobs.started(task, if is_direct { Can::Direct } else { Can::Yes });
         Talk::begin(&mut link, &mut jobs, news, task, key)?.run()
@@ -139,7 +140,9 @@ impl<'a> Talk<'a> {
         let block = BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All };
         let block = link.call::<TaskBlock>(&block)?;
         let signals = Signals::take(SIGNALS)?;
-        let keyboard = if out.is_screen() { Keyboard::open(Mode::Keys) } else { None };
+        // Without a key to look for, all that is typed is for whoever reads next.
+        let has_key = out.is_screen() && key != Key::NONE;
+        let keyboard = if has_key { Keyboard::open(Mode::Keys) } else { None };
         let key = if keyboard.is_some() { key } else { Key::NONE };
         let mut shown = Self {
             link,

@@ -5,6 +5,8 @@ use std::fs;
 use bgd_shared::event::EventKind;
 use bgd_shared::task::Exit;
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use rustix::process::Signal;
 
 #[test]
@@ -24,6 +26,45 @@ fn r60_no_hint_where_nothing_can_be_moved() {
         assert_eq!(terminal.screen(), "x", "{args:?}");
     }
     assert_eq!(daemon.run(&["run", "--", "true"]).success().stderr, "", "without a terminal");
+}
+
+#[test]
+fn r64_what_is_typed_during_a_direct_job_is_the_shells() {
+    let daemon = TestDaemon::start();
+    let gate = daemon.home().join("gate");
+    mkfifo(&gate, Mode::S_IRWXU).unwrap();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --direct --shell 'echo u\"\"p; read line < gate; exit 3'");
+    shell.wait_text("\nup\n");
+    assert!(shell.is_sane(), "nobody has changed the terminal");
+    shell.type_line("echo \"<$?>\"");
+    shell.wait_text("\necho \"<$?>\"");
+    fs::write(&gate, "go\n").unwrap();
+    assert_eq!(shell.wait_code(), 3);
+}
+
+#[test]
+fn r64_a_direct_job_has_the_terminal_itself() {
+    let daemon = TestDaemon::start();
+    let script = "readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2 | cat > here; trap 'stty size' WINCH; echo up; \
+                  while :; do sleep 0.01; done";
+    fs::write(daemon.home().join("job"), script).unwrap();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("tty > there; bgctl run --direct -- sh job");
+    shell.wait_text("\nup\n");
+    let read = |name: &str| fs::read_to_string(daemon.home().join(name)).unwrap();
+    assert_eq!(read("here"), read("there").repeat(3));
+    shell.resize((20, 60));
+    shell.wait_text("\n20 60\n");
+    // The keys do what they do in a shell.
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    shell.fg();
+    shell.type_keys("\x03");
+    shell.wait_line("^C$");
+    shell.type_line("echo \"<$?>\"");
+    assert_eq!(shell.wait_code(), 130);
 }
 
 #[test]

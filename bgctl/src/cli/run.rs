@@ -104,8 +104,9 @@ Ctrl-B (--key, else `background_key` of the configuration) leaves again; the tas
 goes on. Several may be attached at once: all see the same, in the size that fits
 into the smallest of their terminals.
 
-Of a task without a terminal, or if standard output is none, the output is followed,
-as by `bgctl output -f`.
+Of a task without a terminal the output is shown, from its beginning; the same key
+leaves, and so does Ctrl-C. If standard output is no terminal, or with --json, it is
+followed as by `bgctl output -f`.
 
 EXIT CODES:
     0  left by the key

@@ -1,10 +1,12 @@
-//! `attach`: back into the terminal of a task. Where there is none, on either side, its output is followed.
+//! `attach`: back into the terminal of a task. Of one that has none its output is shown, and the same key leaves.
 
 use std::io::{self, IsTerminal as _};
 
+use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
-use bgd_shared::id::TaskRef;
-use bgd_shared::request::{AttachParams, TaskAttach};
+use bgd_shared::foreground::Key;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::request::{AttachParams, IdParams, TaskAttach, TaskGet};
 
 use super::output;
 use super::run::{ask_for_key, tell_end, told_key};
@@ -12,11 +14,11 @@ use crate::cli::{AttachArgs, OutputArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::terminal::{Left, Role, Screen, Show};
+use crate::terminal::{Left, Over, Role, Screen, Show, Talk};
 
-/// Shows the task's terminal until the task ends, or until the key is pressed.
+/// Shows the task's terminal, or its output, until the task ends, or until the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
-    if !io::stdout().is_terminal() {
+    if !io::stdout().is_terminal() || context.json() {
         return follow(args.id, context);
     }
     let screen = Screen::open()?;
@@ -26,14 +28,22 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         let asked = ask_for_key(client, args.key)?;
         let call = client.send::<TaskAttach>(&params, &[])?;
         let key = told_key(client, asked)?;
-        Ok((key, client.answer::<TaskAttach>(call)?.task))
+        match client.answer::<TaskAttach>(call) {
+            Ok(attached) => Ok((key, Some(attached.task))),
+            Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::Unsupported => Ok((key, None)),
+            Err(error) => Err(error),
+        }
     });
     let (key, task) = match attached {
-        Err(failure) if failure.kind == ErrorKind::Unsupported.as_str() => return follow(args.id, context),
+        Ok((key, Some(task))) => (key, task),
+        Ok((key, None)) => {
+            let task = context.call::<TaskGet>(&IdParams { id: args.id })?.task;
+            return show_output(task.id, key, context);
+        }
         Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {
             return Err(failure.hint("`bgctl output` shows what it wrote"));
         }
-        attached => attached?,
+        Err(failure) => return Err(failure),
     };
     match Show::alone(context.polled()?, task.id, Role::Attached, key, screen, size)? {
         Left::Ended(task) => tell_end(*task, context),
@@ -41,6 +51,17 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         Left::Signalled(code) => Ok(Code(code)),
         // Only foreground jobs are left by the last two.
         Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => Ok(Code::OK),
+    }
+}
+
+/// Shows what a task without a terminal writes, until it ends or the key is pressed.
+fn show_output(id: TaskId, key: Key, context: &mut Context) -> Result<Code, Failure> {
+    let news = context.existing()?;
+    match Talk::alone(context.polled()?, news, id, Role::Attached, key)? {
+        Over::Ended(task) | Over::Cancelled(task, _) => tell_end(*task, context),
+        Over::Signalled(code) => Ok(Code(code)),
+        // Only foreground jobs are moved.
+        Over::Detached | Over::Backgrounded(_) => Ok(Code::OK),
     }
 }
 

@@ -127,7 +127,8 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     hold_signals(context, terminal::TALKED)?;
     let (key, task) = submit(&params, &[], args.key, context)?;
     let news = context.existing()?;
-    match Talk::alone(context.polled()?, news, task.id, params.direct, key)? {
+    let role = if params.direct { Role::Direct } else { Role::Foreground };
+    match Talk::alone(context.polled()?, news, task.id, role, key)? {
         Over::Ended(task) => tell_end(*task, context),
         Over::Cancelled(task, code) => {
             if context.json() {
@@ -137,6 +138,8 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
         }
         Over::Backgrounded(result) => tell_move(&result, context),
         Over::Signalled(code) => Ok(Code(code)),
+        // Only attachments are left so.
+        Over::Detached => Ok(Code::OK),
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Console, jobs, say};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
-use crate::terminal::{Over, Talk};
+use crate::terminal::{Over, Role, Talk};
 
 impl Console {
     /// Gives an agent a prompt, and shows its text until it ends or the key is pressed.
@@ -23,7 +23,7 @@ impl Console {
         let params = self.params(&job::beginning(&text), Work::Prompt { agent, prompt: text.clone() })?;
         let task = self.call::<TaskSubmit>(&SubmitParams { foreground: true, ..params })?.task;
         let job = self.jobs.new_job(task.id, text, false);
-        match Talk::begin(&mut self.link, &mut self.jobs, news, job.id, self.key)?.run()? {
+        match Talk::begin(&mut self.link, &mut self.jobs, news, job.id, Role::Foreground, self.key)?.run()? {
             Over::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
@@ -40,6 +40,8 @@ impl Console {
                 self.jobs.ended(job.id);
                 return Ok(leaves(code).then_some(Code(code)));
             }
+            // Only attachments are left so.
+            Over::Detached => {}
         }
         Ok(None)
     }

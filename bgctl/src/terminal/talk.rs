@@ -1,8 +1,8 @@
-//! An agent's task in the foreground: its text goes to standard output as it comes, until the task ends or
-//! is left.
+//! A task without a terminal that is shown, such as an agent's in the foreground: its text goes to standard
+//! output as it comes, until the task ends or is left.
 //!
-//! An agent has no terminal. So what is typed is for nobody, but for the key; and Ctrl-C is a signal as
-//! ever, which cancels the task.
+//! It has no terminal. So what is typed is for nobody, but for the key; and Ctrl-C is a signal as
+//! ever, which cancels the task, unless it was only attached to.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -23,6 +23,7 @@ use nix::sys::signal::Signal;
 
 use super::around::Around;
 use super::keyboard::{Keyboard, Mode};
+use super::show::Role;
 use super::signals::{Caught, Signals, stop_here};
 use super::sink::Sink;
 use super::turn::{Ready, Wants};
@@ -59,11 +60,13 @@ pub enum Over {
     Cancelled(Box<Task>, u8),
     /// The task was moved to the background.
     Backgrounded(Box<DetachResult>),
+    /// The attachment was left by the key.
+    Detached,
     /// The terminal is gone, or a second signal came; with what a shell reports for it.
     Signalled(u8),
 }
 
-/// An agent's task in the foreground.
+/// A task without a terminal that is shown.
 pub struct Talk<'a> {
     link: &'a mut PolledClient,
     around: &'a mut dyn Around,
@@ -76,6 +79,7 @@ pub struct Talk<'a> {
     scanner: KeyScanner,
     key: Key,
     task: TaskId,
+    role: Role,
     calls: Calls,
     /// Where the text goes on that was not asked for yet.
     next: u64,
@@ -114,13 +118,13 @@ impl<'a> Talk<'a> {
         mut link: PolledClient,
         news: Client,
         task: TaskId,
-        is_direct: bool,
+        role: Role,
         key: Key,
     ) -> Result<Over, Failure> {
-        let key = if is_direct { Key::NONE } else { key };
+        let (key, can) = if role == Role::Direct { (Key::NONE, Can::Direct) } else { (key, Can::Yes) };
         let mut jobs = Foreground::new(key);
-        jobs.started(task, if is_direct { Can::Direct } else { Can::Yes });
-        Talk::begin(&mut link, &mut jobs, news, task, key)?.run()
+        jobs.started(task, can);
+        Talk::begin(&mut link, &mut jobs, news, task, role, key)?.run()
     }
 
     /// Takes signals and keyboard. The task is among the jobs `around` it; `news` is a connection of its own.
@@ -132,6 +136,7 @@ impl<'a> Talk<'a> {
         around: &'a mut dyn Around,
         news: Client,
         task: TaskId,
+        role: Role,
         key: Key,
     ) -> Result<Self, Failure> {
         let out = Sink::open()?;
@@ -154,6 +159,7 @@ impl<'a> Talk<'a> {
             scanner: KeyScanner::new(key),
             key,
             task,
+            role,
             calls: Calls { block, detach: None, output: None, is_last: false },
             next: 0,
             // The answer to the subscription says so.
@@ -175,9 +181,13 @@ impl<'a> Talk<'a> {
 
     /// Tells which key does what (R60).
     fn hint(&mut self) {
+        let hint = match self.role {
+            Role::Foreground | Role::Direct => self.around.jobs().hint(),
+            Role::Attached => self.key.hint().map(|_| format!("[{}] Leave", self.key)),
+        };
         if self.keyboard.is_some()
             && io::stderr().is_terminal()
-            && let Some(hint) = self.around.jobs().hint()
+            && let Some(hint) = hint
         {
             let _ = writeln!(io::stderr(), "{hint}");
         }
@@ -462,8 +472,12 @@ impl<'a> Talk<'a> {
 
     /// The key was pressed, for which the terminal sent so many bytes.
     fn hand_over(&mut self, length: usize) -> Result<(), ClientError> {
-        let params = DetachParams { id: self.task.into(), background: true };
-        self.calls.detach = Some(self.link.call::<TaskDetach>(&params)?);
+        if self.role == Role::Attached {
+            self.leave(Ok(Over::Detached));
+        } else {
+            let params = DetachParams { id: self.task.into(), background: true };
+            self.calls.detach = Some(self.link.call::<TaskDetach>(&params)?);
+        }
         // A terminal knows bytes only, not the longer forms of a key.
         let drops = |keyboard: &Keyboard| length == 1 && keyboard.drop_presses(self.key);
         self.drops_presses = self.keyboard.as_ref().is_some_and(drops);
@@ -487,6 +501,7 @@ impl<'a> Talk<'a> {
                     self.lose_reader(error);
                 }
             }
+            _ if self.role == Role::Attached => self.leave(Ok(Over::Signalled(caught.shell_code()))),
             _ => self.cancel(caught.shell_code()),
         }
     }

@@ -63,6 +63,11 @@ impl Screen {
         self.sequences.modes()
     }
 
+    /// Whether its main screen was blank when the alternate one was entered last.
+    pub fn is_main_blank(&self) -> bool {
+        self.sequences.is_main_blank()
+    }
+
     /// Takes what was written to it. The caller has it parsed when [`Self::is_full`] says so.
     pub fn take(&mut self, bytes: &[u8]) {
         self.sequences.take(bytes, &mut self.backlog);

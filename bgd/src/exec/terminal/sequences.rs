@@ -46,17 +46,27 @@ pub struct Sequences {
     /// The sequence that has not ended.
     unfinished: Vec<u8>,
     modes: Modes,
+    /// Whether there was text on the main screen, ever.
+    has_main: bool,
+    /// Whether there was none when the alternate screen was entered last.
+    is_main_blank: bool,
 }
 
 impl Sequences {
     /// Those of a terminal of this size that nobody has touched.
     pub fn new(size: TerminalSize) -> Self {
-        Self { size, place: Place::Text, unfinished: Vec::new(), modes: Modes::default() }
+        let (unfinished, modes) = (Vec::new(), Modes::default());
+        Self { size, place: Place::Text, unfinished, modes, has_main: false, is_main_blank: false }
     }
 
     /// What they have set.
     pub fn modes(&self) -> &Modes {
         &self.modes
+    }
+
+    /// Whether the main screen was blank when the alternate one was entered last.
+    pub fn is_main_blank(&self) -> bool {
+        self.is_main_blank
     }
 
     /// The terminal has this size from now on.
@@ -99,6 +109,9 @@ impl Sequences {
 
     fn text(&mut self, bytes: &[u8], screen: &mut Vec<u8>) -> usize {
         let end = memchr3(ESC, SHIFT_OUT, SHIFT_IN, bytes).unwrap_or(bytes.len());
+        if !self.has_main && !self.modes.is_alternate() {
+            self.has_main = bytes[..end].iter().any(|byte| *byte > b' ');
+        }
         if self.modes.draws_lines() {
             bytes[..end].iter().for_each(|byte| draw(*byte, screen));
         } else {
@@ -196,7 +209,11 @@ impl Sequences {
         let end = rest.iter().position(|byte| (0x20..=0x2f).contains(byte)).unwrap_or(rest.len());
         let (numbers, intermediates) = rest.split_at(end);
         let params = params(numbers);
+        let was_alternate = self.modes.is_alternate();
         self.modes.control(prefix, &params, intermediates, last);
+        if !was_alternate && self.modes.is_alternate() {
+            self.is_main_blank = !self.has_main;
+        }
         match (prefix, intermediates, last) {
             (None, [], b'b') => {
                 let count = repeated(params.first().copied().unwrap_or(1), self.size);

@@ -231,7 +231,7 @@ impl Session {
         }
         let (task, offset, modes) = (self.task, self.told, self.screen.modes());
         self.told += bytes.len() as u64;
-        self.viewers.tell(modes, |have_changed| {
+        self.viewers.tell(modes, self.screen.is_main_blank(), |have_changed| {
             news::output(task, offset, bytes.to_vec(), false, have_changed.then(|| modes.restore()))
         });
     }

@@ -130,7 +130,9 @@ impl Viewers {
     /// Tells everybody who is not behind, by a line that `line` makes: for those whose terminals are in
     /// other modes than these, and for the rest. One that reads too slowly is left behind, unless it is
     /// the owner.
-    pub fn tell(&mut self, modes: &Modes, line: impl Fn(bool) -> Vec<u8>) {
+    ///
+    /// `is_main_blank`: the main screen that one lacks is blank, and its terminal shows it as it was before.
+    pub fn tell(&mut self, modes: &Modes, is_main_blank: bool, line: impl Fn(bool) -> Vec<u8>) {
         let mut lines = [None, None];
         for shown in self.0.iter_mut().filter(|shown| !shown.is_behind) {
             if !shown.viewer.is_owner && shown.viewer.client.is_slow() {
@@ -144,7 +146,7 @@ impl Viewers {
                 shown.modes.clone_from(modes);
             }
             if shown.lacks_main && !modes.is_alternate() {
-                (shown.lacks_main, shown.is_behind) = (false, true);
+                (shown.lacks_main, shown.is_behind) = (false, !is_main_blank);
             }
         }
     }

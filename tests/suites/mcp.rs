@@ -3,7 +3,7 @@
 use std::fs;
 
 use bgd_shared::task::Status;
-use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION};
+use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, Told};
 use bgd_tests::{FakeDaemon, TestDaemon};
 use serde_json::json;
 
@@ -300,6 +300,43 @@ fn r30_to_r38_an_agent_is_started_and_resumed() {
     let command = mcp.command("true").to_string();
     let said = mcp.error("background_task", &json!({"resume": command, "prompt": "x"}));
     assert!(said.contains("start a new command with background_command"), "{said}");
+}
+
+#[test]
+fn a_wait_ends_at_once_when_an_agent_asks_its_user() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let mut mcp = with_agent(&daemon);
+    mcp.initialize(REVISION, "test", &json!({}));
+    for progress in ["_meta", "none"] {
+        let gate = daemon.home().join("go");
+        let prompt = format!(
+            "await {}; ask-call {{\"title\":\"List files\",\"rawInput\":{{\"command\":\"rm -rf x\"}}}}",
+            gate.display()
+        );
+        let task = json!({"agent": "fake", "description": "clean", "prompt": prompt});
+        let id = mcp.done("background_task", &task).id();
+        let other = mcp.command("sleep 1000");
+        let arguments = json!({"task_ids": [id.to_string(), other.to_string()]});
+        let block =
+            json!({"name": "background_block", "arguments": arguments, progress: {"progressToken": 7}});
+        let request = mcp.ask("tools/call", &block);
+        if progress == "_meta" {
+            mcp.notification("notifications/progress");
+        }
+        fs::write(&gate, "").unwrap();
+        // The longest wait is 50 s, and would say that the time is over.
+        let waited = Told::of(&mcp.answer(request)["result"]);
+        assert_eq!(waited.content["timed_out"], false, "{}", waited.text);
+        assert_eq!(waited.content["finished"], json!([]));
+        assert_eq!(waited.content["tasks"][0]["asks"], "command: rm -rf x\ntitle: List files");
+        assert!(waited.text.contains("A task asks its user something"), "{}", waited.text);
+        let again = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+        assert!(again.text.contains("It asks its user something"), "{}", again.text);
+        daemon.run(&["answer", &id.to_string(), "deny"]).success();
+        let ended = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+        assert_eq!(ended.content["tasks"][0]["result"], "denied", "{}", ended.text);
+        fs::remove_file(&gate).unwrap();
+    }
 }
 
 #[test]

@@ -127,8 +127,8 @@ pub const OUTPUT: Spec = Spec {
 pub const BLOCK: Spec = Spec {
     name: "background_block",
     title: "Wait for background tasks",
-    about: "Wait until all of the named background tasks have ended, or the timeout is over. Use it only when you \
-        can't go on without them. Tasks that have ended already are not waited for. Returns the status of every named \
+    about: "Wait until all of the named background tasks have ended, one of them asks its user something, or the \
+        timeout is over. Use it only when you can't go on without them. Tasks that have ended already are not waited for. Returns the status of every named \
         task, with the results that were not told yet. At the timeout the tasks go on: call it again, or do \
         something else. A long wait may be cut; the answer says so.",
     parameters: &[

@@ -152,7 +152,7 @@ pub struct Blocked {
     /// What every answer has.
     #[serde(flatten)]
     pub head: Head,
-    /// Whether some still run.
+    /// Whether the time is over and some still run.
     pub timed_out: bool,
     /// Whether the wait was cut, as it was longer than this server waits.
     pub cut: bool,

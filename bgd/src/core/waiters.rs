@@ -86,6 +86,8 @@ pub struct Waiter {
     pub open: BTreeSet<Ordinal>,
     /// How many must still become so. 0: the wait is over.
     pub missing: usize,
+    /// Whether a question of one of the open ones ends it.
+    pub hears_questions: bool,
     /// When it is over at the latest.
     pub deadline: Option<Mono>,
     /// What comes then.
@@ -146,6 +148,13 @@ impl Waiters {
             }
         }
         over
+    }
+
+    /// A task asks something: returns the waits that are over by it, the oldest first.
+    pub fn asked(&self, ordinal: Ordinal) -> Vec<WaiterId> {
+        let waiting = self.by_task.get(&ordinal).into_iter().flatten();
+        let hears = |waiter: &Waiter| waiter.hears_questions && waiter.open.contains(&ordinal);
+        waiting.filter(|id| self.by_id.get(id).is_some_and(hears)).copied().collect()
     }
 
     /// Takes many ended waits out at once: 10,000 on one task must not cost 10,000 searches each.
@@ -219,7 +228,17 @@ mod tests {
         let open = tasks.iter().copied().map(Ordinal).collect();
         let tasks = tasks.iter().map(|task| (Ordinal(*task), TaskId::from_u128((*task).into()))).collect();
         let to = Some(ReplyTo { client, call: 1 });
-        Waiter { to, tasks, until, open, missing, deadline: None, then, cleared: Vec::new() }
+        Waiter {
+            to,
+            tasks,
+            until,
+            open,
+            missing,
+            hears_questions: false,
+            deadline: None,
+            then,
+            cleared: Vec::new(),
+        }
     }
 
     fn is_empty(waiters: &Waiters) -> bool {

@@ -1,5 +1,6 @@
 //! What can happen in a history, as data, so that proptest can shrink it.
 
+use bgd_shared::request::BlockMode;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -50,7 +51,7 @@ pub enum Op {
         client: usize,
         picks: Vec<Pick>,
         timeout: Option<u16>,
-        any: bool,
+        mode: BlockMode,
     },
     Cancel {
         client: usize,
@@ -227,6 +228,11 @@ fn ms() -> impl Strategy<Value = u16> {
     prop_oneof![Just(0), Just(100), 0u16..2000]
 }
 
+fn block_mode() -> impl Strategy<Value = BlockMode> {
+    use BlockMode::{All, AllOrAsks, Any, AnyOrAsks};
+    prop_oneof![Just(All), Just(Any), Just(AllOrAsks), Just(AnyOrAsks)]
+}
+
 fn patience() -> impl Strategy<Value = Patience> {
     (ms(), ms()).prop_map(|(silence, question)| Patience { silence, question })
 }
@@ -296,8 +302,8 @@ fn op() -> impl Strategy<Value = Op> {
             9 => Just(0i64), 1 => -1_000_000i64..1_000_000
         ])
             .prop_map(|(ms, late, wall_jump)| Op::Advance { ms, late, wall_jump }),
-        40 => (client(), vec(pick(), 0..5), option::weighted(0.7, ms()), any::<bool>())
-            .prop_map(|(client, picks, timeout, any)| Op::Block { client, picks, timeout, any }),
+        40 => (client(), vec(pick(), 0..5), option::weighted(0.7, ms()), block_mode())
+            .prop_map(|(client, picks, timeout, mode)| Op::Block { client, picks, timeout, mode }),
         30 => (client(), which(), option::of(signal()), option::of(ms()))
             .prop_map(|(client, which, signal, grace)| Op::Cancel { client, which, signal, grace }),
         24 => (client(), which(), any::<bool>())

@@ -259,6 +259,20 @@ fn r25_block_after_a_resume_that_is_refused_shows_the_old_result() {
 }
 
 #[test]
+fn a_block_that_hears_questions_ends_with_one() {
+    use bgd_shared::request::BlockMode::{AllOrAsks, AnyOrAsks};
+    let mut desk = Desk::new(2);
+    let (task, other) = (desk.at_work(1), desk.at_work(2));
+    assert!(desk.block(&[task, other], None, All).is_empty());
+    assert!(desk.block(&[task, other], None, AllOrAsks).is_empty());
+    assert!(desk.block(&[other], None, AnyOrAsks).is_empty(), "the question of another is none of its");
+    let named = vec![(task, Status::Running), (other, Status::Running)];
+    assert_eq!(blocked(&desk.fact(task, asked(1))), (named.clone(), false));
+    assert_eq!(blocked(&desk.block(&[task, other], None, AnyOrAsks)), (named, false), "it still asks");
+    assert!(replies(&desk.fact(task, asked(2))).is_empty(), "the others go on");
+}
+
+#[test]
 fn r30_a_resume_goes_on_with_the_session() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);

@@ -254,6 +254,22 @@ pub enum BlockMode {
     All,
     /// When one has.
     Any,
+    /// When every task has ended, or one of those that have not asks something.
+    AllOrAsks,
+    /// When one has ended, or asks something.
+    AnyOrAsks,
+}
+
+impl BlockMode {
+    /// Whether one that has ended is enough.
+    pub const fn is_any(self) -> bool {
+        matches!(self, Self::Any | Self::AnyOrAsks)
+    }
+
+    /// Whether a question ends the wait.
+    pub const fn hears_questions(self) -> bool {
+        matches!(self, Self::AllOrAsks | Self::AnyOrAsks)
+    }
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "serde wants the field's own type")]

@@ -1,10 +1,11 @@
 //! `background_block`: waits for tasks (R22 to R25), as long as a client waits for an answer, or as a task of the
 //! protocol.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd_shared::id::TaskRef;
+use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::BLOCK_TIMEOUT_MS;
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, TaskBlock};
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -66,6 +67,7 @@ impl Shared {
         let now = self.look(&ids).await?;
         if !now.active.is_empty()
             && timeout > 0
+            && !asks(&now)
             && takes_tasks(context)
             && let Some(wait) = self.waits.begin(timeout)
         {
@@ -101,7 +103,8 @@ impl Shared {
         Ok(result)
     }
 
-    /// Waits until all have ended, the time is over, nobody wants the answer, or the input has ended.
+    /// Waits until all have ended, one asks its user something, the time is over, nobody wants the answer, or the
+    /// input has ended.
     async fn wait(
         self: &Arc<Self>,
         ids: Vec<TaskRef>,
@@ -121,13 +124,13 @@ impl Shared {
             }
         });
         let mut latest = now;
-        while !latest.active.is_empty() {
+        while !latest.active.is_empty() && !asks(&latest) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             let ids_left = latest.active.iter().map(|id| (*id).into()).collect();
-            let mode = if progress.is_some() { BlockMode::Any } else { BlockMode::All };
+            let mode = if progress.is_some() { BlockMode::AnyOrAsks } else { BlockMode::AllOrAsks };
             let mut call = std::pin::pin!(self.wait_aside(ids_left, mode, deadline));
             let is_over = loop {
                 tokio::select! {
@@ -171,7 +174,8 @@ impl Shared {
             // Others have waited for long; what it waits for may have ended meanwhile.
             let params = BlockParams { ids: ids.clone(), timeout_ms: Some(0), mode };
             let result = self.link.call::<TaskBlock>(params).await?;
-            if result.active.is_empty() || (mode == BlockMode::Any && !result.finished.is_empty()) {
+            let is_enough = result.active.is_empty() || (mode.is_any() && !result.finished.is_empty());
+            if is_enough || asks(&result) {
                 return Ok(());
             }
         };
@@ -182,32 +186,26 @@ impl Shared {
 
     /// The answer to a wait (R24).
     fn blocked(&self, result: &BlockResult, waited_ms: u64, cut: bool) -> Answer {
-        let text = |ids: &[bgd_shared::id::TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let text = |ids: &[TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (finished, active) = (text(&result.finished), text(&result.active));
-        let timed_out = !active.is_empty();
-        let opening = match (active.len(), result.tasks.len()) {
-            (0, 1) => "It has ended.".to_owned(),
-            (0, all) => format!("All {all} have ended."),
-            (1, 1) => format!("The time is over ({}), and it still runs.", show_ms(waited_ms)),
-            (some, all) => {
-                format!(
-                    "The time is over ({}): {} of {all} have ended, {some} still run.",
-                    show_ms(waited_ms),
-                    all - some
-                )
-            }
-        };
-        let opening = if cut {
-            format!(
-                "{opening} The wait was cut to {}, the longest of this server, as agents give up on a tool that takes \
-                 longer.",
+        let has_question = asks(result);
+        let (timed_out, cut) = (!active.is_empty() && !has_question, cut && !has_question);
+        let mut opening = opening(result, &show_ms(waited_ms));
+        if cut {
+            // Writing to a string can't fail.
+            let _ = write!(
+                opening,
+                " The wait was cut to {}, the longest of this server, as agents give up on a tool that takes longer.",
                 show_ms(waited_ms)
+            );
+        }
+        let list = serde_json::to_string(&active).unwrap_or_default();
+        let next = if has_question {
+            format!(
+                "Tell the user what it asks: until they have answered, waiting for it is of no use. Then wait with \
+                 background_block {{\"task_ids\": {list}}}; or go on with other work, as the end is told in any case."
             )
-        } else {
-            opening
-        };
-        let next = if timed_out {
-            let list = serde_json::to_string(&active).unwrap_or_default();
+        } else if timed_out {
             format!(
                 "To wait on, call background_block {{\"task_ids\": {list}}} again; or go on with other work, as the end \
                  is told in any case. background_cancel ends a task."
@@ -219,6 +217,31 @@ impl Shared {
         };
         let body = Body::Blocked { timed_out, cut, finished, active };
         self.about(&result.tasks, body).with(opening, next)
+    }
+}
+
+/// Whether one of the tasks waits for its user.
+fn asks(result: &BlockResult) -> bool {
+    result.tasks.iter().any(|task| task.status.is_active() && task.progress.needs_input.is_some())
+}
+
+/// How a wait of this length ended.
+fn opening(result: &BlockResult, waited: &str) -> String {
+    let (active, all) = (result.active.len(), result.tasks.len());
+    match (active, all, asks(result)) {
+        (0, 1, _) => "It has ended.".to_owned(),
+        (0, _, _) => format!("All {all} have ended."),
+        (1, 1, true) => "It asks its user something, and waits for the answer.".to_owned(),
+        (_, _, true) => {
+            format!(
+                "A task asks its user something, and waits for the answer: {} of {all} have ended, {active} have not.",
+                all - active
+            )
+        }
+        (1, 1, false) => format!("The time is over ({waited}), and it still runs."),
+        (_, _, false) => {
+            format!("The time is over ({waited}): {} of {all} have ended, {active} still run.", all - active)
+        }
     }
 }
 

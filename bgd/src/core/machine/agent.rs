@@ -212,6 +212,7 @@ impl Core {
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
             self.event(now, EventKind::NeedsInput, ordinal);
             self.tell_question(now, ordinal);
+            self.wake_by_question(now, ordinal);
         } else {
             self.effects.push(Effect::Answer { task: id, run, key, option: None });
         }
@@ -279,11 +280,7 @@ impl Core {
 
     /// What the agent waits for has changed: subscribers see the next question, or that there is none.
     fn tell_questions(&mut self, now: Now, ordinal: Ordinal) {
-        let asks = |task: &Task| task.agent.as_ref().is_some_and(|agent| !agent.questions.is_empty());
-        let kind = match self.registry.get(ordinal) {
-            Some(task) if asks(task) => EventKind::NeedsInput,
-            Some(_) | None => EventKind::Progress,
-        };
+        let kind = if self.asks(ordinal) { EventKind::NeedsInput } else { EventKind::Progress };
         self.event(now, kind, ordinal);
         self.tell_question(now, ordinal);
     }

@@ -26,9 +26,15 @@ impl Core {
         let mut waiter = self.waiter(to, &tasks, Until::Finished, Then::Block);
         waiter.deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
         match mode {
-            BlockMode::All => {}
-            BlockMode::Any if waiter.missing < waiter.tasks.len() => waiter.missing = 0,
-            BlockMode::Any => waiter.missing = waiter.missing.min(1),
+            BlockMode::All | BlockMode::AllOrAsks => {}
+            BlockMode::Any | BlockMode::AnyOrAsks if waiter.missing < waiter.tasks.len() => {
+                waiter.missing = 0
+            }
+            BlockMode::Any | BlockMode::AnyOrAsks => waiter.missing = waiter.missing.min(1),
+        }
+        waiter.hears_questions = mode.hears_questions();
+        if waiter.hears_questions && waiter.open.iter().any(|ordinal| self.asks(*ordinal)) {
+            waiter.missing = 0;
         }
         self.wait(now, waiter);
         Ok(())
@@ -45,7 +51,17 @@ impl Core {
         let open: BTreeSet<Ordinal> =
             tasks.iter().copied().filter(|ordinal| !self.holds(*ordinal, until)).collect();
         let (missing, tasks) = (open.len(), self.with_ids(tasks));
-        Waiter { to: to.into(), tasks, until, open, missing, deadline: None, then, cleared: Vec::new() }
+        Waiter {
+            to: to.into(),
+            tasks,
+            until,
+            open,
+            missing,
+            hears_questions: false,
+            deadline: None,
+            then,
+            cleared: Vec::new(),
+        }
     }
 
     /// Begins a wait, or does what comes after it at once if nothing is missing.
@@ -60,6 +76,12 @@ impl Core {
         }
     }
 
+    /// Whether its agent waits for an answer.
+    pub(super) fn asks(&self, ordinal: Ordinal) -> bool {
+        let agent = self.registry.get(ordinal).and_then(|task| task.agent.as_ref());
+        agent.is_some_and(|agent| !agent.questions.is_empty())
+    }
+
     fn holds(&self, ordinal: Ordinal, until: Until) -> bool {
         self.registry.get(ordinal).is_none_or(|task| until.holds(task))
     }
@@ -68,7 +90,17 @@ impl Core {
     /// those who remove tasks, so that they still see them; the end of the daemon comes last.
     pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
         let over = self.waiters.became(ordinal, what);
-        let mut waiters = self.waiters.take_all(ordinal, &over);
+        self.end_waits(now, ordinal, &over);
+    }
+
+    /// A task asks something: answers those who wait for that, too.
+    pub(super) fn wake_by_question(&mut self, now: Now, ordinal: Ordinal) {
+        let over = self.waiters.asked(ordinal);
+        self.end_waits(now, ordinal, &over);
+    }
+
+    fn end_waits(&mut self, now: Now, ordinal: Ordinal, over: &[WaiterId]) {
+        let mut waiters = self.waiters.take_all(ordinal, over);
         waiters.sort_by_key(|(_, waiter)| waiter.then.turn());
         for (id, waiter) in waiters {
             if let Some(at) = waiter.deadline {

@@ -211,6 +211,7 @@ impl Model {
                 });
                 self.expected.events.push((id, EventKind::NeedsInput));
                 self.tell_question(now, number);
+                self.answer();
             }
             (Fact::Asked { key, .. }, Phase::Starting | Phase::Resuming | Phase::Running) => {
                 self.expected.decisions.push(Decision { task: id, key: *key, option: None });

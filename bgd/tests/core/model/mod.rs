@@ -182,7 +182,7 @@ struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Block { any: bool, deadline: Option<u64> },
+    Block { any: bool, hears: bool, deadline: Option<u64> },
     Cancel,
     Clear,
     EndSession { cancelled: u64 },
@@ -364,6 +364,15 @@ impl Model {
 
     fn is_over(&self, call: &mut Call) -> bool {
         call.open.retain(|id| !self.has_ended(call.kind, *id));
+        let asks = |id: &TaskId| {
+            let chat = self.get(*id).and_then(|task| task.chat.as_ref());
+            chat.is_some_and(|chat| !chat.questions.is_empty())
+        };
+        if let Kind::Block { hears: true, .. } = call.kind
+            && call.open.iter().any(asks)
+        {
+            return true;
+        }
         match call.kind {
             Kind::Block { any: true, .. } => call.tasks.is_empty() || call.open.len() < call.tasks.len(),
             _ => call.open.is_empty(),

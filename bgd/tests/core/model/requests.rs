@@ -23,7 +23,7 @@ impl Model {
             Request::Block { ids, timeout_ms, mode } => {
                 let tasks = self.find_all(ids)?;
                 let deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout).0);
-                self.wait(to, tasks, Kind::Block { any: *mode == BlockMode::Any, deadline });
+                self.wait(to, tasks, block(*mode, deadline));
             }
             Request::Cancel(Cancel { which, signal, grace_ms }) => {
                 let tasks = match which {
@@ -166,4 +166,10 @@ impl Model {
         }
         Ok(tasks)
     }
+}
+
+fn block(mode: BlockMode, deadline: Option<u64>) -> Kind {
+    let any = matches!(mode, BlockMode::Any | BlockMode::AnyOrAsks);
+    let hears = matches!(mode, BlockMode::AllOrAsks | BlockMode::AnyOrAsks);
+    Kind::Block { any, hears, deadline }
 }

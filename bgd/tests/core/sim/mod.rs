@@ -15,7 +15,6 @@ use bgd::core::{
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::BlockMode;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
@@ -185,8 +184,8 @@ impl Sim {
                 let option = ["yes", "no", "perhaps"][usize::from(*option)].into();
                 self.request(*client, Request::Answer { id, request, option })
             }
-            Op::Block { client, picks, timeout, any } => {
-                let mode = if *any { BlockMode::Any } else { BlockMode::All };
+            Op::Block { client, picks, timeout, mode } => {
+                let mode = *mode;
                 let (ids, timeout_ms) = (self.refs(picks), timeout.map(u64::from));
                 self.request(*client, Request::Block { ids, timeout_ms, mode })
             }

@@ -86,15 +86,6 @@ fn reason(notice: &Wire) -> Option<&String> {
     }
 }
 
-/// A word that a shell takes as it is, also if an agent has chosen it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+=,".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 /// The whole text with this part of the result.
 fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
     let task = &notice.task;
@@ -107,7 +98,7 @@ fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
     {
         words.push(String::new());
         words.extend(asked.options.iter().map(|option| {
-            format!("bgctl answer {} {} --request {}", task.id, quoted(&option.id), asked.request)
+            format!("bgctl answer {} {} --request {}", task.id, show::quoted(&option.id), asked.request)
         }));
     }
     if result.is_some_and(|result| result.part == Part::Gone) {

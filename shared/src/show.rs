@@ -17,6 +17,15 @@ use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 /// What stands for a character that is not shown.
 const REPLACED: char = char::REPLACEMENT_CHARACTER;
 
+/// A word that a shell takes as it is, also if an agent has chosen it.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+=,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// A text on one line.
 pub fn line(text: &str) -> String {
     shown(text, |_| false)

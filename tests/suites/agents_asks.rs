@@ -8,7 +8,7 @@ use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::{ErrorKind, RpcError};
 use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::AgentAnswer;
+use bgd_tests::shared::request::{AgentAnswer, SubmitParams};
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{FakeDaemon, Watch, bgctl_path, wait};
 use nix::sys::stat::Mode;
@@ -104,6 +104,42 @@ fn bgctl_shows_a_question_and_answers_it() {
     daemon.run(&["block", &text]).success();
     assert_eq!(daemon.result(id), "allowed: allow-once\ndenied");
     daemon.run(&["answer", &TaskId::random().to_string()]).expect_code(66);
+}
+
+/// A request as claude-agent-acp 0.101 sends it: the title is the model's own word for the command.
+const LIES: &str = r#"ask-call {"title":"List files","kind":"execute","rawInput":{"command":"rm -rf build","description":"List files"},"locations":[{"path":"/srv/build"}],"content":[{"type":"diff","path":"/srv/a","oldText":"old","newText":"new"}]}"#;
+
+#[test]
+fn a_question_says_what_would_be_done_before_its_title() {
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let params = SubmitParams { session: Some("s".into()), ..daemon.prompt_params(LIES) };
+    let id = daemon.submit_with(&params).id;
+    let question = asked(&mut watch, id, 1).question;
+    let lines = [
+        "command: rm -rf build",
+        "paths: /srv/build",
+        "changes: /srv/a (line 1)",
+        "  -old",
+        "  +new",
+        "input: {\"description\":\"List files\"}",
+        "title: List files (execute)",
+    ];
+    assert_eq!(question.lines().collect::<Vec<_>>(), lines);
+    let text = id.to_string();
+    for args in [&["answer", &text][..], &["status", &text]] {
+        let shown = daemon.run(args).success().stdout_text();
+        let places: Vec<Option<usize>> = lines.iter().map(|line| shown.find(line)).collect();
+        assert!(places.is_sorted() && places[0].is_some(), "{places:?} in\n{shown}");
+    }
+    let shown = daemon.run(&["status", &text, "--json"]).success().stdout_text();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["task"]["progress"]["needs_input"]["question"], question);
+    let told = daemon.run(&["inbox", "--session", "s"]).success().stdout_text();
+    assert!(told.contains("command: rm -rf build"), "{told}");
+    answer(&daemon, id, 1, "reject-once").unwrap();
+    let task = daemon.ends_as(id, Status::Completed);
+    assert_eq!(task.progress.last_denied, None, "somebody decided that");
 }
 
 #[test]

@@ -68,15 +68,19 @@ fn what_a_task_is_called_shows_itself_in_every_list_and_page() {
 fn a_permission_question_can_not_lie() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let mut watch = daemon.watch();
-    let id = daemon.prompt(&format!("ask Run {EVIL}?"));
-    let asks = watch.until(|event| event.kind == EventKind::NeedsInput && event.task.id == id);
-    assert!(asks.task.progress.needs_input.unwrap().question.contains(EVIL), "the wire has what was asked");
-    let id = &*id.to_string();
-    for args in [&["answer", id][..], &["status", id]] {
-        shows(&daemon.run(args).success().stdout_text());
+    let call = serde_json::json!({ "title": "x", "rawInput": { "command": EVIL } });
+    for prompt in [format!("ask Run {EVIL}?"), format!("ask-call {call}")] {
+        let id = daemon.prompt(&prompt);
+        let asks = watch.until(|event| event.kind == EventKind::NeedsInput && event.task.id == id);
+        let question = asks.task.progress.needs_input.unwrap().question;
+        assert!(question.contains(EVIL), "the wire has what was asked");
+        let id = &*id.to_string();
+        for args in [&["answer", id][..], &["status", id]] {
+            shows(&daemon.run(args).success().stdout_text());
+        }
+        daemon.run(&["answer", id, "reject-once"]).success();
+        daemon.run(&["block", id]).success();
     }
-    daemon.run(&["answer", id, "reject-once"]).success();
-    daemon.run(&["block", id]).success();
 }
 
 #[test]

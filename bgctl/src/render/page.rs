@@ -24,6 +24,15 @@ impl Page {
         let _ = writeln!(self.0, "{:<13}{}", format!("{name}:"), clean(value));
     }
 
+    /// A text that may have several lines, which stand below each other.
+    fn lines(&mut self, name: &str, value: &str) {
+        let mut lines = value.split('\n');
+        self.line(name, lines.next().unwrap_or_default());
+        for line in lines {
+            let _ = writeln!(self.0, "{:<13}{}", "", clean(line));
+        }
+    }
+
     pub(super) fn maybe(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.line(name, value);
@@ -82,7 +91,7 @@ fn attention(page: &mut Page, task: &Task, now: Timestamp) {
         return;
     }
     if let Some(asked) = &task.progress.needs_input {
-        page.line("asks", &bounded(asked.question.trim_end(), question::QUESTION_CHARS));
+        page.lines("asks", &bounded(asked.question.trim_end(), question::QUESTION_CHARS));
         let widest = asked.options.iter().map(|option| option.id.chars().count()).max().unwrap_or(0);
         for option in &asked.options {
             page.line("  option", &question::line(option, widest));
@@ -171,6 +180,7 @@ pub fn quoted(word: &OsText) -> String {
 mod tests {
     use super::*;
     use crate::render::samples;
+    use bgd_shared::agent::NeedsInput;
     use bgd_shared::task::Status;
 
     #[test]
@@ -219,7 +229,8 @@ mod tests {
             resume_count: 1,
             ..samples::task()
         };
-        asking.progress.needs_input = Some(samples::question());
+        let question = "command: make\n  install\ntitle: List files";
+        asking.progress.needs_input = Some(NeedsInput { question: question.into(), ..samples::question() });
         asking.progress.stalled = true;
         asking.progress.tool_calls = 5;
         asking.progress.last_tools = vec!["read".into(), "grep".into()];
@@ -229,7 +240,9 @@ mod tests {
         let page = task(&asking, now);
         for line in [
             "status:      resumed (asks)",
-            "asks:        Run `make`?",
+            "asks:        command: make",
+            "               install",
+            "             title: List files",
             "  option:    once    Allow once (allows it this time)",
             "  option:    reject  No (denies it this time)",
             "  else:      denied in 5m 00s if nobody answers",

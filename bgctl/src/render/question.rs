@@ -11,7 +11,7 @@ use super::{bounded, clean, clean_lines};
 use crate::duration::show_ms;
 
 /// The most characters of a question that are shown: an agent may ask for leave to write a whole file.
-pub const QUESTION_CHARS: usize = 2000;
+pub const QUESTION_CHARS: usize = 4000;
 
 /// The question with all that is needed to answer it.
 pub fn question(id: TaskId, asked: &NeedsInput, now: Timestamp) -> String {

@@ -228,7 +228,8 @@ impl AgentPart {
             self.moved(now);
         }
         for question in &over {
-            self.deny(question.text.clone());
+            // Its first line: the command, or what else would have been done.
+            self.deny(question.text.lines().next().unwrap_or_default().into());
         }
         over
     }

@@ -120,6 +120,13 @@ impl Turn {
                 let answer = self.answer(call);
                 self.say(&answer);
             }
+            Command::AskCall(call) => {
+                let mut call: Value = serde_json::from_str(&call).expect("the toolCall is JSON");
+                call["toolCallId"] = format!("call-{}", self.agent.number()).into();
+                let call = self.ask_for(&call);
+                let answer = self.answer(call);
+                self.say(&answer);
+            }
             Command::AskForever => loop {
                 self.unless_cancelled()?;
                 let call = self.ask("Go on?");
@@ -210,15 +217,19 @@ impl Turn {
 
     /// Asks for permission, and gives the number of the question.
     fn ask(&self, question: &str) -> u64 {
+        self.ask_for(&json!({
+            "toolCallId": format!("call-{}", self.agent.number()),
+            "title": question,
+            "kind": "execute",
+            "status": "pending",
+        }))
+    }
+
+    fn ask_for(&self, call: &Value) -> u64 {
         let option = |id: &str, name: &str, kind: &str| json!({ "optionId": id, "name": name, "kind": kind });
         let params = json!({
             "sessionId": self.session,
-            "toolCall": {
-                "toolCallId": format!("call-{}", self.agent.number()),
-                "title": question,
-                "kind": "execute",
-                "status": "pending",
-            },
+            "toolCall": call,
             "options": [
                 option("allow-once", "Allow once", "allow_once"),
                 option("allow-always", "Allow always", "allow_always"),

@@ -2,6 +2,7 @@
 //! say, and however much of it, delays nobody else. It is started with the first agent task.
 
 pub mod acp;
+mod asked;
 pub mod connection;
 pub mod last_words;
 pub mod live;

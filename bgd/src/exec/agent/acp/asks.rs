@@ -3,21 +3,15 @@
 
 use agent_client_protocol::UntypedMessage;
 use agent_client_protocol::v1::schema::{
-    RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome, ToolCallContent,
-    ToolCallUpdate, ToolKind,
+    RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
 };
 use bgd_shared::agent::{InputOption, OptionKind};
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::trouble::bounded;
-use super::updates;
+use crate::exec::agent::asked;
 
 /// The method of the request.
 pub const METHOD: &str = "session/request_permission";
-
-/// How much of a question is shown.
-const QUESTION_BYTES: usize = 2 << 10;
 
 /// A request for a permission.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,8 +30,7 @@ impl Question {
         let params = request.params();
         let session = params["sessionId"].as_str()?.to_owned();
         let options = params["options"].as_array()?.iter().filter_map(option).collect();
-        let call = ToolCallUpdate::deserialize(&params["toolCall"]).ok();
-        let text = call.map_or_else(|| "The agent asks for a permission".to_owned(), question);
+        let text = asked::question(&params["toolCall"]);
         Some(Self { session, text, options })
     }
 
@@ -79,31 +72,4 @@ fn option(value: &Value) -> Option<InputOption> {
         Some(_) | None => OptionKind::Other,
     };
     Some(InputOption { id, name, kind })
-}
-
-/// The title of the tool's call, its kind, and what it would change or says about itself.
-fn question(call: ToolCallUpdate) -> String {
-    let fields = call.fields;
-    let title = fields.title.filter(|title| !title.trim().is_empty());
-    let what = title.or(fields.name).unwrap_or_else(|| "a tool".to_owned());
-    let mut text = match fields.kind.filter(|kind| *kind != ToolKind::Other) {
-        Some(kind) => format!("{what} ({})", updates::tool_kind(kind)),
-        None => what,
-    };
-    for content in fields.content.unwrap_or_default() {
-        let more = match content {
-            ToolCallContent::Content(content) => updates::text(content.content),
-            ToolCallContent::Diff(diff) => format!("changes {}", diff.path.display()),
-            // The crate says that there may be more kinds; a terminal is never offered to the agent.
-            _ => continue,
-        };
-        if !more.trim().is_empty() && !text.starts_with(&more) {
-            text.push('\n');
-            text.push_str(&more);
-        }
-        if text.len() > QUESTION_BYTES {
-            break;
-        }
-    }
-    bounded(&text, QUESTION_BYTES)
 }

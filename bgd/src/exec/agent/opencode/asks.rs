@@ -9,6 +9,7 @@ use bgd_shared::agent::{InputOption, OptionKind};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::super::asked;
 use super::super::connection::{Ask, Update, Updates};
 use super::api::{Api, ApiError};
 use super::wire::{Permission, Questions, bounded};
@@ -155,8 +156,8 @@ impl Desk {
             option("always", &always, OptionKind::AllowAlways),
             option("reject", "Reject", OptionKind::RejectOnce),
         ];
-        let question = bounded(&format!("{}: {}", asked.action, asked.patterns.join(", ")));
-        let chosen = match self.ask(question.into(), options, &mut taken_back).await {
+        let question = asked::permission(&asked.action, &asked.patterns, &asked.metadata);
+        let chosen = match self.ask(question, options, &mut taken_back).await {
             Chosen::Option(chosen) => Some(chosen),
             Chosen::Nothing => None,
             Chosen::TakenBack => return Settled { id: asked.id, answered: true },

@@ -260,7 +260,7 @@ mod tests {
 
     fn permission(session: &str) -> Value {
         json!({ "id": "per_1", "sessionID": session, "permission": "bash", "patterns": ["echo"],
-            "always": ["echo *"], "tool": { "messageID": "msg_a" } })
+            "metadata": { "filepath": "/d/x", "diff": "-a\n+b\n" }, "always": ["echo *"], "tool": { "messageID": "msg_a" } })
     }
 
     #[tokio::test]
@@ -269,7 +269,7 @@ mod tests {
         run.tell("permission.asked", &permission("ses_1"));
         run.tell("permission.asked", &permission("ses_1"));
         let ask = run.ask().await;
-        assert_eq!(ask.question, "bash: echo");
+        assert_eq!(ask.question, "bash: echo\nchanges: -a\n  +b\ninput: {\"filepath\":\"/d/x\"}");
         let ids: Vec<&str> = ask.options.iter().map(|option| option.id.as_str()).collect();
         assert_eq!(ids, ["once", "always", "reject"]);
         ask.answer.send(Some("always".to_owned())).unwrap();

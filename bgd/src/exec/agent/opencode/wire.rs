@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The most characters of a text for people.
@@ -205,6 +206,9 @@ pub struct Permission {
     /// What for.
     #[serde(default)]
     pub patterns: Vec<String>,
+    /// What the tool would do: the change of a file, an address.
+    #[serde(default)]
+    pub metadata: Value,
     /// What else would be allowed by allowing it for ever.
     #[serde(default)]
     pub always: Vec<String>,

@@ -80,6 +80,8 @@ fn r30_another_process_takes_the_conversation_up() {
         (&["--no-load"][..], "session/resume"),
         (&["--no-resume"], "session/load"),
         (&["--no-resume", "--null-load"], "session/load"),
+        // As gemini-cli does.
+        (&["--no-resume", "--late-replay", "5000"], "session/load"),
         (&[], "session/resume"),
     ] {
         let daemon = FakeDaemon::start(flags, COLD);

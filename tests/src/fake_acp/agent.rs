@@ -120,6 +120,11 @@ impl Agent {
             _ => Err(Fault::new(METHOD_NOT_FOUND, "method not found")),
         };
         self.wire.answer(id, &result);
+        if method == "session/load" && result.is_ok() {
+            for _ in 0..options.late_replay.unwrap_or_default() {
+                self.replay(message);
+            }
+        }
     }
 
     fn notification(&self, method: &str, params: &Value) {
@@ -202,12 +207,20 @@ impl Agent {
 
     fn load(&self, message: &Value) -> Result<Value, Fault> {
         self.want(message["params"]["mcpServers"].is_array(), "mcpServers is no list", message)?;
-        let (id, conversation) = self.open(message)?;
-        for (role, text) in &conversation.messages {
-            let kind = if role == "user" { "user_message_chunk" } else { "agent_message_chunk" };
-            self.wire.chunk(&id, kind, text);
+        self.open(message)?;
+        if self.options.late_replay.is_none() {
+            self.replay(message);
         }
         Ok(if self.options.null_load { Value::Null } else { json!({}) })
+    }
+
+    fn replay(&self, message: &Value) {
+        let id = message["params"]["sessionId"].as_str().unwrap_or_default();
+        for (role, text) in self.store.read(id).map(|conversation| conversation.messages).unwrap_or_default()
+        {
+            let kind = if role == "user" { "user_message_chunk" } else { "agent_message_chunk" };
+            self.wire.chunk(id, kind, &text);
+        }
     }
 
     /// Makes a session of the store one of this process.

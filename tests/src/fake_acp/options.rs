@@ -33,6 +33,9 @@ pub struct Options {
     /// session/load is answered by null, as in the protocol's text, and not by {}, as in its schema
     #[arg(long)]
     pub null_load: bool,
+    /// The conversation is played back so often, and only behind the answer to session/load
+    #[arg(long, value_name = "N")]
+    pub late_replay: Option<usize>,
     /// initialize is never answered
     #[arg(long)]
     pub initialize_never: bool,

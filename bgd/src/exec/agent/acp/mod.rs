@@ -41,6 +41,13 @@ pub use self::lines::LINE_BYTES;
 /// How many pages of an agent's list of sessions are looked through for one of them.
 const LIST_PAGES: usize = 32;
 
+/// How long an agent must be silent behind its answer to a `session/load` before it gets the prompt: some play the
+/// conversation back only then.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// How long that is waited for at most. An agent that talks for longer talks of something else.
+const QUIET_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long an agent has to list its sessions after a prompt that it could not take.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -90,6 +97,10 @@ impl Acp {
                 self.take_up(session, cwd).await?;
                 // Until here nobody was told of the session's news, so the replay went nowhere.
                 self.routes.open(session, updates, true);
+                if self.hello.about.continuation == Continuation::Load {
+                    // It fails if the agent is never quiet, and then gets its prompt all the same.
+                    let _ = tokio::time::timeout(QUIET_PATIENCE, self.routes.quiet(session, QUIET)).await;
+                }
                 Arc::clone(session)
             }
         };

@@ -61,9 +61,9 @@ impl Reader {
     async fn take(&mut self, line: &[u8], pass_on: &impl Fn(RawJsonRpcMessage)) {
         match lines::message(line) {
             Some(RawJsonRpcMessage::Notification(news)) if &*news.method == "session/update" => {
-                if let Some((session, Some(update))) = updates::read(news.params)
-                    && let Some(updates) = self.routes.updates(&session)
-                {
+                let Some((session, update)) = updates::read(news.params) else { return };
+                // A replay is told of its own words, too.
+                if let (Some(updates), Some(update)) = (self.routes.updates(&session), update) {
                     // It fails if nobody wants it any more.
                     let _ = updates.send(update).await;
                 }

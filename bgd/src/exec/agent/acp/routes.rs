@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Mutex as Gate, Notify, OwnedMutexGuard, oneshot};
 
@@ -17,6 +18,8 @@ struct Route {
     updates: Option<Updates>,
     /// Until the first prompt, the news of a session that was loaded are the end of its replay.
     replaying: bool,
+    /// Wakes whoever waits for the end of the replay, with every piece of it.
+    replayed: Arc<Notify>,
     turn: Turn,
     /// Dropping one of them calls off a question of this turn.
     asks: Vec<oneshot::Sender<()>>,
@@ -63,7 +66,21 @@ impl Routes {
 
     /// Where the news of a session go.
     pub fn updates(&self, session: &str) -> Option<Updates> {
-        self.lock().get(session).filter(|route| !route.replaying)?.updates.clone()
+        let routes = self.lock();
+        let route = routes.get(session)?;
+        if route.replaying {
+            route.replayed.notify_one();
+            return None;
+        }
+        route.updates.clone()
+    }
+
+    /// Waits until nothing of a replay has come for so long.
+    pub async fn quiet(&self, session: &str, span: Duration) {
+        let Some(replayed) = self.lock().get(session).map(|route| Arc::clone(&route.replayed)) else {
+            return;
+        };
+        while tokio::time::timeout(span, replayed.notified()).await.is_ok() {}
     }
 
     /// Takes up a question: where it goes, and what resolves when it is called off. Nowhere if the session is

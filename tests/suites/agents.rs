@@ -343,6 +343,19 @@ fn r20_a_working_agent_gives_its_text_and_its_progress() {
 }
 
 #[test]
+fn r20_each_message_is_a_paragraph_and_the_last_one_the_answer() {
+    let daemon = fake();
+    let said = "message a; say I look; say ing.; message b; say history=1";
+    let id = daemon.completed(said).id;
+    assert_eq!(daemon.output(id), b"I looking.\n\nhistory=1\n");
+    assert_eq!(daemon.result(id), "history=1");
+    // A notice of the adapter, as codex-acp sends it behind the answer.
+    let id = daemon.completed(&format!("{said}\nmessage c; say **Warning:** We're changing this")).id;
+    assert_eq!(daemon.output(id), b"I looking.\n\nhistory=1\n\n**Warning:** We're changing this\n");
+    assert_eq!(daemon.result(id), "history=1");
+}
+
+#[test]
 fn r20_bgctl_follows_the_text_until_the_answer_is_complete() {
     let daemon = fake();
     let id = daemon.prompt("say one; await go; say  two");

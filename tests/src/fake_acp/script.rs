@@ -9,6 +9,7 @@ use super::options::Fault;
 /// Every command and what it does. A test makes sure that all of them are understood.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("say TEXT", "a chunk of the answer"),
+    ("message ID", "what is said from now on has this messageId"),
     ("stream N TEXT", "N such chunks"),
     ("think TEXT", "a chunk of thought"),
     ("tool TITLE", "a tool call in progress, then its completion"),
@@ -47,6 +48,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Say(String),
+    Message(String),
     Stream(u64, String),
     Think(String),
     Tool(String),
@@ -153,6 +155,7 @@ fn command(piece: &str) -> Option<Command> {
     let text = || unescaped(rest);
     Some(match name {
         "say" => Command::Say(text()),
+        "message" => Command::Message(text()),
         "stream" => {
             let (count, text) = rest.split_once(' ')?;
             Command::Stream(count.parse().ok()?, unescaped(text))

@@ -33,6 +33,8 @@ pub struct Turn {
     cwd: PathBuf,
     /// What is kept in the conversation.
     said: String,
+    /// The id of the message that it says.
+    message: Option<String>,
     ignores_cancel: bool,
     cancelled_is: &'static str,
     answers: usize,
@@ -44,7 +46,7 @@ impl Turn {
         let (session, request) = (session.to_owned(), request.clone());
         let cancelled_is = "cancelled";
         let (said, late) = (String::new(), Vec::new());
-        Self { agent, session, request, cwd, said, ignores_cancel: false, cancelled_is, answers: 1, late }
+        Self { agent, session, request, cwd, said, message: None, ignores_cancel: false, cancelled_is, answers: 1, late }
     }
 
     /// The whole turn, up to its answer.
@@ -90,6 +92,7 @@ impl Turn {
     fn perform(&mut self, command: Command) -> Flow {
         match command {
             Command::Say(text) => self.say(&text),
+            Command::Message(id) => self.message = Some(id),
             Command::Stream(count, text) => {
                 for _ in 0..count {
                     self.unless_cancelled()?;
@@ -177,7 +180,12 @@ impl Turn {
     }
 
     fn say(&mut self, text: &str) {
-        self.agent.wire.chunk(&self.session, "agent_message_chunk", text);
+        let content = json!({ "type": "text", "text": text });
+        let mut update = json!({ "sessionUpdate": "agent_message_chunk", "content": content });
+        if let Some(id) = &self.message {
+            update["messageId"] = id.as_str().into();
+        }
+        self.update(&update);
         self.said.push_str(text);
     }
 

@@ -21,6 +21,8 @@ pub const UPDATES: usize = 256;
 pub enum Update {
     /// A piece of the agent's answer.
     Text(String),
+    /// What it says from now on is another message than what it said before.
+    Message,
     /// It calls a tool; the name is for people.
     Tool(String),
     /// It shows that it moves, with nothing to keep of it: a thought, a plan, the progress of a tool.

@@ -103,13 +103,21 @@ impl Recorder {
             return self.late(text);
         }
         match std::mem::take(&mut self.separate) {
-            Ending::Nothing if self.answer.begins_anew() && !self.line_ended => self.write("\n"),
-            Ending::Nothing => {}
+            Ending::Nothing => self.write(match (self.answer.next, self.line_ended) {
+                (Next::Goes, _) | (Next::AfterTool, true) => "",
+                (Next::AfterTool, false) | (Next::OtherMessage, true) => "\n",
+                (Next::OtherMessage, false) => "\n\n",
+            }),
             Ending::Line => self.write("\n"),
             Ending::Word => self.write("\n\n"),
         }
         self.answer.push(text);
         self.write(text);
+    }
+
+    /// What comes now is another message.
+    pub fn message(&mut self) {
+        self.answer.other_message();
     }
 
     /// The whole answer, where it is not the text.
@@ -210,6 +218,9 @@ impl Recorder {
                 Err(error) => return self.lose(text, &error),
             },
         };
+        if text.is_empty() {
+            return;
+        }
         match file.write_all(text.as_bytes()) {
             Ok(()) => self.line_ended = text.ends_with('\n'),
             Err(error) => self.lose(text, &error),
@@ -261,13 +272,31 @@ fn shortened(name: &str) -> String {
     show::line(line).chars().take(TOOL_CHARS).collect()
 }
 
-/// The text since the last tool; if there is none yet, that before it.
+/// How the next piece of an answer goes with what was said before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Next {
+    /// It goes on.
+    #[default]
+    Goes,
+    /// A tool was called.
+    AfterTool,
+    /// It is of another message.
+    OtherMessage,
+}
+
+/// How the notices of adapters begin, which they send as messages of the agent. One behind the answer is not the
+/// answer. Seen with codex-acp.
+const NOTICES: [&str; 3] = ["**Warning:**", "Warning: ", "Config warning: "];
+
+/// The last message since the last tool; if there is none yet, that before it.
 #[derive(Debug, Default)]
 struct Answer {
     said: String,
     /// How many bytes of it are not kept any more.
     cut: u64,
-    tool_called: bool,
+    /// The message before it, which is the answer if this one is a notice.
+    before: Option<(u64, String)>,
+    next: Next,
     any_tool: bool,
 }
 
@@ -276,14 +305,18 @@ struct Answer {
 const ERROR_BYTES: usize = 2048;
 
 impl Answer {
-    fn begins_anew(&self) -> bool {
-        self.tool_called
-    }
-
     fn push(&mut self, text: &str) {
-        if std::mem::take(&mut self.tool_called) {
-            self.said.clear();
-            self.cut = 0;
+        match std::mem::take(&mut self.next) {
+            Next::Goes => {}
+            Next::AfterTool => *self = Self { any_tool: self.any_tool, ..Self::default() },
+            Next::OtherMessage => {
+                self.bound();
+                let before = (self.cut, std::mem::take(&mut self.said));
+                if !is_notice(&before.1) && !before.1.trim().is_empty() {
+                    self.before = Some(before);
+                }
+                self.cut = 0;
+            }
         }
         self.said.push_str(text);
         if self.said.len() > 2 * ANSWER_BYTES {
@@ -292,8 +325,15 @@ impl Answer {
     }
 
     fn tool_called(&mut self) {
-        self.tool_called = true;
+        self.next = Next::AfterTool;
         self.any_tool = true;
+    }
+
+    fn other_message(&mut self) {
+        // A tool takes away more. Before the first word there is no other message.
+        if self.next == Next::Goes && !self.said.is_empty() {
+            self.next = Next::OtherMessage;
+        }
     }
 
     fn error(&self) -> Option<&str> {
@@ -315,8 +355,15 @@ impl Answer {
     /// What is kept, and how many bytes came before it.
     fn last(mut self) -> (u64, String) {
         self.bound();
-        (self.cut, self.said)
+        match self.before {
+            Some(before) if is_notice(&self.said) => before,
+            Some(_) | None => (self.cut, self.said),
+        }
     }
+}
+
+fn is_notice(said: &str) -> bool {
+    NOTICES.iter().any(|begin| said.trim_start().starts_with(begin))
 }
 
 #[cfg(test)]
@@ -333,6 +380,30 @@ mod tests {
         answer.push("here.");
         answer.tool_called();
         assert_eq!(answer.last(), (0, "It is here.".to_owned()));
+    }
+
+    #[test]
+    fn the_answer_is_the_last_message_but_no_notice_behind_it() {
+        let answer = |messages: &[&str]| {
+            let mut answer = Answer::default();
+            for message in messages {
+                answer.other_message();
+                answer.push(&message[..1]);
+                answer.push(&message[1..]);
+            }
+            answer
+        };
+        let last = |messages: &[&str]| answer(messages).last().1;
+        assert_eq!(last(&["I look.", "It is here."]), "It is here.");
+        assert_eq!(last(&["It is here.", "**Warning:** old model"]), "It is here.");
+        assert_eq!(last(&["**Warning:** old model", "It is here."]), "It is here.");
+        assert_eq!(last(&["It is here.", "Warning: a", "Config warning: b"]), "It is here.");
+        assert_eq!(last(&["Warning: a", "Warning: b"]), "Warning: b", "better than nothing");
+        let mut after_tool = answer(&["It is here."]);
+        after_tool.tool_called();
+        after_tool.other_message();
+        after_tool.push("Warning: a");
+        assert_eq!(after_tool.last().1, "Warning: a");
     }
 
     #[test]

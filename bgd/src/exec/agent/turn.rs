@@ -375,6 +375,7 @@ impl Turn {
     fn update(&mut self, update: Update, recorder: &mut Recorder) {
         match update {
             Update::Text(text) => recorder.text(&text),
+            Update::Message => recorder.message(),
             Update::Tool(name) => recorder.tool(&name),
             Update::Moved => recorder.moved(),
             Update::Session(id) if id.len() > AGENT_SESSION_BYTES => {
@@ -505,7 +506,12 @@ async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) 
         match update {
             Update::Text(text) => recorder.text(&text),
             // Dropping a question denies it.
-            Update::Ask(_) | Update::Tool(_) | Update::Moved | Update::Session(_) | Update::Answer(_) => {}
+            Update::Ask(_)
+            | Update::Message
+            | Update::Tool(_)
+            | Update::Moved
+            | Update::Session(_)
+            | Update::Answer(_) => {}
         }
     }
 }

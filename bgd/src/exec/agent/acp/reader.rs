@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use super::asks::{self, Question};
 use super::lines::{self, Lines, Noise};
 use super::routes::Routes;
-use super::updates;
+use super::updates::{self, News};
 use crate::exec::agent::connection::{Ask, Update};
 
 /// A request of the agent, and what answers it.
@@ -61,12 +61,14 @@ impl Reader {
     async fn take(&mut self, line: &[u8], pass_on: &impl Fn(RawJsonRpcMessage)) {
         match lines::message(line) {
             Some(RawJsonRpcMessage::Notification(news)) if &*news.method == "session/update" => {
-                let Some((session, update)) = updates::read(news.params) else { return };
+                let Some(News { session, update, message }) = updates::read(news.params) else { return };
                 // A replay is told of its own words, too.
-                if let (Some(updates), Some(update)) = (self.routes.updates(&session), update) {
-                    // It fails if nobody wants it any more.
-                    let _ = updates.send(update).await;
+                let (Some(updates), Some(update)) = (self.routes.updates(&session), update) else { return };
+                // It fails if nobody wants it any more.
+                if matches!(update, Update::Text(_)) && self.routes.is_another_message(&session, message) {
+                    let _ = updates.send(Update::Message).await;
                 }
+                let _ = updates.send(update).await;
             }
             Some(request @ RawJsonRpcMessage::Request(_)) => {
                 // Given back when the answer is written. Closed: nothing is written any more.

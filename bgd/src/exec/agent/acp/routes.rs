@@ -21,6 +21,8 @@ struct Route {
     /// Wakes whoever waits for the end of the replay, with every piece of it.
     replayed: Arc<Notify>,
     turn: Turn,
+    /// The message of the turn's last piece of the answer, as far as it names one.
+    message: Option<Option<String>>,
     /// Dropping one of them calls off a question of this turn.
     asks: Vec<oneshot::Sender<()>>,
     /// Held from a prompt until the agent's answer, even if nobody waits for that any more.
@@ -75,6 +77,15 @@ impl Routes {
         route.updates.clone()
     }
 
+    /// Notes the message of a piece of the answer: whether the piece before it was of another one.
+    pub fn is_another_message(&self, session: &str, message: Option<String>) -> bool {
+        let mut routes = self.lock();
+        let Some(route) = routes.get_mut(session) else { return false };
+        let is_another = route.message.as_ref().is_some_and(|last| *last != message);
+        route.message = Some(message);
+        is_another
+    }
+
     /// Waits until nothing of a replay has come for so long.
     pub async fn quiet(&self, session: &str, span: Duration) {
         let Some(replayed) = self.lock().get(session).map(|route| Arc::clone(&route.replayed)) else {
@@ -112,6 +123,7 @@ impl Routes {
         let route = routes.get_mut(session).ok_or(NotBegun::NotOpen)?;
         route.turn = Turn::Running;
         route.replaying = false;
+        route.message = None;
         Ok(held)
     }
 

@@ -8,9 +8,18 @@ use serde_json::Value;
 
 use crate::exec::agent::connection::Update;
 
-/// The session and the news of a `session/update`. `None` in place of the news: it is not news, but what the
-/// daemon said itself. Nothing at all if it names no session.
-pub fn read(params: Option<RawJsonRpcParams>) -> Option<(String, Option<Update>)> {
+/// What a `session/update` says.
+pub struct News {
+    /// The session.
+    pub session: String,
+    /// `None`: it is not news, but what the daemon said itself.
+    pub update: Option<Update>,
+    /// The message that a piece of the answer is of, where the agent tells messages apart.
+    pub message: Option<String>,
+}
+
+/// Reads a `session/update`. Nothing if it names no session.
+pub fn read(params: Option<RawJsonRpcParams>) -> Option<News> {
     let params = params?.into_value();
     let session = params.get("sessionId")?.as_str()?.to_owned();
     let update = match SessionNotification::deserialize(&params) {
@@ -20,7 +29,12 @@ pub fn read(params: Option<RawJsonRpcParams>) -> Option<(String, Option<Update>)
             Some(unknown(&params["update"]))
         }
     };
-    Some((session, update))
+    let message = match &params["update"]["messageId"] {
+        Value::Null => None,
+        Value::String(id) => Some(id.clone()),
+        other => Some(other.to_string()),
+    };
+    Some(News { session, update, message })
 }
 
 fn known(update: SessionUpdate) -> Option<Update> {

@@ -155,6 +155,7 @@ fn shown(update: &Update) -> String {
     match update {
         Update::Text(text) => text.clone(),
         Update::Tool(name) => format!("tool {name}"),
+        Update::Message => "message".to_owned(),
         Update::Moved => "moved".to_owned(),
         Update::Ask(ask) => format!("ask {}", ask.question),
         Update::Session(_) | Update::Answer(_) => panic!("{update:?} is not for this back end"),

@@ -79,6 +79,7 @@ async fn every_kind_of_update_is_understood_or_survived() {
         "moved",
         "[hologram]",
         "[image]",
+        "message",
         "t",
     ];
     assert_eq!(told(&mut received), expected);

@@ -148,6 +148,28 @@ fn r04_an_answer_is_success_and_an_error_failure() {
 }
 
 #[test]
+fn r04_a_turn_in_which_the_model_failed_is_no_success_whatever_the_agent_says() {
+    let daemon = fake();
+    for (prompt, why) in [
+        // kimi-code: nothing at all; thoughts and plans are no answer.
+        ("mute", "without an answer"),
+        ("mute; think hard; plan", "without an answer"),
+        // codex-acp 2.6.
+        ("mute; model-status systemError", "systemError"),
+        ("say half; model-status active; model-status systemError", "systemError"),
+        // claude-agent-acp, and copilot.
+        ("say API Error: 400 bad", "API Error: 400 bad"),
+        ("say Error: 400 no such model", "Error: 400 no such model"),
+    ] {
+        let task = daemon.ends_as(daemon.prompt(prompt), Status::Failed);
+        assert!(task.error.as_deref().unwrap_or_default().contains(why), "{prompt}: {:?}", task.error);
+    }
+    for prompt in ["mute; tool bash", "ask May I?", "say x; model-status systemError; model-status active"] {
+        daemon.completed(prompt);
+    }
+}
+
+#[test]
 fn r04_a_time_limit_ends_the_turn_as_failed() {
     let daemon = fake();
     let params = SubmitParams { time_limit_ms: Some(300), ..daemon.prompt_params("say half; hang") };

@@ -225,9 +225,17 @@ fn updates_have_the_shapes_of_the_protocol() {
     let mut client = Client::ready(home.path(), &[]);
     let session = client.new_session();
     client.prompt(&session, "think hm; tool Build it; plan; unknown-update");
-    let updates: Vec<Value> = (0..5).map(|_| client.message()["params"]["update"].clone()).collect();
+    let updates: Vec<Value> = (0..6).map(|_| client.message()["params"]["update"].clone()).collect();
     let tags: Vec<&str> = updates.iter().map(|update| update["sessionUpdate"].as_str().unwrap()).collect();
-    assert_eq!(tags, ["agent_thought_chunk", "tool_call", "tool_call_update", "plan", "fake_unheard_of"]);
+    let expected = [
+        "agent_thought_chunk",
+        "tool_call",
+        "tool_call_update",
+        "plan",
+        "fake_unheard_of",
+        "tool_call_update",
+    ];
+    assert_eq!(tags, expected);
     assert_eq!(updates[0]["content"], json!({ "type": "text", "text": "hm" }));
     assert_eq!((&updates[1]["title"], &updates[1]["status"]), (&json!("Build it"), &json!("in_progress")));
     assert_eq!(updates[1]["toolCallId"], updates[2]["toolCallId"]);

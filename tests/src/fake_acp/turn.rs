@@ -35,6 +35,7 @@ pub struct Turn {
     said: String,
     /// The id of the message that it says.
     message: Option<String>,
+    is_mute: bool,
     ignores_cancel: bool,
     cancelled_is: &'static str,
     answers: usize,
@@ -46,7 +47,19 @@ impl Turn {
         let (session, request) = (session.to_owned(), request.clone());
         let cancelled_is = "cancelled";
         let (said, late) = (String::new(), Vec::new());
-        Self { agent, session, request, cwd, said, message: None, ignores_cancel: false, cancelled_is, answers: 1, late }
+        Self {
+            agent,
+            session,
+            request,
+            cwd,
+            said,
+            message: None,
+            is_mute: false,
+            ignores_cancel: false,
+            cancelled_is,
+            answers: 1,
+            late,
+        }
     }
 
     /// The whole turn, up to its answer.
@@ -67,6 +80,12 @@ impl Turn {
         }
         if flow.is_continue() {
             flow = self.unless_cancelled();
+        }
+        // What it did, such as to wait for a file, is shown as a tool's end: a turn without any sign is an error.
+        if flow.is_continue() && self.said.is_empty() && !self.is_mute {
+            self.update(
+                &json!({ "sessionUpdate": "tool_call_update", "toolCallId": "done", "status": "completed" }),
+            );
         }
         self.finish(match flow {
             ControlFlow::Break(end) => end,
@@ -116,6 +135,11 @@ impl Turn {
             }
             Command::Touch(file) => touch(&self.cwd.join(file), ""),
             Command::Hang => self.agent.wait(|state| self.is_over(state).then_some(())),
+            Command::Mute => self.is_mute = true,
+            Command::ModelStatus(status) => self.update(&json!({
+                "sessionUpdate": "session_info_update",
+                "_meta": { "codex": { "threadStatus": { "type": status }, "usage": null } },
+            })),
             Command::IgnoreCancel => self.ignores_cancel = true,
             Command::CancelAsEndTurn => self.cancelled_is = "end_turn",
             Command::Ask(question) => {

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::acp::Acp;
 use super::opencode::Opencode;
+use super::signs::Model;
 use super::template::Template;
 use crate::core::Refusal;
 
@@ -25,6 +26,10 @@ pub enum Update {
     Message,
     /// It calls a tool; the name is for people.
     Tool(String),
+    /// A tool goes on, or has ended.
+    Worked,
+    /// What its own fields say of the model.
+    Model(Model),
     /// It shows that it moves, with nothing to keep of it: a thought, a plan, the progress of a tool.
     Moved,
     /// It asks for a permission and waits.

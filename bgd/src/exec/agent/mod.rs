@@ -11,6 +11,7 @@ pub mod opencode;
 pub mod pool;
 pub mod recorder;
 pub mod sameness;
+pub mod signs;
 pub mod template;
 pub mod turn;
 

@@ -12,6 +12,8 @@ use bgd_shared::limits::AGENT_RESULT_BYTES;
 use bgd_shared::request::Stream;
 use bgd_shared::show;
 
+use super::connection::TurnEnd;
+use super::signs::{self, Model};
 use crate::core::Fact;
 use crate::exec::loss::Loss;
 use crate::exec::output::{OutputFolder, read_part};
@@ -44,6 +46,8 @@ pub struct Recorder {
     /// Whether what was written last ended its line.
     line_ended: bool,
     answer: Answer,
+    /// Why the model fails, by the agent's own fields.
+    model_error: Option<String>,
     /// The first write that failed.
     error: Option<String>,
     loss: Loss,
@@ -75,6 +79,7 @@ impl Recorder {
             file: Some(file),
             line_ended: true,
             answer: Answer::default(),
+            model_error: None,
             error: None,
             loss,
             last_moved: None,
@@ -122,7 +127,7 @@ impl Recorder {
 
     /// The whole answer, where it is not the text.
     pub fn answer(&mut self, answer: String) {
-        self.answer = Answer { said: answer, ..Answer::default() };
+        self.answer = Answer { said: answer, any_tool: self.answer.any_tool, ..Answer::default() };
         self.answer.bound();
     }
 
@@ -132,10 +137,31 @@ impl Recorder {
         self.tell(Fact::Tool { name: shortened(name).into() });
     }
 
-    /// The answer, if it is nothing but an error of the model: one adapter tells it as if the agent had
-    /// said it.
-    pub fn error_as_answer(&self) -> Option<&str> {
-        self.answer.error()
+    /// A tool goes on, or the agent asks for leave to use one.
+    pub fn worked(&mut self) {
+        self.answer.any_tool = true;
+        self.moved();
+    }
+
+    /// The agent says that its model fails, or works again.
+    pub fn model(&mut self, of_model: Model) {
+        self.moved();
+        self.model_error = match of_model {
+            Model::Failed(why) => Some(why),
+            Model::Works => None,
+        };
+    }
+
+    /// What a turn comes to that its agent calls completed. Some say so, too, of one in which the model failed.
+    pub fn verdict(&self, must_speak: bool) -> TurnEnd {
+        match (&self.model_error, self.answer.error()) {
+            (_, Some(error)) => TurnEnd::Failed(error.into()),
+            (Some(why), None) => TurnEnd::Failed(format!("the model failed: {why}").into()),
+            (None, None) if must_speak && self.answer.is_nothing() => TurnEnd::Failed(
+                "the agent ended its turn without an answer, and without having called a tool".into(),
+            ),
+            (None, None) => TurnEnd::Completed,
+        }
     }
 
     /// The agent moves.
@@ -300,10 +326,6 @@ struct Answer {
     any_tool: bool,
 }
 
-/// The longest answer that is taken for an error, in bytes. An agent that has done work and talks about an
-/// error says more.
-const ERROR_BYTES: usize = 2048;
-
 impl Answer {
     fn push(&mut self, text: &str) {
         match std::mem::take(&mut self.next) {
@@ -337,9 +359,14 @@ impl Answer {
     }
 
     fn error(&self) -> Option<&str> {
-        let said = self.said.trim();
-        let is_error = said.starts_with("API Error") && said.len() <= ERROR_BYTES && !self.any_tool;
-        is_error.then_some(said)
+        // An agent that has done work may quote one.
+        signs::error_as_answer(&self.said).filter(|_| !self.any_tool)
+    }
+
+    /// Whether the turn has come to nothing that anybody could see.
+    fn is_nothing(&self) -> bool {
+        let is_blank = |said: &str| said.trim().is_empty();
+        !self.any_tool && is_blank(&self.said) && self.before.is_none()
     }
 
     /// Cuts off what is too old.

@@ -14,7 +14,7 @@ use bgd_shared::text::{Env, beginning};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update, Wanted};
+use super::connection::{Ask, Connection, Opened, TurnEnd, UPDATES, Update, Wanted};
 use super::live::{Live, too_slow};
 use super::manager::{Lease, Manager};
 use super::recorder::Recorder;
@@ -283,9 +283,12 @@ impl Turn {
         if self.stopping {
             manager.turn_cancelled(lease).await;
         }
-        let end = match talk.recorder.error_as_answer() {
-            Some(error) if end == TurnEnd::Completed => TurnEnd::Failed(error.into()),
-            Some(_) | None => end,
+        let end = match end {
+            // Of a command line nobody sees what it does.
+            TurnEnd::Completed => {
+                talk.recorder.verdict(!matches!(talk.live.connection, Connection::Template(_)))
+            }
+            other => other,
         };
         let result = self.result(end, &talk.live).await;
         talk.recorder.end(result).await;
@@ -377,6 +380,8 @@ impl Turn {
             Update::Text(text) => recorder.text(&text),
             Update::Message => recorder.message(),
             Update::Tool(name) => recorder.tool(&name),
+            Update::Worked => recorder.worked(),
+            Update::Model(of_model) => recorder.model(of_model),
             Update::Moved => recorder.moved(),
             Update::Session(id) if id.len() > AGENT_SESSION_BYTES => {
                 tracing::warn!(task = %self.order.task, bytes = id.len(), "an agent's session has too long an id");
@@ -389,6 +394,7 @@ impl Turn {
 
     fn asked(&mut self, ask: Ask, recorder: &mut Recorder) {
         let Ask { question, options, mut answer } = ask;
+        recorder.worked();
         let options = bounded(options);
         let allowed = match self.order.agent.permissions {
             Permissions::Allow => [OptionKind::AllowOnce, OptionKind::AllowAlways]
@@ -509,6 +515,8 @@ async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) 
             Update::Ask(_)
             | Update::Message
             | Update::Tool(_)
+            | Update::Worked
+            | Update::Model(_)
             | Update::Moved
             | Update::Session(_)
             | Update::Answer(_) => {}

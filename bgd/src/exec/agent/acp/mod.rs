@@ -34,12 +34,16 @@ use self::routes::{NotBegun, Routes};
 use self::trouble::{Asked, Meaning, Trouble};
 use self::wire::Wire;
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
+use super::signs::{self, Model};
 use crate::core::Refusal;
 
 pub use self::lines::LINE_BYTES;
 
 /// How many pages of an agent's list of sessions are looked through for one of them.
 const LIST_PAGES: usize = 32;
+
+/// How much is passed on of what an agent's own fields say.
+const WHY_BYTES: usize = 2 << 10;
 
 /// How long an agent must be silent behind its answer to a `session/load` before it gets the prompt: some play the
 /// conversation back only then.
@@ -276,7 +280,10 @@ fn turn_end(answer: &Value) -> TurnEnd {
     let named = &answer["stopReason"];
     let failed = |why: &str| TurnEnd::Failed(why.into());
     match StopReason::deserialize(named) {
-        Ok(StopReason::EndTurn) => TurnEnd::Completed,
+        Ok(StopReason::EndTurn) => match signs::of_meta(&answer["_meta"]) {
+            Some(Model::Failed(why)) => failed(&trouble::bounded(&why, WHY_BYTES)),
+            Some(Model::Works) | None => TurnEnd::Completed,
+        },
         Ok(StopReason::Cancelled) => TurnEnd::Cancelled,
         Ok(StopReason::Refusal) => failed("the agent refused to go on (refusal)"),
         Ok(StopReason::MaxTokens) => {

@@ -3,10 +3,15 @@
 
 use agent_client_protocol::RawJsonRpcParams;
 use agent_client_protocol::v1::schema::{ContentBlock, SessionNotification, SessionUpdate, ToolKind};
+use bgd_shared::text::beginning;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::exec::agent::connection::Update;
+use crate::exec::agent::signs;
+
+/// How much of a message's id tells it from others.
+const MESSAGE_BYTES: usize = 256;
 
 /// What a `session/update` says.
 pub struct News {
@@ -22,6 +27,7 @@ pub struct News {
 pub fn read(params: Option<RawJsonRpcParams>) -> Option<News> {
     let params = params?.into_value();
     let session = params.get("sessionId")?.as_str()?.to_owned();
+    let of_model = [&params["update"]["_meta"], &params["_meta"]].into_iter().find_map(signs::of_meta);
     let update = match SessionNotification::deserialize(&params) {
         Ok(notification) => known(notification.update),
         Err(error) => {
@@ -29,10 +35,14 @@ pub fn read(params: Option<RawJsonRpcParams>) -> Option<News> {
             Some(unknown(&params["update"]))
         }
     };
+    let update = match (update, of_model) {
+        (Some(Update::Moved), Some(of_model)) => Some(Update::Model(of_model)),
+        (update, _) => update,
+    };
     let message = match &params["update"]["messageId"] {
         Value::Null => None,
-        Value::String(id) => Some(id.clone()),
-        other => Some(other.to_string()),
+        Value::String(id) => Some(beginning(id, MESSAGE_BYTES).to_owned()),
+        other => Some(beginning(&other.to_string(), MESSAGE_BYTES).to_owned()),
     };
     Some(News { session, update, message })
 }
@@ -44,6 +54,7 @@ fn known(update: SessionUpdate) -> Option<Update> {
             Some(Update::Tool(tool_kind(call.kind)))
         }
         SessionUpdate::ToolCall(call) => Some(Update::Tool(call.title)),
+        SessionUpdate::ToolCallUpdate(_) => Some(Update::Worked),
         SessionUpdate::UserMessageChunk(_) => None,
         // The crate says that there may be more kinds; all but those above only show that the agent moves.
         _ => Some(Update::Moved),

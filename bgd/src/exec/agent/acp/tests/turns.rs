@@ -72,7 +72,7 @@ async fn every_kind_of_update_is_understood_or_survived() {
         "moved",
         "tool bash",
         "tool execute",
-        "moved",
+        "worked",
         "moved",
         "moved",
         "moved",

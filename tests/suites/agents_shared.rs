@@ -7,7 +7,7 @@ use bgd_tests::shared::error::{ErrorKind, RpcError};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{AgentList, SubmitParams, TaskSubmit};
 use bgd_tests::shared::task::Status;
-use bgd_tests::{FakeDaemon, Process, TestDaemon};
+use bgd_tests::{FakeDaemon, Outcome, Process, TestDaemon, helper_path};
 
 fn fake() -> FakeDaemon {
     FakeDaemon::start(&[], "")
@@ -173,6 +173,30 @@ fn a_check_tells_why_an_agent_does_not_start() {
     assert!(listed.agents[0].error.as_ref().unwrap().contains("no licence here"));
     let text = daemon.bgctl_with_fake(&["agents", "--check", "fake"]).success().stdout_text();
     assert!(text.contains("does not start: ") && text.contains("no licence here"), "{text}");
+}
+
+#[test]
+fn agents_are_checked_side_by_side() {
+    // The first answers only when the others have started.
+    let fake = helper_path("fake_acp").to_string_lossy().into_owned();
+    let agent = |name: &str, line: &str| {
+        format!("[agents.{name}]\ncommand = [\"sh\", \"-c\", '{line}', \"{fake}\"]\n")
+    };
+    let config = [
+        agent("a", "exec \"$0\" --initialize-after \"$FAKE_ACP_HOME/c\""),
+        agent("b", "exec \"$0\" --initialize-after \"$FAKE_ACP_HOME/c\""),
+        agent("c", "touch \"$FAKE_ACP_HOME/c\"; exec \"$0\""),
+    ];
+    let daemon = TestDaemon::builder().config(config.concat()).start();
+    let home = daemon.home().join("fake");
+    std::fs::create_dir_all(&home).unwrap();
+    let mut bgctl = daemon.bgctl(&["--json", "agents", "--check", "a", "b", "c"]);
+    let listed: AgentListResult = Outcome::of(bgctl.env("FAKE_ACP_HOME", home)).success().json();
+    let names: Vec<&str> = listed.agents.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    for info in &listed.agents {
+        assert!(info.check.is_some(), "{info:?}");
+    }
 }
 
 #[test]

@@ -34,9 +34,89 @@ impl Default for LastWords {
     }
 }
 
+/// The lines of a program's last output that say what happened to it: neither the calls of a stack trace nor what it
+/// logs for its authors, unless there is nothing else; and the last error, even if much was said behind it.
+#[derive(Debug, Default)]
+pub struct Telling {
+    lines: VecDeque<String>,
+    noise: VecDeque<String>,
+    error: Option<String>,
+}
+
+impl Telling {
+    /// The next line. A blank one says nothing.
+    pub fn push(&mut self, line: &str) {
+        if show::is_blank(line) {
+            return;
+        }
+        let is_noise = is_of_trace(line) || is_of_log(line);
+        let line = show::line(line).trim().to_owned();
+        if !is_noise && is_error(&line) {
+            self.error = Some(line.clone());
+        }
+        let lines = if is_noise { &mut self.noise } else { &mut self.lines };
+        if lines.len() == LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// So many of them.
+    pub fn last(&self, most: usize) -> Vec<&str> {
+        let lines = if self.lines.is_empty() { &self.noise } else { &self.lines };
+        let mut last: Vec<&str> =
+            lines.iter().skip(lines.len().saturating_sub(most)).map(String::as_str).collect();
+        if let Some(error) = self.error.as_deref().filter(|error| !last.contains(error))
+            && let Some(first) = last.first_mut()
+        {
+            *first = error;
+        }
+        last
+    }
+}
+
+/// Whether a line is of a stack trace, as Node, Python, Rust, Go and Java write it.
+fn is_of_trace(line: &str) -> bool {
+    const BEGINNINGS: [&str; 7] = [
+        "Traceback (most recent call last)",
+        "stack backtrace:",
+        "note: run with `RUST_BACKTRACE",
+        "Node.js v",
+        "goroutine ",
+        "node:internal/",
+        "File \"",
+    ];
+    let is_indented = line.starts_with([' ', '\t']);
+    let text = line.trim();
+    let number = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    BEGINNINGS.iter().any(|begin| text.starts_with(begin))
+        || text.chars().all(|c| matches!(c, '^' | '~' | ' '))
+        || is_indented && (text.starts_with("at ") || text.contains(".go:"))
+        || is_indented && number.len() < text.len() && number.starts_with(": ")
+}
+
+/// Whether a line is of a log, and of no level that tells of an error.
+fn is_of_log(line: &str) -> bool {
+    let levels = ["DEBUG", "TRACE", "INFO", "VERBOSE", "debug", "trace"];
+    let mut words = line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).take(12);
+    // A small word may be one of a sentence; as a level it stands in brackets or behind a sign.
+    words.any(|word| {
+        levels.contains(&word)
+            && (word.chars().all(char::is_uppercase)
+                || line.contains(&format!("[{word}]"))
+                || line.contains(&format!("level={word}"))
+                || line.contains(&format!("\"level\":\"{word}\"")))
+    })
+}
+
+fn is_error(line: &str) -> bool {
+    let line = line.to_lowercase();
+    ["error", "panicked at", "panic: ", "fatal", "exception"].iter().any(|word| line.contains(word))
+}
+
 #[derive(Debug, Default)]
 struct Tail {
-    lines: VecDeque<String>,
+    telling: Telling,
     /// The line that has not ended yet.
     open: Vec<u8>,
 }
@@ -53,15 +133,7 @@ impl Tail {
     }
 
     fn end_line(&mut self) {
-        let line = String::from_utf8_lossy(&std::mem::take(&mut self.open)).into_owned();
-        if show::is_blank(&line) {
-            return;
-        }
-        let line = show::line(&line);
-        if self.lines.len() == LINES {
-            self.lines.pop_front();
-        }
-        self.lines.push_back(line.trim().to_owned());
+        self.telling.push(&String::from_utf8_lossy(&std::mem::take(&mut self.open)));
     }
 }
 
@@ -99,7 +171,7 @@ impl LastWords {
     /// The lines as the end of a sentence; empty if there are none.
     pub fn tell(&self) -> String {
         let tail = self.tail.borrow();
-        let lines: Vec<&str> = tail.lines.iter().map(String::as_str).collect();
+        let lines = tail.telling.last(LINES);
         if lines.is_empty() { String::new() } else { format!("; its last words: {}", lines.join(" / ")) }
     }
 }
@@ -107,6 +179,41 @@ impl LastWords {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is told of a program that has written this.
+    fn told(text: &str) -> String {
+        let words = LastWords::default();
+        for line in text.lines() {
+            words.note(line);
+        }
+        words.tell()
+    }
+
+    #[test]
+    fn the_error_is_told_and_not_the_end_of_its_stack_trace() {
+        let node = "/srv/agent.js:7\n    throw new TypeError('no model')\n    ^\n\nTypeError: no model\n    \
+            at start (/srv/agent.js:7:11)\n    at a (node:internal/b:1)\n    at b (x:1)\n    at c (x:2)\n    \
+            at d (x:3)\n\nNode.js v22.1.0\n";
+        assert!(told(node).ends_with(" / TypeError: no model"), "{}", told(node));
+        let python = "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    run()\n    ^^^^^\n\
+            ValueError: no model\n";
+        assert_eq!(told(python), "; its last words: run() / ValueError: no model");
+        let rust = "thread 'main' panicked at src/main.rs:2:5:\nno model\nstack backtrace:\n   0: core::panic\n             \
+            at ./x.rs:1:2\n   1: main\nnote: run with `RUST_BACKTRACE=full` for more\n";
+        assert_eq!(told(rust), "; its last words: thread 'main' panicked at src/main.rs:2:5: / no model");
+    }
+
+    #[test]
+    fn what_is_logged_for_authors_is_told_only_if_there_is_nothing_else() {
+        let debug = "2026-01-01T00:00:00Z DEBUG http: sent\n[debug] x\nlevel=debug y\nINFO started\n";
+        assert!(told(debug).contains("DEBUG http: sent / [debug] x"), "{}", told(debug));
+        assert_eq!(told(&format!("Error: no key\n{debug}")), "; its last words: Error: no key");
+        let sentence = "turn debug output on";
+        assert_eq!(told(sentence), format!("; its last words: {sentence}"));
+        let later = (0..9).map(|number| format!("bye {number}\n")).collect::<String>();
+        let all = told(&format!("fatal: no key\n{later}"));
+        assert_eq!(all, "; its last words: fatal: no key / bye 5 / bye 6 / bye 7 / bye 8");
+    }
 
     #[test]
     fn only_the_last_lines_are_kept_and_none_is_long() {

@@ -12,6 +12,7 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::text::Env;
+use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
 use super::Order;
@@ -26,6 +27,9 @@ use crate::core::{Fact, Refusal, Spec};
 use crate::exec::host::{Host, Purpose};
 use crate::exec::process::Surroundings;
 use crate::mailbox::Report;
+
+/// How many agents are checked at a time. One may need half a gigabyte.
+const CHECKS: usize = 4;
 
 /// What turns must agree in to share a process.
 #[derive(Debug, PartialEq, Eq)]
@@ -303,20 +307,19 @@ impl Manager {
         }
     }
 
-    /// Starts each of these that is there, and asks it what it is; one after the other, as each may take
-    /// hundreds of megabytes.
+    /// Starts each of these that is there, and asks it what it is: a few at a time.
     async fn check(&self, agents: Vec<(Arc<Agent>, AgentInfo)>, env: Arc<Env>) -> Vec<AgentInfo> {
-        let mut checked = Vec::new();
-        for (agent, mut info) in agents {
+        let env = &env;
+        let checks = agents.into_iter().map(|(agent, mut info)| async move {
             if info.available {
-                match self.check_one(&agent, &env).await {
+                match self.check_one(&agent, env).await {
                     Ok(check) => info.check = Some(check),
                     Err(refusal) => info.error = Some(refusal.message.into()),
                 }
             }
-            checked.push(info);
-        }
-        checked
+            info
+        });
+        stream::iter(checks).buffered(CHECKS).collect().await
     }
 
     async fn check_one(&self, agent: &Arc<Agent>, env: &Arc<Env>) -> Result<AgentCheck, Refusal> {

@@ -19,6 +19,7 @@ use nix::unistd::{Whence, lseek};
 use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
+use super::last_words::Telling;
 use super::live::Start;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 use crate::core::Refusal;
@@ -321,9 +322,9 @@ fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
         Exit::Unknown(why) => format!("its exit is not known: {why}"),
     };
     let said = if show::is_blank(said) { text } else { said };
-    let last: Vec<&str> = said.lines().rev().filter(|line| !show::is_blank(line)).take(3).collect();
-    let last: Vec<&str> = last.into_iter().rev().collect();
-    let words: String = show::line(&last.join(" / ")).chars().take(1000).collect();
+    let mut telling = Telling::default();
+    said.lines().for_each(|line| telling.push(line));
+    let words: String = telling.last(3).join(" / ").chars().take(1000).collect();
     if words.is_empty() { how.into() } else { format!("{how}; its last words: {words}").into() }
 }
 
@@ -415,5 +416,8 @@ mod tests {
         let told = failure(&Exit::Signal(9), " \n", "on stdout");
         assert_eq!(&*told, "ended by signal 9; its last words: on stdout");
         assert_eq!(&*failure(&Exit::Code(3), "", ""), "exited with code 3");
+        let told =
+            failure(&Exit::Code(1), "Error: no key\n    at a (x:1)\n    at b (x:2)\n    at c (x:3)\n", "");
+        assert_eq!(&*told, "exited with code 1; its last words: Error: no key");
     }
 }

@@ -82,7 +82,8 @@ impl Mcp {
     /// Starts one with these options, without a word to it.
     #[track_caller]
     pub fn silent(daemon: &TestDaemon, args: &[&str]) -> Self {
-        Self::spawn(daemon.bgctl(&[&["mcp"], args].concat()))
+        // The structured content is what tests can read.
+        Self::spawn(daemon.bgctl(&[&["mcp", "--structured"], args].concat()))
     }
 
     /// Starts this command.

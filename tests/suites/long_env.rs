@@ -73,7 +73,7 @@ fn a_long_environment_goes_along_in_a_terminal_and_from_the_console() {
 #[test]
 fn a_long_environment_goes_along_from_an_agents_tools() {
     let daemon = TestDaemon::start();
-    let mut mcp = Mcp::spawn(with_long_env(daemon.bgctl(&["mcp"])));
+    let mut mcp = Mcp::spawn(with_long_env(daemon.bgctl(&["mcp", "--structured"])));
     mcp.initialize(bgd_tests::mcp::REVISION, "test", &json!({}));
     let id = mcp.command(COUNT);
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);

@@ -2,16 +2,17 @@
 
 use std::fs;
 
+use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::Status;
 use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, Told};
 use bgd_tests::{FakeDaemon, TestDaemon};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A server whose subagents are fakes.
 fn with_agent(daemon: &FakeDaemon) -> Mcp {
     let home = daemon.fake_home().0;
     fs::create_dir_all(&home).unwrap();
-    let mut command = daemon.bgctl(&["mcp"]);
+    let mut command = daemon.bgctl(&["mcp", "--structured"]);
     command.env("FAKE_ACP_HOME", home);
     Mcp::spawn(command)
 }
@@ -51,11 +52,89 @@ fn r80_the_tools_are_listed_with_schemas_and_hints() {
     for tool in tools.as_array().unwrap() {
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
         assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
+        assert!(
+            !tool["outputSchema"].to_string().contains("output_file") || tool["name"] == "background_output"
+        );
         assert!(tool["annotations"]["readOnlyHint"].is_boolean(), "{tool}");
     }
     let about = tools[0]["description"].as_str().unwrap();
     assert!(about.contains("Available agents: ") && about.contains("fake"), "{about}");
     assert!(mcp.close().success());
+}
+
+/// As agents start it: the harness of the other tests asks for structured content, too.
+fn as_agents_do(daemon: &TestDaemon) -> Mcp {
+    let mut mcp = Mcp::spawn(daemon.bgctl(&["mcp"]));
+    mcp.initialize(REVISION, "test", &json!({}));
+    mcp
+}
+
+#[test]
+fn an_answer_is_text_alone_unless_more_is_asked_for() {
+    let daemon = TestDaemon::start();
+    let mut mcp = as_agents_do(&daemon);
+    let mut call = |name: &str, arguments: Value| {
+        let result = mcp.result("tools/call", &json!({"name": name, "arguments": arguments}));
+        assert!(result.get("structuredContent").is_none(), "{result}");
+        assert!(result["isError"] != true, "{result}");
+        result["content"][0]["text"].as_str().unwrap().to_owned()
+    };
+    for number in 0..11 {
+        call("background_command", json!({"command": format!("echo {number}"), "description": "x"}));
+    }
+    let listed = daemon.client().call::<TaskList>(&ListParams::default()).unwrap();
+    let ids: Vec<String> = listed.tasks.iter().map(|task| task.id.to_string()).collect();
+    call("background_block", json!({"task_ids": ids}));
+    let listed = call("background_list", json!({}));
+    assert!(ids.iter().all(|id| listed.contains(id)), "{listed}");
+    assert!(listed.len() < 11 * 80 + 100 && !listed.contains('/'), "{} bytes:\n{listed}", listed.len());
+    assert!(call("background_output", json!({"task_id": ids[0]})).contains("completed"));
+    call("background_clear", json!({}));
+}
+
+#[test]
+fn the_list_of_tools_is_short() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut mcp = as_agents_do(&daemon);
+    let listed = mcp.result("tools/list", &json!({}));
+    assert!(listed["tools"][0]["description"].as_str().unwrap().contains("fake"), "{listed}");
+    assert!(listed["tools"].as_array().unwrap().iter().all(|tool| tool.get("outputSchema").is_none()));
+    let bytes = listed.to_string().len();
+    assert!(bytes <= 6000, "{bytes} bytes");
+}
+
+#[test]
+fn r05_some_tasks_are_cancelled_by_task_ids_or_task_id_alike() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let ids: Vec<String> = (0..4).map(|_| mcp.command("sleep 1000").to_string()).collect();
+    let cancelled = mcp.done("background_cancel", &json!({"task_ids": [ids[0], ids[0], ids[1]]}));
+    assert!(
+        cancelled.text.starts_with("2 tasks have ended, with all their processes."),
+        "{}",
+        cancelled.text
+    );
+    let both = mcp.done("background_cancel", &json!({"task_ids": ids[..2], "task_id": ids[2]}));
+    assert!(
+        both.text.starts_with("1 task has ended, with all its processes. 2 had ended before."),
+        "{}",
+        both.text
+    );
+    let statuses = both.content["tasks"].as_array().unwrap().iter().map(|task| task["status"].clone());
+    assert_eq!(statuses.collect::<Vec<_>>(), ["cancelled", "cancelled", "cancelled"]);
+    let again = mcp.done("background_cancel", &json!({"task_ids": ids[..3]}));
+    assert!(again.text.starts_with("All 3 have ended already"), "{}", again.text);
+    for (arguments, why) in [
+        (json!({}), "or \"all\": true (every task"),
+        (json!({"task_ids": []}), "\"task_ids\" is empty"),
+        (json!({"task_ids": [ids[3]], "all": true}), "not both"),
+        (json!({"task_id": ids[3], "all": true}), "not both"),
+    ] {
+        let said = mcp.error("background_cancel", &arguments);
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(daemon.task(ids[3].parse().unwrap()).status.is_active(), "it was named by none of these");
+    mcp.done("background_cancel", &json!({"task_ids": ids[3]}));
 }
 
 #[test]
@@ -123,7 +202,7 @@ fn long_output_is_cut_to_its_end_and_names_the_file() {
     assert_eq!(looked.content["truncated"], true);
     let output = looked.content["output"].as_str().unwrap();
     assert!(output.starts_with("… ") && output.ends_with("\n100000") && output.len() < 40_000);
-    let file = looked.content["task"]["output_file"].as_str().unwrap();
+    let file = looked.content["output_file"].as_str().unwrap();
     assert!(looked.text.contains(&format!("the file {file} has everything")), "{}", looked.text);
     assert_eq!(fs::metadata(file).unwrap().len(), 588_895);
 }
@@ -189,6 +268,8 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     assert_eq!(cancelled.content["tasks"][0]["status"], "cancelled");
     assert!(cancelled.told().is_empty(), "{}", cancelled.text);
     let again = mcp.done("background_cancel", &json!({"task_id": ids[0].to_string()}));
+    assert!(again.text.contains("cancelled already"), "{}", again.text);
+    let again = mcp.done("background_cancel", &json!({"task_ids": [ids[0].to_string()]}));
     assert!(again.text.contains("cancelled already"), "{}", again.text);
     let said = mcp.error("background_clear", &json!({"task_ids": [ids[1].to_string()]}));
     assert!(said.contains("background_cancel ends it"), "{said}");
@@ -368,7 +449,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
         ("background_block", json!({"task_ids": 7}), "must be a list"),
         ("background_block", json!({"task_ids": ["3f2a"], "timeout": "1s"}), "whole number of milliseconds"),
         ("background_block", json!({"task_ids": vec!["3f2a"; 101]}), "has 101 ids, and at most 100"),
-        ("background_cancel", json!({}), "give \"task_id\""),
+        ("background_cancel", json!({}), "give \"task_ids\" or \"task_id\""),
         ("background_cancel", json!({"task_id": "3f2a", "all": true}), "not both"),
         ("background_list", json!({"status": "done"}), "one of pending, running"),
         ("background_list", json!({"all": "yes"}), "must be true or false"),

@@ -83,8 +83,14 @@ fn told(result: &str) -> Vec<String> {
             let news = content["told"].as_array().expect("a list of news").iter();
             news.map(|news| news["text"].as_str().expect("a text").to_owned()).collect()
         }
-        None => result.split_once("\n\n---\n\n").map(|(head, _)| head.to_owned()).into_iter().collect(),
+        None => text(result).split_once("\n\n---\n\n").map(|(head, _)| head.to_owned()).into_iter().collect(),
     }
+}
+
+/// The text, which codex shows as the list of blocks that it came in.
+fn text(result: &str) -> String {
+    let list = result.find("[{").and_then(|begin| serde_json::from_str::<Value>(&result[begin..]).ok());
+    list.and_then(|list| list[0]["text"].as_str().map(str::to_owned)).unwrap_or_else(|| result.to_owned())
 }
 
 /// The structured content, if that is what the model sees.

@@ -44,7 +44,13 @@ fn the_library_for_python_uses_every_tool_without_one() {
 #[track_caller]
 fn inspect(daemon: &TestDaemon, args: &[&str]) -> Value {
     let mut command = dressed(daemon, Command::new("node"));
-    command.arg(agents::inspector()).arg("--cli").arg(bgctl_path()).args(["mcp", "--keep", "--session", "s"]);
+    command.arg(agents::inspector()).arg("--cli").arg(bgctl_path()).args([
+        "mcp",
+        "--structured",
+        "--keep",
+        "--session",
+        "s",
+    ]);
     // It hands on little of its own environment.
     for (name, value) in daemon.environment() {
         let (name, value) = (name.into_string().unwrap(), value.into_string().unwrap());

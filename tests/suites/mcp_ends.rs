@@ -69,7 +69,7 @@ fn with_keep_the_tasks_go_on_and_the_next_server_of_the_session_has_them() {
 #[test]
 fn the_session_of_the_environment_is_taken() {
     let daemon = TestDaemon::start();
-    let mut command = daemon.bgctl(&["mcp", "--keep"]);
+    let mut command = daemon.bgctl(&["mcp", "--structured", "--keep"]);
     command.env("BGD_SESSION", "mine");
     let mut mcp = Mcp::spawn(command);
     let said = mcp.initialize(REVISION, "test", &json!({}));
@@ -138,7 +138,7 @@ fn without_a_daemon_that_may_be_started_every_tool_says_so() {
 fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
     let daemon = TestDaemon::start();
     let within = |args: &[&str], depth: &str| {
-        let mut command = daemon.bgctl(&[&["mcp"], args].concat());
+        let mut command = daemon.bgctl(&[&["mcp", "--structured"], args].concat());
         command.env("BGD_MCP_DEPTH", depth).env("BGD_SESSION", "the parent's");
         let mut mcp = Mcp::spawn(command);
         let said = mcp.initialize(REVISION, "test", &json!({}));

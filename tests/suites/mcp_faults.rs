@@ -214,7 +214,7 @@ fn a_list_of_tools_starts_no_daemon_and_is_told_when_it_is_better() {
 /// A server that reaches the daemon through this relay, and whose tasks outlive a connection.
 fn behind(relay: &Relay, daemon: &FakeDaemon, client: &str) -> Mcp {
     fs::create_dir_all(daemon.fake_home().0).unwrap();
-    let mut command = daemon.bgctl(&["mcp", "--keep", "--session", "s"]);
+    let mut command = daemon.bgctl(&["mcp", "--structured", "--keep", "--session", "s"]);
     command.env("BGD_SOCKET", relay.socket()).env("FAKE_ACP_HOME", daemon.fake_home().0);
     let mut mcp = Mcp::spawn(command);
     mcp.initialize(REVISION, client, &json!({}));
@@ -313,7 +313,7 @@ fn the_socket_is_looked_for_in_the_processes_above() {
     for (name, value) in
         [("BGD_SOCKET", daemon.socket().to_owned()), ("XDG_RUNTIME_DIR", daemon.home().join("run"))]
     {
-        let line = "env -i HOME=\"$HOME\" PATH=\"$PATH\" \"$0\" mcp --no-start; true";
+        let line = "env -i HOME=\"$HOME\" PATH=\"$PATH\" \"$0\" mcp --structured --no-start; true";
         let mut shell = Command::new("sh");
         shell.args(["-c", line]).arg(bgctl_path()).current_dir(daemon.home());
         shell.env_clear().env("HOME", daemon.home()).env(name, &value).env("BGD_DAEMON", bgd_path());

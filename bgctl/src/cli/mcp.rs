@@ -65,6 +65,10 @@ pub struct McpArgs {
     /// How deep agents may start tasks: with 1 those that are tasks themselves may not, with 0 none may
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub depth: u32,
+    /// Give each answer as structured content, too, and declare its schema: for programs. Many agents show their
+    /// model both, or the JSON only
+    #[arg(long)]
+    pub structured: bool,
     /// Show the tasks of other sessions too: background_list with "all", and output by a full id. Only tasks of
     /// its own session are shown without it; those of others can never be cancelled, cleared or resumed
     #[arg(long)]

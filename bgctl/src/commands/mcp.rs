@@ -32,6 +32,7 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         max_block_ms: args.max_block,
         depth: args.depth,
         all_sessions: args.all_sessions,
+        structured: args.structured,
         socket,
         variables,
         starts: context.starts(),

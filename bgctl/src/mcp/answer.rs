@@ -27,6 +27,8 @@ pub enum Body {
         output: String,
         /// Whether that is not all.
         truncated: bool,
+        /// The file with all of it.
+        file: String,
     },
     /// Of `background_block`.
     Blocked {
@@ -251,7 +253,9 @@ fn structured(answer: Answer, head: Head) -> Option<Value> {
     let mut tasks = answer.tasks;
     match answer.body {
         Body::Started => value(&Started { head, task: tasks.pop()? }),
-        Body::Output { output, truncated } => value(&Output { head, task: tasks.pop()?, output, truncated }),
+        Body::Output { output, truncated, file } => {
+            value(&Output { head, task: tasks.pop()?, output, truncated, output_file: file })
+        }
         Body::Blocked { timed_out, cut, finished, active } => {
             value(&Blocked { head, timed_out, cut, tasks, finished, active })
         }

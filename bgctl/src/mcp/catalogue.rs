@@ -64,23 +64,15 @@ pub const TASK: Spec = Spec {
     name: "background_task",
     title: "Start or resume an agent in the background",
     about: "Give a prompt to another AI agent (a subagent) that works in the background, while you go on. Use it for \
-        work that stands on its own: research, a review, a change in another place. It works in the folder that this \
-        server runs in, and knows nothing of this conversation: put everything that it needs into the prompt.\n\
-        Two modes. New: give description, prompt and agent. Resume: give resume (the task_id of a completed agent \
-        task) and prompt; the agent has the whole earlier conversation, and the other parameters are not used.\n\
+        work that stands on its own: research, a review, a change in another place. It works in the folder of this \
+        server, and knows nothing of this conversation: put all that it needs into the prompt.\n\
+        New: give description, prompt and agent. Resume: give resume (the task_id of a completed agent task) and \
+        prompt; the agent has the whole earlier conversation.\n\
         Returns a task_id at once and never waits. Go on with other work: the answer is told at the head of a later \
         result of these tools. If nothing else is left to do, wait with background_block.",
     parameters: &[
-        parameter(
-            "resume",
-            Form::Text,
-            "the task_id of a completed agent task to go on with; leave it out for a new one",
-        ),
-        parameter(
-            "description",
-            Form::Text,
-            "what the task is about in 3 to 5 words, for lists (needed for a new task)",
-        ),
+        parameter("resume", Form::Text, "the task_id of a completed agent task; leave it out for a new one"),
+        parameter("description", Form::Text, "what it is about in 3 to 5 words (needed for a new task)"),
         required("prompt", Form::Text, "what the agent is to do, in full; with resume, what to tell it next"),
         parameter("agent", Form::Text, "which agent, by its name (needed for a new task)"),
     ],
@@ -92,17 +84,14 @@ pub const COMMAND: Spec = Spec {
     name: "background_command",
     title: "Start a shell command in the background",
     about: "Run a shell command in the background, while you go on. Use it for whatever takes longer than a few \
-        seconds: builds, test suites, servers, downloads. It runs in /bin/sh with the environment of this server; it gets no input.\n\
+        seconds: builds, test suites, servers, downloads. It runs in /bin/sh with this server's environment and no \
+        input.\n\
         Returns a task_id at once and never waits. Do not add & or nohup. Go on with other work: its end is told at \
         the head of a later result of these tools, with the end of its output. background_output shows the output so \
         far; if nothing else is left to do, wait with background_block.",
     parameters: &[
         required("command", Form::Text, "the command line for /bin/sh"),
-        parameter(
-            "cwd",
-            Form::Text,
-            "the folder to run in, ~ is the home folder; default: the one that this server runs in",
-        ),
+        parameter("cwd", Form::Text, "the folder to run in, ~ is the home folder; default: this server's"),
         parameter("description", Form::Text, "what it does in a few words, for lists; default: the command"),
     ],
     starts: true,
@@ -129,11 +118,11 @@ pub const BLOCK: Spec = Spec {
     title: "Wait for background tasks",
     about: "Wait until all of the named background tasks have ended, one of them asks its user something, or the \
         timeout is over. Use it only when you can't go on without them. Tasks that have ended already are not waited for. Returns the status of every named \
-        task, with the results that were not told yet. At the timeout the tasks go on: call it again, or do \
-        something else. A long wait may be cut; the answer says so.",
+        task, with the results that were not told yet. At the timeout the tasks go on. A long wait may be cut; the \
+        answer says so.",
     parameters: &[
         required("task_ids", Form::Texts, "the ids of the tasks to wait for, 100 at most"),
-        parameter("timeout", Form::Milliseconds, "the longest time to wait, in milliseconds; default: 60000"),
+        parameter("timeout", Form::Milliseconds, "the longest wait in milliseconds; default: 60000"),
     ],
     starts: false,
 };
@@ -142,11 +131,12 @@ pub const BLOCK: Spec = Spec {
 pub const CANCEL: Spec = Spec {
     name: "background_cancel",
     title: "End background tasks",
-    about: "End one background task of this session with all its processes (give task_id), or all that have not ended \
-        (give all). Returns when they have ended, or says that they take their time. What they have put out so far stays \
-        until background_clear.",
+    about: "End background tasks of this session with all their processes: those that you name, or with all every one \
+        that has not ended. Returns when they have ended, or says that they take their time. Their output stays until \
+        background_clear.",
     parameters: &[
-        parameter("task_id", Form::Text, "the task to end"),
+        parameter("task_ids", Form::Texts, "the tasks to end"),
+        parameter("task_id", Form::Text, "the same for one task"),
         parameter("all", Form::Flag, "true: every task of this session that has not ended"),
     ],
     starts: false,
@@ -164,7 +154,7 @@ pub const LIST: Spec = Spec {
         parameter(
             "all",
             Form::Flag,
-            "true: the tasks of all sessions, if the user lets this server show them (--all-sessions)",
+            "true: the tasks of all sessions, if the user allows it (--all-sessions)",
         ),
     ],
     starts: false,
@@ -177,7 +167,7 @@ pub const CLEAR: Spec = Spec {
     about: "Remove the finished tasks of this session with their output; those that still run stay. A removed agent \
         task can't be resumed. Returns how many were removed.",
     parameters: &[
-        parameter("task_ids", Form::Texts, "only these, 100 at most; default: all that have ended"),
+        parameter("task_ids", Form::Texts, "only these; default: all that have ended"),
         parameter("all", Form::Flag, "true: those that still run too, they are cancelled first"),
     ],
     starts: false,
@@ -192,14 +182,15 @@ pub fn find(name: &str) -> Option<&'static Spec> {
 }
 
 impl Spec {
-    /// The tool as a client lists it. `agents` is added to the description of the one that takes an agent.
-    pub fn listed(&self, agents: &str) -> Tool {
+    /// The tool as a client lists it. `agents` is added to the description of the one that takes an agent. With
+    /// `structured` the schema of its answer is declared.
+    pub fn listed(&self, agents: &str, structured: bool) -> Tool {
         let about =
             if self.name == TASK.name { format!("{}\n{agents}", self.about) } else { self.about.to_owned() };
-        Tool::new(self.name, about, self.input())
+        let tool = Tool::new(self.name, about, self.input())
             .with_title(self.title)
-            .with_raw_output_schema(self.output())
-            .with_annotations(self.annotations())
+            .with_annotations(self.annotations());
+        if structured { tool.with_raw_output_schema(self.output()) } else { tool }
     }
 
     fn input(&self) -> Arc<JsonObject> {
@@ -235,7 +226,8 @@ impl Spec {
         let ends = self.name == CANCEL.name || self.name == CLEAR.name;
         let looks = !self.starts && !ends;
         // A command may do anything; so may an agent.
-        ToolAnnotations::with_title(self.title)
+        // The title is in the tool itself.
+        ToolAnnotations::new()
             .read_only(looks)
             .destructive(self.starts || ends)
             .idempotent(!self.starts)
@@ -294,7 +286,7 @@ mod tests {
                 "background_command(command, cwd, description)",
                 "background_output(task_id)",
                 "background_block(task_ids, timeout)",
-                "background_cancel(task_id, all)",
+                "background_cancel(task_ids, task_id, all)",
                 "background_list(status, all)",
                 "background_clear(task_ids, all)",
             ]
@@ -304,7 +296,7 @@ mod tests {
     #[test]
     fn hints_tell_what_only_looks_and_what_ends_things() {
         let of = |spec: &Spec| {
-            let tool = spec.listed("");
+            let tool = spec.listed("", false);
             let hints = tool.annotations.unwrap();
             (hints.read_only_hint.unwrap(), hints.destructive_hint.unwrap(), hints.open_world_hint.unwrap())
         };
@@ -320,8 +312,8 @@ mod tests {
     #[test]
     fn the_agents_that_are_there_are_named() {
         assert!(agents(&[]).starts_with("No agent is available"));
-        let tool = TASK.listed("Available agents: codex.");
+        let tool = TASK.listed("Available agents: codex.", false);
         assert!(tool.description.unwrap().ends_with("\nAvailable agents: codex."));
-        assert!(!COMMAND.listed("Available agents: codex.").description.unwrap().contains("codex"));
+        assert!(!COMMAND.listed("Available agents: codex.", false).description.unwrap().contains("codex"));
     }
 }

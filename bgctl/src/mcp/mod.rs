@@ -63,6 +63,8 @@ pub struct Options {
     pub depth: u32,
     /// Whether tasks of other sessions may be looked at.
     pub all_sessions: bool,
+    /// Whether answers have structured content, too, with schemas that are declared.
+    pub structured: bool,
     /// The daemon's socket.
     pub socket: SocketPath,
     /// The variables that say where it is, if they are not in the environment of this process.
@@ -153,6 +155,7 @@ async fn run(
         depth,
         most_depth: options.depth,
         all_sessions: options.all_sessions,
+        structured: options.structured,
         keeps: options.keeps,
         ended: end.clone(),
         waits: Waits::default(),

@@ -60,6 +60,8 @@ pub struct Shared {
     pub most_depth: u32,
     /// Whether tasks of other sessions may be looked at.
     pub all_sessions: bool,
+    /// Whether answers have structured content, too.
+    pub structured: bool,
     /// Whether the parent session stays at the end.
     pub keeps: bool,
     /// Whether the input has ended.
@@ -104,7 +106,14 @@ impl Shared {
     /// Makes the protocol's result of what a tool did, with the news at its head.
     pub async fn finish(self: &Arc<Self>, request: &RequestId, outcome: Outcome) -> CallToolResult {
         let news = self.news(request, outcome.as_ref().ok(), Extent::Fitting).await;
-        answer::result(outcome, news)
+        self.result(outcome, news)
+    }
+
+    /// Text alone, unless the user wants more: agents that show their model both would pay for it twice.
+    fn result(&self, outcome: Outcome, news: NewsFor) -> CallToolResult {
+        let mut result = answer::result(outcome, news);
+        result.structured_content.take_if(|_| !self.structured);
+        result
     }
 
     /// Puts into the answer to a request what there is to tell: what the answer itself reports, and the oldest of the
@@ -223,7 +232,9 @@ impl rmcp::ServerHandler for Server {
         let may_start = self.0.why_not().is_none();
         let agents = if may_start { self.0.agents().await } else { String::new() };
         let tools = TOOLS.iter().filter(|tool| may_start || !tool.starts);
-        Ok(ListToolsResult::with_all_items(tools.map(|tool| tool.listed(&agents)).collect()))
+        Ok(ListToolsResult::with_all_items(
+            tools.map(|tool| tool.listed(&agents, self.0.structured)).collect(),
+        ))
     }
 
     async fn call_tool(
@@ -249,7 +260,7 @@ impl rmcp::ServerHandler for Server {
             Err(refusal) => Err(refusal),
         };
         let second = self.0.news(&context.id, outcome.as_ref().ok(), Extent::Fitting).await;
-        Ok(answer::result(outcome, first.and(second)).into())
+        Ok(self.0.result(outcome, first.and(second)).into())
     }
 
     /// Clients of 2026-07-28 get of changes only what they ask for.

@@ -1,5 +1,6 @@
-//! The structured content of the tools' answers, with the schemas that are declared for it. Some clients give a
-//! model only this and not the text, so that nothing may be in the text alone.
+//! The structured content of the tools' answers, with the schemas that are declared for it, for those who ask for
+//! them (`--structured`). Some clients give a model only this and not the text, so that nothing may be in the text
+//! alone.
 
 use std::sync::Arc;
 
@@ -58,8 +59,6 @@ pub struct TaskFacts {
     /// What is missing of its output because the daemon could not write it, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_warning: Option<String>,
-    /// The file with all of its output that is kept.
-    pub output_file: String,
     /// The last line of the output of a task that runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
@@ -144,6 +143,8 @@ pub struct Output {
     pub output: String,
     /// Whether `output` is not all of it.
     pub truncated: bool,
+    /// The file with all of its output that is kept.
+    pub output_file: String,
 }
 
 /// Answer of `background_block`.
@@ -254,7 +255,6 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         output_bytes: task.output.bytes.max(task.progress.output_bytes),
         dropped_bytes: Some(task.output.dropped_bytes).filter(|bytes| *bytes > 0),
         output_warning: task.output.loss(),
-        output_file: task.output.path.clone(),
         last_line: task.progress.last_line.as_deref().filter(|_| is_active).map(line),
         lingering: Some(true).filter(|_| task.lingering && !is_active),
         tool_calls: (task.kind == Kind::Agent).then_some(task.progress.tool_calls),

@@ -172,7 +172,7 @@ impl Shared {
             };
             next = format!("This is not all of it: {rest} {next}");
         }
-        let body = Body::Output { output: excerpt.text, truncated };
+        let body = Body::Output { output: excerpt.text, truncated, file: task.output.path.clone() };
         Ok(self.about(&[task], body).with("", next))
     }
 
@@ -182,53 +182,83 @@ impl Shared {
         arguments: &Arguments,
         request: &RequestId,
     ) -> Result<Answer, Refusal> {
-        let params = match (arguments.task("task_id")?, arguments.flag("all")?) {
-            (Some(id), false) => {
-                let task = self.own_task(&id, "cancelled").await?;
-                if !task.status.is_active() && !task.lingering {
-                    let opening = format!("It is {} already: there is nothing to end.", task.status);
-                    let next = words::after(&task, self.is_own(&task));
-                    return Ok(self.about(&[task], Body::Cancelled).with(opening, next));
-                }
-                CancelParams { ids: vec![task.id.into()], ..CancelParams::default() }
-            }
-            (None, true) => {
-                CancelParams { all: true, session: Some(self.session.clone()), ..CancelParams::default() }
-            }
-            (Some(_), true) => {
-                return Err(Refusal::new("background_cancel: give \"task_id\" or \"all\": true, not both."));
-            }
-            (None, false) => {
-                return Err(Refusal::new(
-                    "background_cancel: give \"task_id\" (one task) or \"all\": true (every task of this session that has not \
-                     ended).",
-                ));
-            }
-        };
-        let ids = params.ids.clone();
-        let ends = if params.all {
-            self.active().await?.into_iter().map(|(id, _)| id).collect()
+        let named = self.cancellable(arguments).await?;
+        let (is_all, is_one) = (named.is_none(), named.as_ref().is_some_and(|tasks| tasks.len() == 1));
+        let (active, over): (Vec<Task>, Vec<Task>) =
+            named.into_iter().flatten().partition(|task| task.status.is_active() || task.lingering);
+        let ids: Vec<TaskRef> = active.iter().map(|task| task.id.into()).collect();
+        let (params, ends) = if is_all {
+            let ends = self.active().await?.into_iter().map(|(id, _)| id).collect();
+            let session = Some(self.session.clone());
+            (CancelParams { all: true, session, ..CancelParams::default() }, ends)
+        } else if let Some(first) = over.first().filter(|_| ids.is_empty()) {
+            let opening = if is_one {
+                format!("It is {} already: there is nothing to end.", first.status)
+            } else {
+                format!("All {} have ended already: there is nothing to end.", over.len())
+            };
+            let next = if is_one { words::after(first, self.is_own(first)) } else { String::new() };
+            return Ok(self.about(&over, Body::Cancelled).with(opening, next));
         } else {
-            ids.iter().filter_map(TaskRef::exact).collect()
+            let ends = active.iter().map(|task| task.id).collect();
+            (CancelParams { ids: ids.clone(), ..CancelParams::default() }, ends)
         };
         self.told.awaits(request, ends);
         let call = tokio::time::timeout(self.max_block, self.link.end::<TaskCancel>(params)).await;
         let Ok(result) = call else {
             // Their grace is longer than a client waits for an answer.
-            let tasks = match ids.first() {
-                Some(id) => vec![self.readable(id).await?],
-                None => Vec::new(),
-            };
+            let mut tasks = over;
+            for id in &ids {
+                tasks.push(self.readable(id).await?);
+            }
             let opening = "They were told to end, and take their time. Their end will be told.";
             return Ok(self.about(&tasks, Body::Cancelled).with(opening, ""));
         };
-        let tasks = result?.tasks;
-        let opening = match tasks.len() {
-            0 => "No task of this session was active: there was nothing to end.".to_owned(),
-            1 => "It has ended, with all its processes.".to_owned(),
-            count => format!("{count} tasks have ended, with all their processes."),
+        let mut tasks = result?.tasks;
+        let mut opening = match (tasks.len(), is_one) {
+            (0, _) => "No task of this session was active: there was nothing to end.".to_owned(),
+            (1, true) => "It has ended, with all its processes.".to_owned(),
+            (1, false) => "1 task has ended, with all its processes.".to_owned(),
+            (count, _) => format!("{count} tasks have ended, with all their processes."),
         };
+        if !over.is_empty() {
+            opening = format!("{opening} {} had ended before.", over.len());
+        }
+        tasks.extend(over);
         Ok(self.about(&tasks, Body::Cancelled).with(opening, ""))
+    }
+
+    /// The tasks that `background_cancel` names, each once; none: it says `all`.
+    async fn cancellable(self: &Arc<Self>, arguments: &Arguments) -> Result<Option<Vec<Task>>, Refusal> {
+        let ids = arguments.tasks("task_ids")?;
+        let ids = match arguments.task("task_id")? {
+            Some(id) => Some(ids.into_iter().flatten().chain([id]).collect()),
+            None => ids,
+        };
+        match (ids, arguments.flag("all")?) {
+            (None, true) => Ok(None),
+            (Some(_), true) => Err(Refusal::new(
+                "background_cancel: give \"task_ids\", \"task_id\" or \"all\": true, not both.",
+            )),
+            (None, false) => Err(Refusal::new(
+                "background_cancel: give \"task_ids\" or \"task_id\" (these tasks), or \"all\": true (every task of \
+                 this session that has not ended).",
+            )),
+            (Some(ids), false) if ids.is_empty() => Err(Refusal::new(
+                "background_cancel: \"task_ids\" is empty: name tasks, or give \"all\": true for every task of this \
+                 session that has not ended.",
+            )),
+            (Some(ids), false) => {
+                let mut tasks: Vec<Task> = Vec::new();
+                for id in &ids {
+                    let task = self.own_task(id, "cancelled").await?;
+                    if tasks.iter().all(|known| known.id != task.id) {
+                        tasks.push(task);
+                    }
+                }
+                Ok(Some(tasks))
+            }
+        }
     }
 
     /// `background_list`: tasks with their status (R06).

@@ -12,7 +12,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 
 async def main(bgctl: str, mode: str) -> None:
-    server = StdioServerParameters(command=bgctl, args=["mcp"], env=dict(os.environ))
+    server = StdioServerParameters(command=bgctl, args=["mcp", "--structured"], env=dict(os.environ))
     async with Client(stdio_client(server), mode=mode) as client:
         print(client.protocol_version)
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}

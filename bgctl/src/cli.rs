@@ -161,6 +161,8 @@ fn long_help() -> String {
 /// Wrong usage; help and version come this way too.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb), clap::Error> {
     let mut command = command();
+    let args: Vec<OsString> = args.into_iter().collect();
+    let ends_in_dashes = args.last().is_some_and(|last| last == "--");
     let matches = command.try_get_matches_from_mut(args)?;
     let globals = Globals::from_arg_matches(&matches)?;
     let (name, matches) =
@@ -170,6 +172,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb)
         Verb::Submit(args) => args.check(),
         Verb::Run(args) => args.check(),
         Verb::Resume(args) => args.check(),
+        Verb::Clear(args) => args.check(ends_in_dashes),
         _ => Ok(()),
     };
     match (checked, command.find_subcommand_mut(name)) {
@@ -241,6 +244,11 @@ mod tests {
             &["answer"],
             &["answer", "abcd", "allow", "deny"],
             &["answer", "abcd", "--request", "first"],
+            &["clear", ""],
+            &["clear", "--"],
+            &["clear", "--all", "--"],
+            &["clear", "--all-sessions", "abcd"],
+            &["clear", "--all-sessions", "--session", "s"],
             &["inbox", "--limit", "0"],
             &["inbox", "--follow", "--wait", "5s"],
             &["inbox", "--wait", "soon"],

@@ -109,7 +109,7 @@ impl Identity {
         let free = disk.blocks_available() * disk.fragment_size();
         if free < LITTLE_SPACE {
             warnings.push(format!(
-                "the disk under {} is nearly full: {} are left for output; free some, or run `bgctl clear`",
+                "the disk under {} is nearly full: {} are left for output; free some, or run `bgctl clear --all-sessions`",
                 self.state_dir.display(),
                 bytesize::ByteSize(free)
             ));
@@ -117,7 +117,7 @@ impl Identity {
         // Some filesystems make room for files as they need it and count none.
         if disk.files() > 0 && disk.files_available() < FEW_FILES {
             warnings.push(format!(
-                "the disk under {} is full: {} more files can be made (inodes); remove some, or run `bgctl clear`",
+                "the disk under {} is full: {} more files can be made (inodes); remove some, or run `bgctl clear --all-sessions`",
                 self.state_dir.display(),
                 disk.files_available()
             ));

@@ -38,7 +38,7 @@ const GOOD: &[&[&str]] = &[
     &["cancel", "ID"],
     &["cancel", "--all"],
     &["clear", "ID"],
-    &["clear", "--all"],
+    &["clear", "--all", "--all-sessions"],
     &["session", "end", "nobody"],
     &["daemon", "start"],
     &["daemon", "status"],
@@ -72,7 +72,7 @@ fn json_of_every_verb_is_exactly_one_line() {
         let value: Value = outcome.json();
         assert!(value.is_object(), "{words:?}");
         if !words.contains(&"stop") {
-            daemon.run(&["clear", "--all"]).success();
+            daemon.run(&["clear", "--all", "--all-sessions"]).success();
         }
     }
     assert!(daemon.ended().success());
@@ -267,7 +267,7 @@ fn the_verbs_do_what_they_say() {
     let text = daemon.run(&["cancel", &one, &two]).success().stdout_text();
     assert_eq!(text, format!("{one} already failed\n{two} cancelled\n"));
     assert_eq!(daemon.run(&["clear", &one]).success().stdout_text(), "cleared 1\n");
-    assert_eq!(daemon.run(&["clear"]).success().stdout_text(), "cleared 2\n");
+    assert_eq!(daemon.run(&["clear", "--all-sessions"]).success().stdout_text(), "cleared 2\n");
     let mut in_session = daemon.bgctl(&["submit", "--", "sleep", "1000"]);
     let task: TaskId = Outcome::of(in_session.env("BGD_SESSION", "tmux:%3")).success().word();
     assert_eq!(daemon.task(task).session.as_deref(), Some("tmux:%3"));

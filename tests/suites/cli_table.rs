@@ -21,6 +21,8 @@ fn the_verbs_of_sessions_and_news_have_codes_of_the_table() {
         (2, &["inbox"]),
         (2, &["list", "--session", "."]),
         (2, &["clear", "--session", "."]),
+        (2, &["clear"]),
+        (2, &["clear", "--all"]),
         (2, &["cancel", "--all", "--session", "."]),
         (2, &["events", "--session", "."]),
         (2, &["events", "--since", "99"]),
@@ -146,7 +148,7 @@ fn a_full_daemon_is_70() {
     daemon.block(&[id]);
     let outcome = daemon.run(&["submit", "--", "true"]).expect_code(70);
     assert!(outcome.stderr.contains("hint: "), "{}", outcome.stderr);
-    daemon.run(&["clear"]).success();
+    daemon.run(&["clear", "--all-sessions"]).success();
     let id: TaskId = daemon.run(&["submit", "--", "true"]).success().word();
     daemon.block(&[id]);
 }

@@ -141,7 +141,7 @@ fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
         let next = daemon.submit(&["sleep", "1000"]);
         daemon.wait_running(next);
     }
-    daemon.run(&["clear", "--all"]).success();
+    daemon.run(&["clear", "--all", "--all-sessions"]).success();
 }
 
 #[test]

@@ -192,6 +192,37 @@ fn the_verbs_with_a_session_leave_other_sessions_alone() {
     }
 }
 
+#[test]
+fn clear_without_ids_is_about_the_current_session_only() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 16").start();
+    let ours = |args: &[&str]| Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "ours"));
+    let (others, none) = (daemon.submit_in("other", "true"), daemon.submit(&["true"]));
+    let others_run = daemon.submit_in("other", "sleep 1000");
+    let [done, runs] = [daemon.submit_in("ours", "true"), daemon.submit_in("ours", "sleep 1000")];
+    daemon.block(&[others, none, done]);
+    daemon.wait_running(runs);
+    // What `bgctl clear $(…)` comes to where nothing was found.
+    let outcome = ours(&["clear"]).success();
+    assert_eq!((outcome.stdout_text().as_str(), outcome.stderr.as_str()), ("cleared 1\n", ""));
+    let again = ours(&["clear"]).success();
+    assert_eq!(again.stdout_text(), "cleared 0\n");
+    assert!(again.stderr.contains("(ours)") && again.stderr.contains("--all-sessions"), "{}", again.stderr);
+    assert_eq!(ours(&["clear", "--all"]).success().stdout_text(), "cleared 1\n");
+    let left = tasks(&daemon);
+    assert!(left.len() == 3 && [others, none, others_run].iter().all(|id| left.contains(id)), "{left:?}");
+    for words in [&["clear", "--"][..], &["clear", "--all", "--"], &["clear", ""], &["clear", "--all", ""]] {
+        let outcome = ours(words).expect_code(2);
+        assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty(), "{words:?}");
+    }
+    let mut alone = without_terminal(&daemon, &["clear"]);
+    let outcome = Outcome::of(&mut alone).expect_code(2);
+    assert!(outcome.stderr.contains("--all-sessions"), "{}", outcome.stderr);
+    assert_eq!(tasks(&daemon).len(), 3);
+    assert_eq!(ours(&["clear", "--all-sessions"]).success().stdout_text(), "cleared 2\n");
+    assert_eq!(tasks(&daemon), [others_run]);
+    assert_eq!(ours(&["clear", "--all", "--all-sessions"]).success().stdout_text(), "cleared 1\n");
+}
+
 const CHANNELS: &str = "default_deliver_to = [\"ops\"]\n\
     [channels.ops]\ntype = \"exec\"\ncommand = [\"true\"]\n\
     [channels.discord]\ntype = \"exec\"\ncommand = [\"true\"]\n";

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use bgd_shared::id::TaskRef;
 use bgd_shared::task::Status;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 
 use crate::complete::{active_tasks, finished_tasks, sessions, tasks};
@@ -166,23 +167,44 @@ pub struct CancelArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl clear                         all tasks that have ended
+  bgctl clear                         finished tasks of the current session
   bgctl clear 3f2a 91bc               these
-  bgctl clear --session discord:4711  those of one parent session
-  bgctl clear --all                   all tasks; those that run are cancelled first
+  bgctl clear --session discord:4711  those of another parent session
+  bgctl clear --all-sessions          those of every session, and of none
+  bgctl clear --all                   running tasks too: cancels them first
 
-Without IDs every task that has ended is removed, but for those of which
-processes live on (`lingering`): named, or with --all, these are ended first.")]
+Without IDs it removes the finished tasks of the current parent session, as
+`bgctl session key` prints it, except those with processes that are still running
+(`lingering`): named, or with --all, these are ended first.")]
 pub struct ClearArgs {
     /// Finished tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", add = finished_tasks(), conflicts_with = "session")]
+    #[arg(value_name = "ID", add = finished_tasks(), conflicts_with_all = ["session", "all_sessions"])]
     pub ids: Vec<TaskRef>,
     /// Active tasks too: they are cancelled first
     #[arg(long)]
     pub all: bool,
-    /// Only tasks of this parent session; `.` is the one that this is
+    /// Only tasks of this parent session [default: the current one, which `.` stands for too]
     #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
+    /// Tasks of every parent session, and those that belong to none
+    #[arg(long, conflicts_with = "session")]
+    pub all_sessions: bool,
+}
+
+impl ClearArgs {
+    /// Whether the ids that were announced are there: `clear -- $(…)` whose list is empty means no task, and not the
+    /// many that `clear` alone stands for.
+    ///
+    /// # Errors
+    /// The kind of wrong usage, and what to do about it.
+    pub fn check(&self, is_empty_list: bool) -> Result<(), (ErrorKind, String)> {
+        if is_empty_list && self.ids.is_empty() {
+            let what = "the list of ids behind `--` is empty: name tasks, or leave out `--` to clear the finished \
+                        tasks of the current session";
+            return Err((ErrorKind::TooFewValues, what.to_owned()));
+        }
+        Ok(())
+    }
 }
 
 /// Arguments of `signal`.

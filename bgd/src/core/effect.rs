@@ -310,7 +310,7 @@ impl From<CoreError> for RpcError {
                 ErrorKind::RegistryFull,
                 format!("the daemon holds {limit} tasks, which is its limit (limits.tasks)"),
             )
-            .hint("`bgctl clear` removes the finished ones"),
+            .hint("`bgctl clear --all-sessions` removes the finished ones"),
             CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
             CoreError::ShuttingDown => Self::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
                 .hint("start it again when it has ended"),
@@ -327,7 +327,7 @@ fn full_memory(held: usize, more: usize, limit: usize) -> RpcError {
         size(limit)
     );
     RpcError::new(ErrorKind::RegistryFull, message).hint(
-        "`bgctl clear` removes the finished tasks; a higher limits.memory in the configuration allows more",
+        "`bgctl clear --all-sessions` removes the finished tasks; a higher limits.memory in the configuration allows more",
     )
 }
 

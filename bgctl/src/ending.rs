@@ -7,9 +7,12 @@ use crate::exit::Code;
 
 /// The exit code for it: the job's own, where it has one.
 pub fn code(task: &Task) -> Code {
+    if task.timed_out {
+        return Code::TIME_LIMIT;
+    }
     match &task.exit {
         Some(exit) => match exit.shell_code().and_then(|code| u8::try_from(code).ok()) {
-            // One that was cancelled, or met its time limit, has not gone well.
+            // One that was cancelled has not gone well.
             Some(0) if task.status != Status::Completed => Code::TASK_FAILED,
             Some(code) => Code(code),
             None => Code::INTERNAL,
@@ -71,6 +74,8 @@ mod tests {
         assert_eq!(of(Status::Cancelled, Exit::Signal(15)), Code(143));
         assert_eq!(of(Status::Cancelled, Exit::Code(0)), Code::TASK_FAILED);
         assert_eq!(of(Status::Failed, Exit::Unknown("why".into())), Code::INTERNAL);
+        let late = Task { timed_out: true, ..ended(Status::Failed, Some(Exit::Signal(9)), None) };
+        assert_eq!(code(&late), Code(124), "as timeout(1)");
     }
 
     #[test]

@@ -30,6 +30,8 @@ impl Code {
     pub const NOT_ALLOWED: Self = Self(77);
     /// The configuration is wrong.
     pub const CONFIG: Self = Self(78);
+    /// `run` and `block --exit-code`: the task's own time limit ended it. What timeout(1) exits with.
+    pub const TIME_LIMIT: Self = Self(124);
     /// `run`: the program was found, but can't be run.
     pub const NOT_EXECUTABLE: Self = Self(126);
     /// `run`: there is no such program.
@@ -69,6 +71,7 @@ pub const TABLE: &[(Code, &str)] = &[
         "not allowed (owner or permissions of the socket, foreign process), or the agent is not logged in",
     ),
     (Code::CONFIG, "the configuration is wrong"),
+    (Code::TIME_LIMIT, "`run` and `block --exit-code`: the task's time limit ended it"),
 ];
 
 /// The code of a refusal. Written out, so that a new kind can't be forgotten.

@@ -125,6 +125,8 @@ fn facts(notice: &Wire) -> String {
         facts.push(format!("agent {}", one_line(agent)));
     }
     match &notice.task.exit {
+        // The signal was the limit's: the title says that, and here it would read as if somebody had killed it.
+        _ if notice.task.timed_out => {}
         Some(Exit::Code(code)) => facts.push(format!("exit code {code}")),
         Some(Exit::Signal(signal)) => facts.push(format!("signal {signal}")),
         Some(Exit::Unknown(_)) => facts.push("exit not known".to_owned()),

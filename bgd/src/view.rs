@@ -39,6 +39,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         agent_session: part.and_then(|part| part.session.as_deref()).map(Into::into),
         session: spec.session.as_deref().map(Into::into),
         channel: spec.channel.as_deref().map(Into::into),
+        key: snapshot.key.as_deref().map(Into::into),
+        time_limit_ms: spec.time_limit_ms,
         tags: spec.tags.iter().map(std::string::ToString::to_string).collect(),
         cwd: OsText::clone(&spec.cwd),
         pid: life.pid,
@@ -50,6 +52,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         retrieved_at: snapshot.retrieved_at,
         exit: life.exit,
         error: snapshot.error().map(Into::into),
+        timed_out: snapshot.timed_out(),
         lingering: life.lingering,
         progress: Progress {
             output_bytes: snapshot.output_bytes,

@@ -237,6 +237,12 @@ pub struct Task {
     /// Where news of it is delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
+    /// Its idempotency key within its parent session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How long each of its runs may take, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit_ms: Option<u64>,
     /// Free labels of its submitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -265,6 +271,10 @@ pub struct Task {
     /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether its time limit ended it. It is `failed` then, whatever `exit` says: that is how its process took the
+    /// signals that ended it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
     /// Whether processes of its tree live on: others than its leader, or such as SIGKILL does not end.
     #[serde(default)]
     pub lingering: bool,

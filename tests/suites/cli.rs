@@ -223,6 +223,38 @@ fn status_is_a_page_without_colour_where_it_is_no_terminal() {
     assert_eq!((task.status, task.tags), (Status::Failed, vec!["t".to_owned()]));
 }
 
+#[test]
+fn a_time_limit_reads_as_one_wherever_it_is_told() {
+    let daemon = TestDaemon::start();
+    let limited = |limit: &str, line: &str| {
+        let words = ["--session", "s", "--key", line, "--time-limit", limit, "--shell", line];
+        submitted(&daemon, &words).to_string()
+    };
+    let runs = limited("1h", "sleep 1000");
+    daemon.wait_running(runs.parse().unwrap());
+    let page = daemon.run(&["status", &runs]).success().stdout_text();
+    for line in ["time limit:  1h 00m", "key:         sleep 1000"] {
+        assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
+    }
+    // One that the signal ends, and one that has a code for that.
+    for line in ["exec sleep 1001", "trap 'exit 3' TERM; while :; do sleep 0.01; done"] {
+        let id = limited("200ms", line);
+        let told = daemon.run(&["block", &id]).expect_code(1).stdout_text();
+        daemon.run(&["block", "--exit-code", &id]).expect_code(124);
+        let list = daemon.run(&["list", "--limit", "1"]).success().stdout_text();
+        let page = daemon.run(&["status", &id]).success().stdout_text();
+        for text in [&told, &list, &page] {
+            assert!(text.contains("failed (timed out after 200ms)"), "{text}");
+            assert!(!text.contains("failed (SIG") && !text.contains("failed (3)"), "{text}");
+        }
+        let inbox = daemon.inbox("s");
+        let notice = &inbox.iter().find(|item| item.notice.task.id.to_string() == id).unwrap().notice;
+        assert!(notice.title.contains("timed out after 200ms"), "{}", notice.title);
+        assert!(!notice.text.contains("signal 15") && !notice.text.contains("exit code"), "{}", notice.text);
+    }
+    daemon.run(&["run", "--time-limit", "200ms", "--", "sleep", "1000"]).expect_code(124);
+}
+
 /// Runs `bgctl` on a terminal, as `script` of util-linux makes one.
 fn on_a_terminal(daemon: &TestDaemon, args: &str, environment: &[(&str, &str)]) -> String {
     let mut script = Command::new("script");

@@ -49,6 +49,10 @@ fn every_code_of_the_table_is_reached() {
     let killed = submit("kill -KILL $$");
     let late = submit("exit 75");
     let running = submit("sleep 1000");
+    let limited: TaskId =
+        daemon.run(&["submit", "--time-limit", "10ms", "--", "sleep", "1000"]).success().word();
+    let limited = limited.to_string();
+    daemon.run(&["block", &limited]).expect_code(1);
     daemon.run(&["block", &good, &bad, &killed, &late]).expect_code(1);
     let unknown = TaskId::random().to_string();
     let cases: &[(u8, &[&str])] = &[
@@ -89,13 +93,15 @@ fn every_code_of_the_table_is_reached() {
         (75, &["block", "--timeout", "1ms", &running]),
         (75, &["block", "--timeout", "1ms", "--exit-code", &running]),
         (3, &["block", "--exit-code", &bad]),
+        (124, &["block", "--exit-code", &limited]),
+        (1, &["block", &limited]),
         (137, &["block", "--exit-code", &killed]),
         (75, &["block", "--exit-code", &late]),
     ];
     for (code, args) in cases {
         let outcome = daemon.run(args);
         assert_eq!(outcome.code, i32::from(*code), "{args:?}: {}", outcome.stderr);
-        if ![0, 1, 75, 3, 137].contains(code) {
+        if ![0, 1, 75, 3, 124, 137].contains(code) {
             assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty(), "{args:?}");
         }
     }

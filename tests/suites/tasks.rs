@@ -428,6 +428,7 @@ fn a_time_limit_ends_a_task_as_failed_with_its_tree() {
     let task = daemon.block(&[id]).remove(0);
     assert_eq!(task.status, Status::Failed);
     assert!(task.error.as_deref().unwrap().starts_with("timed out after "), "{:?}", task.error);
+    assert!(task.timed_out);
     assert_eq!(daemon.task_processes().len(), 0);
     let params = SubmitParams { shell: Some("true".into()), time_limit_ms: Some(60_000), ..daemon.params() };
     let id = daemon.submit_with(&params).id;

@@ -114,10 +114,10 @@ EXIT CODES:
     1  at least one failed or was cancelled
    75  the timeout came first; some still run
 
-With --exit-code the task's own code takes their place. One that has none, as it
-was never started or its time limit was over, exits with 1 or 128 + the signal;
-a script that must tell these from codes of the task reads --json. The task of an
-agent has no code of its own: 0 if it completed, 1 if it failed or was cancelled.")]
+With --exit-code the task's own code takes their place: 124 if its time limit
+ended it, 128 + the signal if a signal did, 1 if it was never started. A script
+that must tell these from codes of the task reads --json. The task of an agent has
+no code of its own: 0 if it completed, 1 if it failed or was cancelled.")]
 pub struct BlockArgs {
     /// The tasks: ids, or the first 4 characters of them or more
     #[arg(value_name = "ID", add = tasks(), required = true)]

@@ -84,11 +84,14 @@ fn code(result: &BlockResult) -> Code {
     }
 }
 
-/// The task's own code; where it has none, as without `--exit-code`.
+/// The task's own code; where it has none, as without `--exit-code`. Where its time limit ended it, that of timeout(1).
 fn own_code(result: &BlockResult) -> Code {
+    if !result.timed_out && result.tasks.first().is_some_and(|task| task.timed_out) {
+        return Code::TIME_LIMIT;
+    }
     let own = result.tasks.first().and_then(|task| task.exit.as_ref()).and_then(Exit::shell_code);
     match own.and_then(|code| u8::try_from(code).ok()) {
-        // A task that failed for another reason than its code, such as its time limit, has not gone well.
+        // A task that failed for another reason than its code has not gone well.
         Some(0) | None => code(result),
         Some(_) if result.timed_out => Code::TIMED_OUT,
         Some(own) => Code(own),
@@ -132,6 +135,11 @@ mod tests {
         assert_eq!(own(Status::Failed, Some(Exit::Unknown("why".into()))), Code::TASK_FAILED);
         assert_eq!(own(Status::Failed, None), Code::TASK_FAILED);
         assert_eq!(own_code(&result(vec![ended(Status::Running, None)], true)), Code::TIMED_OUT);
+        for exit in [Some(Exit::Signal(15)), Some(Exit::Code(0)), Some(Exit::Code(3)), None] {
+            let late = Task { timed_out: true, ..ended(Status::Failed, exit) };
+            assert_eq!(own_code(&result(vec![late.clone()], false)), Code(124));
+            assert_eq!(code(&result(vec![late], false)), Code::TASK_FAILED);
+        }
     }
 
     #[test]

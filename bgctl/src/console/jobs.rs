@@ -310,7 +310,9 @@ impl Around for Visit<'_> {
 
 /// How a job ended, such as `completed` or `failed (2)`.
 pub fn how(task: &Task) -> String {
-    let remark = if task.status == Status::Completed { None } else { ending::remark(task) };
+    // The status of one that timed out says so itself.
+    let says_all = task.status == Status::Completed || task.timed_out;
+    let remark = if says_all { None } else { ending::remark(task) };
     let remark = remark.map(|remark| format!(": {}", clean(&remark))).unwrap_or_default();
     format!("{}{remark}", table::status(task))
 }

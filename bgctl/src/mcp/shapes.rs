@@ -233,6 +233,8 @@ fn tidy(value: &mut Value) {
 /// A task as a model reads of it.
 pub fn facts(task: &Task, session: &str) -> TaskFacts {
     let (exit_code, signal) = match &task.exit {
+        // How it took the end that its time limit was says nothing; its error tells of the limit.
+        _ if task.timed_out => (None, None),
         Some(Exit::Code(code)) => (Some(*code), None),
         Some(Exit::Signal(signal)) => (None, Some(*signal)),
         Some(Exit::Unknown(_)) | None => (None, None),

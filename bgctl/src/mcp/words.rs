@@ -79,7 +79,7 @@ pub fn told(item: &InboxItem) -> String {
         );
     }
     let mut text = format!("{}\ntask_id: {}", clean_lines(&notice.title), notice.task.id);
-    if let Some(code) = notice.task.exit.as_ref().and_then(exit) {
+    if let Some(code) = notice.task.exit.as_ref().filter(|_| !notice.task.timed_out).and_then(exit) {
         text = format!("{text}; {code}");
     }
     match (result(notice, NEWS_RESULT_BYTES), &notice.result, notice.task.kind) {

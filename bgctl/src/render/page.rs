@@ -57,6 +57,8 @@ pub fn task(task: &Task, now: Timestamp) -> String {
     page.line("folder", &task.cwd.to_string_lossy());
     page.maybe("session", task.session.as_deref());
     page.maybe("channel", task.channel.as_deref());
+    page.maybe("key", task.key.as_deref());
+    page.maybe("time limit", task.time_limit_ms.map(show_ms).as_deref());
     if !task.tags.is_empty() {
         page.line("tags", &task.tags.join(", "));
     }
@@ -190,6 +192,9 @@ mod tests {
             argv: Some(vec!["printf".into(), "it's %s".into(), "".into()]),
             exit: Some(Exit::Signal(15)),
             error: Some("timed out after 1s".into()),
+            timed_out: true,
+            key: Some("build-42".into()),
+            time_limit_ms: Some(1000),
             tags: vec!["a".into(), "b".into()],
             started_at: Some(Timestamp::from_unix_ms(1_001_000)),
             completed_at: Some(Timestamp::from_unix_ms(1_002_000)),
@@ -202,7 +207,9 @@ mod tests {
         let page = task(&failed, Timestamp::from_unix_ms(1_062_000));
         for line in [
             "id:          3f2a9c1e-0000-4000-8000-000000000001",
-            "status:      failed (SIGTERM) +output-lost",
+            "status:      failed (timed out after 1s) +output-lost",
+            "key:         build-42",
+            "time limit:  1s",
             r"command:     printf 'it'\''s %s' ''",
             "ended:       1970-01-01T00:16:42.000Z (1m 00s ago)",
             "run time:    1s",

@@ -116,6 +116,8 @@ pub fn summary_line(task: &Task, now: Timestamp) -> String {
 /// an agent waits for somebody.
 pub fn status(task: &Task) -> String {
     let how = match (&task.exit, task.status) {
+        // The signal that the limit sent would read as if somebody had killed it.
+        (_, Status::Failed) if task.timed_out => format!(" ({})", timed_out(task)),
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
         (Some(Exit::Unknown(_)), Status::Failed | Status::Completed) => " (exit unknown)".to_owned(),
@@ -125,6 +127,12 @@ pub fn status(task: &Task) -> String {
     let lingering = if task.lingering { " +lingering" } else { "" };
     let lost = if task.output.lost_bytes > 0 { " +output-lost" } else { "" };
     format!("{}{how}{lingering}{lost}", task.status)
+}
+
+/// That the time limit ended a task, and which one. Its error may say more behind that.
+fn timed_out(task: &Task) -> String {
+    let error = task.error.as_deref().unwrap_or("timed out");
+    clean(error.split([';', ':', ',']).next().unwrap_or(error))
 }
 
 /// Why somebody may want to look at a task that goes on. One that asks is silent because it asks.
@@ -201,6 +209,14 @@ mod tests {
         assert_eq!(status_of(Status::Failed, Some(Exit::Signal(40)), false), "failed (signal 40)");
         assert_eq!(status_of(Status::Failed, None, false), "failed");
         assert_eq!(status_of(Status::Cancelled, Some(Exit::Signal(15)), false), "cancelled");
+        let late = Task {
+            status: Status::Failed,
+            exit: Some(Exit::Signal(15)),
+            error: Some("timed out after 10s; its agent said nothing".into()),
+            timed_out: true,
+            ..task()
+        };
+        assert_eq!(super::status(&late), "failed (timed out after 10s)");
         let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
         incomplete.output.lost_bytes = 1;
         assert_eq!(super::status(&incomplete), "completed +lingering +output-lost");

@@ -120,7 +120,7 @@ impl Task {
 fn outcome_bytes(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Completed | Outcome::Cancelled(_) => 0,
-        Outcome::Failed(error) => text_bytes(error),
+        Outcome::Failed(error) | Outcome::TimedOut(error) => text_bytes(error),
     }
 }
 

@@ -242,6 +242,8 @@ pub enum Outcome {
     Completed,
     /// Badly, and why.
     Failed(Box<str>),
+    /// Badly, as its time limit ended it, and what is told of that.
+    TimedOut(Box<str>),
     /// By request, and for which reason.
     Cancelled(StopReason),
 }
@@ -324,7 +326,7 @@ impl Task {
             State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => Status::Running,
             State::Finished(finished) | State::Resuming { finished, .. } => match finished.outcome {
                 Outcome::Completed => Status::Completed,
-                Outcome::Failed(_) => Status::Failed,
+                Outcome::Failed(_) | Outcome::TimedOut(_) => Status::Failed,
                 Outcome::Cancelled(_) => Status::Cancelled,
             },
         }
@@ -334,7 +336,22 @@ impl Task {
     pub fn text_bytes(&self) -> usize {
         let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
         let lost = self.lost.as_ref().map_or(0, |lost| lost.why.len());
-        self.spec.text_bytes() + agent + lost + self.error().map_or(0, str::len)
+        let key = self.key.as_deref().map_or(0, str::len);
+        self.spec.text_bytes() + agent + lost + key + self.error().map_or(0, str::len)
+    }
+
+    /// Whether its time limit ended it.
+    pub fn timed_out(&self) -> bool {
+        match &self.state {
+            State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Stopping { .. } => false,
+            State::Finished(finished) | State::Resuming { finished, .. } => match finished.outcome {
+                Outcome::TimedOut(_) => true,
+                Outcome::Completed | Outcome::Failed(_) | Outcome::Cancelled(_) => false,
+            },
+        }
     }
 
     /// Whether it has ended, and nobody is about to resume it.
@@ -381,7 +398,7 @@ impl Task {
             | State::Stopping { .. } => None,
             State::Finished(finished) | State::Resuming { finished, .. } => match &finished.outcome {
                 Outcome::Completed => None,
-                Outcome::Failed(error) => Some(error),
+                Outcome::Failed(error) | Outcome::TimedOut(error) => Some(error),
                 Outcome::Cancelled(reason) => reason.text(),
             },
         }

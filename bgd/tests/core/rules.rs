@@ -428,6 +428,7 @@ fn a_time_limit_ends_the_task_as_failed() {
     assert_eq!(ends(&desk.wait(5000)), [(id(1), KILL)]);
     assert_eq!(events(&desk.fact(id(1), exited(0, false))), [(EventKind::Failed, id(1))]);
     assert_eq!(desk.task(id(1)).error(), Some("timed out after 1.500s"));
+    assert!(desk.task(id(1)).timed_out());
 }
 
 #[test]

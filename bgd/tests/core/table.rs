@@ -167,7 +167,7 @@ pub fn word(core: &Core) -> &'static str {
         State::Finished(Finished { lingering: Lingering::Ending(None), .. }) => "li-k",
         State::Finished(Finished { lingering: Lingering::Stuck, .. }) => "li-s",
         State::Finished(Finished { outcome: Outcome::Completed, .. }) => "done",
-        State::Finished(Finished { outcome: Outcome::Failed(_), .. }) => "fail",
+        State::Finished(Finished { outcome: Outcome::Failed(_) | Outcome::TimedOut(_), .. }) => "fail",
         State::Finished(Finished { outcome: Outcome::Cancelled(_), .. }) => "canc",
     }
 }

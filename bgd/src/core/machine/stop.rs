@@ -121,7 +121,7 @@ impl Core {
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let (kind, told) = match finished.outcome {
             Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
-            Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
+            Outcome::Failed(_) | Outcome::TimedOut(_) => (EventKind::Failed, NoticeKind::Failed),
             Outcome::Cancelled(_) => (EventKind::Cancelled, NoticeKind::Cancelled),
         };
         let settled = finished.lingering.is_settled();
@@ -188,7 +188,7 @@ pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
             Outcome::Cancelled(reason)
         }
         StopReason::TimedOut(limit_ms) => {
-            Outcome::Failed(format!("timed out after {}", duration(limit_ms)).into())
+            Outcome::TimedOut(format!("timed out after {}", duration(limit_ms)).into())
         }
     }
 }

@@ -154,6 +154,7 @@ impl Known {
         let error = self.verdict.as_ref().and_then(|(_, error)| error.as_deref());
         task.id == self.id
             && task.error() == error
+            && task.timed_out() == (self.verdict.is_some() && matches!(self.why, Some(Why::Time(_))))
             && task.is_finished() == (self.phase == Phase::Done)
             && task.is_settled() == self.settled()
             && task.deadline().map(|at| at.0) == self.deadline()

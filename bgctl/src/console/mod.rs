@@ -122,10 +122,6 @@ impl Console {
     /// The terminal is of no use for this, or the daemon is gone.
     pub fn begin(setup: Setup) -> Result<Self, Failure> {
         let Setup { link, news, key, session, socket } = setup;
-        if matches!(key.byte(), Some(b'\r' | b'\n')) {
-            let message = format!("{key} is Enter, which the console needs itself");
-            return Err(Failure::usage(message).hint("name another key with --key"));
-        }
         let signals = Signals::take(SIGNALS)?;
         let size = Screen::open()?.size();
         let (editor, trouble) = Editor::start(key, editor::history_path())?;

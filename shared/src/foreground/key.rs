@@ -10,8 +10,8 @@ use crate::text::beginning;
 /// The key that moves a foreground job to the background: Ctrl with another key, or none at all.
 ///
 /// Written as `ctrl-b`, `ctrl+b`, `C-b` or `^B`, in any case, with a letter or one of `@ \ ] ^ _`, or as
-/// `ctrl-space`, which is `ctrl-@`; `none` is no key. The job never sees the chosen key, so `ctrl-c` means
-/// no more interrupt; and to a terminal `ctrl-i` and `ctrl-m` are Tab and Enter.
+/// `ctrl-space`, which is `ctrl-@`; `none` is no key. The job never sees the chosen key, so those that nobody can do
+/// without are none: `ctrl-c` interrupts, and to a terminal `ctrl-i` is Tab, `ctrl-j` and `ctrl-m` are Enter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(Option<u8>);
 
@@ -24,6 +24,9 @@ pub enum KeyError {
     /// It is Escape.
     #[error("{0:?} is Escape, with which arrows and other keys begin too: give another key, such as ctrl-b")]
     Escape(String),
+    /// It is a key that every job needs itself.
+    #[error("{0:?} is {1}, which the job needs itself: give another key, such as ctrl-b")]
+    Needed(String, &'static str),
 }
 
 impl Key {
@@ -65,6 +68,9 @@ impl FromStr for Key {
         };
         match symbol {
             b'[' => Err(KeyError::Escape(written())),
+            b'C' => Err(KeyError::Needed(written(), "the interrupt")),
+            b'I' => Err(KeyError::Needed(written(), "Tab")),
+            b'J' | b'M' => Err(KeyError::Needed(written(), "Enter")),
             // A terminal has always made a control byte of a key by taking its upper bits away.
             b'@'..=b'_' => Ok(Self(Some(symbol & 0x1f))),
             _ => Err(KeyError::Unknown(written())),
@@ -115,7 +121,7 @@ impl schemars::JsonSchema for Key {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "The key that moves a foreground job to the background: ctrl- with a letter or one of @ \\ ] ^ _, or none.",
+            "description": "The key that moves a foreground job to the background: ctrl- with a letter but c, i, j and m, or one of @ \\ ] ^ _; or none.",
             "type": "string",
             "default": "ctrl-b"
         })
@@ -156,11 +162,20 @@ mod tests {
         for text in ["ctrl-[", "^["] {
             assert_eq!(text.parse::<Key>(), Err(KeyError::Escape(text.to_owned())));
         }
+        for (text, name) in
+            [("ctrl-c", "the interrupt"), ("^i", "Tab"), ("C-j", "Enter"), ("ctrl-M", "Enter")]
+        {
+            let error = text.parse::<Key>().unwrap_err();
+            assert_eq!(error, KeyError::Needed(text.to_owned(), name));
+            assert!(error.to_string().contains("such as ctrl-b"), "{error}");
+        }
     }
 
     #[test]
     fn every_key_is_read_as_it_is_written() {
-        let keys = (0..0x20).filter(|byte| *byte != 0x1b).map(|byte| Key(Some(byte)));
+        let keys = (0..0x20)
+            .filter(|byte| ![0x03, 0x09, 0x0a, 0x0d, 0x1b].contains(byte))
+            .map(|byte| Key(Some(byte)));
         for key in keys.chain([Key::NONE]) {
             assert_eq!(key.to_string().parse(), Ok(key));
             let json = serde_json::to_string(&key).unwrap();

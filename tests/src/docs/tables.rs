@@ -181,7 +181,7 @@ pub fn of_config() -> Tables {
         let range = config_range(&key).unwrap_or_else(|| match key.as_str() {
             "default_agent" => "a known agent".to_owned(),
             "default_deliver_to" => "names of channels".to_owned(),
-            "background_key" => "ctrl- and a letter or one of @ \\ ] ^ _; none".to_owned(),
+            "background_key" => "ctrl- and a letter but c, i, j, m or one of @ \\ ] ^ _; none".to_owned(),
             "allow_root" => "true, false".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
             "grace.cancel" => "0s to 100 years".to_owned(),

@@ -228,5 +228,5 @@ fn without_a_terminal_it_says_what_to_use() {
     assert!(outcome.stderr.contains("bgctl: the console needs a terminal"), "{}", outcome.stderr);
     let mut terminal = Terminal::bgctl(&daemon, &["console", "--key", "ctrl-m"]);
     assert_eq!(terminal.ended().code(), Some(2));
-    assert!(terminal.screen().contains("Ctrl-M is Enter, which the console needs itself"), "{terminal:?}");
+    assert!(terminal.screen().contains("is Enter, which the job needs itself"), "{terminal:?}");
 }

@@ -12,11 +12,14 @@ mod mcp;
 mod news;
 mod run;
 mod submit;
+mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+use crate::render::look::Colours;
 
 pub use self::agent::*;
 pub use self::args::*;
@@ -30,7 +33,7 @@ pub use self::submit::SubmitArgs;
 
 /// Declares the verbs once: name, arguments, and the line that `bgctl --help` shows.
 macro_rules! verbs {
-    ($($(#[$doc:meta])+ $verb:ident($args:ty) = $name:literal $(| $alias:literal)?, $about:literal;)+) => {
+    ($($(#[$doc:meta])+ $verb:ident($args:ty) = $name:literal $(| $alias:literal)*, $about:literal;)+) => {
         /// A verb with its arguments.
         #[derive(Debug)]
         pub enum Verb {
@@ -45,7 +48,7 @@ macro_rules! verbs {
                 root$(.subcommand(
                     Command::new($name)
                         .about($about)
-                        $(.visible_alias($alias))?
+                        $(.visible_alias($alias))*
                         .defer(|verb| <$args as Args>::augment_args(verb).about($about)),
                 ))+
             }
@@ -68,15 +71,15 @@ verbs! {
     /// Gives a follow-up prompt.
     Resume(ResumeArgs) = "resume", "Give the agent of a completed task a follow-up prompt";
     /// Shows tasks.
-    List(ListArgs) = "list" | "ls", "List tasks, the newest first";
+    List(ListArgs) = "list" | "ls" | "ps" | "jobs", "List tasks, the newest first";
     /// Shows one task.
-    Status(StatusArgs) = "status", "Show everything about one task";
+    Status(StatusArgs) = "status" | "show", "Show everything about one task";
     /// Prints a task's output.
-    Output(OutputArgs) = "output", "Print the output of a task";
+    Output(OutputArgs) = "output" | "logs", "Print the output of a task";
     /// Goes back to a task's terminal.
-    Attach(AttachArgs) = "attach", "Go back into the terminal of a task";
+    Attach(AttachArgs) = "attach" | "fg", "Go back into the terminal of a task";
     /// Waits for tasks.
-    Block(BlockArgs) = "block", "Wait until tasks have ended";
+    Block(BlockArgs) = "block" | "wait", "Wait until tasks have ended";
     /// Ends tasks.
     Cancel(CancelArgs) = "cancel", "End tasks with all their processes";
     /// Removes finished tasks.
@@ -122,6 +125,9 @@ pub struct Globals {
     /// Do not start a daemon if none runs
     #[arg(long, global = true)]
     pub no_start: bool,
+    /// Use colours in lists: on a terminal, always (for `watch --color` and `less -R`), or never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    pub color: Colours,
 }
 
 const ROOT_EXAMPLES: &str = "\
@@ -147,7 +153,7 @@ pub fn command() -> Command {
         .disable_help_subcommand(true)
         .after_help(ROOT_EXAMPLES)
         .after_long_help(long_help());
-    Verb::define(root)
+    Verb::define(root).subcommand(words::help())
 }
 
 fn long_help() -> String {
@@ -163,10 +169,16 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb)
     let mut command = command();
     let args: Vec<OsString> = args.into_iter().collect();
     let ends_in_dashes = args.last().is_some_and(|last| last == "--");
-    let matches = command.try_get_matches_from_mut(args)?;
+    let matches = match command.try_get_matches_from_mut(&args) {
+        Ok(matches) => matches,
+        Err(error) => return Err(words::answered(&mut command, &args, error)),
+    };
     let globals = Globals::from_arg_matches(&matches)?;
     let (name, matches) =
         matches.subcommand().ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))?;
+    if name == words::HELP {
+        return parse(words::asks_for_help(matches));
+    }
     let verb = Verb::read(name, matches)?;
     let checked = match &verb {
         Verb::Submit(args) => args.check(),
@@ -220,7 +232,9 @@ mod tests {
             let (globals, verb) = read(&words).unwrap();
             assert!(globals.json && globals.no_start && matches!(verb, Verb::List(_)));
         }
-        assert!(matches!(read(&["ls"]).unwrap().1, Verb::List(_)));
+        for name in ["ls", "ps", "jobs"] {
+            assert!(matches!(read(&[name]).unwrap().1, Verb::List(_)), "{name}");
+        }
     }
 
     #[test]

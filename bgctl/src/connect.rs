@@ -69,12 +69,10 @@ const START: Duration = BUSY;
 ///
 /// # Errors
 /// There is none, or what is there must not be trusted.
-pub fn connect(socket: &SocketPath, start: bool) -> Result<Client, Failure> {
+pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Failure> {
     match Client::connect(socket) {
-        Ok(client) => Ok(client),
-        Err(ClientError::Connect(error)) if start && error.is_absent() => {
-            start_daemon(socket).map(|(client, _)| client)
-        }
+        Ok(client) => Ok((client, Started::Before)),
+        Err(ClientError::Connect(error)) if start && error.is_absent() => start_daemon(socket),
         Err(error) => Err(absent(socket, error)),
     }
 }
@@ -102,12 +100,37 @@ pub fn pauses() -> impl Iterator<Item = Duration> {
     (0..RETRIES).map(|times| FIRST_PAUSE * 2_u32.pow(times))
 }
 
-/// Starts a daemon unless another caller was faster, and connects to it. The flag tells whether this
-/// caller started it.
+/// Who started the daemon that answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// Somebody else: it was there.
+    Before,
+    /// This process.
+    ByUs {
+        /// How many tasks went with a daemon that was killed before.
+        lost: u64,
+    },
+}
+
+impl Started {
+    /// What a user has to know of the tasks that they had, if there were any.
+    pub fn loss(self) -> Option<String> {
+        match self {
+            Self::Before | Self::ByUs { lost: 0 } => None,
+            Self::ByUs { lost } => Some(format!(
+                "the daemon before this one was killed: its tasks are lost with their output ({lost} had started); \
+                     its log is {}",
+                log_file().display()
+            )),
+        }
+    }
+}
+
+/// Starts a daemon unless another caller was faster, and connects to it.
 ///
 /// # Errors
 /// It could not be started.
-pub fn start_daemon(socket: &SocketPath) -> Result<(Client, bool), Failure> {
+pub fn start_daemon(socket: &SocketPath) -> Result<(Client, Started), Failure> {
     start_daemon_with(socket, &[])
 }
 
@@ -118,7 +141,7 @@ pub fn start_daemon(socket: &SocketPath) -> Result<(Client, bool), Failure> {
 pub fn start_daemon_with(
     socket: &SocketPath,
     variables: &[(String, String)],
-) -> Result<(Client, bool), Failure> {
+) -> Result<(Client, Started), Failure> {
     if let Err(error) = socket.prepare_folder() {
         // A daemon may run whose runtime folder was removed; then that is what there is to say.
         return Err(match Living::of(socket) {
@@ -130,14 +153,14 @@ pub fn start_daemon_with(
     }
     let _queue = queue(socket)?;
     match Client::connect(socket) {
-        Ok(client) => return Ok((client, false)),
+        Ok(client) => return Ok((client, Started::Before)),
         Err(ClientError::Connect(error)) if error.is_absent() => {}
         Err(error) => return Err(error.into()),
     }
     let mut pauses = pauses();
     loop {
-        if spawn(socket, variables)? == Words::Ready {
-            return Ok((Client::connect(socket)?, true));
+        if let Words::Ready { lost } = spawn(socket, variables)? {
+            return Ok((Client::connect(socket)?, Started::ByUs { lost }));
         }
         // Another daemon holds the lock: one that was started by other means a moment ago, whose socket is about to
         // appear, or one that was killed and is not quite gone. Then the next one that is started gets the lock.
@@ -146,7 +169,7 @@ pub fn start_daemon_with(
                 let Some(pause) = pauses.next() else { return Err(never_listens(socket, error.into())) };
                 std::thread::sleep(pause);
             }
-            other => return Ok((other?, false)),
+            other => return Ok((other?, Started::Before)),
         }
     }
 }
@@ -177,8 +200,8 @@ fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
 /// What a daemon that was started says first.
 #[derive(Debug, PartialEq, Eq)]
 enum Words {
-    /// It listens.
-    Ready,
+    /// It listens. So many tasks went with a daemon that was killed.
+    Ready { lost: u64 },
     /// Another daemon holds the lock of this socket.
     Taken,
 }
@@ -240,7 +263,7 @@ fn is_kept(name: &OsStr) -> bool {
     })
 }
 
-/// Reads a daemon's first words: `ready`, `taken`, or `error <exit code> <message>`.
+/// Reads a daemon's first words: `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>`.
 fn understand(words: &[u8]) -> Result<Words, Failure> {
     let text = String::from_utf8_lossy(words);
     let text = text.trim_end();
@@ -249,8 +272,11 @@ fn understand(words: &[u8]) -> Result<Words, Failure> {
         let code = code.parse().ok().filter(|code| *code != 0).map_or(Code::NO_DAEMON, Code);
         return Err(Failure::new(code, "no_daemon", format!("the daemon can't start: {message}")));
     }
+    if let Some(lost) = text.strip_prefix("ready\nlost ").and_then(|lost| lost.parse().ok()) {
+        return Ok(Words::Ready { lost });
+    }
     match text {
-        "ready" => Ok(Words::Ready),
+        "ready" => Ok(Words::Ready { lost: 0 }),
         "taken" => Ok(Words::Taken),
         "" => Err(Failure::new(Code::NO_DAEMON, "no_daemon", "the daemon ended before it was ready")
             .hint(format!("its log may say why: {}", log_file().display()))),
@@ -312,7 +338,9 @@ mod tests {
 
     #[test]
     fn the_daemons_first_words_are_understood() {
-        assert_eq!(understand(b"ready\n"), Ok(Words::Ready));
+        assert_eq!(understand(b"ready\n"), Ok(Words::Ready { lost: 0 }));
+        assert_eq!(understand(b"ready\nlost 12\n"), Ok(Words::Ready { lost: 12 }));
+        assert_eq!(understand(b"ready\nlost track\n").unwrap_err().code, Code::NO_DAEMON);
         assert_eq!(understand(b"taken\n"), Ok(Words::Taken));
         let refused = understand(b"error 78 config.toml: unknown key `tsks`\n").unwrap_err();
         assert_eq!(refused.code, Code::CONFIG);

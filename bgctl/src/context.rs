@@ -15,10 +15,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
 use crate::cli::Globals;
-use crate::connect;
+use crate::connect::{self, Started};
 use crate::failure::Failure;
 use crate::follow::left_until;
 use crate::render::json;
+use crate::render::look::Colours;
 
 /// The state of one run of `bgctl`.
 pub struct Context {
@@ -37,6 +38,11 @@ impl Context {
     /// Whether the wire's objects are to be printed.
     pub fn json(&self) -> bool {
         self.globals.json
+    }
+
+    /// When lists are to have colours.
+    pub fn colours(&self) -> Colours {
+        self.globals.color
     }
 
     /// The daemon's socket.
@@ -110,7 +116,7 @@ impl Context {
         }
         let socket = self.socket()?;
         let start = !self.globals.no_start;
-        let mut client = connect::connect(&socket, start)?;
+        let mut client = self.connect(&socket, start)?;
         let mut outcome = say(&mut client);
         if let Err(error) = &outcome
             && start
@@ -118,7 +124,7 @@ impl Context {
         {
             // The daemon was on its way out when we came. All that it knew went with it, so that asking
             // its successor can do nothing twice.
-            client = connect::connect(&socket, true)?;
+            client = self.connect(&socket, true)?;
             outcome = say(&mut client);
         }
         self.client = Some(client);
@@ -162,9 +168,24 @@ impl Context {
     /// There was none, and none can be made.
     pub fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
-            self.client = Some(connect::connect(&self.socket()?, !self.globals.no_start)?);
+            self.client = Some(self.connect(&self.socket()?, !self.globals.no_start)?);
         }
         self.client.as_mut().ok_or_else(no_connection)
+    }
+
+    /// Connects, and says on standard error what was lost if that started a daemon.
+    fn connect(&self, socket: &SocketPath, start: bool) -> Result<Client, Failure> {
+        let (client, started) = connect::connect(socket, start)?;
+        self.tell_loss(started);
+        Ok(client)
+    }
+
+    /// Says on standard error which tasks a daemon that was killed took with it. Programs read it in `daemon status`.
+    pub fn tell_loss(&self, started: Started) {
+        if let Some(loss) = started.loss().filter(|_| !self.json()) {
+            // It may be closed; the verb goes on anyway.
+            let _ = writeln!(io::stderr(), "bgctl: {loss}");
+        }
     }
 
     /// Makes the connection again; never starts a daemon.

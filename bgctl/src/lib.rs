@@ -26,6 +26,8 @@ mod follow;
 mod job;
 mod living;
 mod mcp;
+mod precheck;
+mod progress;
 mod prompt;
 mod remote;
 pub mod render;

@@ -4,6 +4,7 @@
 //! lock is free belongs to the dead: its processes are ended and it is removed.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -26,6 +27,8 @@ pub struct Instance {
     pub id: String,
     /// The folder.
     pub path: PathBuf,
+    /// How many tasks had been started by daemons that did not remove their folder at their end, as they were killed.
+    pub lost: usize,
     held: Mutex<Held>,
 }
 
@@ -54,8 +57,9 @@ impl Instance {
         DirBuilder::new().mode(0o700).create(&path)?;
         DirBuilder::new().mode(0o700).create(path.join("output"))?;
         let own = ProcessLock::take(&path.join("lock"))?;
-        let instance = Self { id, path, held: Mutex::new(Held { lock: own, note: Note::default() }) };
-        instance.sweep(&folder);
+        let held = Mutex::new(Held { lock: own, note: Note::default() });
+        let mut instance = Self { id, path, lost: 0, held };
+        instance.lost = instance.sweep(&folder);
         Ok(instance)
     }
 
@@ -103,18 +107,24 @@ impl Instance {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sweep(&self, folder: &Path) {
+    /// The number of tasks that the dead ones had started.
+    fn sweep(&self, folder: &Path) -> usize {
+        let mut lost = 0;
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
         for entry in entries.filter(|entry| entry.file_name() != self.id.as_str()) {
             let path = entry.path();
             match ProcessLock::try_take(&path.join("lock")) {
-                Ok(Some(_lock)) => sweep_one(&path, &entry.file_name().to_string_lossy()),
+                Ok(Some(_lock)) => {
+                    lost += tasks_in(&path.join("output"));
+                    sweep_one(&path, &entry.file_name().to_string_lossy());
+                }
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot look at an old instance");
                 }
             }
         }
+        lost
     }
 
     /// Removes the folder: this life is over.
@@ -149,6 +159,16 @@ fn remove(path: &Path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove an instance's folder");
     }
 }
+
+/// How many tasks have files there: each name begins with the id of its task.
+fn tasks_in(output: &Path) -> usize {
+    let names = fs::read_dir(output).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let id = |name: OsString| uuid::Uuid::try_parse(name.to_str()?.get(..ID_CHARS)?).ok();
+    names.filter_map(id).collect::<HashSet<_>>().len()
+}
+
+/// The characters of an id.
+const ID_CHARS: usize = 36;
 
 /// Ends what a dead life left running, and removes its files.
 fn sweep_one(path: &Path, id: &str) {

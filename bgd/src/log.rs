@@ -13,6 +13,9 @@ use tracing_subscriber::filter::LevelFilter;
 /// Bytes after which a new file is begun; one old file is kept beside it.
 const LOG_BYTES: u64 = 4 * 1024 * 1024;
 
+/// The name of the log's file in the state folder.
+pub const FILE: &str = "bgd.log";
+
 /// Where the log goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -42,7 +45,7 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     let log = log.log_internal_errors(false);
     match target {
         Target::Stderr => log.without_time().with_writer(|| Clean(io::stderr())).init(),
-        Target::File => log.with_writer(Mutex::new(Clean(BoundedLog::open(state.join("bgd.log"))?))).init(),
+        Target::File => log.with_writer(Mutex::new(Clean(BoundedLog::open(state.join(FILE))?))).init(),
     }
     Ok(())
 }

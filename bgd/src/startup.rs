@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "TARGET")]
     pub log: Option<LogTarget>,
 
-    /// Detach, and write `ready`, `taken` or `error CODE MESSAGE` to this descriptor when it is known
+    /// Detach, and write `ready` (with `lost COUNT` if tasks of a killed daemon were), `taken` or `error CODE MESSAGE` to this descriptor when it is known
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<RawFd>,
 }
@@ -233,6 +233,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         config_error: None,
         tree: place.tree(),
         tree_reason: place.reason,
+        lost_tasks: instance.lost,
         started,
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
@@ -245,7 +246,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     address.tell(note.clone());
     let (leaving, leaves) = watch::channel(false);
     let keeping = tokio::spawn(address.keep(made, leaves));
-    ready.say("ready\n");
+    ready.say(&ready_words(&instance));
     notify_manager(sd_notify::NotifyState::Ready);
 
     let is_hurried = dispatcher.run(mailbox).await;
@@ -279,6 +280,14 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
 
 /// How long answers that are being read when the daemon ends may take.
 const LAST_READS: Duration = Duration::from_secs(5);
+
+/// That it is ready, and how many tasks were lost before.
+fn ready_words(instance: &Instance) -> String {
+    match instance.lost {
+        0 => "ready\n".to_owned(),
+        lost => format!("ready\nlost {lost}\n"),
+    }
+}
 
 /// Notes in the instance's folder whose it is. The daemon is found by that when its socket is gone.
 fn known(instance: Instance, socket: &SocketPath) -> (Arc<Instance>, Note) {

@@ -7,12 +7,15 @@ use bgd_shared::request::{ChannelStatus, DaemonStatus, Times};
 
 use crate::config::Config;
 use crate::core::Core;
+use crate::log;
 
 /// What never changes in a daemon's life, or nearly never.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// This life.
     pub instance: String,
+    /// How many tasks had been started by daemons that were killed.
+    pub lost_tasks: usize,
     /// Its process id.
     pub pid: i32,
     /// Its socket.
@@ -95,6 +98,15 @@ impl Identity {
         let refused =
             self.config_error.iter().map(|error| format!("the configuration was not taken over: {error}"));
         let mut warnings: Vec<String> = refused.collect();
+        if self.lost_tasks > 0 {
+            let log = self.state_dir.join(log::FILE);
+            // A service manager has it, and knows where.
+            let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
+            warnings.push(format!(
+                "the daemon before this one was killed: its tasks are lost with their output ({} had started){place}",
+                self.lost_tasks
+            ));
+        }
         if !counted.outputs_watched {
             warnings.push(
                 "no inotify instance or watch is left for this user, so outputs are looked at 4 times a second \

@@ -183,7 +183,7 @@ fn every_refusal_has_its_code_its_kind_and_its_sentence() {
         (&["answer", &command, "allow"], 65, "no_question", &["runs a command"]),
         (&["answer", &unknown], 66, "task_not_found", &[&unknown]),
         (&["signal", &waiting, "INT"], 70, "unsupported", &["takes no signals", "bgctl cancel"]),
-        (&["write", &waiting, "hi"], 70, "unsupported", &["no standard input"]),
+        (&["write", &waiting, "hi"], 65, "unsupported", &["no standard input"]),
         (&["output", "--result", &waiting], 65, "not_complete", &["not complete yet", "running"]),
         (&["clear", &waiting], 65, "not_complete", &["running"]),
     ] {

@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{DaemonStatus, HelloResult, ListResult, TaskResult};
 use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
 use bgd_tests::templates::remembering_agent;
-use bgd_tests::{Outcome, TestDaemon, bgctl_path};
+use bgd_tests::{Outcome, Terminal, TestDaemon, bgctl_path, wait};
 use serde_json::Value;
 
 fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
@@ -105,6 +106,129 @@ fn errors_go_to_stderr_with_a_hint_and_nothing_to_stdout() {
     }
     let told = daemon.run(&["status", &unknown]).expect_code(66).stderr;
     assert!(told.starts_with("bgctl: ") && told.contains("\nhint: "), "{told}");
+}
+
+#[test]
+fn a_cancel_says_what_it_ended_and_that_it_waits() {
+    let daemon = TestDaemon::start();
+    let left = daemon.submit_shell("sleep 1000 > /dev/null 2>&1 &");
+    daemon.block(&[left]);
+    assert!(daemon.task(left).lingering);
+    let id = left.to_string();
+    let told = daemon.run(&["cancel", &id]).success().stdout_text();
+    assert_eq!(told, format!("{id} already completed; ended its processes that were still running\n"));
+    assert!(daemon.task_processes().is_empty());
+    assert_eq!(daemon.run(&["cancel", &id]).success().stdout_text(), format!("{id} already completed\n"));
+
+    let deaf = daemon.submit_shell("trap '' TERM; echo up; while :; do sleep 1000; done");
+    wait::for_line(daemon.task(deaf).output.path.as_ref(), "up");
+    let mut terminal = Terminal::bgctl(&daemon, &["cancel", "--grace", "1h", &deaf.to_string()]);
+    terminal.wait_text("waiting for the task to end");
+    daemon.run(&["cancel", "--grace", "0", &deaf.to_string()]).success();
+    assert!(terminal.ended().success());
+}
+
+#[test]
+fn words_that_people_type_work_or_are_answered() {
+    let home = TestDaemon::home_only();
+    for (word, verb) in [
+        ("kill", "bgctl cancel ID"),
+        ("stop", "bgctl cancel ID"),
+        ("rm", "bgctl clear ID"),
+        ("tail", "bgctl output --tail 20 ID"),
+        ("restart", "bgctl daemon restart"),
+        ("rerun", "bgctl submit"),
+        ("last", "bgctl list --limit 1"),
+        ("top", "watch -c bgctl list"),
+        ("watch", "watch -c bgctl list"),
+    ] {
+        let told = home.run(&[word, "3f2a"]).expect_code(2).stderr;
+        assert!(told.contains(verb) && !told.contains("similar"), "{word}: {told}");
+        let json = home.run(&["--json", word]).expect_code(2).stderr;
+        assert!(json.contains(verb), "{word}: {json}");
+    }
+    let root = home.run(&["--help"]).success().stdout_text();
+    assert_eq!(home.run(&["help"]).success().stdout_text(), root);
+    for words in [&["submit"][..], &["daemon", "stop"], &["wait"]] {
+        let help = home.run(&[&["help"], words].concat()).success().stdout_text();
+        assert_eq!(help, home.run(&[words, &["--help"]].concat()).success().stdout_text(), "{words:?}");
+    }
+    assert!(home.run(&["help", "kill"]).expect_code(2).stderr.contains("bgctl cancel ID"));
+    assert!(home.processes().is_empty(), "nothing of this starts a daemon");
+
+    let daemon = TestDaemon::start();
+    let id = submitted(&daemon, &["--", "echo", "x"]);
+    daemon.block(&[id]);
+    let id = id.to_string();
+    for (word, verb) in
+        [("ps", "list"), ("jobs", "list"), ("show", "status"), ("logs", "output"), ("wait", "block")]
+    {
+        let words: &[&str] = if verb == "list" { &["-q"] } else { &[&id] };
+        let outcome = daemon.run(&[&[word], words].concat()).success().stdout_text();
+        assert!(outcome.contains(if verb == "output" { "x" } else { &*id }), "{word}: {outcome}");
+    }
+    daemon.run(&["fg", &id]).success();
+}
+
+#[test]
+fn what_can_not_work_is_said_at_once() {
+    let config = "default_deliver_to = [\"inbox\"]\n[channels.slack]\ntype = \"slack\"\ntoken = \"x\"\n";
+    let daemon = TestDaemon::builder().config(config).start();
+    let quoted = daemon.run(&["submit", "make -j8"]).expect_code(2);
+    assert!(quoted.stdout.is_empty(), "{}", quoted.stdout_text());
+    for part in ["drop the quotes", "bgctl submit -- make -j8", "--shell 'make -j8'"] {
+        assert!(quoted.stderr.contains(part), "{}", quoted.stderr);
+    }
+    let run = daemon.run(&["run", "make -j8"]).expect_code(127);
+    assert!(run.stderr.contains("drop the quotes"), "{}", run.stderr);
+    for (words, named) in [
+        (&["--", "nosuchprogram", "x"][..], "no program nosuchprogram in PATH"),
+        (&["--", "./nosuchprogram"], "no program ./nosuchprogram:"),
+        (&["--env", "PATH=/nowhere", "--", "ls"], "no program ls in PATH"),
+        (&["--cwd", "/nowhere", "--", "true"], "no folder /nowhere"),
+        (&["--channel", "slack", "--", "true"], "channel slack can't deliver"),
+    ] {
+        let outcome = daemon.run(&[&["submit"], words].concat()).success();
+        let warning = &outcome.stderr;
+        assert!(warning.starts_with("bgctl: warning: ") && warning.contains(named), "{words:?}: {warning}");
+        assert_eq!(warning.lines().count(), 1, "{words:?}: {warning}");
+        daemon.task(outcome.word());
+        let json = daemon.run(&[&["--json", "submit"], words].concat()).success();
+        assert_eq!(json.stderr, "", "{words:?}");
+    }
+    for words in [
+        &["--", "true"][..],
+        &["--channel", "inbox", "--session", "s", "--", "true"],
+        &["--shell", "nosuchprogram"],
+    ] {
+        assert_eq!(daemon.run(&[&["submit"], words].concat()).success().stderr, "", "{words:?}");
+    }
+    // A program may have a blank in its name.
+    let path = daemon.home().join("two words");
+    fs::copy("/bin/true", &path).unwrap();
+    daemon.run(&["submit", path.to_str().unwrap()]).success();
+    assert_eq!(daemon.run(&["run", path.to_str().unwrap()]).success().stderr, "");
+}
+
+#[test]
+fn a_restart_says_what_it_ends_and_begins_anew() {
+    let home = TestDaemon::home_only();
+    assert!(home.run(&["daemon", "restart"]).success().stdout_text().starts_with("restarted, pid "));
+    let first = home.process();
+    let done = submitted(&home, &["--", "true"]);
+    home.block(&[done]);
+    let runs = submitted(&home, &["--", "sleep", "1000"]);
+    home.wait_running(runs);
+    let outcome = home.run(&["daemon", "restart"]).success();
+    let told = "bgctl: restarting cancels 1 active task and removes 1 finished task and the output\n";
+    assert_eq!(outcome.stderr, told);
+    first.gone();
+    let second = home.process();
+    assert_eq!(outcome.stdout_text(), format!("restarted, pid {}\n", second.pid()));
+    assert_eq!(home.status().summary.total(), 0);
+    let json: HelloResult = home.run(&["--json", "daemon", "restart"]).success().json();
+    assert_eq!(json.pid, home.process().pid());
+    home.run(&["daemon", "stop"]).success();
 }
 
 #[test]
@@ -221,6 +345,12 @@ fn status_is_a_page_without_colour_where_it_is_no_terminal() {
     assert!(!text.contains('\u{1b}'), "{text}");
     let task = daemon.run(&["--json", "status", &id.to_string()]).success().json::<TaskResult>().task;
     assert_eq!((task.status, task.tags), (Status::Failed, vec!["t".to_owned()]));
+    // Nine hours ahead of UTC, and no milliseconds.
+    let there = Timestamp::from_unix_ms(task.created_at.unix_ms() + 9 * 3_600_000).to_string();
+    let there = there[..19].replace('T', " ");
+    let mut tokyo = daemon.bgctl(&["status", &id.to_string()]);
+    let page = Outcome::of(tokyo.env("TZ", "JST-9")).success().stdout_text();
+    assert!(page.contains(&format!("submitted:   {there} (")), "{there}: {page}");
 }
 
 #[test]
@@ -276,6 +406,46 @@ fn colour_is_for_terminals_and_no_color_is_respected() {
     let plain = on_a_terminal(&daemon, "list", &[("NO_COLOR", "1")]);
     assert!(!plain.contains("\u{1b}[3") && plain.contains(&id.short()), "{plain:?}");
     assert!(!daemon.run(&["list"]).success().stdout.contains(&0x1b));
+    let asked = daemon.run(&["list", "--color", "always"]).success().stdout_text();
+    assert!(asked.contains("\u{1b}[") && asked.starts_with("ID "), "{asked:?}");
+    let refused = on_a_terminal(&daemon, "list --color never", &[]);
+    assert!(!refused.contains("\u{1b}[3") && refused.contains("ID "), "{refused:?}");
+}
+
+#[test]
+fn a_list_is_readable_wherever_people_look_at_it() {
+    let daemon = TestDaemon::start();
+    let id = submitted(&daemon, &["-d", "a description of more than forty characters", "--", "false"]);
+    daemon.block(&[id]);
+    let in_columns = |columns: u16, words: &[&str]| {
+        let mut terminal = Terminal::sized(&daemon.bgctl(words), (10, columns));
+        assert!(terminal.ended().success());
+        terminal.screen()
+    };
+    for columns in [30, 40, 80] {
+        let screen = in_columns(columns, &["list"]);
+        let row = screen.lines().nth(1).unwrap();
+        assert!(row.starts_with(&id.short()) && row.contains("failed (1)"), "{columns}: {screen}");
+        assert_eq!(screen.lines().filter(|line| !line.trim().is_empty()).count(), 2, "{columns}: {screen}");
+    }
+    // Nobody has given it a size.
+    let screen = on_a_terminal(&daemon, "list", &[]);
+    assert!(screen.contains("a description of more than forty characters"), "{screen}");
+
+    // watch(1) shows both outputs in its own terminal, of whose width it tells.
+    let mut watch = Command::new("watch");
+    watch.args(["--no-title", "--", bgctl_path().to_str().unwrap(), "list"]);
+    watch.env_clear().envs(daemon.environment());
+    let mut watch = Terminal::sized(&watch, (10, 40));
+    watch.wait_text("a descripti…");
+    let screen = watch.screen();
+    assert!(screen.lines().nth(1).unwrap().contains("  failed (1)  "), "{screen}");
+    assert!(watch.close().code().is_some());
+    // A script that only runs under it reads what it always does.
+    let mut script = Command::new("/bin/sh");
+    script.args(["-c", "exec 2>&1; $0 list | cut -f 2", bgctl_path().to_str().unwrap()]);
+    script.env_clear().envs(daemon.environment()).env("COLUMNS", "40");
+    assert_eq!(Outcome::of(&mut script).success().stdout_text(), "failed (1)\n");
 }
 
 #[test]

@@ -37,6 +37,53 @@ fn the_verbs_of_sessions_and_news_have_codes_of_the_table() {
     }
 }
 
+/// Exit codes and what has them. Words in capitals stand for tasks.
+const CODES: &[(u8, &[&str])] = &[
+    (0, &["block", "GOOD"]),
+    (0, &["cancel", "GOOD"]),
+    (1, &["block", "GOOD", "BAD"]),
+    (1, &["block", "KILLED"]),
+    (2, &["block"]),
+    (2, &["no-such-verb"]),
+    (2, &["status", "xyz!"]),
+    (2, &["submit", "--cwd", "", "--", "true"]),
+    (2, &["signal", "RUNNING", "NOSUCH"]),
+    (2, &["submit", "--agent", "nobody", "-d", "x", "a prompt"]),
+    (2, &["submit", "--agent", "nobody", "a prompt"]),
+    (2, &["submit", "--prompt", "no default_agent", "-d", "x"]),
+    (2, &["resume", "GOOD", ""]),
+    (2, &["agents", "nobody"]),
+    (65, &["output", "--result", "RUNNING"]),
+    (65, &["output", "--result", "BAD"]),
+    (65, &["signal", "GOOD", "TERM"]),
+    (65, &["clear", "RUNNING"]),
+    (65, &["write", "GOOD", "x"]),
+    (65, &["write", "RUNNING", "x"]),
+    (65, &["write", "RUNNING", "--eof"]),
+    (65, &["resume", "GOOD", "go on"]),
+    (65, &["submit", "--resume", "RUNNING", "go on"]),
+    (65, &["answer", "RUNNING"]),
+    (66, &["status", "UNKNOWN"]),
+    (66, &["output", "UNKNOWN"]),
+    (66, &["block", "GOOD", "UNKNOWN"]),
+    (66, &["cancel", "UNKNOWN"]),
+    (66, &["clear", "UNKNOWN"]),
+    (66, &["signal", "UNKNOWN", "TERM"]),
+    (66, &["write", "UNKNOWN", "x"]),
+    (66, &["resume", "UNKNOWN", "go on"]),
+    (66, &["submit", "--resume", "UNKNOWN", "go on"]),
+    (66, &["answer", "UNKNOWN", "allow"]),
+    (69, &["submit", "--env", "PATH=/nowhere", "--agent", "goose", "-d", "d", "prompt"]),
+    (66, &["events", "--task", "UNKNOWN"]),
+    (75, &["block", "--timeout", "1ms", "RUNNING"]),
+    (75, &["block", "--timeout", "1ms", "--exit-code", "RUNNING"]),
+    (3, &["block", "--exit-code", "BAD"]),
+    (124, &["block", "--exit-code", "LIMITED"]),
+    (1, &["block", "LIMITED"]),
+    (137, &["block", "--exit-code", "KILLED"]),
+    (75, &["block", "--exit-code", "LATE"]),
+];
+
 #[test]
 fn every_code_of_the_table_is_reached() {
     let daemon = TestDaemon::start();
@@ -55,51 +102,19 @@ fn every_code_of_the_table_is_reached() {
     daemon.run(&["block", &limited]).expect_code(1);
     daemon.run(&["block", &good, &bad, &killed, &late]).expect_code(1);
     let unknown = TaskId::random().to_string();
-    let cases: &[(u8, &[&str])] = &[
-        (0, &["block", &good]),
-        (0, &["cancel", &good]),
-        (1, &["block", &good, &bad]),
-        (1, &["block", &killed]),
-        (2, &["block"]),
-        (2, &["no-such-verb"]),
-        (2, &["status", "xyz!"]),
-        (2, &["submit", "--cwd", "", "--", "true"]),
-        (2, &["signal", &running, "NOSUCH"]),
-        (2, &["submit", "--agent", "nobody", "-d", "x", "a prompt"]),
-        (2, &["submit", "--agent", "nobody", "a prompt"]),
-        (2, &["submit", "--prompt", "no default_agent", "-d", "x"]),
-        (2, &["resume", &good, ""]),
-        (2, &["agents", "nobody"]),
-        (65, &["output", "--result", &running]),
-        (65, &["output", "--result", &bad]),
-        (65, &["signal", &good, "TERM"]),
-        (65, &["clear", &running]),
-        (65, &["write", &good, "x"]),
-        (65, &["resume", &good, "go on"]),
-        (65, &["submit", "--resume", &running, "go on"]),
-        (65, &["answer", &running]),
-        (66, &["status", &unknown]),
-        (66, &["output", &unknown]),
-        (66, &["block", &good, &unknown]),
-        (66, &["cancel", &unknown]),
-        (66, &["clear", &unknown]),
-        (66, &["signal", &unknown, "TERM"]),
-        (66, &["write", &unknown, "x"]),
-        (66, &["resume", &unknown, "go on"]),
-        (66, &["submit", "--resume", &unknown, "go on"]),
-        (66, &["answer", &unknown, "allow"]),
-        (69, &["submit", "--env", "PATH=/nowhere", "--agent", "goose", "-d", "d", "prompt"]),
-        (66, &["events", "--task", &unknown]),
-        (75, &["block", "--timeout", "1ms", &running]),
-        (75, &["block", "--timeout", "1ms", "--exit-code", &running]),
-        (3, &["block", "--exit-code", &bad]),
-        (124, &["block", "--exit-code", &limited]),
-        (1, &["block", &limited]),
-        (137, &["block", "--exit-code", &killed]),
-        (75, &["block", "--exit-code", &late]),
+    let named = [
+        ("GOOD", &good),
+        ("BAD", &bad),
+        ("KILLED", &killed),
+        ("LATE", &late),
+        ("RUNNING", &running),
+        ("LIMITED", &limited),
+        ("UNKNOWN", &unknown),
     ];
-    for (code, args) in cases {
-        let outcome = daemon.run(args);
+    for (code, args) in CODES {
+        let meant = |word| named.iter().find(|(name, _)| *name == word).map_or(word, |(_, id)| id.as_str());
+        let args: Vec<&str> = args.iter().copied().map(meant).collect();
+        let outcome = daemon.run(&args);
         assert_eq!(outcome.code, i32::from(*code), "{args:?}: {}", outcome.stderr);
         if ![0, 1, 75, 3, 124, 137].contains(code) {
             assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty(), "{args:?}");
@@ -107,7 +122,7 @@ fn every_code_of_the_table_is_reached() {
     }
     daemon.run(&["cancel", &running]).success();
     // The others are reached by the tests below.
-    let reached: Vec<u8> = cases.iter().map(|(code, _)| *code).chain([69, 70, 77, 78]).collect();
+    let reached: Vec<u8> = CODES.iter().map(|(code, _)| *code).chain([69, 70, 77, 78]).collect();
     for (code, meaning) in TABLE {
         assert!(reached.contains(&code.0), "{} ({meaning}) is not tested", code.0);
     }

@@ -96,6 +96,41 @@ fn r09_clients_of_a_killed_daemon_are_told_and_bgctl_starts_the_next_one() {
 }
 
 #[test]
+fn r09_the_next_bgctl_says_that_tasks_were_lost_and_where_the_log_is() {
+    let mut daemon = TestDaemon::start();
+    let done = daemon.submit(&["true"]);
+    let runs = daemon.submit(&["sleep", "1000"]);
+    daemon.block(&[done]);
+    daemon.wait_running(runs);
+    daemon.kill9();
+    let told = daemon.run(&["list", "-q"]).success();
+    assert_eq!(told.stdout_text(), "");
+    let log = daemon.home().join("state/bgd/bgd.log");
+    let words = ["was killed", "tasks are lost", "(2 had started)", log.to_str().unwrap()];
+    assert!(words.iter().all(|word| told.stderr.contains(word)), "{}", told.stderr);
+    assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
+    assert!(log.exists());
+    // Once is enough, but whoever looks for it finds it.
+    assert_eq!(daemon.run(&["list"]).success().stderr, "");
+    let warnings = daemon.status().warnings;
+    assert!(matches!(&*warnings, [one] if words.iter().all(|word| one.contains(word))), "{warnings:?}");
+
+    // A program that reads standard error is told by the status alone; one that lost nothing is told nothing.
+    let killed = daemon.process();
+    killed.signal(Signal::KILL).unwrap();
+    killed.gone();
+    daemon.run(&["daemon", "start"]).success();
+    assert_eq!(daemon.status().warnings, Vec::<String>::new());
+    let runs = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(runs);
+    let killed = daemon.process();
+    killed.signal(Signal::KILL).unwrap();
+    killed.gone();
+    assert_eq!(daemon.run(&["--json", "list"]).success().stderr, "");
+    assert_eq!(daemon.status().warnings.len(), 1);
+}
+
+#[test]
 fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut daemon =

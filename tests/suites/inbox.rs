@@ -401,3 +401,19 @@ fn the_text_does_nothing_to_a_terminal_and_has_a_blank_line_between_notices() {
     assert!(second.contains("exit code 3") && second.ends_with('\n') && !second.ends_with("\n\n"), "{text}");
     assert!(text.contains("no other task of this session is active"), "{text}");
 }
+
+#[test]
+fn whoever_waits_is_given_one_end_at_a_time() {
+    let daemon = TestDaemon::start();
+    let ids = [done(&daemon, "echo one"), done(&daemon, "echo two"), done(&daemon, "echo three")];
+    let next = |args: &[&str]| -> Vec<TaskId> {
+        let args = [&["inbox", "--session", "s", "--json", "--wait", "1h"], args].concat();
+        let text = daemon.run(&args).success().stdout_text();
+        let items = text.lines().map(|line| serde_json::from_str::<InboxItem>(line).expect("an item"));
+        items.map(|item| item.notice.task.id).collect()
+    };
+    assert_eq!(next(&[]), [ids[0]]);
+    assert_eq!(next(&["--ack"]), [ids[0]]);
+    assert_eq!(told(&daemon), ids[1..], "only what was printed is acknowledged");
+    assert_eq!(next(&["--limit", "5", "--ack"]), ids[1..]);
+}

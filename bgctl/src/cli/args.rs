@@ -292,7 +292,8 @@ EXAMPLES:
   bgctl daemon status
   bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
   bgctl daemon reload                 after the configuration was changed
-  bgctl daemon stop --grace 30s       cancels all tasks; returns when nothing of it is left")]
+  bgctl daemon stop --grace 30s       cancels all tasks; returns when nothing of it is left
+  bgctl daemon restart                after an upgrade: says which tasks that ends, and does it")]
 pub struct DaemonArgs {
     /// What to do with it.
     #[command(subcommand)]
@@ -306,6 +307,12 @@ pub enum DaemonVerb {
     Start,
     /// Cancel all tasks and end it
     Stop {
+        /// How long tasks have to end before SIGKILL [default: the configured one, 5s]
+        #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+        grace: Option<u64>,
+    },
+    /// Stop it and start another one; tells first how many tasks that ends
+    Restart {
         /// How long tasks have to end before SIGKILL [default: the configured one, 5s]
         #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
         grace: Option<u64>,

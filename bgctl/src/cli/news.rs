@@ -67,7 +67,7 @@ fn parse_since(text: &str) -> Result<Since, String> {
 EXAMPLES:
   bgctl inbox                         what was told and not acknowledged
   bgctl inbox --ack                   the same, and it does not come again
-  bgctl inbox --wait none --ack       wait for the next one
+  bgctl inbox --wait none --ack       the oldest one; if there is none, the next
   bgctl inbox --follow --ack          all that comes, one after the other
   bgctl inbox --session discord:4711 --json | jq -r .title
 
@@ -97,13 +97,13 @@ pub struct InboxArgs {
     /// Go on with what comes, until it is interrupted
     #[arg(short, long)]
     pub follow: bool,
-    /// If there is nothing, wait for the first one so long: 90s, 10m, or none for no end
+    /// Print one; if there is none, wait for it so long: 90s, 10m, or none for no limit
     #[arg(long, value_name = "DURATION", value_parser = parse_timeout, conflicts_with = "follow")]
     pub wait: Option<Timeout>,
     /// Acknowledge what was printed: it does not come again
     #[arg(long)]
     pub ack: bool,
-    /// Print so many at most, the oldest first [default: all]
+    /// Print so many at most, the oldest first [default: all; with --wait one]
     #[arg(long, value_name = "N")]
     pub limit: Option<NonZeroUsize>,
 }

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::agents::list;
-use crate::render::table::Look;
+use crate::render::look::Look;
 
 /// Asks for them, and prints them.
 pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -29,7 +29,7 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let is_terminal = std::io::stdout().is_terminal();
     if !result.agents.is_empty() {
-        context.print(&list(&result.agents, args.check, &Look::of_terminal(is_terminal)))?;
+        context.print(&list(&result.agents, args.check, &Look::of_output(context.colours())))?;
     } else if is_terminal {
         let _ = writeln!(std::io::stderr(), "no agents");
     }

@@ -1,12 +1,14 @@
 //! `cancel`: ends tasks with all their processes.
 
-use bgd_shared::request::{CancelParams, TaskCancel};
-use bgd_shared::task::Status;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{BlockMode, BlockParams, CancelParams, TaskBlock, TaskCancel};
+use bgd_shared::task::{Status, Task};
 
 use crate::cli::CancelArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::session;
 
 /// Cancels, and prints one line a task.
@@ -18,20 +20,59 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
         signal: args.signal,
         grace_ms: args.grace,
     };
-    let result = context.call::<TaskCancel>(&params)?;
+    // Afterwards nobody knows any more what lived on before.
+    let lingering = if context.json() { Vec::new() } else { lingering(&params, context)? };
+    let result = {
+        let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
+        let _progress = Progress::begin(&format!("{what}; after the grace they get SIGKILL"));
+        context.call::<TaskCancel>(&params)?
+    };
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
     }
     for task in &result.tasks {
-        let line = match task.status {
-            Status::Cancelled => format!("{} cancelled\n", task.id),
-            Status::Completed | Status::Failed => format!("{} already {}\n", task.id, task.status),
-            Status::Pending | Status::Running | Status::Resumed => {
-                format!("{} is {}\n", task.id, task.status)
-            }
-        };
-        context.print(&line)?;
+        context.print(&format!("{} {}\n", task.id, what_became(task, lingering.contains(&task.id))))?;
     }
     Ok(Code::OK)
+}
+
+/// Those of the named tasks that have ended, and have processes that live on.
+fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>, Failure> {
+    if params.ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let look = BlockParams { ids: params.ids.clone(), timeout_ms: Some(0), mode: BlockMode::All };
+    let tasks = context.call::<TaskBlock>(&look)?.tasks;
+    Ok(tasks
+        .into_iter()
+        .filter(|task| task.lingering && !task.status.is_active())
+        .map(|task| task.id)
+        .collect())
+}
+
+fn what_became(task: &Task, was_lingering: bool) -> String {
+    match (task.status, was_lingering, task.lingering) {
+        (Status::Cancelled, false, _) => "cancelled".to_owned(),
+        (status, true, false) => format!("already {status}; ended its processes that were still running"),
+        (status, true, true) => format!("already {status}; SIGKILL does not end its processes"),
+        (status @ (Status::Completed | Status::Failed), false, _) => format!("already {status}"),
+        (status @ (Status::Pending | Status::Running | Status::Resumed), false, _) => format!("is {status}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples::task;
+
+    #[test]
+    fn what_became_of_a_task_is_told() {
+        let of = |status, was, lingering| what_became(&Task { status, lingering, ..task() }, was);
+        assert_eq!(of(Status::Cancelled, false, false), "cancelled");
+        assert_eq!(of(Status::Failed, false, false), "already failed");
+        let ended = "already completed; ended its processes that were still running";
+        assert_eq!(of(Status::Completed, true, false), ended);
+        assert_eq!(of(Status::Failed, true, true), "already failed; SIGKILL does not end its processes");
+    }
 }

@@ -1,11 +1,15 @@
-//! `daemon`: start, stop, status and reload. Only `start` starts one.
+//! `daemon`: start, stop, restart, status and reload. Only `start` and `restart` start one.
 
-use bgd_shared::request::{DaemonReload, DaemonStatusOf, Hello, HelloParams, NoParams, ReloadResult};
+use bgd_shared::client::Client;
+use bgd_shared::request::{
+    DaemonReload, DaemonStatusOf, Hello, HelloParams, HelloResult, NoParams, ReloadResult,
+};
+use bgd_shared::task::Summary;
 use bgd_shared::time::Timestamp;
 
 use super::stop;
 use crate::cli::{DaemonArgs, DaemonVerb};
-use crate::connect;
+use crate::connect::{self, Started};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -16,6 +20,7 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
     match args.verb {
         DaemonVerb::Start => start(context),
         DaemonVerb::Stop { grace } => stop::run(grace, context),
+        DaemonVerb::Restart { grace } => restart(grace, context),
         DaemonVerb::Status { openmetrics } => status(openmetrics, context),
         DaemonVerb::Reload => reload(context),
     }
@@ -23,24 +28,67 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
 
 fn start(context: &mut Context) -> Result<Code, Failure> {
     let (mut client, started) = match context.running()? {
-        Some(client) => (client, false),
+        Some(client) => (client, Started::Before),
         None => connect::start_daemon(&context.socket()?)?,
     };
+    context.tell_loss(started);
+    let hello = hello(&mut client)?;
+    if context.json() {
+        context.print_json(&hello)?;
+    } else if started != Started::Before {
+        context.print(&format!("started, pid {}\n", hello.pid))?;
+    } else {
+        context.print(&format!("already running, pid {}\n", hello.pid))?;
+    }
+    Ok(Code::OK)
+}
+
+fn hello(client: &mut Client) -> Result<HelloResult, Failure> {
     let client_name = concat!("bgctl ", env!("CARGO_PKG_VERSION")).to_owned();
     let params = HelloParams {
         client: Some(client_name),
         protocol: Some(bgd_shared::PROTOCOL),
         ..HelloParams::default()
     };
-    let hello = client.call::<Hello>(&params)?;
+    Ok(client.call::<Hello>(&params)?)
+}
+
+/// Stops the daemon and starts another one. What that ends is told first.
+fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
+    // One that does not answer can't say; stopping it tells what is wrong with it.
+    if let Ok(Some(mut client)) = context.running()
+        && !context.json()
+        && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
+        && let Some(text) = ends(&status.summary)
+    {
+        stop::say(&text);
+    }
+    stop::stop(grace, context)?;
+    let (mut client, started) = connect::start_daemon(&context.socket()?)?;
+    context.tell_loss(started);
+    let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;
-    } else if started {
-        context.print(&format!("started, pid {}\n", hello.pid))?;
     } else {
-        context.print(&format!("already running, pid {}\n", hello.pid))?;
+        context.print(&format!("restarted, pid {}\n", hello.pid))?;
     }
     Ok(Code::OK)
+}
+
+/// What a restart does to the tasks, if there are any.
+fn ends(tasks: &Summary) -> Option<String> {
+    let count = |count: u64, what: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {what} task")),
+        count => Some(format!("{count} {what} tasks")),
+    };
+    let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
+    let parts = [
+        count(active, "active").map(|text| format!("cancels {text}")),
+        count(finished, "finished").map(|text| format!("removes {text} and the output")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("restarting {}", parts.join(" and ")))
 }
 
 fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
@@ -80,6 +128,15 @@ fn reloaded(result: &ReloadResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restart_says_what_it_ends() {
+        let of = |running, failed| ends(&Summary { running, failed, ..Summary::default() });
+        assert_eq!(of(0, 0), None);
+        assert_eq!(of(1, 0).as_deref(), Some("restarting cancels 1 active task"));
+        let both = "restarting cancels 2 active tasks and removes 1 finished task and the output";
+        assert_eq!(of(2, 1).as_deref(), Some(both));
+    }
 
     #[test]
     fn a_reload_says_what_it_did() {

@@ -56,7 +56,8 @@ pub fn run(args: InboxArgs, context: &mut Context) -> Result<Code, Failure> {
         session,
         acknowledges: args.ack,
         after: 0,
-        left: args.limit.map_or(usize::MAX, usize::from),
+        // Whoever waits for an end is given one: it is what woke them, and the rest comes with the next call.
+        left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
         has_printed: false,
         lost: 0,
         instance: String::new(),

@@ -10,7 +10,8 @@ use crate::cli::ListArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::table::{Look, list};
+use crate::render::look::Look;
+use crate::render::table::list;
 use crate::session;
 
 /// Fetches as many pages as are asked for, and prints them.
@@ -33,7 +34,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
             context.print(&format!("{}\n", task.id))?;
         }
     } else if !result.tasks.is_empty() {
-        context.print(&list(&result.tasks, &Look::of_terminal(is_terminal)))?;
+        context.print(&list(&result.tasks, &Look::of_output(context.colours())))?;
     } else if is_terminal {
         let _ = writeln!(std::io::stderr(), "no tasks");
     }

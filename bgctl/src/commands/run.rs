@@ -20,11 +20,11 @@ use crate::ending;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
-use crate::prompt;
 use crate::render::json;
 use crate::terminal::{
     self, Left, Over, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group,
 };
+use crate::{precheck, prompt};
 
 /// Runs the job to its end, or until it is moved to the background.
 pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -40,6 +40,8 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
         direct: args.direct,
         ..job::params(args.job, work, context.named_socket()?)?
     };
+    // Whatever else is missing is told at once, as the job starts at once.
+    precheck::check(&params, "run", Code::NOT_FOUND)?;
     // What the user started directly is the terminal's only reader: what it leaves there is the shell's.
     if io::stdout().is_terminal() && !params.direct {
         on_terminal(params, args.key, context)

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::page;
+use crate::render::wall::Zone;
 
 /// Prints the page of a task.
 pub fn run(args: StatusArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -15,7 +16,7 @@ pub fn run(args: StatusArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         context.print_json(&result)?;
     } else {
-        context.print(&page::task(&result.task, Timestamp::now()))?;
+        context.print(&page::task(&result.task, Timestamp::now(), &Zone::system()))?;
     }
     Ok(Code::OK)
 }

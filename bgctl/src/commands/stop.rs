@@ -1,9 +1,7 @@
 //! `daemon stop`: asks the daemon to end, and returns when its process is gone. One that can't be asked is told by a
 //! signal.
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::mpsc;
-use std::thread;
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use bgd_shared::client::{BUSY, Client, ClientError, FIRST_ANSWER};
@@ -15,19 +13,32 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::living::Living;
+use crate::progress::Progress;
 
-/// Stops the daemon, if one runs.
+/// Stops the daemon, if one runs, and prints what that did.
 pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
+    let stopped = stop(grace_ms, context)?;
+    if context.json() {
+        context.print_json(&stopped.unwrap_or(ShutdownResult { cancelled: 0 }))?;
+        return Ok(Code::OK);
+    }
+    match stopped.map(|result| result.cancelled) {
+        None => context.print("no daemon is running\n")?,
+        Some(0) => context.print("stopped\n")?,
+        Some(1) => context.print("stopped; 1 task was cancelled\n")?,
+        Some(count) => context.print(&format!("stopped; {count} tasks were cancelled\n"))?,
+    }
+    Ok(Code::OK)
+}
+
+/// Stops the daemon: nothing if none runs.
+///
+/// # Errors
+/// It does not end, or what is at the socket must not be trusted.
+pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
     let daemon = Living::of(&context.socket()?);
     let outcome = match (context.running(), &daemon) {
-        (Ok(None), None) => {
-            if context.json() {
-                context.print_json(&ShutdownResult { cancelled: 0 })?;
-            } else {
-                context.print("no daemon is running\n")?;
-            }
-            return Ok(Code::OK);
-        }
+        (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
             say(&format!("the daemon (pid {}) runs, but its socket is gone: it gets SIGTERM", daemon.pid()));
             by_signal(daemon, grace_ms)
@@ -39,21 +50,11 @@ pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure
         }
         (Err(failure), _) => Err(failure),
     };
-    let result = outcome?;
-    if context.json() {
-        context.print_json(&result)?;
-    } else {
-        match result.cancelled {
-            0 => context.print("stopped\n")?,
-            1 => context.print("stopped; 1 task was cancelled\n")?,
-            count => context.print(&format!("stopped; {count} tasks were cancelled\n"))?,
-        }
-    }
-    Ok(Code::OK)
+    outcome.map(Some)
 }
 
 /// Standard error may be closed; the exit code tells how it went.
-fn say(text: &str) {
+pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "bgctl: {text}");
 }
 
@@ -63,7 +64,7 @@ fn by_call(
     daemon: Option<&Living>,
     grace_ms: Option<u64>,
 ) -> Result<ShutdownResult, Failure> {
-    let _progress = Progress::begin(daemon);
+    let _progress = Progress::begin(&waited_for(daemon));
     let call = client.send::<DaemonShutdown>(&ShutdownParams { grace_ms }, &[])?;
     let outcome = match client.answer::<DaemonShutdown>(call) {
         Err(ClientError::NoAnswer(silent)) => {
@@ -99,7 +100,7 @@ fn by_call(
 
 /// Tells it by SIGTERM, which cancels every task; a second one does not wait for the grace.
 fn by_signal(daemon: &Living, grace_ms: Option<u64>) -> Result<ShutdownResult, Failure> {
-    let _progress = Progress::begin(Some(daemon));
+    let _progress = Progress::begin(&waited_for(Some(daemon)));
     let is_stopped = daemon.is_stopped();
     daemon.signal(Signal::TERM)?;
     if is_stopped {
@@ -118,6 +119,11 @@ fn by_signal(daemon: &Living, grace_ms: Option<u64>) -> Result<ShutdownResult, F
     Ok(ShutdownResult { cancelled: 0 })
 }
 
+fn waited_for(daemon: Option<&Living>) -> String {
+    let who = daemon.map(|daemon| format!(" (pid {})", daemon.pid())).unwrap_or_default();
+    format!("the daemon{who} to end")
+}
+
 fn lasts(daemon: &Living, after: Duration) -> Failure {
     let pid = daemon.pid();
     let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
@@ -126,34 +132,4 @@ fn lasts(daemon: &Living, after: Duration) -> Failure {
         "its tasks may use their grace: `bgctl daemon stop --grace 0` does not wait for that; \
          `kill -KILL {pid}` ends it, and the next daemon ends what it leaves"
     ))
-}
-
-/// Tells people what is waited for.
-struct Progress {
-    /// Dropped at the end, which the thread hears.
-    _end: Option<mpsc::Sender<()>>,
-}
-
-/// When it is told first, and how often then.
-const FIRST_TOLD: Duration = Duration::from_secs(2);
-const TOLD_EVERY: Duration = Duration::from_secs(10);
-
-impl Progress {
-    fn begin(daemon: Option<&Living>) -> Self {
-        if !io::stderr().is_terminal() {
-            return Self { _end: None };
-        }
-        let who = daemon.map(|daemon| format!(" (pid {})", daemon.pid())).unwrap_or_default();
-        let (end, ends) = mpsc::channel();
-        let told = thread::Builder::new().name("progress".to_owned()).spawn(move || {
-            let mut waited = FIRST_TOLD;
-            let mut pause = FIRST_TOLD;
-            while ends.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                say(&format!("waiting for the daemon{who} to end, {} s so far …", waited.as_secs()));
-                waited += TOLD_EVERY;
-                pause = TOLD_EVERY;
-            }
-        });
-        Self { _end: told.is_ok().then_some(end) }
-    }
 }

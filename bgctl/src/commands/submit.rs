@@ -1,7 +1,7 @@
 //! `submit`: hands a command or a prompt to the daemon.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 
 use bgd_shared::request::{Stdin, SubmitParams, TaskSubmit, TerminalSize};
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
-use crate::prompt;
+use crate::{precheck, prompt};
 
 /// Submits, and prints the id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -25,16 +25,32 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         Some(given) => Some(prompt::read(given, context)?),
         None => None,
     };
+    let names_channel = args.job.channel.is_some();
     let params = params(args, prompt, context.named_socket()?)?;
+    let warnings = precheck::check(&params, "submit", Code::USAGE)?;
     let input = io::stdin();
     let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
     let result = context.call_with_fds::<TaskSubmit>(&params, descriptors)?;
     if context.json() {
         context.print_json(&result)?;
-    } else {
-        context.print(&format!("{}\n", result.task.id))?;
+        return Ok(Code::OK);
+    }
+    context.print(&format!("{}\n", result.task.id))?;
+    // The id is out before anything else can fail.
+    context.flush()?;
+    warnings.iter().for_each(|warning| warn(warning));
+    // A script that names none is not kept for the question.
+    if let Some(channel) = result.task.channel.filter(|_| names_channel || io::stderr().is_terminal())
+        && let Ok(Some(problem)) = precheck::channel(&channel, context)
+    {
+        warn(&problem);
     }
     Ok(Code::OK)
+}
+
+/// Standard error may be closed; the task is what counts.
+fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "bgctl: warning: {text}");
 }
 
 /// What was given as the prompt, if this is one: by its option, or in place of a command.

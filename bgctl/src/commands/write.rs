@@ -3,6 +3,7 @@
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt as _;
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::{Encoding, TaskWrite, WriteParams, WriteResult};
 
@@ -37,7 +38,7 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
     };
     if ends {
         let end = WriteParams { id: args.id, data: String::new(), encoding: Encoding::Utf8, eof: true };
-        context.call::<TaskWrite>(&end)?;
+        call(&end, context)?;
     }
     if context.json() {
         context.print_json(&WriteResult { written })?;
@@ -60,13 +61,22 @@ fn send_input(id: &TaskRef, context: &mut Context) -> Result<u64, Failure> {
     }
 }
 
+/// A task without input is in the wrong state for this, as one is that has ended.
+fn call(params: &WriteParams, context: &mut Context) -> Result<u64, Failure> {
+    let taken = context.call::<TaskWrite>(params).map_err(|failure| {
+        let has_none = failure.kind == ErrorKind::Unsupported.as_str();
+        Failure { code: if has_none { Code::WRONG_STATE } else { failure.code }, ..failure }
+    });
+    Ok(taken?.written)
+}
+
 /// Sends bytes until the task's pipe has taken all of them.
 fn send(id: &TaskRef, bytes: &[u8], context: &mut Context) -> Result<u64, Failure> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let (data, encoding) = Encoding::encode(rest.to_vec());
         let params = WriteParams { id: id.clone(), data, encoding, eof: false };
-        let taken = context.call::<TaskWrite>(&params)?.written;
+        let taken = call(&params, context)?;
         let taken = usize::try_from(taken).unwrap_or(usize::MAX).min(rest.len());
         if taken == 0 {
             let message = format!("task {} takes no more input", id.as_str());

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use bgd_shared::agent::{AgentCheck, AgentInfo, Continuation};
 use comfy_table::{Cell, Color, Row};
 
+use super::look::Look;
 use super::page::quoted;
-use super::table::{Look, fitted};
+use super::table::fitted;
 use super::{clean, clean_lines};
 
 const HEADER: [&str; 7] = ["NAME", "PROTOCOL", "STATE", "VERSION", "CONTINUES", "PERMISSIONS", "COMMAND"];
@@ -46,7 +47,7 @@ fn table(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
         });
         Row::from(cells.collect::<Vec<_>>())
     });
-    fitted(header, rows)
+    fitted(header, rows, look)
 }
 
 fn colour(agent: &AgentInfo) -> Color {
@@ -164,7 +165,7 @@ mod tests {
     }
 
     fn look(table: bool) -> Look {
-        Look { table, colour: false, now: Timestamp::default() }
+        Look { table, colour: false, width: None, now: Timestamp::default() }
     }
 
     #[test]

@@ -3,10 +3,12 @@
 pub mod agents;
 pub mod daemon;
 pub mod json;
+pub mod look;
 pub mod metrics;
 pub mod page;
 pub mod question;
 pub mod table;
+pub mod wall;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

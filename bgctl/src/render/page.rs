@@ -8,6 +8,7 @@ use bgd_shared::time::Timestamp;
 
 use super::question;
 use super::table::{between, run_time, signal_name, status};
+use super::wall::Zone;
 use super::{bounded, bytes, clean};
 use crate::duration::show_ms;
 
@@ -39,15 +40,15 @@ impl Page {
         }
     }
 
-    fn time(&mut self, name: &str, at: Option<Timestamp>, now: Timestamp) {
+    fn time(&mut self, name: &str, at: Option<Timestamp>, (now, zone): (Timestamp, &Zone)) {
         if let Some(at) = at {
-            self.line(name, &format!("{at} ({} ago)", show_ms(between(at, now))));
+            self.line(name, &format!("{} ({} ago)", zone.show(at), show_ms(between(at, now))));
         }
     }
 }
 
-/// Everything about a task.
-pub fn task(task: &Task, now: Timestamp) -> String {
+/// Everything about a task, for somebody in this time zone.
+pub fn task(task: &Task, now: Timestamp, zone: &Zone) -> String {
     let mut page = Page::default();
     page.line("id", &task.id.to_string());
     page.line("status", &status(task));
@@ -71,10 +72,10 @@ pub fn task(task: &Task, now: Timestamp) -> String {
             if task.resume_count == 1 { "once".to_owned() } else { format!("{} times", task.resume_count) };
         page.line("resumed", &times);
     }
-    page.time("submitted", Some(task.created_at), now);
-    page.time("started", task.started_at, now);
-    page.time("ended", task.completed_at, now);
-    page.time("retrieved", task.retrieved_at, now);
+    page.time("submitted", Some(task.created_at), (now, zone));
+    page.time("started", task.started_at, (now, zone));
+    page.time("ended", task.completed_at, (now, zone));
+    page.time("retrieved", task.retrieved_at, (now, zone));
     if task.started_at.is_some() {
         page.line("run time", &run_time(task, now));
     }
@@ -83,7 +84,7 @@ pub fn task(task: &Task, now: Timestamp) -> String {
     if task.lingering {
         page.line("lingering", "its first process has ended, others of it live on; `bgctl cancel` ends them");
     }
-    output(&mut page, task, now);
+    output(&mut page, task, (now, zone));
     page.0
 }
 
@@ -124,7 +125,7 @@ fn work(page: &mut Page, task: &Task) {
 }
 
 /// What came of it so far.
-fn output(page: &mut Page, task: &Task, now: Timestamp) {
+fn output(page: &mut Page, task: &Task, clock: (Timestamp, &Zone)) {
     let dropped = task.output.dropped_bytes + task.output.stderr_dropped_bytes;
     let mut size = bytes(task.output.bytes);
     if dropped > 0 {
@@ -141,7 +142,7 @@ fn output(page: &mut Page, task: &Task, now: Timestamp) {
         page.line("tools", &tools(&task.progress));
         page.maybe("denied", denied(&task.progress).as_deref());
     }
-    page.time("last moved", task.progress.updated_at, now);
+    page.time("last moved", task.progress.updated_at, clock);
 }
 
 /// How many tools the agent has called, and the last ones.
@@ -204,14 +205,14 @@ mod tests {
         failed.output.dropped_bytes = 1024;
         failed.output.lost_bytes = 7;
         failed.output.lost_because = Some("No space left on device".into());
-        let page = task(&failed, Timestamp::from_unix_ms(1_062_000));
+        let page = task(&failed, Timestamp::from_unix_ms(1_062_000), &Zone::UTC);
         for line in [
             "id:          3f2a9c1e-0000-4000-8000-000000000001",
             "status:      failed (timed out after 1s) +output-lost",
             "key:         build-42",
             "time limit:  1s",
             r"command:     printf 'it'\''s %s' ''",
-            "ended:       1970-01-01T00:16:42.000Z (1m 00s ago)",
+            "ended:       1970-01-01 00:16:42 (1m 00s ago)",
             "run time:    1s",
             "exit:        signal 15 (SIGTERM)",
             "error:       timed out after 1s",
@@ -244,7 +245,7 @@ mod tests {
         asking.progress.denied = 2;
         asking.progress.last_denied = Some("rm x".into());
         let now = Timestamp::from_unix_ms(1_000_000);
-        let page = task(&asking, now);
+        let page = task(&asking, now, &Zone::UTC);
         for line in [
             "status:      resumed (asks)",
             "asks:        command: make",
@@ -265,8 +266,8 @@ mod tests {
         let prompt = page.lines().find(|line| line.starts_with("prompt:")).unwrap();
         assert!(prompt.ends_with("… (3999 characters)") && prompt.len() < 600, "{prompt}");
         asking.progress.needs_input = None;
-        assert!(task(&asking, now).contains("stalled:     its agent has been silent"));
+        assert!(task(&asking, now, &Zone::UTC).contains("stalled:     its agent has been silent"));
         asking.status = Status::Failed;
-        assert!(!task(&asking, now).contains("stalled"));
+        assert!(!task(&asking, now, &Zone::UTC).contains("stalled"));
     }
 }

@@ -6,26 +6,8 @@ use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table,
 use nix::sys::signal::Signal;
 
 use super::clean;
+use super::look::Look;
 use crate::duration::show_ms;
-
-/// How a list is to look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// As a table with a header that fits the terminal.
-    pub table: bool,
-    /// With colours.
-    pub colour: bool,
-    /// The time that ages are counted to.
-    pub now: Timestamp,
-}
-
-impl Look {
-    /// A table on a terminal, coloured unless `NO_COLOR` is set; else plain columns.
-    pub fn of_terminal(is_terminal: bool) -> Self {
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { table: is_terminal, colour: is_terminal && !no_colour, now: Timestamp::now() }
-    }
-}
 
 const HEADER: [&str; 5] = ["ID", "STATUS", "AGE", "TIME", "DESCRIPTION"];
 
@@ -42,39 +24,85 @@ pub fn list(tasks: &[Task], look: &Look) -> String {
     text
 }
 
+/// What of a list is left out where it does not fit, the first first.
+const SPARE: [usize; 3] = [2, 3, 4];
+
+/// The fewest characters of a status and of a description that say something.
+const LEAST: usize = 11;
+
+/// Characters between two columns, as `fitted` sets them.
+const GAP: usize = 2;
+
 fn table(tasks: &[Task], look: &Look) -> String {
-    let rows = tasks.iter().map(|task| {
-        let columns = columns(task, look.now);
-        let cells = columns.into_iter().enumerate().map(|(place, text)| {
-            let cell = Cell::new(text);
-            match (look.colour, place) {
-                (true, 1) => cell.fg(colour(task.status)),
-                (true, 2) => cell.fg(Color::DarkGrey),
-                _ => cell,
+    let rows: Vec<_> = tasks.iter().map(|task| (task.status, columns(task, look.now))).collect();
+    let widest = |place: usize| {
+        let cells = rows.iter().map(|(_, columns)| columns[place].chars().count());
+        cells.max().unwrap_or(0).max(HEADER[place].len())
+    };
+    let mut shown: Vec<usize> = (0..HEADER.len()).collect();
+    let needed = |shown: &[usize]| {
+        let least = |place: usize| if [1, 4].contains(&place) { LEAST } else { widest(place) };
+        shown.iter().map(|place| least(*place) + GAP).sum::<usize>() - GAP
+    };
+    if let Some(width) = look.width {
+        for place in SPARE {
+            if needed(&shown) > usize::from(width) {
+                shown.retain(|shown| *shown != place);
             }
+        }
+    }
+    // What a status may take so that something of the description is left, and what is left then.
+    let left = |others: usize| look.width.map(|width| usize::from(width).saturating_sub(others).max(LEAST));
+    let status = left(needed(&shown) - LEAST);
+    let taken = status.map_or(0, |most| widest(1).min(most));
+    let description = left((needed(&shown) + taken).saturating_sub(2 * LEAST));
+    let cells = |(is, columns): (Status, [String; 5])| {
+        let cells = columns.into_iter().enumerate().filter(|(place, _)| shown.contains(place));
+        let cells = cells.map(|(place, text)| match (look.colour, place) {
+            (true, 1) => Cell::new(cut(text, status)).fg(colour(is)),
+            (false, 1) => Cell::new(cut(text, status)),
+            (true, 2) => Cell::new(text).fg(Color::DarkGrey),
+            (_, 4) => Cell::new(cut(text, description)),
+            _ => Cell::new(text),
         });
         Row::from(cells.collect::<Vec<_>>())
-    });
-    fitted(HEADER, rows)
+    };
+    fitted(shown.iter().map(|place| HEADER[*place]), rows.into_iter().map(cells), look)
+}
+
+/// The beginning of a text that has more characters than fit.
+fn cut(text: String, most: Option<usize>) -> String {
+    match most.filter(|most| text.chars().nth(*most).is_some()) {
+        Some(most) => text.chars().take(most - 1).chain(['…']).collect(),
+        None => text,
+    }
 }
 
 /// A table that fits the terminal: a row is one line, its header too, and the last column is cut to what
 /// is left.
-pub fn fitted(header: impl IntoIterator<Item = &'static str>, rows: impl Iterator<Item = Row>) -> String {
+pub fn fitted(
+    header: impl IntoIterator<Item = &'static str>,
+    rows: impl Iterator<Item = Row>,
+    look: &Look,
+) -> String {
     let mut header = Row::from(header);
     header.max_height(1);
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(look.width.unwrap_or(u16::MAX))
         .set_header(header);
+    if look.colour {
+        table.enforce_styling();
+    }
     for mut row in rows {
         row.max_height(1);
         table.add_row(row);
     }
     let last = table.column_count().saturating_sub(1);
     for (place, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
+        column.set_padding((0, if place < last { 2 } else { 0 }));
         if place < last {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
@@ -174,7 +202,7 @@ mod tests {
     }
 
     fn plain() -> Look {
-        Look { table: false, colour: false, now: at(1_100) }
+        Look { table: false, colour: false, width: None, now: at(1_100) }
     }
 
     #[test]
@@ -190,6 +218,36 @@ mod tests {
             list(&[task(), failed], &plain()),
             "3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\n3f2a9c1e\tfailed (3)\t1m 40s\t1m 05s\tmake -j8\n"
         );
+    }
+
+    #[test]
+    fn a_table_is_readable_however_narrow_it_is() {
+        let late = Task {
+            status: Status::Failed,
+            error: Some("timed out after 10s".into()),
+            timed_out: true,
+            description: "a description of some length".into(),
+            ..task()
+        };
+        let table = |width| {
+            let text = list(std::slice::from_ref(&late), &Look { table: true, width, ..plain() });
+            let most = width.map_or(usize::MAX, usize::from);
+            assert!(text.lines().all(|line| line.chars().count() <= most), "{most}: {text}");
+            text
+        };
+        let all = "3f2a9c1e  failed (timed out after 10s)  1m 40s  -     a description of some length";
+        for width in [None, Some(200), Some(100)] {
+            assert_eq!(table(width).lines().nth(1), Some(all));
+        }
+        for (width, row) in [
+            (80, "3f2a9c1e  failed (timed out after 10s)  1m 40s  -     a description of some len…"),
+            (50, "3f2a9c1e  failed (time…  1m 40s  -     a descript…"),
+            (40, "3f2a9c1e  failed (ti…  -     a descript…"),
+            (36, "3f2a9c1e  failed (time…  a descript…"),
+            (30, "3f2a9c1e  failed (timed out a…"),
+        ] {
+            assert_eq!(table(Some(width)).lines().nth(1), Some(row), "{width}");
+        }
     }
 
     #[test]

@@ -28,9 +28,9 @@ fn the_exit_code_is_the_jobs_own() {
         (126, &["--", "./script"], "interpreter"),
         (126, &["--", "/"], "/: "),
         (70, &["--cwd", "/no/such/folder", "--", "true"], "/no/such/folder"),
-        (143, &["--time-limit", "10ms", "--", "sleep", "1000"], "timed out after"),
+        (124, &["--time-limit", "10ms", "--", "sleep", "1000"], "timed out after"),
         (
-            1,
+            124,
             &["--time-limit", "300ms", "--shell", "trap 'exit 0' TERM; sleep 1000 & wait"],
             "timed out after",
         ),

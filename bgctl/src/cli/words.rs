@@ -1,0 +1,131 @@
+//! Words that people type from habit: `help VERB`, and the names that other tools have for what a verb does here.
+//! Those whose arguments mean the same are aliases of that verb; the others are answered with it.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgMatches, Command};
+
+use super::Verb;
+
+/// The word in front of a verb that asks for its help.
+pub const HELP: &str = "help";
+
+/// What is said to a word that is no verb.
+const ANSWERS: &[(&[&str], &str)] = &[
+    (&["kill"], "`bgctl cancel ID` ends a task with all its processes; `bgctl signal ID SIG` sends a signal"),
+    (
+        &["stop"],
+        "`bgctl cancel ID` ends a task, `bgctl signal ID STOP` pauses it; `bgctl daemon stop` stops the daemon",
+    ),
+    (
+        &["rm", "remove", "delete"],
+        "`bgctl clear ID` removes a finished task, `bgctl cancel ID` ends one that runs",
+    ),
+    (&["tail"], "`bgctl output --tail 20 ID` prints the last lines, `bgctl output -f ID` follows the output"),
+    (&["log", "cat"], "`bgctl output ID` prints the output of a task"),
+    (
+        &["restart", "rerun", "retry"],
+        "a task runs once: `bgctl status ID` shows its command, for another `bgctl submit`. `bgctl resume ID PROMPT` \
+         gives an agent a follow-up; `bgctl daemon restart` restarts the daemon",
+    ),
+    (&["last"], "`bgctl list --limit 1` shows the newest task"),
+    (
+        &["top", "watch"],
+        "`watch -c bgctl list --color always` shows the tasks again and again, `bgctl output -f ID` follows one, `bgctl events` prints \
+         what happens",
+    ),
+    (
+        &["add", "exec", "start", "bg"],
+        "`bgctl submit -- CMD` runs a command in the background; `bgctl daemon start` starts the daemon",
+    ),
+    (
+        &["pause"],
+        "`bgctl signal ID STOP --tree` pauses a task, `bgctl signal ID CONT --tree` goes on with it",
+    ),
+    (&["info", "get"], "`bgctl status ID` shows everything about a task"),
+];
+
+/// The verb `help`.
+pub fn help() -> Command {
+    let verb = Arg::new("verb")
+        .value_name("VERB")
+        .num_args(0..=2)
+        .help("The verb, such as `submit` or `daemon stop`");
+    Command::new(HELP).about("Print help, or that of a verb").arg(verb)
+}
+
+/// The command line that `help VERB` stands for.
+pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
+    let verb = matches.get_many::<String>("verb").into_iter().flatten().map(OsString::from);
+    std::iter::once("bgctl".into()).chain(verb).chain(std::iter::once("--help".into())).collect()
+}
+
+/// What is wrong with the command line, and the right verb if one was typed that is known from elsewhere: the
+/// nearest spelling would be another thing.
+pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) -> clap::Error {
+    let word = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word.clone(),
+        _ => return error,
+    };
+    // Behind a verb such as `daemon` it means something else.
+    let is_verb = |arg: &OsString| Verb::NAMES.iter().any(|name| arg == name);
+    if args.iter().take_while(|arg| **arg != *word).any(is_verb) {
+        return error;
+    }
+    let answer = ANSWERS.iter().find(|(words, _)| words.contains(&word.as_str()));
+    match answer {
+        Some((_, answer)) => {
+            command.error(ErrorKind::InvalidSubcommand, format!("there is no verb `{word}`: {answer}"))
+        }
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+
+    fn told(words: &[&str]) -> String {
+        let args = std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from);
+        cli::parse(args).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_verb_of_another_tool_is_an_alias_or_is_answered_with_the_right_one() {
+        let known = cli::command();
+        let names: Vec<&str> =
+            known.get_subcommands().flat_map(|verb| verb.get_name_and_visible_aliases()).collect();
+        for (words, _) in ANSWERS {
+            for word in *words {
+                assert!(!names.contains(word), "{word} works");
+                let text = told(&[word, "3f2a"]);
+                assert!(text.contains("`bgctl ") && !text.contains("similar"), "{word}: {text}");
+            }
+        }
+        for word in "ps kill stop rm wait logs tail fg jobs show restart rerun last top watch".split(' ') {
+            assert!(
+                names.contains(&word) || ANSWERS.iter().any(|(words, _)| words.contains(&word)),
+                "{word}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_verb_in_an_answer_is_one() {
+        for (_, answer) in ANSWERS {
+            for call in answer.split('`').skip(1).step_by(2) {
+                let verb = call.split_once("bgctl ").unwrap().1.split(' ').next().unwrap();
+                assert!(Verb::NAMES.contains(&verb), "{call}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_words_get_the_nearest_spelling_and_parts_of_verbs_their_own() {
+        assert!(told(&["lisst"]).contains("'list'"));
+        assert!(!told(&["daemon", "kill"]).contains("bgctl cancel"));
+        assert!(told(&["--json", "kill"]).contains("bgctl cancel"));
+    }
+}

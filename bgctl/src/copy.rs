@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt as _;
 
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
-use bgd_shared::task::Output;
+use bgd_shared::request::Stream;
+use bgd_shared::task::{Output, Task};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek64};
 
@@ -64,6 +65,22 @@ pub fn tell_dropped(bytes: u64) {
 pub fn tell_loss(output: &Output) {
     if let Some(loss) = output.loss() {
         let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean(&loss));
+    }
+}
+
+/// Tells people that a split task has written to its standard error, too, where only its standard output was asked for
+/// by not asking for any.
+pub fn tell_split(task: &Task, stream: Option<Stream>) {
+    let Some(path) = task.output.stderr_path.as_ref().filter(|_| stream.is_none()) else { return };
+    let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+    if bytes > 0 {
+        let shown = crate::render::bytes(bytes);
+        // It may be closed.
+        let _ = writeln!(
+            io::stderr(),
+            "bgctl: {shown} of standard error are kept apart: `bgctl output --stderr {}`",
+            task.id.short()
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! The examples of a hand-over in Rust, Python, Node and bash, run as they are.
+//! The examples of a hand-over in Rust, Python (with and without asyncio), Node and bash, run as they are.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use nix::unistd::mkfifo;
 const JOB: &str = "echo one; echo two; echo three; read gate < gate; echo four; exit 3";
 
 /// The examples as commands, with `bgctl` on PATH.
-fn examples(daemon: &TestDaemon) -> [Command; 4] {
+fn examples(daemon: &TestDaemon) -> [Command; 5] {
     let script = |name: &str| root().join("shared/examples").join(name).into_os_string();
     let folder = bgctl_path().parent().unwrap().to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -28,6 +28,7 @@ fn examples(daemon: &TestDaemon) -> [Command; 4] {
     [
         example(example_path("handoff").into(), &[]),
         example("python3".into(), &[script("handoff.py")]),
+        example("python3".into(), &[script("handoff_asyncio.py")]),
         example("node".into(), &[script("handoff.js")]),
         example("bash".into(), &[script("handoff.bash")]),
     ]
@@ -68,7 +69,7 @@ fn r66_examples_show_the_end_that_came_first() {
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         match text.strip_prefix("one\n").unwrap_or_else(|| panic!("{text}{errors}")) {
-            "" => assert_eq!(output.status.code(), Some(3), "{errors}"),
+            "" => assert_eq!(output.status.code(), Some(3), "{command:?}: {errors}"),
             message => {
                 let id = message.trim_end().rsplit(' ').next().unwrap();
                 assert_eq!(message.trim_end(), backgrounded_message(id.parse().unwrap()));

@@ -195,10 +195,21 @@ fn bgctl_chooses_the_stream_of_a_split_task() {
     daemon.block(&[id]);
     let id = id.to_string();
     for (option, text) in [("--stdout", "out\n"), ("--stderr", "err\n")] {
-        assert_eq!(daemon.run(&["output", option, &id]).success().stdout_text(), text);
+        let outcome = daemon.run(&["output", option, &id]).success();
+        assert_eq!((outcome.stdout_text().as_str(), outcome.stderr.as_str()), (text, ""));
         let part: OutputResult = daemon.run(&["--json", "output", option, &id]).success().json();
         assert_eq!(part.data, text);
     }
+    // Whoever names none must not take the one for all.
+    for words in [&["output", &id][..], &["output", "-f", &id]] {
+        let outcome = daemon.run(words).success();
+        let told =
+            format!("bgctl: 4 B of standard error are kept apart: `bgctl output --stderr {}`\n", &id[..8]);
+        assert_eq!((outcome.stdout_text(), outcome.stderr), ("out\n".to_owned(), told));
+    }
+    let silent: TaskId = daemon.run(&["submit", "--split", "--", "echo", "out"]).success().word();
+    daemon.block(&[silent]);
+    assert_eq!(daemon.run(&["output", &silent.to_string()]).success().stderr, "");
     let whole = ended(&daemon, line).to_string();
     let told = daemon.run(&["output", "--stderr", &whole]).expect_code(65);
     assert!(told.stderr.contains("--split"), "{}", told.stderr);

@@ -14,7 +14,7 @@ use bgd_shared::task::{Kind, Status, Task};
 use crate::cli::OutputArgs;
 use crate::commands::block::tell_why;
 use crate::context::Context;
-use crate::copy::{Copier, ranges, tell_loss};
+use crate::copy::{Copier, ranges, tell_loss, tell_split};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::follow;
@@ -104,6 +104,7 @@ fn from_file(
     if args.follow {
         let ended = follow::follow(context.client()?, task.id, path, &mut copier)?;
         tell_loss(&ended.as_ref().unwrap_or(task).output);
+        tell_split(task, stream(args));
         return Ok(Code::OK);
     }
     if task.status.is_active() || task.lingering {
@@ -112,6 +113,7 @@ fn from_file(
         copier.copy_ended(length, dropped)?;
     }
     tell_loss(&task.output);
+    tell_split(task, stream(args));
     Ok(Code::OK)
 }
 

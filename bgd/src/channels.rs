@@ -185,6 +185,11 @@ impl Channels {
         self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Desktop | ChannelKind::Tty))
     }
 
+    /// Whether a channel is the terminal that a task was submitted from.
+    pub fn is_terminals(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Tty))
+    }
+
     /// R50: the channel that was named; else the one that the parent session's key names; else the first
     /// of `default_deliver_to`; else, if the key is that of a terminal and the configuration says nothing,
     /// that terminal; if it is that of a console, which tells by itself, nobody; if it is that of an agent's

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::message::error_line;
+use nix::unistd::{Pid, getsid};
 use tokio::sync::Notify;
 
 /// A connected client.
@@ -17,6 +18,8 @@ pub struct Client {
     pub id: u64,
     /// The process that connected, if it has a number here. It may have ended since.
     pub process: Option<i32>,
+    /// The leader of that one's session, as of a terminal.
+    pub leader: Option<i32>,
     queue: Mutex<Queue>,
     /// Bytes are there to be written, or the last answer was given.
     written: Notify,
@@ -67,6 +70,7 @@ impl Client {
         Self {
             id,
             process: None,
+            leader: None,
             queue: Mutex::default(),
             written: Notify::new(),
             room: Notify::new(),
@@ -79,7 +83,8 @@ impl Client {
     /// The same, connected by this process.
     #[must_use]
     pub fn of_process(self, process: Option<i32>) -> Self {
-        Self { process, ..self }
+        let leader = process.and_then(|process| getsid(Some(Pid::from_raw(process))).ok());
+        Self { process, leader: leader.map(Pid::as_raw).filter(|leader| *leader > 0), ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

@@ -6,8 +6,11 @@ use bgd_shared::task::{Exit, Task};
 
 use crate::core::{Notice, duration};
 
-/// The most characters of a description or an error in a title.
+/// The most characters of an error or a question in a title.
 const TITLE_PART_CHARS: usize = 200;
+
+/// The most characters of a description in a title.
+const TITLE_NAME_CHARS: usize = 80;
 
 /// How texts are written so that a channel shows them as they are.
 #[derive(Clone, Copy)]
@@ -58,23 +61,37 @@ fn run_ms(kind: NoticeKind, task: &Task) -> Option<u64> {
     kind.is_end().then(|| u64::try_from(ms).unwrap_or(0))
 }
 
+/// What is told first, so that nothing of it is cut away: what happened, to which task, and how it ended. The
+/// description comes behind it.
 fn title(notice: &Wire) -> String {
+    let name = show::shortened(&name(notice), TITLE_NAME_CHARS);
+    format!("{}: \"{name}\"", head(notice))
+}
+
+/// The description of the task, on one line.
+pub fn name(notice: &Wire) -> String {
+    show::line(&notice.task.description).trim().to_owned()
+}
+
+/// A title without the description.
+pub fn head(notice: &Wire) -> String {
     let what = if notice.resume { "RESUME" } else { "TASK" };
-    let (word, verb) = match notice.kind {
-        NoticeKind::Started => ("STARTED", "started"),
-        NoticeKind::NeedsInput => ("NEEDS INPUT", "asks"),
-        NoticeKind::Completed => ("COMPLETED", "completed"),
-        NoticeKind::Failed => ("FAILED", "failed"),
-        NoticeKind::Cancelled => ("CANCELLED", "was cancelled"),
+    let word = match notice.kind {
+        NoticeKind::Started => "STARTED",
+        NoticeKind::NeedsInput => "NEEDS INPUT",
+        NoticeKind::Completed => "COMPLETED",
+        NoticeKind::Failed => "FAILED",
+        NoticeKind::Cancelled => "CANCELLED",
     };
-    let name = one_line(&notice.task.description);
+    let asks = if notice.kind == NoticeKind::NeedsInput { "asks: " } else { "" };
+    let why = reason(notice).map(|why| format!(" {asks}{}", one_line(why))).unwrap_or_default();
+    let comma = if why.is_empty() { "" } else { "," };
     let time = match (notice.kind, notice.duration_ms) {
         (NoticeKind::Completed, Some(ms)) => format!(" in {}", duration(ms)),
-        (_, Some(ms)) => format!(" after {}", duration(ms)),
+        (_, Some(ms)) => format!("{comma} after {}", duration(ms)),
         (_, None) => String::new(),
     };
-    let why = reason(notice).map(|why| format!(": {}", one_line(why))).unwrap_or_default();
-    format!("[BACKGROUND {what} {word}] Task \"{name}\" {verb}{time}{why}")
+    format!("[BACKGROUND {what} {word}] {}{why}{time}", notice.task.id.short())
 }
 
 /// What is asked, or why it did not end well.

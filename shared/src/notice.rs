@@ -61,7 +61,8 @@ pub struct Notice {
     /// Whether it is about a resume, not about the task's first run.
     #[serde(default)]
     pub resume: bool,
-    /// The first line of `text`, as in `[BACKGROUND TASK COMPLETED] Task "build" completed in 3m 10s`.
+    /// The first line of `text`, as in `[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 3m 10s: "build"`.
+    /// A long description is shortened in its middle.
     pub title: String,
     /// All of it, for people.
     pub text: String,

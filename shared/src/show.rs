@@ -67,6 +67,22 @@ fn shown(text: &str, is_kept: impl Fn(char) -> bool) -> String {
     out
 }
 
+/// A text in so many characters: of a longer one the beginning and the end, as what tells one command from
+/// another may be in either.
+pub fn shortened(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let kept = most.saturating_sub(1);
+    let (front, back) = (kept - kept / 2, kept / 2);
+    let is_kept = |(place, _): &(usize, char)| *place < front || *place >= count - back;
+    let mut out: String = text.chars().enumerate().filter(is_kept).map(|(_, c)| c).collect();
+    let at = out.char_indices().nth(front).map_or(out.len(), |(at, _)| at);
+    out.insert(at, '…');
+    out
+}
+
 /// Whether a text has nothing to show.
 pub fn is_blank(text: &str) -> bool {
     text.chars().all(|c| c.is_whitespace() || is_hidden(c))

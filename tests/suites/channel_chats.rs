@@ -84,7 +84,7 @@ fn r51_a_notice_goes_to_the_chat_of_its_parent_session() {
             assert_eq!(message.chat, chat(api, chat_number), "{name}, {session:?}");
             assert_eq!(message.token, "12:t0k-en");
             let text = message.text.unwrap();
-            assert!(text.starts_with("[BACKGROUND TASK COMPLETED] Task"), "{text}");
+            assert!(text.starts_with(&format!("[BACKGROUND TASK COMPLETED] {} in ", id.short())), "{text}");
             assert!(text.contains(&id.to_string()), "{text}");
             let mention = if api == Api::Slack { "&lt;!channel&gt; &amp;" } else { "<!channel> &" };
             assert!(text.contains(mention), "{text}");

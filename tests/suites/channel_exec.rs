@@ -112,7 +112,8 @@ fn r51_a_hook_gets_each_notice_as_one_line_of_json() {
     assert_eq!(told[1].key, format!("{done}/1"));
     let result = told[1].result.as_ref().unwrap();
     assert_eq!((&*result.text, result.part), ("one\ntwo\n", Part::All));
-    assert!(told[1].title.starts_with("[BACKGROUND TASK COMPLETED] Task \"the build\" completed in "));
+    assert!(told[1].title.starts_with(&format!("[BACKGROUND TASK COMPLETED] {} in ", done.short())));
+    assert!(told[1].title.ends_with(": \"the build\""), "{}", told[1].title);
     assert_eq!(told[3].result.as_ref().unwrap().text, "why\n");
     assert_eq!(settled(&daemon).sent, 6);
 }

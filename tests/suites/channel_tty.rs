@@ -12,28 +12,28 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 /// Ends the task that waits for it.
-struct Gate(PathBuf);
+pub(super) struct Gate(PathBuf);
 
 impl Gate {
-    fn new(daemon: &TestDaemon, name: &str) -> Self {
+    pub(super) fn new(daemon: &TestDaemon, name: &str) -> Self {
         let path = daemon.home().join(name);
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         Self(path)
     }
 
     /// Opens when a reader is there.
-    fn open(&self) {
+    pub(super) fn open(&self) {
         fs::write(&self.0, "go\n").unwrap();
     }
 }
 
 /// What is typed to a shell in place of its name and its prompt, which each has differently.
-struct Shell {
+pub(super) struct Shell {
     argv: &'static [&'static str],
     prompt: &'static str,
 }
 
-const BASH: Shell = Shell { argv: &["bash", "--norc", "--noprofile", "-i"], prompt: "$" };
+pub(super) const BASH: Shell = Shell { argv: &["bash", "--norc", "--noprofile", "-i"], prompt: "$" };
 const ZSH: Shell = Shell { argv: &["zsh", "-f", "-i"], prompt: "$" };
 const FISH: Shell = Shell {
     argv: &[
@@ -57,12 +57,12 @@ fn at_home(daemon: &TestDaemon, argv: &[&str]) -> Command {
 }
 
 #[track_caller]
-fn open(daemon: &TestDaemon, shell: &Shell) -> Terminal {
+pub(super) fn open(daemon: &TestDaemon, shell: &Shell) -> Terminal {
     open_sized(daemon, shell, 120)
 }
 
 #[track_caller]
-fn open_sized(daemon: &TestDaemon, shell: &Shell, columns: u16) -> Terminal {
+pub(super) fn open_sized(daemon: &TestDaemon, shell: &Shell, columns: u16) -> Terminal {
     let mut terminal = Terminal::sized(&at_home(daemon, shell.argv), (24, columns));
     terminal.wait_line(shell.prompt);
     terminal
@@ -70,12 +70,12 @@ fn open_sized(daemon: &TestDaemon, shell: &Shell, columns: u16) -> Terminal {
 
 /// Has a program in the foreground that ends with Ctrl-D.
 #[track_caller]
-fn occupy(shell: &mut Terminal) {
+pub(super) fn occupy(shell: &mut Terminal) {
     shell.type_line("echo u''p; cat");
     shell.wait_text("\nup\n");
 }
 
-fn origin(terminal: &Terminal) -> OriginTerminal {
+pub(super) fn origin(terminal: &Terminal) -> OriginTerminal {
     let process = terminal.process();
     let path = fs::read_link(process.proc("fd/0")).unwrap();
     OriginTerminal { path: path.into_os_string().into_string().unwrap(), leader: process.pid() }
@@ -83,11 +83,11 @@ fn origin(terminal: &Terminal) -> OriginTerminal {
 
 /// Submits as if it came from this terminal.
 #[track_caller]
-fn submit_from(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> TaskId {
+pub(super) fn submit_from(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> TaskId {
     daemon.submit_with(&told_there(daemon, terminal, line)).id
 }
 
-fn told_there(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> SubmitParams {
+pub(super) fn told_there(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> SubmitParams {
     SubmitParams {
         shell: Some(line.into()),
         description: Some("the job".into()),
@@ -126,13 +126,13 @@ fn is_held_while(line: &str) {
 }
 
 /// What the log says of a notice.
-const HELD: &str = "a notice is held";
-const DELIVERED: &str = "a notice was delivered";
-const FAILED: &str = "a notice was not delivered";
+pub(super) const HELD: &str = "a notice is held";
+pub(super) const DELIVERED: &str = "a notice was delivered";
+pub(super) const FAILED: &str = "a notice was not delivered";
 
 /// A daemon that logs what becomes of each notice.
 #[track_caller]
-fn start() -> TestDaemon {
+pub(super) fn start() -> TestDaemon {
     start_with("")
 }
 
@@ -143,12 +143,12 @@ fn start_with(config: &str) -> TestDaemon {
 
 /// How the channel does, as soon as the log says this of so many notices.
 #[track_caller]
-fn after(daemon: &TestDaemon, count: u64, what: &str) -> ChannelStatus {
+pub(super) fn after(daemon: &TestDaemon, count: u64, what: &str) -> ChannelStatus {
     wait::for_lines(&daemon.state_dir().join("bgd.log"), count, what);
     daemon.status().channels.into_iter().find(|channel| channel.name == "tty").unwrap()
 }
 
-const DONE: &str = "[BACKGROUND TASK COMPLETED] Task \"the job\" completed in";
+pub(super) const DONE: &str = "[BACKGROUND TASK COMPLETED] ";
 
 #[test]
 fn r51_the_line_comes_above_what_is_being_typed() {
@@ -401,7 +401,7 @@ fn a_description_can_do_nothing_to_a_terminal() {
     let description = Some("\x1b]0;title\x07\x1b[2J\u{9b}31m\r\nnext \u{202e}line".into());
     let params = told_there(&daemon, &origin(&terminal), "true");
     daemon.submit_with(&SubmitParams { description, ..params });
-    terminal.wait_text("[BACKGROUND TASK COMPLETED] Task \"]0;title");
+    terminal.wait_text(": \"]0;title");
     assert!(terminal.screen().starts_with("[BACKGROUND"), "{terminal:?}");
     terminal.wait_line("$");
     let shown = String::from_utf8_lossy(&terminal.shown()).into_owned();
@@ -583,7 +583,7 @@ fn the_end_of_the_daemon_is_told_where_it_is_stopped() {
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line("bgctl submit -d 'the job' -- sleep 1000; bgctl daemon stop");
     terminal.wait_text("stopped; 1 task was cancelled\n$");
-    terminal.wait_text("[BACKGROUND TASK CANCELLED] Task \"the job\"");
+    terminal.wait_text("[BACKGROUND TASK CANCELLED] ");
     assert!(daemon.ended().success());
 }
 

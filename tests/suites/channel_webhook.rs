@@ -97,7 +97,7 @@ fn r51_start_completion_failure_and_cancellation_are_told() {
     let result = completed.result.as_ref().expect("a result");
     assert_eq!((result.part, result.bytes, result.text.len()), (Part::All, 40002, 40002));
     assert!(result.text.starts_with("Ax") && result.text.ends_with("xZ"));
-    assert!(completed.title.starts_with("[BACKGROUND TASK COMPLETED] Task"), "{}", completed.title);
+    assert!(completed.title.starts_with("[BACKGROUND TASK COMPLETED] "), "{}", completed.title);
     let failed = find(bad, NoticeKind::Failed);
     assert!(failed.text.contains("exit code 3") && failed.text.contains("why"), "{}", failed.text);
     assert_eq!(find(endless, NoticeKind::Cancelled).key, format!("{endless}/1"));

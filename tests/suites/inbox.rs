@@ -103,9 +103,13 @@ fn r55_a_completion_is_in_the_inbox_whether_or_not_anybody_blocked_on_it() {
     assert_eq!((notice.key.clone(), notice.resume, notice.active), (format!("{alone}/1"), false, Some(0)));
     let result = notice.result.as_ref().unwrap();
     assert_eq!((result.text.as_str(), result.bytes, result.part), ("alone\n", 6, Part::All));
-    assert!(notice.title.starts_with("[BACKGROUND TASK COMPLETED] Task \"echo alone\" completed in "));
+    assert!(notice.title.starts_with(&format!("[BACKGROUND TASK COMPLETED] {} in ", alone.short())));
+    assert!(notice.title.ends_with(": \"echo alone\""), "{}", notice.title);
     assert!(notice.text.starts_with(&notice.title) && notice.text.ends_with("\nalone"), "{}", notice.text);
-    assert!(items[1].notice.title.starts_with("[BACKGROUND TASK FAILED] Task \"echo awaited; exit 3\""));
+    let failed = &items[1].notice;
+    let expected = format!("[BACKGROUND TASK FAILED] {} exited with code 3, after ", failed.task.id.short());
+    assert!(failed.title.starts_with(&expected), "{}", failed.title);
+    assert!(failed.title.ends_with(": \"echo awaited; exit 3\""), "{}", failed.title);
     assert!(items.windows(2).all(|pair| pair[0].number < pair[1].number));
 }
 

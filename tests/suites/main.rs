@@ -23,6 +23,7 @@ mod channel_exec;
 mod channel_secrets;
 mod channel_tls;
 mod channel_tty;
+mod channel_tty_seen;
 mod channel_typing;
 mod channel_webhook;
 mod cli;

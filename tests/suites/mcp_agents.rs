@@ -176,7 +176,7 @@ fn it_goes_on_beside_a_command_and_is_told(parent: &Parent) {
         assert_eq!(told(other), Vec::<String>::new(), "it is told once: {other}");
     }
     let [news] = &told(listed)[..] else { panic!("{listed}") };
-    assert!(news.starts_with("[BACKGROUND TASK COMPLETED] Task \"wait\" completed in "), "{news}");
+    assert!(news.starts_with("[BACKGROUND TASK COMPLETED] ") && news.contains(": \"wait\"\n"), "{news}");
     assert!(news.ends_with(&format!("\ntask_id: {word}; exit code 0\nthe gate said open")), "{news}");
     assert!(over.contains(&word) && over.contains("completed"), "{over}");
     parent.real.completed(id);

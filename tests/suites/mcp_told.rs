@@ -45,9 +45,13 @@ fn r81_what_has_ended_is_told_at_the_head_of_the_next_answer_and_once() {
     wanted.sort_unstable();
     assert_eq!(ids, wanted);
     let head = told.head();
-    assert!(head.contains("[BACKGROUND TASK COMPLETED] Task \"greet\" completed"), "{head}");
+    assert!(head.contains(&format!("[BACKGROUND TASK COMPLETED] {} in ", id.short())), "{head}");
+    assert!(head.contains(": \"greet\"\n") && head.contains(": \"exit 4\"\n"), "{head}");
     assert!(head.contains(&format!("task_id: {id}; exit code 0\nhello")), "{head}");
-    assert!(head.contains("[BACKGROUND TASK FAILED] Task \"exit 4\""), "{head}");
+    assert!(
+        head.contains(&format!("[BACKGROUND TASK FAILED] {} exited with code 4", other.short())),
+        "{head}"
+    );
     let again = mcp.done("background_list", &json!({}));
     assert_eq!((again.head(), again.told().len()), ("", 0));
     until_acknowledged(&daemon, &mut mcp, "s");

@@ -178,7 +178,7 @@ fn r69_agents_in_the_console() {
     let id = moved(&console);
     assert!(!daemon.task(id).foreground);
     daemon.touch("go");
-    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"say one;");
+    console.wait_text(": \"say one;");
     assert_eq!(daemon.output(id), b"one and two\n");
     console.type_line("@fake say three; hang");
     console.wait_line("three");

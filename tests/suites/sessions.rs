@@ -298,7 +298,7 @@ fn the_console_tells_by_itself_and_nobody_else_is_missed() {
         let task = daemon.cancel(&[id]).remove(0);
         assert_eq!(task.channel.as_deref(), Some(channel));
         assert!(task.session.unwrap().starts_with("console:"));
-        console.wait_text("[BACKGROUND TASK CANCELLED] Task");
+        console.wait_text("[BACKGROUND TASK CANCELLED] ");
         console.wait_line("~>");
         assert_eq!(console.screen().matches("BACKGROUND TASK CANCELLED").count(), 1);
         console.type_line("exit");

@@ -10,6 +10,7 @@ use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::{Event, EventKind, News};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{EventsSubscribe, ListParams, SubscribeParams, TaskList};
+use bgd_shared::show::shortened;
 use bgd_shared::task::{Origin, Status, Task};
 
 use super::editor::{Heard, Speaker};
@@ -99,24 +100,26 @@ impl Watch {
 
 fn ended(task: &Task) -> String {
     let status = task.status.as_str().to_uppercase();
+    let why =
+        task.error.as_deref().map(|why| format!(" {}", bounded(&clean(why), SHOWN))).unwrap_or_default();
     let time = task.started_at.map(|started| {
+        let comma = if why.is_empty() { "" } else { "," };
         let after = if task.status == Status::Completed { "in" } else { "after" };
         let ended = task.completed_at.unwrap_or(started);
-        format!(" {after} {}", show_ms(table::between(started, ended)))
+        format!("{comma} {after} {}", show_ms(table::between(started, ended)))
     });
-    let why = task.error.as_deref().map(|why| format!(": {}", bounded(&clean(why), SHOWN)));
-    let (time, why) = (time.unwrap_or_default(), why.unwrap_or_default());
-    format!("[BACKGROUND TASK {status}] {}{time}{why}\n", name(task))
+    let time = time.unwrap_or_default();
+    format!("[BACKGROUND TASK {status}] {}{why}{time}: \"{}\"\n", task.id.short(), name(task))
 }
 
 fn asks(task: &Task) -> Option<String> {
     let question = clean(&task.progress.needs_input.as_ref()?.question);
-    let question = bounded(&question, SHOWN);
-    Some(format!("[BACKGROUND TASK ASKS] {}: {question}: bgctl answer {}\n", name(task), task.id.short()))
+    let (id, question) = (task.id.short(), bounded(&question, SHOWN));
+    Some(format!("[BACKGROUND TASK ASKS] {id} {question}: \"{}\": bgctl answer {id}\n", name(task)))
 }
 
 fn name(task: &Task) -> String {
-    format!("Task \"{}\" ({})", bounded(&clean(&task.description), SHOWN), task.id.short())
+    shortened(&clean(&task.description), SHOWN)
 }
 
 #[cfg(test)]
@@ -145,17 +148,17 @@ mod tests {
         let task = ended(Origin::Submit, Status::Completed, None);
         assert_eq!(
             watch.told(&event(EventKind::Completed, &task)).unwrap(),
-            "[BACKGROUND TASK COMPLETED] Task \"make -j8\" (3f2a9c1e) in 12s\n"
+            "[BACKGROUND TASK COMPLETED] 3f2a9c1e in 12s: \"make -j8\"\n"
         );
         let task = ended(Origin::Handoff, Status::Failed, Some("exited with\ncode 2"));
         assert_eq!(
             watch.told(&event(EventKind::Failed, &task)).unwrap(),
-            "[BACKGROUND TASK FAILED] Task \"make -j8\" (3f2a9c1e) after 12s: exited with code 2\n"
+            "[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 12s: \"make -j8\"\n"
         );
         let task = Task { started_at: None, ..ended(Origin::Submit, Status::Cancelled, None) };
         assert_eq!(
             watch.told(&event(EventKind::Cancelled, &task)).unwrap(),
-            "[BACKGROUND TASK CANCELLED] Task \"make -j8\" (3f2a9c1e)\n"
+            "[BACKGROUND TASK CANCELLED] 3f2a9c1e: \"make -j8\"\n"
         );
     }
 
@@ -182,7 +185,7 @@ mod tests {
         let asking = Task { progress, ..task() };
         assert_eq!(
             Watch::default().told(&event(EventKind::NeedsInput, &asking)).unwrap(),
-            "[BACKGROUND TASK ASKS] Task \"make -j8\" (3f2a9c1e): Run `make`?: bgctl answer 3f2a9c1e\n"
+            "[BACKGROUND TASK ASKS] 3f2a9c1e Run `make`?: \"make -j8\": bgctl answer 3f2a9c1e\n"
         );
         let foreground = Task { foreground: true, ..asking };
         assert_eq!(Watch::default().told(&event(EventKind::NeedsInput, &foreground)), None);

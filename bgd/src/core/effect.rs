@@ -1,5 +1,6 @@
 //! What the core wants done, in the order in which it must happen.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -120,6 +121,8 @@ pub enum Effect {
     Notice {
         /// What.
         notice: Arc<Notice>,
+        /// The clients that see it anyway: they wait for the end of the task, or have asked for it.
+        seen_by: BTreeSet<u64>,
     },
     /// Every task has ended and every call is answered: end the daemon. Nothing comes after it.
     Exit,

@@ -17,6 +17,8 @@ pub struct Notice {
     pub at: Timestamp,
     /// How many other tasks of its parent session were active then; `None` without a parent session.
     pub active: Option<u64>,
+    /// Whether the task is removed as soon as it has ended, so that nobody can ask for it any more.
+    pub is_removed: bool,
     /// The task as it was then, without its environment and with the beginning of its prompt.
     pub task: Snapshot,
 }

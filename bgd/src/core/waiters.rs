@@ -178,6 +178,15 @@ impl Waiters {
         }
     }
 
+    /// The clients that are waiting for the end of this task, or have asked for it. Not those who end the daemon.
+    pub fn watching(&self, ordinal: Ordinal) -> BTreeSet<u64> {
+        let waiting = self.by_task.get(&ordinal).into_iter().flatten();
+        let waiting = waiting.filter_map(|id| self.by_id.get(id));
+        let waiting = waiting
+            .filter(|waiter| waiter.open.contains(&ordinal) && !matches!(waiter.then, Then::Shutdown { .. }));
+        waiting.filter_map(|waiter| Some(waiter.to?.client)).collect()
+    }
+
     /// Whether a wait will remove this task when it is over.
     pub fn will_remove(&self, ordinal: Ordinal) -> bool {
         let removes = |id: &WaiterId| self.by_id.get(id).is_some_and(|waiter| waiter.then.removes());

@@ -450,7 +450,7 @@ impl Dispatcher {
                     let session = task.spec.session.clone();
                     self.subscribers.publish(seq, at, kind, &view::task(&task, &self.around.folder), session);
                 }
-                Effect::Notice { notice } => self.notifier.tell(notice),
+                Effect::Notice { notice, seen_by } => self.tell(notice, &seen_by),
                 Effect::Reply { to, reply } => {
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {

@@ -1,6 +1,6 @@
 //! The dispatcher's part in telling: which channel a task has, who hears of events, and how the daemon is.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -10,7 +10,7 @@ use bgd_shared::request::{DaemonStatus, SubscribeParams, SubscribeResult};
 
 use super::{Dispatcher, Shape};
 use crate::answer::Answer;
-use crate::core::{CoreError, Request, Spec};
+use crate::core::{CoreError, Notice, Request, Spec};
 use crate::status::Counted;
 use crate::subscribers::Filter;
 
@@ -24,6 +24,22 @@ impl Dispatcher {
             spec.place = None;
         }
         Ok(())
+    }
+
+    /// Tells the channel of a task, unless that is a terminal at which somebody sees it anyway, as whoever waits
+    /// for the task there, or has just cancelled it.
+    pub(super) fn tell(&mut self, notice: Arc<Notice>, seen_by: &BTreeSet<u64>) {
+        let spec = &notice.task.spec;
+        let terminal = spec.place.as_ref().and_then(|place| place.terminal.as_ref());
+        let is_there = |client: &u64| {
+            let leader = self.clients.get(client).and_then(|client| client.leader);
+            leader.is_some() && leader == terminal.map(|terminal| terminal.leader)
+        };
+        let is_terminals = |name: &str| self.notifier.channels().is_terminals(name);
+        if spec.channel.as_deref().is_some_and(is_terminals) && seen_by.iter().any(is_there) {
+            return tracing::debug!(task = %notice.task.id, "a notice is seen without the channel");
+        }
+        self.notifier.tell(notice);
     }
 
     pub(super) fn subscribe(&mut self, answer: &Answer, params: SubscribeParams) {

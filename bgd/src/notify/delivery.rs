@@ -87,11 +87,11 @@ async fn read(
     done: Rc<Cell<Option<Done>>>,
 ) -> Result<Told, Undelivered> {
     let folder = Arc::clone(&around.folder);
-    let (place, task) = (notice.task.spec.place.clone(), notice.task.id);
+    let (place, task, is_removed) = (notice.task.spec.place.clone(), notice.task.id, notice.is_removed);
     let read = around.workers.run(move || reader::notice(&notice, &folder)).await;
     around.facts.send(Report::NoticeRead { task });
     let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
-    Ok(Told { notice, place, done })
+    Ok(Told { notice, place, is_removed, done })
 }
 
 /// The adapter to a channel. `None` for the inbox, which has its items from the core and gets no queue.

@@ -72,6 +72,8 @@ pub struct Told {
     pub notice: Wire,
     /// Where the submitter is.
     pub place: Option<Arc<Place>>,
+    /// Whether the task is removed already.
+    pub is_removed: bool,
     done: Rc<Cell<Option<Done>>>,
 }
 

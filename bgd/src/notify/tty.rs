@@ -83,7 +83,7 @@ impl Lines {
             *count += 1;
         }
         match self.count() {
-            0..=HELD_COUNT => self.each.push(line::line(&told.notice)),
+            0..=HELD_COUNT => self.each.push(line::line(&told.notice, told.is_removed)),
             _ => self.each = Vec::new(),
         }
         self.place.clone_from(&told.place);
@@ -121,7 +121,7 @@ impl Lines {
         };
         // One bubble, however much there is.
         let bubble = if let [one] = lines { one } else { &summary[0] };
-        bytes.extend(line::bubble(self.place.as_deref(), &bubble.text));
+        bytes.extend(line::bubble(self.place.as_deref(), &bubble.text()));
         bytes
     }
 }

@@ -72,7 +72,7 @@ pub struct Told {
 
 impl From<&Notice> for Told {
     fn from(notice: &Notice) -> Self {
-        let Notice { kind, at, active, task } = notice;
+        let Notice { kind, at, active, is_removed: _, task } = notice;
         let questions = task.agent.as_ref().map(|agent| &agent.questions);
         let question = questions.and_then(|questions| questions.front()).map(|question| question.request);
         let (run, status) = (task.run, task.status());
@@ -189,9 +189,10 @@ impl Expected {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Places that a long run must have come to, or its silence says nothing.
-pub const PLACES: [&str; 77] = [
+pub const PLACES: [&str; 78] = [
     "a direct job",
     "a loss is kept",
+    "a notice is seen anyway",
     "a page of an inbox",
     "a question is told by a hand-over",
     "a read ends with an item",

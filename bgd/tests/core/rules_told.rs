@@ -6,6 +6,7 @@ use bgd::core::{Cancel, CoreError, CoreLimits, Effect, Fact, Input, Notice, Repl
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::notice::NoticeKind::{self, Completed, Failed, NeedsInput, Started};
+use bgd_shared::request::BlockMode;
 
 use super::support::{
     ASK_TIMEOUT, Desk, HUP, STALLED_AFTER, TERM, asked, command, ends, exited, id, ids, limits, only_reply,
@@ -22,7 +23,7 @@ fn started() -> Fact {
 /// What was told, as consumers key on it.
 fn told(effects: &[Effect]) -> Vec<(NoticeKind, TaskId, u32)> {
     let notices = effects.iter().filter_map(|effect| match effect {
-        Effect::Notice { notice } => Some((notice.kind, notice.task.id, notice.task.run)),
+        Effect::Notice { notice, .. } => Some((notice.kind, notice.task.id, notice.task.run)),
         _ => None,
     });
     notices.collect()
@@ -30,7 +31,7 @@ fn told(effects: &[Effect]) -> Vec<(NoticeKind, TaskId, u32)> {
 
 fn only_notice(effects: &[Effect]) -> &Notice {
     let notices = effects.iter().filter_map(|effect| match effect {
-        Effect::Notice { notice } => Some(notice),
+        Effect::Notice { notice, .. } => Some(notice),
         _ => None,
     });
     let notices: Vec<&Arc<Notice>> = notices.collect();
@@ -366,4 +367,44 @@ fn r11_whoever_waits_for_news_hears_of_the_last_and_of_the_end() {
     assert_eq!(desk.core.deadline(), None);
     assert_eq!(refusal(&desk.ask(read(1, 1000, 9))), &CoreError::ShuttingDown);
     assert_eq!(refs(&[task]).len(), inbox(&desk.ask(read(0, 1000, 9))).0.len());
+}
+
+/// The clients of which the only notice says that they see it anyway, and whether it says that the task is removed.
+fn seen(effects: &[Effect]) -> (Vec<u64>, bool) {
+    let seen = effects.iter().filter_map(|effect| match effect {
+        Effect::Notice { notice, seen_by } => Some((seen_by.iter().copied().collect(), notice.is_removed)),
+        _ => None,
+    });
+    let seen: Vec<(Vec<u64>, bool)> = seen.collect();
+    assert_eq!(seen.len(), 1, "{effects:?}");
+    seen[0].clone()
+}
+
+#[test]
+fn r51_a_notice_says_who_sees_it_anyway() {
+    let mut desk = Desk::new(1);
+    let block = |task| Request::Block { ids: refs(&[task]), timeout_ms: Some(50), mode: BlockMode::All };
+    let cancel =
+        |task| Request::Cancel(Cancel { which: Selection::Ids(refs(&[task])), signal: None, grace_ms: None });
+    let running = submit(&mut desk, 1);
+    let pending = submit(&mut desk, 2);
+    assert_eq!(seen(&desk.fact(running, started())), (vec![], false));
+    // At once, by whoever asks.
+    assert_eq!(seen(&desk.ask(cancel(pending))), (vec![1], false));
+    desk.ask(block(running));
+    desk.ask(cancel(running));
+    assert_eq!(seen(&desk.fact(running, exited(0, false))), (vec![1], false));
+    let late = submit(&mut desk, 3);
+    desk.fact(late, started());
+    desk.ask(block(late));
+    desk.wait(50);
+    assert_eq!(seen(&desk.fact(late, exited(0, false))), (vec![], false), "nobody waits any more");
+    let removed = submit(&mut desk, 4);
+    desk.fact(removed, started());
+    desk.ask(Request::Clear { which: Selection::Ids(refs(&[removed])), active_too: true });
+    assert_eq!(seen(&desk.fact(removed, exited(0, false))), (vec![1], true));
+    let last = submit(&mut desk, 5);
+    desk.fact(last, started());
+    desk.ask(Request::Shutdown { grace_ms: None });
+    assert_eq!(seen(&desk.fact(last, exited(0, false))), (vec![], false), "the end of all is told");
 }

@@ -77,8 +77,8 @@ fn r62_no_output_is_lost_and_none_comes_twice() {
     console.wait_text("manually backgrounded by user");
     at_prompt(&mut console);
     fifo.write_all(b"three\nfour\n").unwrap();
-    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"head -n 4 fifo\"");
     let task = task_of(&daemon, "head -n 4 fifo");
+    console.wait_text(&format!("[BACKGROUND TASK COMPLETED] {} in ", task.id.short()));
     assert_eq!(daemon.output(task.id), b"one\r\ntwo\r\nthree\r\nfour\r\n");
     assert!(!console.screen().contains("three"), "{console:?}");
 }

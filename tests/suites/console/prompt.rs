@@ -60,7 +60,7 @@ fn r55_the_end_of_a_background_task_is_told_above_the_prompt() {
     console.type_keys("echo ty");
     console.wait_line("~> echo ty");
     daemon.run(&["submit", "--session", "here", "-d", "mine", "--", "true"]).success();
-    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"mine\" (");
+    console.wait_text(": \"mine\"\n");
     console.wait_line("~> echo ty");
     // While a job has the terminal it waits.
     console.type_line("ped; stty -echo; read x; echo end");
@@ -69,7 +69,8 @@ fn r55_the_end_of_a_background_task_is_told_above_the_prompt() {
     daemon.run(&["submit", "--session", "other", "-d", "not ours", "--", "true"]).success();
     daemon.run(&["block", id.stdout_text().trim()]).expect_code(1);
     console.type_line("");
-    console.wait_text("\nend\n[BACKGROUND TASK FAILED] Task \"late\" (");
+    let failed = format!("\nend\n[BACKGROUND TASK FAILED] {} exited with code 4", &id.stdout_text()[..8]);
+    console.wait_text(&failed);
     at_prompt(&mut console);
     assert!(!console.screen().contains("not ours"), "{console:?}");
 }
@@ -106,7 +107,7 @@ fn a_stopped_job_waits_beside_the_prompt() {
     at_prompt(&mut console);
     assert!(!daemon.task(task.id).status.as_str().is_empty());
     daemon.cancel(&[task.id]);
-    console.wait_text("[BACKGROUND TASK CANCELLED] Task \"cat -u\"");
+    console.wait_text(&format!("[BACKGROUND TASK CANCELLED] {}", task.id.short()));
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn jobs_have_the_size_the_folder_and_the_session_of_the_console() {
     // A task that a job submits is of the session, too.
     let bgctl = bgd_tests::bgctl_path();
     console.type_line(&format!("{} submit -d inner -- true >/dev/null", bgctl.display()));
-    console.wait_text("[BACKGROUND TASK COMPLETED] Task \"inner\"");
+    console.wait_text(": \"inner\"\n");
 }
 
 #[test]

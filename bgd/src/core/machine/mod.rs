@@ -59,6 +59,17 @@ pub struct Core {
     phase: Phase,
     #[serde(skip)]
     effects: Vec<Effect>,
+    /// Who asks for the end of tasks, while that is carried out: some end at once.
+    #[serde(skip)]
+    asker: Option<Asker>,
+}
+
+/// A client that asks for the end of tasks.
+#[derive(Clone, Copy, Debug)]
+struct Asker {
+    client: u64,
+    /// Whether they are removed, too.
+    removes: bool,
 }
 
 impl Core {
@@ -76,6 +87,7 @@ impl Core {
             seq: 0,
             phase: Phase::Open,
             effects: Vec::new(),
+            asker: None,
         }
     }
 

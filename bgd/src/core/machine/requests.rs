@@ -7,7 +7,7 @@ use bgd_shared::id::TaskRef;
 use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::task::Status;
 
-use super::{Core, Phase};
+use super::{Asker, Core, Phase};
 use crate::core::agent::AgentPart;
 use crate::core::effect::{CoreError, Effect, Reply};
 use crate::core::input::{Cancel, Command, ReplyTo, Request, Selection};
@@ -18,8 +18,30 @@ use crate::core::waiters::{Then, Until};
 /// SIGTERM: the first signal of a cancel, unless the caller names one.
 const SIGTERM: i32 = 15;
 
+/// Who asks for the end of tasks by this request.
+fn asker(to: ReplyTo, request: &Request) -> Option<Asker> {
+    let removes = match request {
+        Request::Cancel(_) => false,
+        Request::Clear { .. } | Request::EndSession { .. } => true,
+        Request::Submit(_)
+        | Request::Detach { .. }
+        | Request::Adopt { .. }
+        | Request::Resume { .. }
+        | Request::Answer { .. }
+        | Request::Retrieve { .. }
+        | Request::Block { .. }
+        | Request::Signal { .. }
+        | Request::OwnSession { .. }
+        | Request::ReadInbox { .. }
+        | Request::AckInbox { .. }
+        | Request::Shutdown { .. } => return None,
+    };
+    Some(Asker { client: to.client, removes })
+}
+
 impl Core {
     pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: Request) {
+        self.asker = asker(to, &request);
         let outcome = match request {
             Request::Submit(command) => self.submit(now, to, *command),
             Request::Detach { id } => self.detach(now, to, &id),
@@ -48,6 +70,7 @@ impl Core {
                 Ok(())
             }
         };
+        self.asker = None;
         if let Err(error) = outcome {
             self.reply(Some(to), Reply::Error(error));
         }

@@ -25,43 +25,66 @@ use bgd_shared::text::Env;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::core::Place;
+use crate::notice;
+
+/// The columns that a description gets at least where there is also room for what can be done.
+const NAME_COLUMNS: usize = 16;
 
 /// One line, of characters that do nothing to a terminal.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What is told.
-    pub text: String,
+    /// What is told: what happened, to which task, and how it ended.
+    head: String,
+    /// The description of the task; empty for none.
+    name: String,
     /// What can be done about it; left out where not all fits.
     hint: String,
 }
 
-/// A notice in one line.
-pub fn line(notice: &Notice) -> Line {
+/// A notice in one line. `is_removed`: the task is gone, so that nothing can be done about it.
+pub fn line(notice: &Notice, is_removed: bool) -> Line {
     let id = notice.task.id.short();
     let hint = match notice.kind {
+        _ if is_removed => String::new(),
         NoticeKind::Started => String::new(),
         NoticeKind::NeedsInput => format!(" (bgctl status {id})"),
         NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!(" (bgctl output {id})"),
     };
-    Line { text: show::line(&notice.title), hint }
+    Line { head: show::line(&notice::head(notice)), name: notice::name(notice), hint }
 }
 
 /// A line of these words.
 pub fn plain(text: &str) -> Line {
-    Line { text: show::line(text), hint: String::new() }
+    Line { head: show::line(text), name: String::new(), hint: String::new() }
 }
 
 impl Line {
-    /// What fits in so many columns.
+    /// All that is told.
+    pub fn text(&self) -> String {
+        self.with(&self.name, "")
+    }
+
+    fn with(&self, name: &str, hint: &str) -> String {
+        let name = if name.is_empty() { String::new() } else { format!(": \"{name}\"") };
+        format!("{}{name}{hint}", self.head)
+    }
+
+    /// What fits in so many columns: first the description is shortened, then what can be done is left out.
     fn fitting(&self, columns: u16) -> String {
-        let all = format!("{}{}", self.text, self.hint);
-        if all.width() <= usize::from(columns) { all } else { cut(&self.text, columns) }
+        let columns = usize::from(columns);
+        let whole = self.name.chars().count();
+        for (hint, least) in [(&*self.hint, NAME_COLUMNS), ("", 2)] {
+            let fits = |most: &usize| self.with(&show::shortened(&self.name, *most), hint).width() <= columns;
+            if let Some(most) = (whole.min(least)..=whole.min(columns)).rev().find(fits) {
+                return self.with(&show::shortened(&self.name, most), hint);
+            }
+        }
+        cut(&self.head, columns)
     }
 }
 
 /// The beginning of a text that fits in so many columns.
-fn cut(text: &str, columns: u16) -> String {
-    let columns = usize::from(columns);
+fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
     }
@@ -136,9 +159,15 @@ mod tests {
 
     #[test]
     fn a_line_is_as_wide_as_the_terminal_at_most() {
-        let line = Line { text: "abcdef".into(), hint: " (x)".into() };
-        assert_eq!(line.fitting(10), "abcdef (x)");
-        assert_eq!(line.fitting(9), "abcdef");
+        let name = "a description that is long".to_owned();
+        let line = Line { head: "[DONE] 3f2a".into(), name: name.clone(), hint: " (x)".into() };
+        assert_eq!(line.fitting(45), format!("[DONE] 3f2a: \"{name}\" (x)"));
+        assert_eq!(line.fitting(44), "[DONE] 3f2a: \"a descriptio…that is long\" (x)");
+        assert_eq!(line.fitting(35), "[DONE] 3f2a: \"a descri…is long\" (x)");
+        assert_eq!(line.fitting(34), "[DONE] 3f2a: \"a descrip…t is long\"");
+        assert_eq!(line.fitting(17), "[DONE] 3f2a: \"a…\"");
+        assert_eq!(line.fitting(10), "[DONE] 3f…");
+        assert_eq!(plain("abcdef").fitting(6), "abcdef");
         assert_eq!(cut("abcdefg", 6), "abcde…");
         assert_eq!(cut("日本語日本語", 7), "日本語…");
     }

@@ -1,5 +1,6 @@
 //! What must hold after every step.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bgd::core::{CoreError, Effect, Reply, ReplyTo, Snapshot, State, Work};
@@ -99,12 +100,23 @@ impl Sim {
                 self.is_to_be_told(kind, &task)?;
                 done.events.push((task.id, kind));
             }
-            Effect::Notice { notice } => {
+            Effect::Notice { notice, seen_by } => {
+                self.is_seen_truly(&seen_by)?;
                 let told = Told::from(&*notice);
                 self.is_told_truly(&notice, &told)?;
                 done.notices.push(told);
             }
             Effect::Exit => done.exit = true,
+        }
+        Ok(())
+    }
+
+    /// Only who has asked for something that is not answered yet sees a notice anyway.
+    fn is_seen_truly(&mut self, seen_by: &BTreeSet<u64>) -> Checked {
+        let is_open = |client: &u64| self.open.iter().any(|to| to.client == *client);
+        prop_assert!(seen_by.iter().all(is_open), "{:?} see it, and ask for nothing", seen_by);
+        if !seen_by.is_empty() {
+            self.reach("a notice is seen anyway");
         }
         Ok(())
     }

@@ -1,0 +1,73 @@
+//! The channel `tty` says the most important first, and nothing that is seen there anyway.
+
+use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
+use bgd_tests::{Terminal, TestDaemon, wait};
+
+use super::channel_tty::{
+    BASH, DELIVERED, DONE, Gate, after, open, open_sized, origin, start, submit_from, told_there,
+};
+
+/// What the log says of a notice that is left out.
+const SEEN: &str = "a notice is seen without the channel";
+
+#[track_caller]
+fn seen(daemon: &TestDaemon, count: u64) {
+    wait::for_lines(&daemon.state_dir().join("bgd.log"), count, SEEN);
+}
+
+#[test]
+fn how_it_ended_comes_before_a_long_description() {
+    let daemon = start();
+    for columns in [80, 120] {
+        let mut terminal = open_sized(&daemon, &BASH, columns);
+        let description = format!("first words {} last words", "x".repeat(300));
+        let params = told_there(&daemon, &origin(&terminal), "exit 3");
+        let id = daemon.submit_with(&SubmitParams { description: Some(description), ..params }).id;
+        terminal.wait_text(&format!("[BACKGROUND TASK FAILED] {} exited with code 3, after ", id.short()));
+        terminal.wait_line("$");
+        let screen = terminal.screen();
+        let line = screen.lines().next().unwrap();
+        assert!(line.contains(": \"firs") && line.contains('…') && line.contains("rds\""), "{line}");
+        assert_eq!(line.contains(&format!("(bgctl output {})", id.short())), columns == 120, "{line}");
+    }
+}
+
+#[test]
+fn what_is_cancelled_waited_for_or_attached_to_there_is_not_told_there() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut terminal = open(&daemon, &BASH);
+    terminal.run_line("id=$(bgctl submit -- sleep 1000); bgctl cancel $id");
+    seen(&daemon, 1);
+    terminal.run_line("bgctl block $(bgctl submit -- true)");
+    terminal.run_line("bgctl clear --all $(bgctl submit -- sleep 1000)");
+    seen(&daemon, 2);
+    terminal.type_line("bgctl attach $(bgctl submit --shell 'echo u\"\"p; read x < gate')");
+    terminal.wait_text("\nup\n");
+    gate.open();
+    terminal.wait_line("$");
+    seen(&daemon, 3);
+    let shown = |terminal: &Terminal| String::from_utf8_lossy(&terminal.shown()).into_owned();
+    // A block may come too late for the end of its task.
+    let told = shown(&terminal).matches("[BACKGROUND").count();
+    assert!(told <= 1 && !shown(&terminal).contains("CANCELLED"), "{terminal:?}");
+    // Whoever cancels it elsewhere is not seen here.
+    let id = submit_from(&daemon, &origin(&terminal), "exec sleep 1000");
+    daemon.wait_running(id);
+    daemon.cancel(&[id]);
+    terminal.wait_text("[BACKGROUND TASK CANCELLED] ");
+}
+
+#[test]
+fn nothing_is_advised_that_can_not_be_done_any_more() {
+    let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    let id = submit_from(&daemon, &origin(&terminal), "exec sleep 1000");
+    daemon.wait_running(id);
+    let clear = ClearParams { ids: Some(vec![id.into()]), all: true, ..ClearParams::default() };
+    daemon.client().call::<TaskClear>(&clear).unwrap();
+    terminal.wait_text("[BACKGROUND TASK CANCELLED] ");
+    after(&daemon, 1, DELIVERED);
+    terminal.wait_line("$");
+    assert!(!terminal.screen().contains("bgctl output") && !terminal.screen().contains(DONE), "{terminal:?}");
+}

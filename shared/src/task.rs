@@ -198,6 +198,7 @@ fn is_zero(value: &u64) -> bool {
 /// A task, as it was at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own on the wire")]
 pub struct Task {
     /// Its id.
     pub id: TaskId,

@@ -38,7 +38,9 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     context.print(&format!("{}\n", result.task.id))?;
     // The id is out before anything else can fail.
     context.flush()?;
-    warnings.iter().for_each(|warning| warn(warning));
+    for warning in &warnings {
+        warn(warning);
+    }
     // A script that names none is not kept for the question.
     if let Some(channel) = result.task.channel.filter(|_| names_channel || io::stderr().is_terminal())
         && let Ok(Some(problem)) = precheck::channel(&channel, context)

@@ -52,6 +52,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What the server is started with.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and the server has several")]
 pub struct Options {
     /// The parent session, if one was named.
     pub session: Option<String>,

@@ -28,7 +28,7 @@ impl Core {
         match mode {
             BlockMode::All | BlockMode::AllOrAsks => {}
             BlockMode::Any | BlockMode::AnyOrAsks if waiter.missing < waiter.tasks.len() => {
-                waiter.missing = 0
+                waiter.missing = 0;
             }
             BlockMode::Any | BlockMode::AnyOrAsks => waiter.missing = waiter.missing.min(1),
         }

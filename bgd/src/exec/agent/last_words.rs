@@ -210,8 +210,8 @@ mod tests {
         assert_eq!(told(&format!("Error: no key\n{debug}")), "; its last words: Error: no key");
         let sentence = "turn debug output on";
         assert_eq!(told(sentence), format!("; its last words: {sentence}"));
-        let later = (0..9).map(|number| format!("bye {number}\n")).collect::<String>();
-        let all = told(&format!("fatal: no key\n{later}"));
+        let later: Vec<String> = (0..9).map(|number| format!("bye {number}\n")).collect();
+        let all = told(&format!("fatal: no key\n{}", later.concat()));
         assert_eq!(all, "; its last words: fatal: no key / bye 5 / bye 6 / bye 7 / bye 8");
     }
 

@@ -21,8 +21,8 @@ struct Route {
     /// Wakes whoever waits for the end of the replay, with every piece of it.
     replayed: Arc<Notify>,
     turn: Turn,
-    /// The message of the turn's last piece of the answer, as far as it names one.
-    message: Option<Option<String>>,
+    /// The turn's last piece of the answer.
+    last: LastPiece,
     /// Dropping one of them calls off a question of this turn.
     asks: Vec<oneshot::Sender<()>>,
     /// Held from a prompt until the agent's answer, even if nobody waits for that any more.
@@ -37,6 +37,16 @@ enum Turn {
     None,
     Running,
     Cancelled,
+}
+
+/// The piece of the answer before the next one.
+#[derive(Debug, Default)]
+enum LastPiece {
+    /// There was none in this turn.
+    #[default]
+    None,
+    /// It was of this message, as far as it named one.
+    Of(Option<String>),
 }
 
 impl Routes {
@@ -81,9 +91,8 @@ impl Routes {
     pub fn is_another_message(&self, session: &str, message: Option<String>) -> bool {
         let mut routes = self.lock();
         let Some(route) = routes.get_mut(session) else { return false };
-        let is_another = route.message.as_ref().is_some_and(|last| *last != message);
-        route.message = Some(message);
-        is_another
+        let last = std::mem::replace(&mut route.last, LastPiece::Of(message));
+        matches!((last, &route.last), (LastPiece::Of(before), LastPiece::Of(now)) if before != *now)
     }
 
     /// Waits until nothing of a replay has come for so long.
@@ -123,7 +132,7 @@ impl Routes {
         let route = routes.get_mut(session).ok_or(NotBegun::NotOpen)?;
         route.turn = Turn::Running;
         route.replaying = false;
-        route.message = None;
+        route.last = LastPiece::None;
         Ok(held)
     }
 

@@ -91,7 +91,8 @@ pub fn head(notice: &Wire) -> String {
         (_, Some(ms)) => format!("{comma} after {}", duration(ms)),
         (_, None) => String::new(),
     };
-    format!("[BACKGROUND {what} {word}] {}{why}{time}", notice.task.id.short())
+    let suspect = if notice.task.suspect.is_some() { " (suspect)" } else { "" };
+    format!("[BACKGROUND {what} {word}] {}{suspect}{why}{time}", notice.task.id.short())
 }
 
 /// What is asked, or why it did not end well.
@@ -157,6 +158,7 @@ fn facts(notice: &Wire) -> String {
     }
     // A command that writes by itself hears of a full disk; of this loss only bgd knows.
     facts.extend(notice.task.output.loss());
+    facts.extend(notice.task.suspect.as_deref().map(|why| format!("suspect: {}", one_line(why))));
     facts.join("; ")
 }
 

@@ -2,7 +2,7 @@
 
 use bgd_shared::agent::NeedsInput;
 use bgd_shared::limits::PROMPT_BYTES;
-use bgd_shared::task::{Exit, Output, Progress, Task as WireTask};
+use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
 use bgd_shared::text::{OsText, beginning};
 
 use crate::core::{AgentPart, Finished, Lingering, Snapshot, Spec, State, Work};
@@ -24,6 +24,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         Work::Agent(agent) => (None, None, Some(agent.name.to_string())),
     };
     let part = snapshot.agent.as_deref();
+    let notes = part.map(|part| &part.notes);
+    let is_success = snapshot.status() == Status::Completed;
     WireTask {
         id: snapshot.id,
         kind: spec.kind,
@@ -54,6 +56,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         error: snapshot.error().map(Into::into),
         timed_out: snapshot.timed_out(),
         lingering: life.lingering,
+        suspect: notes.and_then(|notes| notes.suspect.as_deref()).filter(|_| is_success).map(Into::into),
+        warning: notes.and_then(|notes| notes.warning.as_deref()).map(Into::into),
         progress: Progress {
             output_bytes: snapshot.output_bytes,
             updated_at: snapshot.updated_at,
@@ -63,6 +67,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
             denied: part.map_or(0, |part| part.denied),
             last_denied: part.and_then(|part| part.last_denied.as_deref()).map(Into::into),
             stalled: part.is_some_and(|part| part.stalled),
+            last_words: notes.and_then(|notes| notes.last_words.as_deref()).map(Into::into),
             needs_input: part.and_then(needs_input),
         },
         output: Output {

@@ -12,6 +12,8 @@ mod rules;
 mod rules_agent;
 #[path = "core/rules_foreground.rs"]
 mod rules_foreground;
+#[path = "core/rules_notes.rs"]
+mod rules_notes;
 #[path = "core/rules_told.rs"]
 mod rules_told;
 #[path = "core/sim/mod.rs"]

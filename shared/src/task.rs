@@ -148,6 +148,9 @@ pub struct Progress {
     /// Whether the agent has been silent for its `stalled_after`. It is not ended for that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stalled: bool,
+    /// What the agent last said beside its answer: that it tries again, or the last lines of its stderr.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_words: Option<String>,
     /// What the agent asks, and waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs_input: Option<NeedsInput>,
@@ -279,6 +282,12 @@ pub struct Task {
     /// Whether processes of its tree live on: others than its leader, or such as SIGKILL does not end.
     #[serde(default)]
     pub lingering: bool,
+    /// Why the success of a completed agent task may be none: what its agent said looks like an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<String>,
+    /// What its agent can do although its `permissions` mean to keep it from that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// What is known of its work.
     pub progress: Progress,
     /// Where its output is.

@@ -170,6 +170,56 @@ fn r04_a_turn_in_which_the_model_failed_is_no_success_whatever_the_agent_says() 
 }
 
 #[test]
+fn a_success_that_may_be_none_is_marked_wherever_it_is_shown() {
+    let daemon = fake();
+    for (prompt, why) in [
+        ("say Error: the model is not there", "looks like an error: Error: the model is not there"),
+        // An agent that has used a tool may quote one.
+        ("tool bash; say API Error: 400 bad", "looks like an error: API Error: 400 bad"),
+        ("mute; tool bash", "without a word after its last tool"),
+    ] {
+        let params = SubmitParams { session: Some("s".into()), ..daemon.prompt_params(prompt) };
+        let id = daemon.submit_with(&params).id;
+        let task = daemon.ends_as(id, Status::Completed);
+        let suspect = task.suspect.unwrap_or_else(|| panic!("{prompt}"));
+        assert!(suspect.contains(why), "{suspect}");
+        let id = id.to_string();
+        let listed = daemon.run(&["list", "--session", "s"]).success().stdout_text();
+        assert!(listed.lines().next().unwrap().contains("completed (suspect)"), "{listed}");
+        let page = daemon.run(&["status", &id]).success().stdout_text();
+        assert!(page.contains(&format!("suspect:     {suspect}")), "{page}");
+        let told = daemon.run(&["inbox", "--session", "s", "--ack"]).success().stdout_text();
+        assert!(told.contains("(suspect)") && told.contains(why), "{told}");
+    }
+    assert_eq!(daemon.completed("say There is no error here").suspect, None);
+    let id = daemon.completed("say Error: x").id;
+    daemon.resume(id, "say fine");
+    assert_eq!(daemon.ends_as(id, Status::Completed).suspect, None, "it was of the run before");
+}
+
+#[test]
+fn what_an_agent_says_on_stderr_is_in_its_status_and_in_the_text_of_a_time_out() {
+    let daemon = FakeDaemon::start(&[], "stalled_after = \"200ms\"");
+    let mut watch = daemon.watch();
+    let params = SubmitParams {
+        time_limit_ms: Some(1500),
+        ..daemon.prompt_params("stderr 2026-01-01 DEBUG http; stderr 429 Too Many Requests, try 2; hang")
+    };
+    let id = daemon.submit_with(&params).id;
+    let words = "429 Too Many Requests, try 2";
+    watch.until(|event| event.task.progress.last_words.as_deref() == Some(words));
+    let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
+    assert!(page.contains(&format!("last words:  {words}")), "{page}");
+    watch.until(|event| event.task.progress.stalled);
+    let task = daemon.ends_as(id, Status::Failed);
+    assert_eq!(
+        task.error.as_deref(),
+        Some("timed out after 1.500s; its agent's last words: 429 Too Many Requests, try 2")
+    );
+    assert_eq!(daemon.completed("say x").progress.last_words, None, "they were of another turn");
+}
+
+#[test]
 fn r04_a_time_limit_ends_the_turn_as_failed() {
     let daemon = fake();
     let params = SubmitParams { time_limit_ms: Some(300), ..daemon.prompt_params("say half; hang") };

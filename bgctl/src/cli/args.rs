@@ -30,7 +30,8 @@ age, run time, description. -q prints every id unless --limit is given.
 
 `(resumed)` behind an id: the task was given more prompts than its first one.
 `(asks)` behind a status: its agent waits for `bgctl answer`. `(stalled)`: its
-agent has been silent for long.")]
+agent has been silent for long, with what it last said. `(suspect)`: the agent's answer
+looks like an error; `bgctl status` says why.")]
 pub struct ListArgs {
     /// Only tasks of this parent session; `.` is the one that this is
     #[arg(long, value_name = "KEY", add = sessions())]

@@ -46,6 +46,15 @@ pub struct TaskFacts {
     /// Why it failed or was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Why the success of an agent may be none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<String>,
+    /// What an agent last said beside its answer, such as that it tries again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_words: Option<String>,
+    /// What an agent can do although its permissions mean to keep it from that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// When it was submitted.
     pub created_at: String,
     /// How long it has run, or ran, in milliseconds.
@@ -252,6 +261,9 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         exit_code,
         signal,
         error: task.error.as_deref().map(line),
+        suspect: task.suspect.as_deref().map(line),
+        last_words: task.progress.last_words.as_deref().filter(|_| is_active).map(line),
+        warning: task.warning.as_deref().map(line),
         created_at: task.created_at.to_string(),
         run_time_ms: task.started_at.map(|started| between(started, ended)),
         output_bytes: task.output.bytes.max(task.progress.output_bytes),

@@ -82,6 +82,9 @@ pub fn told(item: &InboxItem) -> String {
     if let Some(code) = notice.task.exit.as_ref().filter(|_| !notice.task.timed_out).and_then(exit) {
         text = format!("{text}; {code}");
     }
+    if let Some(why) = &notice.task.suspect {
+        text = format!("{text}\nsuspect: {}", clean_lines(why));
+    }
     match (result(notice, NEWS_RESULT_BYTES), &notice.result, notice.task.kind) {
         (Some(result), _, _) => format!("{text}\n{result}"),
         (None, Some(_), Kind::Process) => format!("{text}; it has put out nothing"),
@@ -116,6 +119,9 @@ pub fn task_line(facts: &TaskFacts) -> String {
 pub fn details(facts: &TaskFacts) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(facts.error.as_deref().map(|error| format!("error: {error}")));
+    lines.extend(facts.suspect.as_deref().map(|why| format!("suspect: {why}")));
+    lines.extend(facts.warning.as_deref().map(|what| format!("warning: {what}")));
+    lines.extend(facts.last_words.as_deref().map(|words| format!("the agent's last words: {words}")));
     lines.extend(facts.output_warning.clone());
     lines.extend(facts.asks.as_deref().map(|asks| {
         format!("its agent asks, and only the user may answer (bgctl answer {}): {asks}", facts.task_id)

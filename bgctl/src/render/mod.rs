@@ -85,6 +85,8 @@ pub mod samples {
             error: None,
             timed_out: false,
             lingering: false,
+            suspect: None,
+            warning: None,
             progress: Progress::default(),
             output: Output::default(),
         }

@@ -81,6 +81,8 @@ pub fn task(task: &Task, now: Timestamp, zone: &Zone) -> String {
     }
     page.maybe("exit", task.exit.as_ref().map(exit).as_deref());
     page.maybe("error", task.error.as_deref());
+    page.maybe("suspect", task.suspect.as_deref());
+    page.maybe("warning", task.warning.as_deref());
     if task.lingering {
         page.line("lingering", "its first process has ended, others of it live on; `bgctl cancel` ends them");
     }
@@ -105,6 +107,7 @@ fn attention(page: &mut Page, task: &Task, now: Timestamp) {
     } else if task.progress.stalled {
         page.line("stalled", "its agent has been silent for long; `bgctl cancel` ends it");
     }
+    page.maybe("last words", task.progress.last_words.as_deref());
 }
 
 /// What the task does.
@@ -240,6 +243,9 @@ mod tests {
         let question = "command: make\n  install\ntitle: List files";
         asking.progress.needs_input = Some(NeedsInput { question: question.into(), ..samples::question() });
         asking.progress.stalled = true;
+        asking.progress.last_words = Some("429, try 2".into());
+        asking.suspect = Some("its answer looks like an error".into());
+        asking.warning = Some("it asks nobody".into());
         asking.progress.tool_calls = 5;
         asking.progress.last_tools = vec!["read".into(), "grep".into()];
         asking.progress.denied = 2;
@@ -254,6 +260,9 @@ mod tests {
             "  option:    once    Allow once (allows it this time)",
             "  option:    reject  No (denies it this time)",
             "  else:      denied in 5m 00s if nobody answers",
+            "last words:  429, try 2",
+            "suspect:     its answer looks like an error",
+            "warning:     it asks nobody",
             "agent:       codex, its session s-1",
             "denied:      2 times, at last: rm x",
             "resumed:     once",

@@ -5,7 +5,7 @@ use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use nix::sys::signal::Signal;
 
-use super::clean;
+use super::{bounded, clean};
 use super::look::Look;
 use crate::duration::show_ms;
 
@@ -149,7 +149,8 @@ pub fn status(task: &Task) -> String {
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
         (Some(Exit::Unknown(_)), Status::Failed | Status::Completed) => " (exit unknown)".to_owned(),
-        (_, status) if status.is_active() => attention(task).to_owned(),
+        (_, status) if status.is_active() => attention(task),
+        (_, Status::Completed) if task.suspect.is_some() => " (suspect)".to_owned(),
         _ => String::new(),
     };
     let lingering = if task.lingering { " +lingering" } else { "" };
@@ -164,13 +165,17 @@ fn timed_out(task: &Task) -> String {
 }
 
 /// Why somebody may want to look at a task that goes on. One that asks is silent because it asks.
-fn attention(task: &Task) -> &'static str {
-    match (&task.progress.needs_input, task.progress.stalled) {
-        (Some(_), _) => " (asks)",
-        (None, true) => " (stalled)",
-        (None, false) => "",
+fn attention(task: &Task) -> String {
+    match (&task.progress.needs_input, task.progress.stalled, &task.progress.last_words) {
+        (Some(_), _, _) => " (asks)".to_owned(),
+        (None, true, Some(words)) => format!(" (stalled: {})", bounded(&clean(words), WORDS_CHARS)),
+        (None, true, None) => " (stalled)".to_owned(),
+        (None, false, _) => String::new(),
     }
 }
+
+/// The most characters of an agent's last words in a list.
+const WORDS_CHARS: usize = 40;
 
 /// A signal as people know it.
 pub fn signal_name(number: i32) -> String {
@@ -292,6 +297,12 @@ mod tests {
         assert_eq!(agent(Status::Running, None, true), "running (stalled)");
         assert_eq!(agent(Status::Resumed, Some(question()), true), "resumed (asks)");
         assert_eq!(agent(Status::Completed, Some(question()), true), "completed");
+        let last_words = Some(format!("429,\n{}", "try again ".repeat(10)));
+        let progress = Progress { stalled: true, last_words, ..Progress::default() };
+        let stalled = super::status(&Task { status: Status::Running, progress, ..task() });
+        assert!(stalled.starts_with("running (stalled: 429, try again") && stalled.len() < 70, "{stalled}");
+        let suspect = Task { status: Status::Completed, suspect: Some("an error".into()), ..task() };
+        assert_eq!(super::status(&suspect), "completed (suspect)");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct AgentWork {
     pub stalled_after_ms: u64,
     /// How long a question of its waits before it is denied, in milliseconds.
     pub ask_timeout_ms: u64,
+    /// What is known of the agent from before; see [`Note::Warning`].
+    pub warning: Option<Arc<str>>,
 }
 
 /// A question that waits for its answer.
@@ -44,6 +46,35 @@ pub struct Question {
     pub deadline: Mono,
     /// The same, for people.
     pub expires_at: Timestamp,
+}
+
+/// Something that people should know of an agent's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// What it last said beside its answer: that it tries again, or the last lines of its stderr.
+    LastWords,
+    /// Why its success may be none.
+    Suspect,
+    /// What it can do that its configuration means to keep it from.
+    Warning,
+}
+
+/// The notes on an agent task, one of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notes {
+    /// See [`Note::LastWords`]; of this run.
+    pub last_words: Option<Box<str>>,
+    /// See [`Note::Suspect`]; of this run.
+    pub suspect: Option<Box<str>>,
+    /// See [`Note::Warning`].
+    pub warning: Option<Box<str>>,
+}
+
+impl Notes {
+    /// The texts of those that there are.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        [&self.last_words, &self.suspect, &self.warning].into_iter().filter_map(|note| note.as_deref())
+    }
 }
 
 /// What only agent tasks have.
@@ -65,6 +96,8 @@ pub struct AgentPart {
     pub last_denied: Option<Box<str>>,
     /// Whether it has been silent for too long.
     pub stalled: bool,
+    /// What people should know of it.
+    pub notes: Notes,
     /// The run that its latest answer is of; 0 if it has none.
     pub answered: u32,
     /// What it asks, the oldest first.
@@ -91,6 +124,7 @@ impl AgentPart {
             denied: 0,
             last_denied: None,
             stalled: false,
+            notes: Notes { warning: work.warning.as_deref().map(Into::into), ..Notes::default() },
             answered: 0,
             questions: VecDeque::new(),
             asked: 0,
@@ -109,7 +143,24 @@ impl AgentPart {
         let session = self.session.as_deref().map_or(0, str::len);
         let denied = self.last_denied.as_deref().map_or(0, str::len);
         let asked = self.questions.front().map_or(0, of_question);
-        self.prompt.len().min(PROMPT_BYTES) + session + tools + denied + asked
+        let notes: usize = self.notes.texts().map(str::len).sum();
+        self.prompt.len().min(PROMPT_BYTES) + session + tools + denied + asked + notes
+    }
+
+    /// A run of its begins: what was noted on the one before is no more.
+    pub fn begin_run(&mut self, now: Now) {
+        self.notes = Notes { warning: self.notes.warning.take(), ..Notes::default() };
+        self.begin(now);
+    }
+
+    /// Takes a note.
+    pub fn note(&mut self, note: Note, text: Box<str>) {
+        let place = match note {
+            Note::LastWords => &mut self.notes.last_words,
+            Note::Suspect => &mut self.notes.suspect,
+            Note::Warning => &mut self.notes.warning,
+        };
+        *place = Some(text);
     }
 
     /// Its turn begins.
@@ -251,7 +302,8 @@ mod tests {
 
     /// It may be silent for a second, and its questions wait for ten.
     fn agent() -> AgentPart {
-        let work = AgentWork { name: "fake".into(), stalled_after_ms: 1000, ask_timeout_ms: 10_000 };
+        let work =
+            AgentWork { name: "fake".into(), stalled_after_ms: 1000, ask_timeout_ms: 10_000, warning: None };
         let mut agent = AgentPart::new(&work, "do it".into(), Arc::default());
         agent.begin(at(0));
         agent

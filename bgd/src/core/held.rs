@@ -134,7 +134,12 @@ impl AgentPart {
         });
         let tools = self.last_tools.iter().map(|tool| text_bytes(tool));
         let session = optional(self.session.as_deref()) + optional(self.last_denied.as_deref());
-        text_bytes(&self.prompt) + session + tools.sum::<usize>() + questions.sum::<usize>()
+        let notes = self.notes.texts().map(text_bytes);
+        text_bytes(&self.prompt)
+            + session
+            + tools.sum::<usize>()
+            + questions.sum::<usize>()
+            + notes.sum::<usize>()
     }
 }
 

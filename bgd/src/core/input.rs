@@ -12,6 +12,7 @@ use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
+use super::agent::Note;
 use super::task::Spec;
 
 /// Whom an answer goes to: a client and one of its calls.
@@ -249,6 +250,13 @@ pub enum Fact {
     Denied {
         /// What, for people.
         what: Box<str>,
+    },
+    /// There is something that people should know of the agent. It does not show that it moves.
+    Noted {
+        /// What it is about.
+        note: Note,
+        /// The words.
+        text: Box<str>,
     },
     /// The agent showed that it moves.
     Moved,

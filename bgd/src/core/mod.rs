@@ -22,7 +22,7 @@ mod task;
 mod time;
 mod waiters;
 
-pub use agent::{AgentPart, AgentWork, QUESTIONS, Question};
+pub use agent::{AgentPart, AgentWork, Note, Notes, QUESTIONS, Question};
 pub use effect::{CoreError, Effect, Reply, Unmovable};
 pub use held::env_bytes;
 pub use input::{Cancel, Command, Fact, Input, Refusal, ReplyTo, Request, Selection};

@@ -43,6 +43,7 @@ impl Dispatcher {
             name: Arc::clone(&agent.name),
             stalled_after_ms: ms(agent.stalled_after),
             ask_timeout_ms: ms(agent.ask_timeout),
+            warning: None,
         });
         let facts = self.around.facts.clone();
         self.around.workers.later(move || {

@@ -272,6 +272,7 @@ impl Dispatcher {
             | Fact::Session { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
+            | Fact::Noted { .. }
             | Fact::Moved
             | Fact::Asked { .. }
             | Fact::Withdrawn { .. }

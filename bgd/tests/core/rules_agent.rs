@@ -1,6 +1,8 @@
 //! The requirements about agent tasks that the core decides, each tried out by hand.
 
-use bgd::core::{CoreError, Effect, Fact, Finished, Input, Outcome, Refusal, Reply, Request, Selection};
+use bgd::core::{
+    CoreError, Effect, Fact, Finished, Input, Note, Outcome, Refusal, Reply, Request, Selection,
+};
 use bgd::core::{Snapshot, State, StopReason};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::event::EventKind;
@@ -567,10 +569,12 @@ fn a_time_limit_counts_anew_for_a_resume() {
     assert!(desk.wait(60_000).is_empty(), "a prompt on its way has no limit of its own");
     assert_eq!(replies(&desk.fact_of_run(id(1), 2, started())).len(), 1);
     assert!(desk.wait(1499).is_empty());
+    let words = Fact::Noted { note: Note::LastWords, text: "429, try 2".into() };
+    assert_eq!(events(&desk.fact_of_run(id(1), 2, words)), [(EventKind::Progress, id(1))]);
     assert_eq!(ends(&desk.wait(1)), [(id(1), TERM)]);
     let effects = desk.fact_of_run(id(1), 2, turn_ended());
     assert_eq!(events(&effects), [(EventKind::Failed, id(1))]);
-    assert_eq!(desk.task(id(1)).error(), Some("timed out after 1.500s"));
+    assert_eq!(desk.task(id(1)).error(), Some("timed out after 1.500s; its agent's last words: 429, try 2"));
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub fn command(id: TaskId) -> Command {
 /// An order for an agent, with how long it may be silent and how long its questions wait.
 pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command {
     let mut command = command(id);
-    let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms };
+    let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms, warning: None };
     command.spec.kind = Kind::Agent;
     command.spec.work = Work::Agent(work);
     command.prompt = Some(FIRST_PROMPT.into());

@@ -1,6 +1,6 @@
 //! Every state of an agent task against every input, written out.
 
-use bgd::core::{Cancel, Command, Core, Effect, Fact, Input, ListQuery, Reply, Request, Selection};
+use bgd::core::{Cancel, Command, Core, Effect, Fact, Input, ListQuery, Note, Reply, Request, Selection};
 use bgd_shared::request::BlockMode;
 use bgd_shared::task::Status;
 
@@ -39,6 +39,7 @@ refused           | wait  | fail  | canc  | run   | asks  | mute  | stop  | kill
 session           | wait  | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 tool              | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 denied            | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
+noted             | wait  | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 moved             | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 asked             | wait  | spwn? | sp-x? | asks  | asks  | asks  | stop? | kill? | done  | fail  | canc  | way?  | wy-x? | more
 withdrawn         | wait  | spwn  | sp-x  | run   | run   | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
@@ -83,6 +84,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "session" => Fact::Session { id: "a name".into() },
         "tool" => Fact::Tool { name: "read".into() },
         "denied" => Fact::Denied { what: "run rm".into() },
+        "noted" => Fact::Noted { note: Note::LastWords, text: "try 2".into() },
         "moved" => Fact::Moved,
         "asked" => asked(5),
         "withdrawn" => Fact::Withdrawn { key: 1 },

@@ -10,7 +10,7 @@ use bgd_shared::task::Kind;
 
 use super::stop::verdict_of_stop;
 use super::{Core, Phase};
-use crate::core::agent::{AgentPart, Question};
+use crate::core::agent::{AgentPart, Note, Question};
 use crate::core::effect::{CoreError, Effect, Reply};
 use crate::core::held::text_bytes;
 use crate::core::input::{Refusal, ReplyTo};
@@ -99,7 +99,7 @@ impl Core {
         });
         self.change_agent(ordinal, |agent| {
             agent.prompt = prompt;
-            agent.begin(now);
+            agent.begin_run(now);
         });
         self.event(now, EventKind::Resumed, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {
@@ -174,6 +174,18 @@ impl Core {
         }
     }
 
+    /// People should know this of the agent. It tells nobody of its success before the end does.
+    pub(super) fn noted(&mut self, now: Now, ordinal: Ordinal, note: Note, text: Box<str>) {
+        let is_early = note == Note::Warning && self.is_starting(ordinal);
+        if self.is_at_work(ordinal) || is_early {
+            self.change_agent(ordinal, |agent| agent.note(note, text));
+            // Nothing comes before the start, which tells it too.
+            if note != Note::Suspect && !is_early {
+                self.event(now, EventKind::Progress, ordinal);
+            }
+        }
+    }
+
     /// The agent shows that it moves. Told only if it was taken for stalled.
     pub(super) fn moved(&mut self, now: Now, ordinal: Ordinal) {
         if self.is_at_work(ordinal) {
@@ -236,7 +248,9 @@ impl Core {
                 };
                 (*pid, *started_at, outcome)
             }
-            State::Stopping { pid, started_at, reason, .. } => (*pid, *started_at, verdict_of_stop(*reason)),
+            State::Stopping { pid, started_at, reason, .. } => {
+                (*pid, *started_at, verdict_with_words(task, *reason))
+            }
             State::Queued { .. } | State::Starting { .. } | State::Finished(_) | State::Resuming { .. } => {
                 return;
             }
@@ -305,6 +319,17 @@ impl Core {
         let result = self.registry.change(ordinal, |task| task.agent.as_deref_mut().map(change)).flatten();
         self.retime(ordinal, before);
         result
+    }
+}
+
+/// What a turn comes to that we ended. One whose time was over may have said what it spent it on.
+fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
+    let last_words = task.agent.as_deref().and_then(|agent| agent.notes.last_words.as_deref());
+    match (verdict_of_stop(reason), last_words) {
+        (Outcome::TimedOut(error), Some(words)) => {
+            Outcome::TimedOut(format!("{error}; its agent's last words: {words}").into())
+        }
+        (outcome, _) => outcome,
     }
 }
 

@@ -25,6 +25,7 @@ impl Core {
             Fact::Session { id } => self.session_named(ordinal, id),
             Fact::Tool { name } => self.tool_called(now, ordinal, name),
             Fact::Denied { what } => self.denied(now, ordinal, what),
+            Fact::Noted { note, text } => self.noted(now, ordinal, note, text),
             Fact::Moved => self.moved(now, ordinal),
             Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
             Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
@@ -48,7 +49,7 @@ impl Core {
         };
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
         self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
-        self.change_agent(ordinal, |agent| agent.begin(now));
+        self.change_agent(ordinal, |agent| agent.begin_run(now));
         self.event(now, EventKind::Started, ordinal);
         self.notice(now, NoticeKind::Started, ordinal);
         if let Some(order) = stop {

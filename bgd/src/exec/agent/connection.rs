@@ -30,6 +30,8 @@ pub enum Update {
     Worked,
     /// What its own fields say of the model.
     Model(Model),
+    /// It tries again, and why.
+    Retries(String),
     /// It shows that it moves, with nothing to keep of it: a thought, a plan, the progress of a tool.
     Moved,
     /// It asks for a permission and waits.

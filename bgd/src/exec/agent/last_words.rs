@@ -13,6 +13,9 @@ use tokio::sync::watch;
 /// How many lines are kept.
 const LINES: usize = 5;
 
+/// How many lines are told of an agent that lives.
+const LIVING: usize = 3;
+
 /// The longest line that is kept, in bytes; the rest of it is dropped.
 const LINE_BYTES: usize = 400;
 
@@ -24,13 +27,15 @@ pub const ON_THE_WAY: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct LastWords {
     tail: Rc<RefCell<Tail>>,
+    /// How many lines there were that say something.
+    spoken: Rc<watch::Sender<u64>>,
     /// Whether somebody reads and more may come.
     reading: Rc<watch::Sender<bool>>,
 }
 
 impl Default for LastWords {
     fn default() -> Self {
-        Self { tail: Rc::default(), reading: Rc::new(watch::channel(false).0) }
+        Self { tail: Rc::default(), spoken: Rc::default(), reading: Rc::new(watch::channel(false).0) }
     }
 }
 
@@ -39,6 +44,8 @@ impl Default for LastWords {
 #[derive(Debug, Default)]
 pub struct Telling {
     lines: VecDeque<String>,
+    /// How many of them there were.
+    count: u64,
     noise: VecDeque<String>,
     error: Option<String>,
 }
@@ -54,6 +61,7 @@ impl Telling {
         if !is_noise && is_error(&line) {
             self.error = Some(line.clone());
         }
+        self.count += u64::from(!is_noise);
         let lines = if is_noise { &mut self.noise } else { &mut self.lines };
         if lines.len() == LINES {
             lines.pop_front();
@@ -148,10 +156,32 @@ impl LastWords {
                 && count > 0
             {
                 self.tail.borrow_mut().push(&buffer[..count]);
+                self.speak();
             }
             self.tail.borrow_mut().end_line();
+            self.speak();
             self.reading.send_replace(false);
         }
+    }
+
+    fn speak(&self) {
+        let count = self.tail.borrow().telling.count;
+        self.spoken.send_if_modified(|known| std::mem::replace(known, count) != count);
+    }
+
+    /// Tells how many lines there were, as they come.
+    pub fn spoken(&self) -> watch::Receiver<u64> {
+        self.spoken.subscribe()
+    }
+
+    /// The last lines behind the first so many that say something.
+    pub fn since(&self, before: u64) -> String {
+        let tail = self.tail.borrow();
+        let new = usize::try_from(tail.telling.count.saturating_sub(before)).unwrap_or(usize::MAX);
+        let lines = &tail.telling.lines;
+        let last: Vec<&str> =
+            lines.iter().skip(lines.len().saturating_sub(new.min(LIVING))).map(String::as_str).collect();
+        last.join(" / ")
     }
 
     /// Waits for the words of one that has ended, for a moment at most.
@@ -213,6 +243,20 @@ mod tests {
         let later: Vec<String> = (0..9).map(|number| format!("bye {number}\n")).collect();
         let all = told(&format!("fatal: no key\n{}", later.concat()));
         assert_eq!(all, "; its last words: fatal: no key / bye 5 / bye 6 / bye 7 / bye 8");
+    }
+
+    #[test]
+    fn of_an_agent_that_lives_the_new_lines_are_told_without_noise() {
+        let words = LastWords::default();
+        words.note("old");
+        let before = words.tail.borrow().telling.count;
+        assert_eq!(words.since(before), "");
+        words.note("2026-01-01 DEBUG sent");
+        assert_eq!(words.since(before), "");
+        words.note("429, try 2");
+        assert_eq!(words.since(before), "429, try 2");
+        (3..9).for_each(|number| words.note(&format!("429, try {number}")));
+        assert_eq!(words.since(before), "429, try 6 / 429, try 7 / 429, try 8");
     }
 
     #[test]

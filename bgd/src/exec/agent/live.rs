@@ -180,6 +180,11 @@ impl Live {
         }
     }
 
+    /// What its process says on its standard error while it lives.
+    pub fn last_words(&self) -> &LastWords {
+        &self.last_words
+    }
+
     /// How it ended, as a sentence about a turn that ran in it.
     pub async fn obituary(&self, why: &str) -> String {
         let exit = match &self.process {

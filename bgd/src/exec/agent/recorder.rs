@@ -11,10 +11,11 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::AGENT_RESULT_BYTES;
 use bgd_shared::request::Stream;
 use bgd_shared::show;
+use bgd_shared::text::beginning;
 
 use super::connection::TurnEnd;
 use super::signs::{self, Model};
-use crate::core::Fact;
+use crate::core::{Fact, Note};
 use crate::exec::loss::Loss;
 use crate::exec::output::{OutputFolder, read_part};
 use crate::exec::process::Surroundings;
@@ -164,6 +165,22 @@ impl Recorder {
         }
     }
 
+    /// Why a turn that is completed may have come to nothing all the same. It is only a guess.
+    pub fn suspicion(&self) -> Option<String> {
+        let said = self.answer.said.trim();
+        if self.answer.any_tool && said.is_empty() && self.answer.before.is_none() {
+            return Some("the agent ended its turn without a word after its last tool".to_owned());
+        }
+        let is_error = signs::error_as_answer(said).is_some() || signs::looks_like_error(said);
+        is_error.then(|| format!("its answer looks like an error: {}", shortened(said)))
+    }
+
+    /// People should know this of the agent.
+    pub fn note(&self, note: Note, text: &str) {
+        let text = beginning(text, NOTE_BYTES);
+        self.tell(Fact::Noted { note, text: text.into() });
+    }
+
     /// The agent moves.
     pub fn moved(&mut self) {
         let now = Instant::now();
@@ -288,6 +305,9 @@ fn ends(folder: &OutputFolder, task: TaskId, split: bool) -> Ending {
 fn open(folder: &OutputFolder, task: TaskId) -> io::Result<File> {
     folder.append(task, Stream::Stdout).map(File::from)
 }
+
+/// The longest note, in bytes.
+const NOTE_BYTES: usize = 1000;
 
 /// The longest name of a tool that is told, in characters.
 const TOOL_CHARS: usize = 100;

@@ -10,6 +10,25 @@ const ERRORS: [(&str, &str); 4] = [
     ("HTTP ###: ", "hermes"),
 ];
 
+/// How an answer begins that may be nothing but an error, in small letters. Only a guess, as anybody may say so.
+const GUESSES: [&str; 12] = [
+    "error:",
+    "error ",
+    "api error",
+    "[error",
+    "an error occurred",
+    "request failed",
+    "stream error",
+    "unexpected status",
+    "rate limit",
+    "quota exceeded",
+    "too many requests",
+    "failed to ",
+];
+
+/// The longest answer that is guessed to be an error, in bytes.
+const GUESS_BYTES: usize = 400;
+
 /// The longest answer that is taken for an error, in bytes. An agent that talks about an error says more.
 const ERROR_BYTES: usize = 2048;
 
@@ -21,6 +40,13 @@ pub fn error_as_answer(said: &str) -> Option<&str> {
     let said = said.trim();
     let is_error = ERRORS.iter().any(|(begin, _)| begins(said, begin));
     (is_error && said.len() <= ERROR_BYTES).then_some(said)
+}
+
+/// Whether an answer looks like an error of the model, without being one by an agent's own sign.
+pub fn looks_like_error(said: &str) -> bool {
+    let said = said.trim().trim_start_matches(|c: char| !c.is_alphanumeric() && c != '[');
+    let begin: String = said.chars().take(32).flat_map(char::to_lowercase).collect();
+    said.len() <= GUESS_BYTES && GUESSES.iter().any(|guess| begin.starts_with(guess))
 }
 
 fn begins(said: &str, begin: &str) -> bool {
@@ -40,28 +66,39 @@ pub enum Model {
     Works,
 }
 
-/// Reads the fields that an agent adds to a message of the protocol: codex-acp tells the status of its thread
-/// (`threadStatus`), hermes that a turn has `failed`.
-pub fn of_meta(meta: &Value) -> Option<Model> {
-    look(meta, DEPTH)
+/// Reads the fields that an agent adds to its news: codex-acp tells the status of its thread (`threadStatus`).
+pub fn of_news(meta: &Value) -> Option<Model> {
+    look(meta, DEPTH, &thread_status)
 }
 
-fn look(value: &Value, depth: usize) -> Option<Model> {
+/// Reads the fields that an agent adds to the end of a turn. There hermes says of the turn that it `failed`; in news it
+/// may be a tool that did.
+pub fn of_end(meta: &Value) -> Option<Model> {
+    look(meta, DEPTH, &|object| thread_status(object).or_else(|| failed(object)))
+}
+
+type Object = serde_json::Map<String, Value>;
+
+fn look(value: &Value, depth: usize, read: &dyn Fn(&Object) -> Option<Model>) -> Option<Model> {
     let object = value.as_object()?;
-    match object.get("threadStatus").and_then(|status| status["type"].as_str()) {
-        Some("systemError") => {
-            return Some(Model::Failed("its thread is in the status systemError".to_owned()));
-        }
-        Some("active") => return Some(Model::Works),
-        Some(_) | None => {}
-    }
-    if object.get("failed") == Some(&Value::Bool(true)) {
-        let error =
-            object.get("error").and_then(Value::as_str).unwrap_or("the agent says that the turn failed");
-        return Some(Model::Failed(error.to_owned()));
+    if let Some(model) = read(object) {
+        return Some(model);
     }
     let depth = depth.checked_sub(1)?;
-    object.values().find_map(|value| look(value, depth))
+    object.values().find_map(|value| look(value, depth, read))
+}
+
+fn thread_status(object: &Object) -> Option<Model> {
+    match object.get("threadStatus").and_then(|status| status["type"].as_str()) {
+        Some("systemError") => Some(Model::Failed("its thread is in the status systemError".to_owned())),
+        Some("active") => Some(Model::Works),
+        Some(_) | None => None,
+    }
+}
+
+fn failed(object: &Object) -> Option<Model> {
+    let why = || object.get("error").and_then(Value::as_str).unwrap_or("the agent says that the turn failed");
+    (object.get("failed") == Some(&Value::Bool(true))).then(|| Model::Failed(why().to_owned()))
 }
 
 #[cfg(test)]
@@ -84,18 +121,32 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_looks_like_an_error_is_only_guessed_to_be_one() {
+        for error in
+            ["Error: none found", "⚠️ Rate limit reached", "**Request failed** (503)", "error sending"]
+        {
+            assert!(looks_like_error(error), "{error}");
+        }
+        for answer in ["", "No error: all is well", "Errors are in line 3", "The rate limit is 5"] {
+            assert!(!looks_like_error(answer), "{answer}");
+        }
+        assert!(!looks_like_error(&format!("Error: {}", "and so on ".repeat(100))));
+    }
+
+    #[test]
     fn what_an_agent_adds_to_its_messages_is_read() {
-        let failed = |meta: Value| match of_meta(&meta) {
+        let failed = |meta: Value| match of_end(&meta) {
             Some(Model::Failed(why)) => why,
             other => panic!("{other:?}"),
         };
         assert!(failed(json!({"codex": {"threadStatus": {"type": "systemError"}}})).contains("systemError"));
         assert_eq!(failed(json!({"hermes": {"failed": true, "error": "HTTP 400: x"}})), "HTTP 400: x");
         assert!(failed(json!({"failed": true})).contains("failed"));
-        assert_eq!(of_meta(&json!({"codex": {"threadStatus": {"type": "active"}}})), Some(Model::Works));
-        assert_eq!(of_meta(&json!({"codex": {"threadStatus": {"type": "idle"}}, "failed": false})), None);
-        assert_eq!(of_meta(&Value::Null), None);
+        assert_eq!(of_news(&json!({"codex": {"threadStatus": {"type": "active"}}})), Some(Model::Works));
+        assert_eq!(of_end(&json!({"codex": {"threadStatus": {"type": "idle"}}, "failed": false})), None);
+        assert_eq!(of_news(&json!({"tool": {"failed": true}})), None, "a tool, and not the turn");
+        assert_eq!(of_news(&Value::Null), None);
         let deep = json!({"a": {"b": {"c": {"d": {"e": {"failed": true}}}}}});
-        assert_eq!(of_meta(&deep), None);
+        assert_eq!(of_end(&deep), None);
     }
 }

@@ -11,7 +11,7 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{AGENT_SESSION_BYTES, INPUT_OPTION_BYTES, INPUT_OPTIONS};
 use bgd_shared::text::{Env, beginning};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::connection::{Ask, Connection, Opened, TurnEnd, UPDATES, Update, Wanted};
@@ -19,7 +19,7 @@ use super::live::{Live, too_slow};
 use super::manager::{Lease, Manager};
 use super::recorder::Recorder;
 use crate::agents::Agent;
-use crate::core::{Fact, Refusal, Spec};
+use crate::core::{Fact, Note, Refusal, Spec};
 use crate::exec::process::Surroundings;
 use crate::mailbox::Report;
 
@@ -62,6 +62,9 @@ pub enum Control {
 /// How long a prompt to an earlier session may be with the agent without a sign of it, before it counts as
 /// accepted. An agent that has forgotten the session says so within that time, and the task is not touched.
 const ACCEPTED_AFTER: Duration = Duration::from_millis(250);
+
+/// How often it is told at most what an agent says on its standard error.
+const SPEAKS_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the task stands.
 enum Phase {
@@ -290,6 +293,11 @@ impl Turn {
             }
             other => other,
         };
+        if end == TurnEnd::Completed
+            && let Some(why) = talk.recorder.suspicion()
+        {
+            talk.recorder.note(Note::Suspect, &why);
+        }
         let result = self.result(end, &talk.live).await;
         talk.recorder.end(result).await;
         Some((talk.recorder, updates))
@@ -306,6 +314,8 @@ impl Turn {
         tokio::pin!(prompting);
         let died = live.died_unheard();
         tokio::pin!(died);
+        let mut spoken = live.last_words().spoken();
+        let (before, mut next) = (*spoken.borrow_and_update(), Instant::now());
         loop {
             tokio::select! {
                 biased;
@@ -322,6 +332,10 @@ impl Turn {
                     self.update(update, &mut talk.recorder);
                 }
                 why = &mut died => return Some(TurnEnd::Broken(why)),
+                () = speaks(&mut spoken, next), if matches!(talk.phase, Phase::Running) => {
+                    talk.recorder.note(Note::LastWords, &live.last_words().since(before));
+                    next = Instant::now() + SPEAKS_EVERY;
+                }
                 () = &mut accepted, if matches!(talk.phase, Phase::Starting) => self.accepted(talk),
             }
         }
@@ -382,6 +396,7 @@ impl Turn {
             Update::Tool(name) => recorder.tool(&name),
             Update::Worked => recorder.worked(),
             Update::Model(of_model) => recorder.model(of_model),
+            Update::Retries(why) => recorder.note(Note::LastWords, &why),
             Update::Moved => recorder.moved(),
             Update::Session(id) if id.len() > AGENT_SESSION_BYTES => {
                 tracing::warn!(task = %self.order.task, bytes = id.len(), "an agent's session has too long an id");
@@ -463,6 +478,14 @@ async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
     TurnEnd::Cancelled
 }
 
+/// Waits until its process says something on its standard error, from some time on.
+async fn speaks(spoken: &mut watch::Receiver<u64>, from: Instant) {
+    tokio::time::sleep_until(from).await;
+    if spoken.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// The answers that can be shown. What an agent offers beyond that nobody could choose from.
 fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
     options.retain(|option| option.id.len() <= INPUT_OPTION_BYTES);
@@ -517,6 +540,7 @@ async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) 
             | Update::Tool(_)
             | Update::Worked
             | Update::Model(_)
+            | Update::Retries(_)
             | Update::Moved
             | Update::Session(_)
             | Update::Answer(_) => {}

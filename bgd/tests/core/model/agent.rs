@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bgd::core::{AgentPart, Command, CoreError, Fact, Now, Refusal, ReplyTo, Work};
+use bgd::core::{AgentPart, Command, CoreError, Fact, Note, Notes, Now, Refusal, ReplyTo, Work};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -24,6 +24,8 @@ pub struct Chat {
     /// What it was denied without anybody's answer.
     denied: Vec<Box<str>>,
     stalled: bool,
+    /// What was noted of the latest run; the warning stays.
+    pub notes: Notes,
     pub questions: Vec<Question>,
     asked: u64,
     /// The questions that were told.
@@ -54,6 +56,7 @@ impl Chat {
             tools: Vec::new(),
             denied: Vec::new(),
             stalled: false,
+            notes: Notes { warning: work.warning.as_deref().map(Into::into), ..Notes::default() },
             questions: Vec::new(),
             asked: 0,
             told: Vec::new(),
@@ -65,6 +68,11 @@ impl Chat {
 
     pub fn begin(&mut self, now: Now) {
         self.last_sign = Some(now.mono.0);
+    }
+
+    pub fn begin_run(&mut self, now: Now) {
+        (self.notes.last_words, self.notes.suspect) = (None, None);
+        self.begin(now);
     }
 
     pub fn end(&mut self) {
@@ -97,6 +105,7 @@ impl Chat {
             && self.denied.len() as u64 == agent.denied
             && self.denied.last() == agent.last_denied.as_ref()
             && self.stalled == agent.stalled
+            && self.notes == agent.notes
             && questions.eq(self.questions.iter().cloned())
     }
 }
@@ -171,6 +180,7 @@ impl Model {
         let Some(task) = self.live.get_mut(&number) else { return };
         let (Some((to, prompt)), Some(chat)) = (task.resume.take(), &mut task.chat) else { return };
         chat.prompt = prompt;
+        (chat.notes.last_words, chat.notes.suspect) = (None, None);
         task.resumes += 1;
         (task.verdict, task.retrieved_at) = (None, None);
         let id = task.id;
@@ -194,6 +204,19 @@ impl Model {
                 chat.denied.push(what.clone());
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
                 self.expected.events.push((id, EventKind::Progress));
+            }
+            (Fact::Noted { note: Note::LastWords, text }, Phase::Running) => {
+                chat.notes.last_words = Some(text.clone());
+                self.expected.events.push((id, EventKind::Progress));
+            }
+            (Fact::Noted { note: Note::Suspect, text }, Phase::Running) => {
+                chat.notes.suspect = Some(text.clone());
+            }
+            (Fact::Noted { note: Note::Warning, text }, Phase::Starting | Phase::Running) => {
+                chat.notes.warning = Some(text.clone());
+                if phase == Phase::Running {
+                    self.expected.events.push((id, EventKind::Progress));
+                }
             }
             (Fact::Moved, _) => self.moved(now, number),
             (Fact::Asked { key, options, .. }, Phase::Running) if end == End::NotTold => {

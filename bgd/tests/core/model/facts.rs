@@ -71,7 +71,7 @@ impl Model {
                 task.left = true;
                 task.limit_at = task.limit_ms.map(|limit| now.mono.plus_ms(limit).0);
                 if let Some(chat) = &mut task.chat {
-                    chat.begin(now);
+                    chat.begin_run(now);
                 }
                 if is_new {
                     self.expected.events.push((id, EventKind::Started));
@@ -205,7 +205,10 @@ impl Model {
                     (seconds, 0) => format!("{seconds}s"),
                     (seconds, ms) => format!("{seconds}.{ms:03}s"),
                 };
-                (Status::Failed, Some(format!("timed out after {limit}")))
+                let words = task.chat.as_ref().and_then(|chat| chat.notes.last_words.as_deref());
+                let words =
+                    words.map(|words| format!("; its agent's last words: {words}")).unwrap_or_default();
+                (Status::Failed, Some(format!("timed out after {limit}{words}")))
             }
         };
         let (kind, news) = match verdict.0 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bgd::core::{Fact, Input, State};
+use bgd::core::{Fact, Input, Note, State};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use proptest::prop_assert_eq;
@@ -79,12 +79,14 @@ impl Proc {
             (ProcState::Spawning, _, _, 40..130) => session(),
             (ProcState::Spawning, _, _, 130..135) => self.ask(),
             (ProcState::Spawning, _, _, 135..140) => Fact::Tool { name: "too early".into() },
+            (ProcState::Spawning, _, _, 140..144) => noted(roll),
             (ProcState::Spawning, ..) => Fact::Started { pid: (roll & 1 == 1).then_some(i32::from(roll)) },
             (_, true, _, ..200) | (_, _, true, ..60) => turn_failed("it was cancelled"),
             (_, _, true, 60..90) | (_, _, _, ..35) => turn_ended(),
             (_, _, _, 35..50) => turn_failed("the model is overloaded"),
             (_, _, _, 50..70) => Fact::Tool { name: ["read", "run"][usize::from(roll & 1)].into() },
-            (_, _, _, 70..80) => Fact::Moved,
+            (_, _, _, 70..78) => Fact::Moved,
+            (_, _, _, 78..80) => noted(roll),
             (_, _, _, 80..90) => Fact::Denied { what: ["run rm", "write"][usize::from(roll & 1)].into() },
             (_, _, _, 90..150) => self.ask(),
             (_, _, _, 150..175) => {
@@ -146,6 +148,7 @@ impl Sim {
             Fact::Session { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
+            | Fact::Noted { .. }
             | Fact::Moved
             | Fact::Output { .. }
             | Fact::Lost { .. } => {}
@@ -207,4 +210,10 @@ impl Sim {
         }
         Ok(())
     }
+}
+
+/// A note of any kind; two of its four are last words.
+fn noted(roll: u8) -> Fact {
+    let note = [Note::LastWords, Note::Suspect, Note::Warning, Note::LastWords][usize::from(roll % 4)];
+    Fact::Noted { note, text: format!("note {roll}").into() }
 }

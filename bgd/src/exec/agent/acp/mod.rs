@@ -280,7 +280,7 @@ fn turn_end(answer: &Value) -> TurnEnd {
     let named = &answer["stopReason"];
     let failed = |why: &str| TurnEnd::Failed(why.into());
     match StopReason::deserialize(named) {
-        Ok(StopReason::EndTurn) => match signs::of_meta(&answer["_meta"]) {
+        Ok(StopReason::EndTurn) => match signs::of_end(&answer["_meta"]) {
             Some(Model::Failed(why)) => failed(&trouble::bounded(&why, WHY_BYTES)),
             Some(Model::Works) | None => TurnEnd::Completed,
         },

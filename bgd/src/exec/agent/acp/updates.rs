@@ -27,7 +27,7 @@ pub struct News {
 pub fn read(params: Option<RawJsonRpcParams>) -> Option<News> {
     let params = params?.into_value();
     let session = params.get("sessionId")?.as_str()?.to_owned();
-    let of_model = [&params["update"]["_meta"], &params["_meta"]].into_iter().find_map(signs::of_meta);
+    let of_model = [&params["update"]["_meta"], &params["_meta"]].into_iter().find_map(signs::of_news);
     let update = match SessionNotification::deserialize(&params) {
         Ok(notification) => known(notification.update),
         Err(error) => {

@@ -242,9 +242,9 @@ impl Session {
                 }
                 news
             }
-            Event::Busy => {
+            Event::Busy(retry) => {
                 turn.on_busy();
-                None
+                retry.map(|why| News::Retries(why.into()))
             }
             Event::Part(part) => turn.on_part(&part),
             Event::Delta(delta) => turn.on_delta(&delta),
@@ -280,6 +280,7 @@ impl Session {
             let _ = match news {
                 News::Text(text) => self.parts.updates.send(Update::Text(text)).await.is_ok(),
                 News::Tool(name) => self.parts.updates.send(Update::Tool(name)).await.is_ok(),
+                News::Retries(why) => self.parts.updates.send(Update::Retries(why)).await.is_ok(),
                 // Those who have much to read know that it moves.
                 News::Moved => self.parts.updates.try_send(Update::Moved).is_ok(),
             };

@@ -282,6 +282,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_tried_again_is_told() {
+        let mut run = Run::start(slow()).await;
+        let status = json!({ "type": "retry", "attempt": 2, "message": "429 Too Many Requests", "next": 0 });
+        run.tell("session.status", &json!({ "sessionID": "ses_1", "status": status }));
+        loop {
+            match run.updates.recv().await.unwrap() {
+                Update::Retries(why) => break assert_eq!(why, "429 Too Many Requests (try 2)"),
+                other => assert!(matches!(other, Update::Moved), "{other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn nobody_s_answer_denies_and_tells_the_model_so() {
         let mut run = Run::start(slow()).await;
         run.server.tell(

@@ -27,6 +27,8 @@ pub enum News {
     Text(String),
     /// A tool is called.
     Tool(String),
+    /// It tries again, and why.
+    Retries(String),
     /// It moves.
     Moved,
 }

@@ -39,6 +39,21 @@ pub struct Status {
     /// `busy`, `retry` or `idle`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// With `retry`: how often it has tried.
+    #[serde(default)]
+    pub attempt: Option<u64>,
+    /// With `retry`: why the last try came to nothing.
+    #[serde(default)]
+    pub message: Option<String>,
+}
+
+impl Status {
+    /// What it tries again, if it does.
+    fn retry(self) -> Option<Box<str>> {
+        let message = self.message.filter(|_| self.kind == "retry")?;
+        let attempt = self.attempt.map(|attempt| format!(" (try {attempt})")).unwrap_or_default();
+        Some(bounded(&format!("{message}{attempt}")))
+    }
 }
 
 /// A message with its parts.
@@ -269,8 +284,8 @@ pub enum Event {
     Part(Part),
     /// A part has grown.
     Delta(Delta),
-    /// It is at work.
-    Busy,
+    /// It is at work; why it tries again, if it does.
+    Busy(Option<Box<str>>),
     /// It has nothing to do, or so it seems.
     Idle,
     /// Something went wrong.
@@ -363,7 +378,8 @@ pub fn event(data: &str) -> Option<(String, Event)> {
         "session.idle" => owned(text, Event::Idle),
         "session.status" => {
             let status: Carried<Status> = serde_json::from_str(text).ok()?;
-            let event = if status.info.kind == "idle" { Event::Idle } else { Event::Busy };
+            let event =
+                if status.info.kind == "idle" { Event::Idle } else { Event::Busy(status.info.retry()) };
             Some((status.session, event))
         }
         "session.error" => carried(text, Event::Fault),

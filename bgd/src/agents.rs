@@ -11,6 +11,7 @@ use std::time::Duration;
 use bgd_shared::agent::{AgentInfo, AgentProtocol, Permissions};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::text::{Env, OsText};
+use serde_json::Value;
 
 /// The part of a template's command line that the prompt takes the place of.
 pub const PROMPT: &str = "{prompt}";
@@ -42,6 +43,12 @@ pub struct Agent {
     pub env: BTreeMap<String, String>,
     /// What happens when it asks for a permission.
     pub permissions: Permissions,
+    /// With `acp`: the mode of its sessions.
+    pub mode: Option<String>,
+    /// With `acp`: their model.
+    pub model: Option<String>,
+    /// With `acp`: other options of theirs, texts or flags.
+    pub config: BTreeMap<String, Value>,
     /// Turns side by side in one process of it.
     pub max_sessions: usize,
     /// How long its process stays when nothing runs in it.
@@ -57,6 +64,22 @@ pub struct Agent {
     /// The command that installs it.
     pub install: Option<&'static str>,
 }
+
+/// What is set in each session of an agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// What happens when it asks for a permission.
+    pub permissions: Permissions,
+    /// The mode; without one, one is chosen in which it asks, unless everything is allowed.
+    pub mode: Option<String>,
+    /// The model.
+    pub model: Option<String>,
+    /// Other options, texts or flags.
+    pub config: BTreeMap<String, Value>,
+}
+
+/// The variable by which opencode is told what to ask for.
+const OPENCODE_PERMISSION: &str = "OPENCODE_PERMISSION";
 
 impl Agent {
     /// An agent of this name with every default.
@@ -74,6 +97,9 @@ impl Agent {
             url: None,
             env: BTreeMap::new(),
             permissions: Permissions::Deny,
+            mode: None,
+            model: None,
+            config: BTreeMap::new(),
             max_sessions: 8,
             keep_warm: Duration::from_mins(1),
             stalled_after: Duration::from_mins(5),
@@ -82,6 +108,37 @@ impl Agent {
             configured: false,
             install: known.map(|known| known.install),
         }
+    }
+
+    /// What is set in each of its sessions.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            permissions: self.permissions,
+            mode: self.mode.clone(),
+            model: self.model.clone(),
+            config: self.config.clone(),
+        }
+    }
+
+    /// Whether the user has told it what to ask for, by other means than a mode.
+    pub fn is_told_to_ask(&self, submitter: &Env) -> bool {
+        self.env.contains_key(OPENCODE_PERMISSION) || submitter.get(OPENCODE_PERMISSION).is_some()
+    }
+
+    /// What it is known to do without asking although its `permissions` mean to keep it from that. What others do
+    /// is seen only when a session is opened.
+    pub fn warning(&self, submitter: &Env) -> Option<String> {
+        let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
+        let is_bound = self.permissions != Permissions::Allow && self.mode.is_none();
+        (program == "opencode" && is_bound && !self.is_told_to_ask(submitter)).then(|| {
+            format!(
+                "opencode does most things without asking, so permissions = \"{}\" keeps it from little: set \
+                 {OPENCODE_PERMISSION} in [agents.{}.env] or a mode in [agents.{}]",
+                self.permissions.as_str(),
+                self.name,
+                self.name
+            )
+        })
     }
 
     /// The environment that its program gets: the submitter's, with what the configuration adds.

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
+use crate::render::clean;
 use crate::{precheck, prompt};
 
 /// Submits, and prints the id.
@@ -40,6 +41,9 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     context.flush()?;
     for warning in &warnings {
         warn(warning);
+    }
+    if let Some(warning) = &result.task.warning {
+        warn(&clean(warning));
     }
     // A script that names none is not kept for the question.
     if let Some(channel) = result.task.channel.filter(|_| names_channel || io::stderr().is_terminal())

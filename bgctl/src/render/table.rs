@@ -5,8 +5,8 @@ use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use nix::sys::signal::Signal;
 
-use super::{bounded, clean};
 use super::look::Look;
+use super::{bounded, clean};
 use crate::duration::show_ms;
 
 const HEADER: [&str; 5] = ["ID", "STATUS", "AGE", "TIME", "DESCRIPTION"];

@@ -43,13 +43,24 @@ impl Dispatcher {
             name: Arc::clone(&agent.name),
             stalled_after_ms: ms(agent.stalled_after),
             ask_timeout_ms: ms(agent.ask_timeout),
-            warning: None,
+            warning: agent
+                .warning(&command.env)
+                .map(Arc::from)
+                .or_else(|| self.agent_warnings.get(&agent.name).cloned()),
         });
         let facts = self.around.facts.clone();
         self.around.workers.later(move || {
             let result = agent.check(&command.env);
             facts.send(Report::AgentFound { answer, command, result });
         });
+    }
+
+    /// A session has shown what its agent can do: whoever submits a prompt to that is told.
+    pub(super) fn warned(&mut self, task: TaskId, text: &str) {
+        let task = self.core.get(&task.into()).ok();
+        if let Some(Work::Agent(work)) = task.as_ref().map(|task| &task.spec.work) {
+            self.agent_warnings.insert(Arc::clone(&work.name), text.into());
+        }
     }
 
     /// Has a worker look at who answers an agent's question, which must not be that agent.

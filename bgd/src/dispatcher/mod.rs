@@ -34,8 +34,8 @@ use crate::calls::{Body, Call};
 use crate::client::Client;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, CoreError, Effect, Fact, Input, ListQuery, Mono, Now, Reply, ReplyTo, Request, Snapshot,
-    State,
+    Command, Core, CoreError, Effect, Fact, Input, ListQuery, Mono, Note, Now, Reply, ReplyTo, Request,
+    Snapshot, State,
 };
 use crate::exec::agent::turn::Control;
 use crate::exec::agent::{AgentThread, Order};
@@ -81,6 +81,8 @@ pub struct Dispatcher {
     helpers: Helpers,
     /// Those of the configuration, and the known ones.
     known_agents: Arc<Agents>,
+    /// What sessions have shown that they can do, by their agents.
+    agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
     subscribers: Subscribers,
     notifier: Notifier,
     /// Cleared tasks, with their latest runs, whose output is removed when the notices of them have it.
@@ -127,6 +129,7 @@ impl Dispatcher {
             agents: AgentThread::new(around.clone()),
             helpers: Helpers::default(),
             known_agents: Arc::new(config.agents().unwrap_or_default()),
+            agent_warnings: BTreeMap::new(),
             subscribers: Subscribers::new(config.limits.event_history_bytes),
             notifier: Notifier::new(
                 config.channels().unwrap_or_default(),
@@ -265,6 +268,7 @@ impl Dispatcher {
             }
             Fact::Exited { others: true, .. } => self.processes.close_input(task),
             Fact::Refused(_) => self.notifier.end_typing(task),
+            Fact::Noted { note: Note::Warning, ref text } => self.warned(task, text),
             Fact::Started { .. }
             | Fact::StartFailed { .. }
             | Fact::Output { .. }
@@ -272,7 +276,7 @@ impl Dispatcher {
             | Fact::Session { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
-            | Fact::Noted { .. }
+            | Fact::Noted { note: Note::LastWords | Note::Suspect, .. }
             | Fact::Moved
             | Fact::Asked { .. }
             | Fact::Withdrawn { .. }

@@ -276,6 +276,8 @@ pub fn agent_key(key: &str) -> AgentKey {
         "start_timeout" => (time(agent.start_timeout), above_0),
         "ask_timeout" => (time(agent.ask_timeout), above_0),
         "command" | "resume" => return optional("a list of texts", "at least one"),
+        "mode" | "model" => return optional("a text", "1 to 256 bytes"),
+        "config" => return optional("a table of texts or flags", "at most 32"),
         "session" | "result" => return optional("a text", "a JSON pointer"),
         "url" => return optional("a text", "an address"),
         "env" => return optional("a table of texts", "any"),

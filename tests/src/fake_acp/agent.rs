@@ -49,6 +49,8 @@ struct Session {
     /// Not after `session/close`, though a turn may still be about to end.
     open: bool,
     turn: TurnState,
+    /// What the client has set in it.
+    settings: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,7 +110,16 @@ impl Agent {
         let result = match method {
             "session/new" => self.new_session(message),
             "session/load" if !options.no_load => self.load(message),
-            "session/resume" if !options.no_resume => self.open(message).map(|_| json!({})),
+            "session/resume" if !options.no_resume => self.open(message).map(|_| self.offers()),
+            "session/set_mode" if !options.modes.is_empty() => {
+                self.set(params, "mode", "modeId", &options.modes)
+            }
+            "session/set_config_option" if params["configId"] == "model" => {
+                self.set(params, "model", "value", &options.models)
+            }
+            "session/set_config_option" if params["configId"] == "quiet" && params["type"] == "boolean" => {
+                self.set(params, "quiet", "value", &[])
+            }
             "session/list" if !options.no_list => self.list(params),
             "session/close" if !options.no_close => self.close(params),
             "session/prompt" => match self.prompt(id, message) {
@@ -202,7 +213,9 @@ impl Agent {
         let created = self.store.create(cwd);
         let id = created.map_err(|error| Fault::new(INTERNAL_ERROR, &error.to_string()))?;
         self.enter(&id, cwd);
-        Ok(json!({ "sessionId": id }))
+        let mut answer = self.offers();
+        answer["sessionId"] = id.into();
+        Ok(answer)
     }
 
     fn load(&self, message: &Value) -> Result<Value, Fault> {
@@ -211,7 +224,42 @@ impl Agent {
         if self.options.late_replay.is_none() {
             self.replay(message);
         }
-        Ok(if self.options.null_load { Value::Null } else { json!({}) })
+        Ok(if self.options.null_load { Value::Null } else { self.offers() })
+    }
+
+    /// What may be set in a session.
+    fn offers(&self) -> Value {
+        let mut offers = json!({});
+        if let Some(first) = self.options.modes.first() {
+            let modes = self.options.modes.iter().map(|mode| json!({ "id": mode, "name": mode }));
+            offers["modes"] = json!({ "currentModeId": first, "availableModes": modes.collect::<Vec<_>>() });
+        }
+        if let Some(first) = self.options.models.first() {
+            let models = self.options.models.iter().map(|model| json!({ "value": model, "name": model }));
+            offers["configOptions"] = json!([{
+                "id": "model", "name": "Model", "category": "model", "type": "select",
+                "currentValue": first, "options": models.collect::<Vec<_>>(),
+            }]);
+        }
+        offers
+    }
+
+    fn set(&self, params: &Value, what: &str, key: &str, offered: &[String]) -> Result<Value, Fault> {
+        let value = &params[key];
+        if !offered.is_empty() && offered.iter().all(|known| value != known.as_str()) {
+            return Err(Fault::new(INVALID_PARAMS, "no such value"));
+        }
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let mut state = self.lock();
+        let session = state.sessions.get_mut(params["sessionId"].as_str().unwrap_or_default());
+        let session = session.ok_or_else(|| self.options.unknown_session.clone())?;
+        session.settings.push(format!("{what}={value}"));
+        Ok(json!({}))
+    }
+
+    /// What the client has set in a session, in its order.
+    pub fn settings(&self, session: &str) -> String {
+        self.lock().sessions.get(session).map(|session| session.settings.join(" ")).unwrap_or_default()
     }
 
     fn replay(&self, message: &Value) {
@@ -235,7 +283,8 @@ impl Agent {
     fn enter(&self, id: &str, cwd: &str) {
         let mut state = self.lock();
         let turn = state.sessions.get(id).map_or(TurnState::None, |session| session.turn);
-        state.sessions.insert(id.to_owned(), Session { cwd: cwd.into(), open: true, turn });
+        let settings = Vec::new();
+        state.sessions.insert(id.to_owned(), Session { cwd: cwd.into(), open: true, turn, settings });
     }
 
     fn list(&self, params: &Value) -> Result<Value, Fault> {

@@ -36,6 +36,12 @@ pub struct Options {
     /// The conversation is played back so often, and only behind the answer to session/load
     #[arg(long, value_name = "N")]
     pub late_replay: Option<usize>,
+    /// Sessions have these modes, and begin in the first one
+    #[arg(long, value_name = "MODES", value_delimiter = ',')]
+    pub modes: Vec<String>,
+    /// Sessions have these models as an option of theirs, and begin with the first one
+    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    pub models: Vec<String>,
     /// initialize is never answered
     #[arg(long)]
     pub initialize_never: bool,

@@ -9,6 +9,7 @@ use super::options::Fault;
 /// Every command and what it does. A test makes sure that all of them are understood.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("say TEXT", "a chunk of the answer"),
+    ("settings", "says what the client has set in the session"),
     ("message ID", "what is said from now on has this messageId"),
     ("stream N TEXT", "N such chunks"),
     ("think TEXT", "a chunk of thought"),
@@ -50,6 +51,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Say(String),
+    Settings,
     Message(String),
     Stream(u64, String),
     Think(String),
@@ -193,6 +195,7 @@ fn command_alone(name: &str) -> Option<Command> {
         "plan" => Command::Plan,
         "history" => Command::History,
         "count" => Command::Count,
+        "settings" => Command::Settings,
         "hang" => Command::Hang,
         "mute" => Command::Mute,
         "ignore-cancel" => Command::IgnoreCancel,

@@ -111,6 +111,10 @@ impl Turn {
     fn perform(&mut self, command: Command) -> Flow {
         match command {
             Command::Say(text) => self.say(&text),
+            Command::Settings => {
+                let settings = self.agent.settings(&self.session);
+                self.say(&format!("set: {settings}"));
+            }
             Command::Message(id) => self.message = Some(id),
             Command::Stream(count, text) => {
                 for _ in 0..count {

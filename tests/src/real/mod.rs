@@ -155,7 +155,12 @@ impl Place<'_> {
     #[track_caller]
     pub fn codex(&self, permission: Permission) -> Entry {
         let env = agents::codex_env(self.daemon.home(), &self.model.url(), permission);
-        entry("codex", AgentProtocol::Acp, agents::codex_acp(), &[], env)
+        let entry = entry("codex", AgentProtocol::Acp, agents::codex_acp(), &[], env);
+        // Without it, it would be put into the mode in which it asks.
+        match permission {
+            Permission::Allow => entry.with("mode", "full-access"),
+            Permission::Ask => entry,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::acp::Acp;
 use super::opencode::Opencode;
 use super::signs::Model;
 use super::template::Template;
+use crate::agents::Settings;
 use crate::core::Refusal;
 
 /// How many updates of one session may wait to be written down. The agent waits beyond that.
@@ -68,6 +69,8 @@ pub struct Wanted {
     pub cwd: OsText,
     /// What people call it.
     pub title: Option<Arc<str>>,
+    /// What is set in it.
+    pub settings: Settings,
 }
 
 /// A session that was opened.
@@ -77,6 +80,8 @@ pub struct Opened {
     pub key: Arc<str>,
     /// The agent's own name for it, if it is known already.
     pub session: Option<Arc<str>>,
+    /// What the agent can do there although its permissions mean to keep it from that.
+    pub warning: Option<String>,
 }
 
 /// How a turn ended, by the agent's own word.

@@ -76,7 +76,7 @@ impl Template {
             return Err(Refusal::new(ErrorKind::SessionExpired, message).hint(hint));
         }
         self.turn.replace(Some(Turn { task, session: session.clone(), cwd, updates }));
-        Ok(Opened { key: task.to_string().into(), session })
+        Ok(Opened { key: task.to_string().into(), session, warning: None })
     }
 
     /// Runs the command line to its end.

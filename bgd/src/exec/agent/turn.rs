@@ -196,6 +196,7 @@ impl Turn {
             session: order.session.clone(),
             cwd: order.spec.cwd.as_ref().clone(),
             title: order.spec.description.as_deref().map(Into::into),
+            settings: order.agent.settings(),
         };
         let folder = order.spec.cwd.clone();
         let opening = async {
@@ -243,6 +244,14 @@ impl Turn {
         }
     }
 
+    /// Tells what the agent can do in this session, unless the user has told it what to ask for.
+    fn warn(&self, opened: &Opened) {
+        let order = &self.order;
+        if let Some(warning) = opened.warning.as_deref().filter(|_| !order.agent.is_told_to_ask(&order.env)) {
+            self.tell(Fact::Noted { note: Note::Warning, text: warning.into() });
+        }
+    }
+
     /// Gives the prompt, follows the turn to its end, and tells it.
     async fn talk(
         &mut self,
@@ -251,6 +260,7 @@ impl Turn {
         opened: Opened,
         mut updates: mpsc::Receiver<Update>,
     ) -> Late {
+        self.warn(&opened);
         let TurnOrder { task, run, spec, .. } = &self.order;
         let recorder = match Recorder::begin(*task, *run, spec.split, self.around.clone()) {
             Ok(recorder) => recorder,

@@ -10,6 +10,7 @@ mod hello;
 mod lines;
 mod reader;
 mod routes;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -90,38 +91,42 @@ impl Acp {
             let message = "this agent can't work in a folder whose name is not UTF-8";
             return Err(Refusal::new(ErrorKind::Unsupported, message));
         };
-        let key = match &wanted.session {
+        let (key, warning) = match &wanted.session {
             None => {
-                let key = self.new_session(cwd).await?;
+                let (key, answer) = self.new_session(cwd).await?;
+                let warning = self.settle(&key, &answer, &wanted.settings).await?;
                 self.routes.open(&key, updates, false);
-                key
+                (key, warning)
             }
-            Some(session) if self.routes.reopen(session, updates.clone()) => Arc::clone(session),
+            // What is set in it stays.
+            Some(session) if self.routes.reopen(session, updates.clone()) => (Arc::clone(session), None),
             Some(session) => {
-                self.take_up(session, cwd).await?;
+                let answer = self.take_up(session, cwd).await?;
+                let warning = self.settle(session, &answer, &wanted.settings).await?;
                 // Until here nobody was told of the session's news, so the replay went nowhere.
                 self.routes.open(session, updates, true);
                 if self.hello.about.continuation == Continuation::Load {
                     // It fails if the agent is never quiet, and then gets its prompt all the same.
                     let _ = tokio::time::timeout(QUIET_PATIENCE, self.routes.quiet(session, QUIET)).await;
                 }
-                Arc::clone(session)
+                (Arc::clone(session), warning)
             }
         };
-        Ok(Opened { session: Some(Arc::clone(&key)), key })
+        Ok(Opened { session: Some(Arc::clone(&key)), key, warning })
     }
 
-    async fn new_session(&self, cwd: &str) -> Result<Arc<str>, Refusal> {
+    async fn new_session(&self, cwd: &str) -> Result<(Arc<str>, Value), Refusal> {
         let answer = self.wire.call("session/new", NewSessionRequest::new(cwd), ()).await;
         let answer = answer.map_err(|trouble| self.refusal("could not begin a session", &trouble))?;
-        answer["sessionId"].as_str().map(Arc::from).ok_or_else(|| {
+        let key = answer["sessionId"].as_str().map(Arc::from).ok_or_else(|| {
             let message = "the agent began a session without saying its name";
             Refusal::new(ErrorKind::AgentUnavailable, message)
-        })
+        })?;
+        Ok((key, answer))
     }
 
     /// Makes the agent hold an earlier session again.
-    async fn take_up(&self, session: &str, cwd: &str) -> Result<(), Refusal> {
+    async fn take_up(&self, session: &str, cwd: &str) -> Result<Value, Refusal> {
         let id = SessionId::new(session);
         let answer = match self.hello.about.continuation {
             Continuation::Resume => {
@@ -133,7 +138,10 @@ impl Acp {
                 return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
             }
         };
-        let Err(trouble) = answer else { return Ok(()) };
+        let trouble = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(trouble) => trouble,
+        };
         let is_gone = match &trouble {
             Trouble::Gone(_) => false,
             Trouble::Refused(error) => match trouble::meaning(error, Asked::Session) {

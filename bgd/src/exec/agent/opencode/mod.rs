@@ -127,7 +127,7 @@ impl Opencode {
         let directory = if info.directory.is_empty() { cwd } else { &info.directory };
         let key: Arc<str> = info.id.into();
         self.add(Arc::clone(&key), directory.into(), updates);
-        Ok(Opened { session: Some(Arc::clone(&key)), key })
+        Ok(Opened { session: Some(Arc::clone(&key)), key, warning: None })
     }
 
     fn add(&self, key: Arc<str>, directory: Arc<str>, updates: Updates) {

@@ -28,7 +28,13 @@ mod tests {
     }
 
     fn wanted(session: Option<&str>) -> Wanted {
-        Wanted { task: TaskId::random(), session: session.map(Arc::from), cwd: "/d".into(), title: None }
+        Wanted {
+            task: TaskId::random(),
+            session: session.map(Arc::from),
+            cwd: "/d".into(),
+            title: None,
+            settings: crate::agents::Settings::default(),
+        }
     }
 
     fn slow() -> Timing {

@@ -127,6 +127,7 @@ fn wanted(session: Option<&str>) -> Wanted {
         session: session.map(Arc::from),
         cwd: bgd_shared::text::OsText::from("/work"),
         title: None,
+        settings: crate::agents::Settings::default(),
     }
 }
 
@@ -142,7 +143,7 @@ async fn with_session() -> (Acp, Agent, Arc<str>, mpsc::Receiver<Update>) {
     let wanted = wanted(None);
     let (opened, ()) = tokio::join!(acp.open(&wanted, updates), beginning);
     let opened = opened.expect("a session");
-    assert_eq!(opened, Opened { key: "s1".into(), session: Some("s1".into()) });
+    assert_eq!(opened, Opened { key: "s1".into(), session: Some("s1".into()), warning: None });
     (acp, agent, opened.key, received)
 }
 

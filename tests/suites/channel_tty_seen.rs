@@ -4,7 +4,8 @@ use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
 use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::channel_tty::{
-    BASH, DELIVERED, DONE, Gate, after, open, open_sized, origin, start, submit_from, told_there,
+    BASH, DELIVERED, DONE, FAILED, Gate, HELD, after, occupy, open, open_sized, origin, start, submit_from,
+    told_there,
 };
 
 /// What the log says of a notice that is left out.
@@ -70,4 +71,28 @@ fn nothing_is_advised_that_can_not_be_done_any_more() {
     after(&daemon, 1, DELIVERED);
     terminal.wait_line("$");
     assert!(!terminal.screen().contains("bgctl output") && !terminal.screen().contains(DONE), "{terminal:?}");
+}
+
+#[test]
+fn what_a_closed_terminal_was_not_told_goes_to_the_next_one() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let (mut held, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
+    occupy(&mut held);
+    submit_from(&daemon, &origin(&held), "exit 3");
+    after(&daemon, 1, HELD);
+    submit_from(&daemon, &origin(&closed), "read x <gate");
+    held.close();
+    closed.close();
+    gate.open();
+    after(&daemon, 2, FAILED);
+    let mut next = open(&daemon, &BASH);
+    next.type_line("bgctl list -q >/dev/null; echo list''ed");
+    next.wait_text("\nlisted\n");
+    next.wait_text("[BACKGROUND TASK FAILED] ");
+    next.wait_text(DONE);
+    next.wait_line("$");
+    next.run_line("bgctl list -q >/dev/null");
+    let shown = String::from_utf8_lossy(&next.shown()).into_owned();
+    assert_eq!(shown.matches("[BACKGROUND").count(), 2, "once: {shown:?}");
 }

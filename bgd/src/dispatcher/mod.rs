@@ -298,6 +298,9 @@ impl Dispatcher {
         match mail {
             Mail::Call { client, call } => self.call(client, call),
             Mail::Connected(client) => {
+                if let Some(leader) = client.leader {
+                    self.notifier.visited(leader);
+                }
                 self.clients.insert(client.id, client);
             }
             Mail::Gone(client) => {

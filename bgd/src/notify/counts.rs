@@ -19,6 +19,8 @@ pub struct Counts {
     pub held: AtomicU64,
     sent: AtomicU64,
     failed: AtomicU64,
+    /// Notices that wait for another terminal, as the one that they were for is closed.
+    pub missed: AtomicU64,
     /// Notices that found the queue full.
     pub dropped: AtomicU64,
     known: Mutex<Known>,

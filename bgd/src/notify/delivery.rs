@@ -45,7 +45,7 @@ pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, around: Surr
 
 /// Serves one channel until nobody can tell it anything more.
 async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
-    let Served { channel, mut orders, mut typing, counts } = served;
+    let Served { channel, mut orders, mut typing, mut visits, counts } = served;
     let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
     let Some(adapter) = adapter(&outcomes, &http, &around) else { return };
     let mut shown = Typing::new(Rc::clone(&adapter));
@@ -66,7 +66,12 @@ async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
         }
         adapter.finish().await;
     };
-    tokio::join!(show, deliver);
+    let visit = async {
+        while let Some(leader) = visits.recv().await {
+            adapter.visited(leader);
+        }
+    };
+    tokio::join!(show, visit, deliver);
 }
 
 /// Delivers a notice and tells what became of it, also if that panics.
@@ -106,7 +111,7 @@ fn adapter(outcomes: &Outcomes, http: &Rc<Http>, around: &Surroundings) -> Optio
         ChannelKind::Discord(bot) => Rc::new(Discord::new(http, outcomes, bot)),
         ChannelKind::Slack(bot) => Rc::new(Slack::new(http, outcomes, bot)),
         ChannelKind::Desktop => Rc::new(Desktop::default()),
-        ChannelKind::Tty => Rc::new(Terminals::default()),
+        ChannelKind::Tty => Rc::new(Terminals::new(Arc::clone(&outcomes.counts))),
         ChannelKind::Inbox => return None,
     })
 }

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,11 @@ pub trait Adapter {
     /// Delivers a notice, with as many tries as make sense there. Notices of one channel are delivered one
     /// after the other; one that can't be delivered yet may be held ([`Told::hold`]), so that it delays none.
     fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
+
+    /// Somebody uses `bgctl` in the terminal that this process leads.
+    fn visited(&self, leader: i32) {
+        let _ = leader;
+    }
 
     /// No more notices come: what it still holds is to be delivered, or given up. Then this is over.
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
@@ -159,6 +165,8 @@ struct Queue {
     orders: mpsc::UnboundedSender<Arc<Notice>>,
     /// One for each turn of an agent, which are bounded themselves.
     typing: mpsc::UnboundedSender<TypingOrder>,
+    /// The leaders of terminals that are used while something was missed; none else.
+    visits: mpsc::UnboundedSender<i32>,
 }
 
 /// A channel that is to be served.
@@ -167,6 +175,7 @@ pub struct Served {
     channel: Arc<Channel>,
     orders: mpsc::UnboundedReceiver<Arc<Notice>>,
     typing: mpsc::UnboundedReceiver<TypingOrder>,
+    visits: mpsc::UnboundedReceiver<i32>,
     counts: Arc<Counts>,
 }
 
@@ -318,6 +327,16 @@ impl Notifier {
         }
     }
 
+    /// Somebody uses `bgctl` in the terminal that this process leads: what was missed elsewhere goes there.
+    pub fn visited(&self, leader: i32) {
+        for (name, queue) in self.queues.iter().filter(|(_, queue)| queue.channel.kind == ChannelKind::Tty) {
+            if self.counts.get(name).is_some_and(|counts| counts.missed.load(Ordering::Relaxed) > 0) {
+                // If nobody serves it, it is missed for good.
+                let _ = queue.visits.send(leader);
+            }
+        }
+    }
+
     /// Whether the output of a task is still to be read for a notice of it.
     pub fn reads(&self, task: TaskId) -> bool {
         self.unread.contains_key(&task)
@@ -390,14 +409,21 @@ impl Notifier {
             }
             let (orders, waiting) = mpsc::unbounded_channel();
             let (typing, typing_orders) = mpsc::unbounded_channel();
+            let (visits, visited) = mpsc::unbounded_channel();
             let counts = self.counts_of(&channel.name);
-            let served =
-                Served { channel: Arc::clone(channel), orders: waiting, typing: typing_orders, counts };
+            let channel_too = Arc::clone(channel);
+            let served = Served {
+                channel: channel_too,
+                orders: waiting,
+                typing: typing_orders,
+                visits: visited,
+                counts,
+            };
             if let Err(error) = self.serve(served) {
                 tracing::error!(%error, "cannot start a thread for channels");
                 return None;
             }
-            let queue = Queue { channel: Arc::clone(channel), orders, typing };
+            let queue = Queue { channel: Arc::clone(channel), orders, typing, visits };
             self.queues.insert(Arc::clone(&channel.name), queue);
         }
         self.queues.get(&channel.name)

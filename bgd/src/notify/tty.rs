@@ -3,8 +3,9 @@
 //!
 //! Only a shell at its prompt can be written to without harm. While another program has the terminal, lines
 //! are held until that has ended or was stopped; no terminal waits for another. What comes to one within
-//! [`MOMENT`] of the line before is written together, so that many ends at once do not fill a screen. Lines that are held are lost
-//! with the terminal, and with the daemon: the inbox has their notices.
+//! [`MOMENT`] of the line before is written together, so that many ends at once do not fill a screen. Lines for a
+//! terminal that is closed go to the next one that somebody uses `bgctl` in. Those that are held are lost with
+//! the daemon: the inbox has their notices.
 
 mod device;
 mod line;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bgd_shared::notice::NoticeKind;
@@ -25,6 +27,7 @@ use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
 use self::line::Line;
+use super::counts::Counts;
 use super::{Adapter, Done, Told, Undelivered};
 use crate::core::Place;
 use crate::sys::pidfd::PidFd;
@@ -61,6 +64,8 @@ struct Lines {
     place: Option<Arc<Place>>,
     /// Whether every task has a parent session, whose inbox has the notices.
     in_inbox: bool,
+    /// Whether some were for a terminal that is closed.
+    is_missed: bool,
 }
 
 /// The kinds in the order of [`Lines::counts`].
@@ -88,6 +93,18 @@ impl Lines {
         }
         self.place.clone_from(&told.place);
         self.in_inbox &= told.notice.task.session.is_some();
+    }
+
+    /// Takes those that were for a terminal that is closed.
+    fn absorb(&mut self, missed: Self) {
+        for ((count, _), (more, _)) in self.counts.iter_mut().zip(missed.counts) {
+            *count += more;
+        }
+        match self.count() {
+            0..=HELD_COUNT => self.each.extend(missed.each),
+            _ => self.each = Vec::new(),
+        }
+        (self.in_inbox, self.is_missed) = (false, true);
     }
 
     fn count(&self) -> u64 {
@@ -150,7 +167,7 @@ struct Held {
 type Waiting = Rc<RefCell<HashMap<OriginTerminal, Held>>>;
 
 /// All terminals.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Terminals {
     held: Waiting,
     /// When the terminals that were written to within [`MOMENT`] are written to again.
@@ -159,12 +176,37 @@ pub struct Terminals {
     emptied: Rc<Notify>,
     /// Whether no more comes, as the daemon ends.
     is_last: Rc<Cell<bool>>,
+    /// What was for terminals that are closed: the next one that somebody uses `bgctl` in gets it.
+    missed: Rc<RefCell<Lines>>,
+    counts: Arc<Counts>,
 }
 
 impl Adapter for Terminals {
     fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let told = self.tell(told).map_err(Undelivered);
-        Box::pin(async { told })
+        let outcome = self.tell(told).map_err(Undelivered);
+        let terminal = told.place.as_ref().and_then(|place| place.terminal.as_ref());
+        if outcome.is_err()
+            && let Some(terminal) = terminal
+        {
+            let mut lines = Lines::new();
+            lines.push(told);
+            self.miss(terminal, lines);
+        }
+        Box::pin(async { outcome })
+    }
+
+    fn visited(&self, leader: i32) {
+        let Some(terminal) = device::terminal_of(leader) else { return };
+        let lines = std::mem::replace(&mut *self.missed.borrow_mut(), Lines::new());
+        self.counts.missed.store(0, Ordering::Relaxed);
+        if lines.count() == 0 {
+            return;
+        }
+        if let Some(held) = self.held.borrow_mut().get_mut(&terminal) {
+            held.lines.absorb(lines);
+            return held.again.notify_one();
+        }
+        self.hold(&terminal, Held { lines, dones: Vec::new(), again: Rc::default() }, None);
     }
 
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
@@ -187,6 +229,27 @@ enum Written {
 }
 
 impl Terminals {
+    /// None that anything waits for.
+    pub fn new(counts: Arc<Counts>) -> Self {
+        Self {
+            held: Waiting::default(),
+            resting: Rc::default(),
+            emptied: Rc::default(),
+            is_last: Rc::default(),
+            missed: Rc::new(RefCell::new(Lines::new())),
+            counts,
+        }
+    }
+
+    /// Keeps what could not be told for the user's next terminal, if this one is closed.
+    fn miss(&self, terminal: &OriginTerminal, lines: Lines) {
+        if lines.is_missed || device::is_closed(terminal) {
+            let mut missed = self.missed.borrow_mut();
+            missed.absorb(lines);
+            self.counts.missed.store(missed.count(), Ordering::Relaxed);
+        }
+    }
+
     /// Writes a notice now, or holds it until its terminal can be written to.
     fn tell(&self, told: &Told) -> Result<(), String> {
         let terminal = told.place.as_ref().and_then(|place| place.terminal.as_ref());
@@ -357,6 +420,13 @@ impl Serving {
     }
 
     fn give_up(&self, why: &str) {
+        let lines = match self.all.held.borrow_mut().get_mut(&self.terminal) {
+            Some(held) => std::mem::replace(&mut held.lines, Lines::new()),
+            None => Lines::new(),
+        };
+        if lines.count() > 0 {
+            self.all.miss(&self.terminal, lines);
+        }
         for done in self.take() {
             done.tell(Err(Undelivered(why.to_owned())));
         }

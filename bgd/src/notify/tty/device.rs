@@ -75,6 +75,23 @@ fn as_in_stat(device: u64) -> u64 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
+/// The terminal that this process leads, if there is one.
+pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
+    let stat = Stat::of(leader).filter(|stat| stat.session == leader)?;
+    let (major, minor) = (stat.terminal >> 8 & 0xfff, stat.terminal & 0xff | stat.terminal >> 12 & 0xf_ff00);
+    let path = match major {
+        136..=143 => format!("/dev/pts/{}", (major - 136) * 256 + minor),
+        4 if minor < 64 => format!("/dev/tty{minor}"),
+        _ => return None,
+    };
+    Some(OriginTerminal { path, leader })
+}
+
+/// Whether a terminal was closed: it is gone, or nobody leads it any more, whichever is first.
+pub fn is_closed(terminal: &OriginTerminal) -> bool {
+    Stat::of(terminal.leader).is_none() || !fs::exists(&terminal.path).unwrap_or(true)
+}
+
 /// Whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. Nothing else is touched, as
 /// to open a device may do something to it.
 fn is_terminals(path: &str) -> bool {

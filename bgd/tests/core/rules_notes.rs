@@ -7,15 +7,15 @@ use super::support::{Desk, turn_ended};
 #[test]
 fn a_new_run_forgets_what_was_noted_of_the_one_before() {
     let mut desk = Desk::new(1);
-    let noted = |note, text: &str| Fact::Noted { note, text: text.into() };
+    let fact = |note, text: &str| Fact::Noted { note, text: text.into() };
     let task = desk.at_work(1);
-    desk.fact(task, noted(Note::Warning, "asks nobody"));
-    desk.fact(task, noted(Note::LastWords, "429, try 2"));
-    desk.fact(task, noted(Note::Suspect, "an error"));
+    desk.fact(task, fact(Note::Warning, "asks nobody"));
+    desk.fact(task, fact(Note::LastWords, "429, try 2"));
+    desk.fact(task, fact(Note::Suspect, "an error"));
     desk.fact(task, turn_ended());
     let notes = desk.task(task).agent.unwrap().notes.clone();
     assert_eq!(notes.texts().collect::<Vec<_>>(), ["429, try 2", "an error", "asks nobody"]);
-    desk.fact(task, noted(Note::Suspect, "too late"));
+    desk.fact(task, fact(Note::Suspect, "too late"));
     desk.resume(task);
     desk.fact_of_run(task, 2, Fact::Started { pid: None });
     let notes = desk.task(task).agent.unwrap().notes.clone();

@@ -492,7 +492,7 @@ async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
 async fn speaks(spoken: &mut watch::Receiver<u64>, from: Instant) {
     tokio::time::sleep_until(from).await;
     if spoken.changed().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

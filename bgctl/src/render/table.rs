@@ -1,12 +1,13 @@
 //! Lists of tasks: a table for people, columns with tabs for programs.
 
+use bgd_shared::show;
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use nix::sys::signal::Signal;
 
+use super::clean;
 use super::look::Look;
-use super::{bounded, clean};
 use crate::duration::show_ms;
 
 const HEADER: [&str; 5] = ["ID", "STATUS", "AGE", "TIME", "DESCRIPTION"];
@@ -168,7 +169,7 @@ fn timed_out(task: &Task) -> String {
 fn attention(task: &Task) -> String {
     match (&task.progress.needs_input, task.progress.stalled, &task.progress.last_words) {
         (Some(_), _, _) => " (asks)".to_owned(),
-        (None, true, Some(words)) => format!(" (stalled: {})", bounded(&clean(words), WORDS_CHARS)),
+        (None, true, Some(words)) => format!(" (stalled: {})", show::shortened(&clean(words), WORDS_CHARS)),
         (None, true, None) => " (stalled)".to_owned(),
         (None, false, _) => String::new(),
     }

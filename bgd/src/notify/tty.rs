@@ -206,7 +206,7 @@ impl Adapter for Terminals {
             held.lines.absorb(lines);
             return held.again.notify_one();
         }
-        self.hold(&terminal, Held { lines, dones: Vec::new(), again: Rc::default() }, None);
+        self.hold(&terminal, Held { lines, dones: Vec::new(), again: Rc::default() }, At::Top, None);
     }
 
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
@@ -225,7 +225,8 @@ enum Written {
     All,
     /// All but this.
     UpTo(Vec<u8>),
-    Nothing,
+    /// Nothing, and where it is put if a prompt is there at the next look.
+    Nothing(At),
 }
 
 impl Terminals {
@@ -264,20 +265,20 @@ impl Terminals {
         let mut lines = Lines::new();
         lines.push(told);
         let written = if self.rests_until(terminal).is_some() {
-            Written::Nothing
+            Written::Nothing(At::Top)
         } else {
             write_at_prompt(terminal, &lines)?
         };
         match written {
             Written::All => self.rest(terminal),
-            Written::Nothing => {
+            Written::Nothing(at) => {
                 let held = Held { lines, dones: told.hold().into_iter().collect(), again: Rc::default() };
-                self.hold(terminal, held, None);
+                self.hold(terminal, held, at, None);
             }
             Written::UpTo(rest) => {
                 self.rest(terminal);
                 let held = Held { lines: Lines::new(), dones: Vec::new(), again: Rc::default() };
-                self.hold(terminal, held, Some((rest, told.hold())));
+                self.hold(terminal, held, At::Top, Some((rest, told.hold())));
             }
         }
         Ok(())
@@ -297,7 +298,7 @@ impl Terminals {
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
-    fn hold(&self, terminal: &OriginTerminal, held: Held, rest: Option<(Vec<u8>, Option<Done>)>) {
+    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, Option<Done>)>) {
         let serving = Serving {
             all: self.clone(),
             terminal: terminal.clone(),
@@ -315,7 +316,7 @@ impl Terminals {
                 None => Ok(()),
             };
             let served = match written {
-                Ok(()) => serving.serve().await,
+                Ok(()) => serving.serve(at).await,
                 failed => failed,
             };
             if let Err(why) = served {
@@ -349,13 +350,13 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    /// Writes what is held until nothing is.
-    async fn serve(&self) -> Result<(), String> {
+    /// Writes what is held until nothing is. `at` is where, if there is a prompt from the beginning.
+    async fn serve(&self, mut at: At) -> Result<(), String> {
         let unusable = |error: io::Error| unusable(&self.terminal.path, &error);
         let mut refused = None;
         while self.has_lines() {
             self.until_rested().await;
-            let ready = self.until_ready().await?;
+            let ready = self.until_ready(std::mem::replace(&mut at, At::Top)).await?;
             // Nothing is awaited from this last look to the write.
             let device::Look { front, mut device } = device::look(&self.terminal)?;
             if !(self.can_write(&front) || ready.never_edits && matches!(front, Front::Shell)) {
@@ -443,10 +444,10 @@ impl Serving {
     }
 
     /// Waits until a shell has the terminal and edits a line; or just has it, for one that never edits.
-    async fn until_ready(&self) -> Result<Ready, String> {
+    ///
+    /// `at` is [`At::Cursor`] once a program was seen there: what follows is a new prompt.
+    async fn until_ready(&self, mut at: At) -> Result<Ready, String> {
         let mut looks = 0;
-        // Whether a program was seen there: what follows is a new prompt.
-        let mut at = At::Top;
         loop {
             if let Some(writes) = &self.writes {
                 writes.arm(&self.terminal);
@@ -508,14 +509,17 @@ impl Serving {
 /// Writes what is there if a shell edits a line in this very moment.
 fn write_at_prompt(terminal: &OriginTerminal, lines: &Lines) -> Result<Written, String> {
     let device::Look { front, mut device } = device::look(terminal)?;
-    if !matches!(front, Front::Prompt) {
-        return Ok(Written::Nothing);
+    match front {
+        Front::Prompt => {}
+        // It may have ended before the next look, and its shell's new prompt be there.
+        Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(At::Cursor)),
+        Front::Shell | Front::Nobody => return Ok(Written::Nothing(At::Top)),
     }
     let bytes = lines.bytes(At::Top, device.size());
     let count = device.write(&bytes).map_err(|error| unusable(&terminal.path, &error))?;
     Ok(match bytes.get(count..) {
         None | Some([]) => Written::All,
-        Some(_) if count == 0 => Written::Nothing,
+        Some(_) if count == 0 => Written::Nothing(At::Top),
         Some(rest) => Written::UpTo(rest.to_vec()),
     })
 }

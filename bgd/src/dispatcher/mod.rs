@@ -18,8 +18,8 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::foreground::backgrounded_message;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{
-    BlockResult, ClearResult, DetachResult, HelloResult, InboxAckResult, InboxReadResult, ListResult,
-    OutputParams, SessionEndResult, ShutdownResult, TaskResult, TasksResult, WriteResult,
+    BlockResult, ClearResult, DetachResult, HelloResult, InboxAckResult, InboxReadResult, OutputParams,
+    SessionEndResult, ShutdownResult, TaskResult, TasksResult, WriteResult,
 };
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
@@ -34,8 +34,7 @@ use crate::calls::{Body, Call};
 use crate::client::Client;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, CoreError, Effect, Fact, Input, ListQuery, Mono, Note, Now, Reply, ReplyTo, Request,
-    Snapshot, State,
+    Command, Core, CoreError, Effect, Fact, Input, Mono, Note, Now, Reply, ReplyTo, Request, Snapshot, State,
 };
 use crate::exec::agent::turn::Control;
 use crate::exec::agent::{AgentThread, Order};
@@ -544,15 +543,6 @@ impl Dispatcher {
         let mut error = RpcError::from(error);
         error.data.task = ended.map(|task| Box::new(view::task(&task, &self.around.folder)));
         error
-    }
-
-    fn list(&self, query: &ListQuery) -> ListResult {
-        let page = self.core.list(query);
-        ListResult {
-            tasks: page.tasks.iter().map(|task| view::task(task, &self.around.folder)).collect(),
-            next: page.next.map(|ordinal| ordinal.0),
-            summary: page.summary,
-        }
     }
 
     fn hello(&self) -> HelloResult {

@@ -1,4 +1,5 @@
-//! The dispatcher's part in telling: which channel a task has, who hears of events, and how the daemon is.
+//! The dispatcher's part in telling: which channel a task has, who hears of events, which tasks there are, and how the
+//! daemon is.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -6,13 +7,14 @@ use std::sync::Arc;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::SUBSCRIPTIONS;
-use bgd_shared::request::{DaemonStatus, SubscribeParams, SubscribeResult};
+use bgd_shared::request::{DaemonStatus, ListResult, SubscribeParams, SubscribeResult};
 
 use super::{Dispatcher, Shape};
 use crate::answer::Answer;
-use crate::core::{CoreError, Notice, Request, Spec};
+use crate::core::{CoreError, ListQuery, Notice, Request, Spec};
 use crate::status::Counted;
 use crate::subscribers::Filter;
+use crate::view;
 
 impl Dispatcher {
     /// Chooses the channel of a new task (R50).
@@ -96,6 +98,15 @@ impl Dispatcher {
         Err(RpcError::new(ErrorKind::InvalidParams, message).hint(
             "the earlier daemon is gone with its tasks, events and inboxes: begin again, from number 0",
         ))
+    }
+
+    pub(super) fn list(&self, query: &ListQuery) -> ListResult {
+        let page = self.core.list(query);
+        ListResult {
+            tasks: page.tasks.iter().map(|task| view::task(task, &self.around.folder)).collect(),
+            next: page.next.map(|ordinal| ordinal.0),
+            summary: page.summary,
+        }
     }
 
     pub(super) fn status(&self) -> DaemonStatus {

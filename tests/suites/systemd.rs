@@ -100,7 +100,13 @@ fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_wit
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
-    alice.run("mkfifo ~/go; bgctl submit --shell 'read word <~/go; exec bgctl daemon start'").success();
+    // A task that has not begun when the daemon is killed never reads.
+    alice
+        .run(
+            "mkfifo ~/up ~/go; bgctl submit --shell 'echo up >~/up; read word <~/go; exec bgctl daemon start'; \
+             read word <~/up",
+        )
+        .success();
     machine.process(old.pid).kill();
     alice.run("echo now >~/go").success();
     wait::for_no_file(&instances(&machine).join(&old.instance));

@@ -59,12 +59,17 @@ fn table(tasks: &[Task], look: &Look) -> String {
     let description = left((needed(&shown) + taken).saturating_sub(2 * LEAST));
     let cells = |(is, columns): (Status, [String; 5])| {
         let cells = columns.into_iter().enumerate().filter(|(place, _)| shown.contains(place));
-        let cells = cells.map(|(place, text)| match (look.colour, place) {
-            (true, 1) => Cell::new(cut(text, status)).fg(colour(is)),
-            (false, 1) => Cell::new(cut(text, status)),
-            (true, 2) => Cell::new(text).fg(Color::DarkGrey),
-            (_, 4) => Cell::new(cut(text, description)),
-            _ => Cell::new(text),
+        let cells = cells.map(|(place, text)| {
+            let cell = Cell::new(match place {
+                1 => cut(text, status),
+                4 => cut(text, description),
+                _ => text,
+            });
+            match (look.colour, place) {
+                (true, 1) => cell.fg(colour(is)),
+                (true, 2) => cell.fg(Color::DarkGrey),
+                _ => cell,
+            }
         });
         Row::from(cells.collect::<Vec<_>>())
     };

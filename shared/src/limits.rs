@@ -81,6 +81,9 @@ pub const DURATION_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 /// The most items in one answer of `inbox.read`.
 pub const INBOX_PAGE: usize = 1000;
 
+/// The most inboxes in one answer of `inbox.list`.
+pub const INBOXES_PAGE: usize = 100;
+
 /// The items in an answer of `inbox.read` when the request names no `limit`.
 pub const INBOX_PAGE_DEFAULT: usize = 100;
 

@@ -3,11 +3,12 @@
 use std::io::{self, BufRead as _, BufReader, Lines, Read as _};
 use std::process::{Child, ChildStdout, Stdio};
 
+use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{InboxItem, NoticeKind, Part};
 use bgd_shared::request::{
-    ClearParams, InboxAck, InboxAckParams, InboxAckResult, InboxRead, InboxReadParams, InboxReadResult,
-    SessionEnd, SessionEndParams, TaskClear,
+    ClearParams, InboxAck, InboxAckParams, InboxAckResult, InboxList, InboxListParams, InboxRead,
+    InboxReadParams, InboxReadResult, SessionEnd, SessionEndParams, TaskClear,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{FakeDaemon, TestDaemon, bgctl_path, wait};
@@ -404,6 +405,45 @@ fn the_text_does_nothing_to_a_terminal_and_has_a_blank_line_between_notices() {
     assert!(first.starts_with("[BACKGROUND TASK COMPLETED]") && first.contains("[2Jred"), "{text}");
     assert!(second.contains("exit code 3") && second.ends_with('\n') && !second.ends_with("\n\n"), "{text}");
     assert!(text.contains("no other task of this session is active"), "{text}");
+}
+
+#[test]
+fn the_inboxes_of_all_sessions_are_shown_one_after_the_other() {
+    let daemon = TestDaemon::start();
+    let all = |args: &[&str]| daemon.run(&[&["inbox", "--all-sessions", "--json"], args].concat()).success();
+    assert_eq!(all(&[]).stdout_text(), "");
+    let sessions = ["tty:/dev/pts/4@1", "b", "a"];
+    let told = |session: &str| {
+        let id = daemon.submit_in(session, "true");
+        daemon.block(&[id]);
+        id
+    };
+    let [first, second, third] = sessions.map(told);
+    let later = told(sessions[0]);
+    let shown = |args: &[&str]| -> Vec<TaskId> {
+        let text = all(args).stdout_text();
+        let items = text.lines().map(|line| serde_json::from_str::<InboxItem>(line).expect("an item"));
+        items.map(|item| item.notice.task.id).collect()
+    };
+    assert_eq!(shown(&[]), [first, later, second, third]);
+    assert_eq!(shown(&["--limit", "3"]), [first, later, second]);
+    assert_eq!(shown(&["--limit", "3", "--ack"]), [first, later, second]);
+    assert_eq!(shown(&[]), [third], "what was printed is acknowledged, wherever it was");
+    let mut client = daemon.client();
+    let page = |client: &mut Client, after| {
+        let params = InboxListParams { after: Some(after), limit: Some(1) };
+        client.call::<InboxList>(&params).unwrap()
+    };
+    told("c");
+    let one = page(&mut client, 0);
+    assert!(one.more && one.inboxes.len() == 1 && one.inboxes[0].session == "a", "{one:?}");
+    let two = page(&mut client, one.inboxes[0].oldest);
+    assert!(!two.more && two.inboxes[0].session == "c" && two.inboxes[0].items == 1, "{two:?}");
+    for limit in [0, 101] {
+        let params = InboxListParams { after: None, limit: Some(limit) };
+        assert!(client.call::<InboxList>(&params).unwrap_err().to_string().contains("1 to 100"));
+    }
+    daemon.run(&["inbox", "--all-sessions", "--follow"]).expect_code(2);
 }
 
 #[test]

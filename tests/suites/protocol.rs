@@ -122,6 +122,9 @@ fn each_method_answers() {
         (&item["kind"], &item["task"]["id"], &item["result"]["text"]),
         (&json!("completed"), id, &json!("text"))
     );
+    let inboxes = wire.call("inbox.list", json!({}));
+    let summary = json!([{"session": "s", "oldest": item["number"], "items": 1}]);
+    assert_eq!((&inboxes["inboxes"], &inboxes["more"]), (&summary, &json!(false)));
     let done = json!({"session": "s", "upto": item["number"]});
     assert_eq!(wire.call("inbox.ack", done), json!({"acknowledged": 1, "left": 0}));
     assert_eq!(wire.call("task.clear", json!({}))["cleared"], 1);
@@ -133,7 +136,7 @@ fn each_method_answers() {
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
     // Those of terminals and of what is handed over have suites of their own.
-    assert_eq!(METHODS.len(), 26, "a new method is to be called here or elsewhere");
+    assert_eq!(METHODS.len(), 27, "a new method is to be called here or elsewhere");
 }
 
 #[test]

@@ -69,6 +69,7 @@ EXAMPLES:
   bgctl inbox --ack                   the same, and it does not come again
   bgctl inbox --wait none --ack       the oldest one; if there is none, the next
   bgctl inbox --follow --ack          all that comes, one after the other
+  bgctl inbox --all-sessions          also what terminals that are closed now were not told
   bgctl inbox --session discord:4711 --json | jq -r .title
 
 Every parent session has an inbox. The end of each run of its tasks is told there,
@@ -94,6 +95,9 @@ pub struct InboxArgs {
     /// The parent session [default: the one that this is, as `bgctl session key` prints it]
     #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
+    /// What every parent session was told, one session after the other
+    #[arg(long, conflicts_with_all = ["session", "follow", "wait"])]
+    pub all_sessions: bool,
     /// Go on with what comes, until it is interrupted
     #[arg(short, long)]
     pub follow: bool,

@@ -7,7 +7,8 @@ use bgd_shared::client::{Client, FIRST_ANSWER};
 use bgd_shared::limits::{DURATION_MS, INBOX_PAGE_DEFAULT};
 use bgd_shared::notice::InboxItem;
 use bgd_shared::request::{
-    Hello, HelloParams, InboxAck, InboxAckParams, InboxRead, InboxReadParams, InboxReadResult,
+    Hello, HelloParams, InboxAck, InboxAckParams, InboxList, InboxListParams, InboxRead, InboxReadParams,
+    InboxReadResult,
 };
 use serde::Serialize;
 
@@ -48,20 +49,14 @@ struct Anew<'a> {
 
 /// Prints what is there, and what comes if that is wanted.
 pub fn run(args: InboxArgs, context: &mut Context) -> Result<Code, Failure> {
-    let session = match session::named(args.session)? {
+    if args.all_sessions {
+        return of_all_sessions(&args, context);
+    }
+    let session = match session::named(args.session.clone())? {
         Some(named) => named,
         None => session::this()?,
     };
-    let mut reading = Reading {
-        session,
-        acknowledges: args.ack,
-        after: 0,
-        // Whoever waits for an end is given one: it is what woke them, and the rest comes with the next call.
-        left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
-        has_printed: false,
-        lost: 0,
-        instance: String::new(),
-    };
+    let mut reading = Reading::new(session, &args);
     let (instance, page) = context.exchange(|client| {
         let instance = client.call::<Hello>(&HelloParams::default())?.instance;
         Ok((
@@ -81,10 +76,32 @@ pub fn run(args: InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     if reading.has_printed {
         return Ok(Code::OK);
     }
-    if !context.json() && io::stdout().is_terminal() {
-        let _ = writeln!(io::stderr(), "nothing new");
-    }
+    reading.tell_if_nothing(context);
     Ok(if args.wait.is_some() { Code::TIMED_OUT } else { Code::OK })
+}
+
+/// Prints what is there for each parent session, the one with the oldest notice first.
+fn of_all_sessions(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
+    let mut all = Reading::new(String::new(), args);
+    let mut params = InboxListParams::default();
+    loop {
+        let page = context.call::<InboxList>(&params)?;
+        all.instance.clone_from(&page.instance);
+        for inbox in page.inboxes {
+            params.after = Some(inbox.oldest);
+            if all.left == 0 {
+                return Ok(Code::OK);
+            }
+            (all.session, all.after, all.lost) = (inbox.session, 0, 0);
+            let first = context.call::<InboxRead>(&all.params(0))?;
+            all.take_all(first, context)?;
+        }
+        if !page.more {
+            break;
+        }
+    }
+    all.tell_if_nothing(context);
+    Ok(Code::OK)
 }
 
 /// Prints what is there and what comes, also from the daemons after this one.
@@ -111,6 +128,25 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
 const ENDS: [&str; 2] = ["shutting_down", "connection_lost"];
 
 impl Reading {
+    fn new(session: String, args: &InboxArgs) -> Self {
+        Self {
+            session,
+            acknowledges: args.ack,
+            after: 0,
+            // Whoever waits for an end is given one: it is what woke them, and the rest comes with the next call.
+            left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
+            has_printed: false,
+            lost: 0,
+            instance: String::new(),
+        }
+    }
+
+    fn tell_if_nothing(&self, context: &Context) {
+        if !self.has_printed && !context.json() && io::stdout().is_terminal() {
+            let _ = writeln!(io::stderr(), "nothing new");
+        }
+    }
+
     /// Goes on behind the last item with the same daemon, or from the beginning with the next one, which is
     /// waited for.
     fn go_on(&mut self, context: &mut Context) -> Result<(), Failure> {

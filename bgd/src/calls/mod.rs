@@ -49,6 +49,8 @@ pub enum Body {
     Core(Request),
     /// `inbox.read` and `inbox.ack`, with the daemon that they are meant for.
     Inbox(Option<String>, Request),
+    /// `inbox.list`, behind this number, and how many at most.
+    Inboxes(u64, usize),
     /// `task.output`
     Output(OutputParams),
     /// `task.result`
@@ -139,6 +141,7 @@ impl Body {
             }
             request::Hello::NAME => session::hello(parse_params(method, params)?)?,
             request::InboxRead::NAME => session::read_inbox(parse_params(method, params)?)?,
+            request::InboxList::NAME => session::list_inboxes(parse_params(method, params)?)?,
             request::InboxAck::NAME => session::acknowledge(parse_params(method, params)?)?,
             request::DaemonStatusOf::NAME => {
                 parse_params(method, params).map(|request::NoParams {}| Self::Status)?
@@ -159,6 +162,7 @@ impl Body {
             }
             #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
             Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
+            Self::Inboxes(_, limit) => limit * (limits::LABEL_BYTES + 128),
             Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
             Self::Core(Request::Block { ids, .. }) => ids.len() * TASK_BYTES,
             // A reader that waits reserves nothing yet: what it gets is bounded by the page.

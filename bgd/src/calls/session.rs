@@ -1,8 +1,8 @@
-//! Parent sessions and their inboxes: `hello`, `session.end`, `inbox.read` and `inbox.ack`.
+//! Parent sessions and their inboxes: `hello`, `session.end`, `inbox.read`, `inbox.list` and `inbox.ack`.
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::limits::{INBOX_PAGE, INBOX_PAGE_DEFAULT};
-use bgd_shared::request::{HelloParams, InboxAckParams, InboxReadParams, SessionEndParams};
+use bgd_shared::limits::{INBOX_PAGE, INBOX_PAGE_DEFAULT, INBOXES_PAGE};
+use bgd_shared::request::{HelloParams, InboxAckParams, InboxListParams, InboxReadParams, SessionEndParams};
 
 use super::{Body, check_label, check_ms, invalid};
 use crate::core::Request;
@@ -38,6 +38,14 @@ pub fn read_inbox(params: InboxReadParams) -> Result<Body, RpcError> {
     }
     let (session, after, wait_ms) = (session.into(), after.unwrap_or(0), wait_ms.unwrap_or(0));
     Ok(Body::Inbox(instance, Request::ReadInbox { session, after, wait_ms, limit }))
+}
+
+pub fn list_inboxes(params: InboxListParams) -> Result<Body, RpcError> {
+    let limit = params.limit.unwrap_or(INBOXES_PAGE);
+    if !(1..=INBOXES_PAGE).contains(&limit) {
+        return Err(invalid(format!("`limit` is {limit}; it must be 1 to {INBOXES_PAGE}")));
+    }
+    Ok(Body::Inboxes(params.after.unwrap_or(0), limit))
 }
 
 pub fn acknowledge(params: InboxAckParams) -> Result<Body, RpcError> {

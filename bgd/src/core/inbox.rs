@@ -204,6 +204,16 @@ impl Inboxes {
         self.forget(session, u64::MAX);
     }
 
+    /// The inboxes with items whose oldest one is behind this number, the oldest first: parent session, number of the
+    /// oldest item, and how many there are.
+    pub fn list(&self, after: u64) -> impl Iterator<Item = (&Arc<str>, u64, usize)> {
+        self.items.range(after.saturating_add(1)..).filter_map(|(number, session)| {
+            let inbox = self.by_session.get(session)?;
+            let (oldest, _) = inbox.items.front()?;
+            (oldest == number).then_some((session, *number, inbox.items.len()))
+        })
+    }
+
     /// What they hold, in bytes. Tasks that are still there count there too: nobody else may keep their texts soon.
     pub fn held(&self) -> usize {
         self.bytes + self.items.len() * ITEM_BYTES

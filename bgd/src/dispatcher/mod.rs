@@ -358,6 +358,7 @@ impl Dispatcher {
                 self.ask(answer, Shape::Plain, request);
             }
             Body::Inbox(instance, request) => self.inbox(answer, instance, request),
+            Body::Inboxes(after, limit) => answer.give(&self.list_inboxes(after, limit)),
             Body::Prompt(command, agent) => self.submit_prompt(answer, command, agent.as_deref()),
             Body::Agents(params) => self.list_agents(answer, params),
             Body::Output(params) => {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::SUBSCRIPTIONS;
-use bgd_shared::request::{DaemonStatus, ListResult, SubscribeParams, SubscribeResult};
+use bgd_shared::request::{
+    DaemonStatus, InboxListResult, InboxSummary, ListResult, SubscribeParams, SubscribeResult,
+};
 
 use super::{Dispatcher, Shape};
 use crate::answer::Answer;
@@ -88,6 +90,18 @@ impl Dispatcher {
             Ok(()) => self.ask(answer, Shape::Plain, request),
             Err(error) => answer.refuse(&error),
         }
+    }
+
+    /// The parent sessions whose inboxes have items behind this number.
+    pub(super) fn list_inboxes(&self, after: u64, limit: usize) -> InboxListResult {
+        // One more than is given tells whether there is more.
+        let listed = self.core.list_inboxes(after).take(limit + 1).map(|(session, oldest, items)| {
+            InboxSummary { session: session.to_string(), oldest, items: items as u64 }
+        });
+        let mut inboxes: Vec<InboxSummary> = listed.collect();
+        let more = inboxes.len() > limit;
+        inboxes.truncate(limit);
+        InboxListResult { inboxes, more, instance: self.identity.instance.clone() }
     }
 
     /// Numbers of another daemon mean nothing here.

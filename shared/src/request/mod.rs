@@ -118,6 +118,8 @@ methods! {
     SessionEnd = "session.end", SessionEndParams => SessionEndResult;
     /// What a parent session was told and has not acknowledged.
     InboxRead = "inbox.read", InboxReadParams => InboxReadResult;
+    /// The parent sessions that were told something that is not acknowledged.
+    InboxList = "inbox.list", InboxListParams => InboxListResult;
     /// Acknowledges items of an inbox: they do not come again.
     InboxAck = "inbox.ack", InboxAckParams => InboxAckResult;
     /// The agents that are configured or known.

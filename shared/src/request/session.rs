@@ -59,6 +59,43 @@ pub struct InboxReadResult {
     pub lost: u64,
 }
 
+/// Params of `inbox.list`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct InboxListParams {
+    /// Only inboxes whose oldest item has a higher number than this. Default 0: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// The most inboxes, 1 to 100. Default 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// Result of `inbox.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct InboxListResult {
+    /// The inboxes with items, by their oldest one.
+    pub inboxes: Vec<InboxSummary>,
+    /// Whether there are more than fit here: read on behind the `oldest` of the last one.
+    pub more: bool,
+    /// This life of the daemon: the numbers of another one mean nothing.
+    pub instance: String,
+}
+
+/// An inbox that has items.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct InboxSummary {
+    /// The parent session's key.
+    pub session: String,
+    /// The number of its oldest item.
+    pub oldest: u64,
+    /// How many items it has.
+    pub items: u64,
+}
+
 /// Params of `inbox.ack`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

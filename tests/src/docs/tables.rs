@@ -74,7 +74,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Objects that the daemon sends, with a list of their fields on the page.
-const OBJECTS: [&str; 22] = [
+const OBJECTS: [&str; 23] = [
     "Task",
     "Progress",
     "NeedsInput",
@@ -92,6 +92,7 @@ const OBJECTS: [&str; 22] = [
     "Notice",
     "NoticeResult",
     "InboxItem",
+    "InboxSummary",
     "Times",
     "TimeBucket",
     "InboxesStatus",
@@ -124,6 +125,7 @@ fn limits_table() -> String {
         ("Foreground jobs of one connection", limits::FOREGROUND_JOBS.to_string()),
         ("Connections that are shown one terminal", limits::TERMINAL_VIEWERS.to_string()),
         ("Items in one answer of `inbox.read`", limits::INBOX_PAGE.to_string()),
+        ("Inboxes in one answer of `inbox.list`", limits::INBOXES_PAGE.to_string()),
         ("Tasks on one page of `task.list`", limits::LIST_PAGE.to_string()),
         ("Bytes of an environment", bytes(limits::ENV_BYTES as u64)),
         ("Descriptors that travel with one line", limits::FDS_PER_FRAME.to_string()),

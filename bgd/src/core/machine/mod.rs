@@ -9,6 +9,7 @@ mod told;
 mod wait;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -149,6 +150,11 @@ impl Core {
     /// How many bytes tasks hold.
     pub fn held_by_tasks(&self) -> usize {
         self.registry.held()
+    }
+
+    /// The inboxes of parent sessions that have items, the one with the oldest item behind this number first.
+    pub fn list_inboxes(&self, after: u64) -> impl Iterator<Item = (&Arc<str>, u64, usize)> {
+        self.inboxes.list(after)
     }
 
     /// How many bytes tasks and inboxes hold.

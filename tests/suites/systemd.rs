@@ -128,7 +128,10 @@ fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon_as_root() {
     assert!(!away.is_alive());
     assert!(machine.processes().is_empty(), "{:?}", machine.processes());
     // It has ended in order: nothing is left for the next one to sweep.
-    assert_eq!(fs::read_dir(instances(&machine)).unwrap().count(), 0);
+    let left: Vec<_> =
+        fs::read_dir(instances(&machine)).unwrap().flatten().map(|entry| entry.path()).collect();
+    let log = fs::read_to_string(machine.path("/run/home/alice/.local/state/bgd/bgd.log")).unwrap();
+    assert!(left.is_empty(), "{left:?} is left; the log of bgd:\n{log}");
 
     let mut alice = machine.login();
     assert_eq!(alice.run("bgctl list -q").success().stdout_text(), "");

@@ -1,7 +1,7 @@
 //! How a job ended that was in the foreground: the exit code of bgctl, and what is said beside the code.
 
-use bgd_shared::task::{Exit, Status, Task};
-use bgd_shared::text::OsText;
+use bgd_shared::failure::{Failure, FailureKind};
+use bgd_shared::task::{Status, Task};
 
 use crate::exit::Code;
 
@@ -19,39 +19,26 @@ pub fn code(task: &Task) -> Code {
         },
         None => match task.status {
             Status::Completed => Code::OK,
-            Status::Failed if task.agent.is_none() => code_of_unstarted(task),
+            Status::Failed if task.agent.is_none() => code_of_unstarted(task.failure.as_ref()),
             _ => Code::TASK_FAILED,
         },
     }
 }
 
 /// As shells have it: 127 for a program that is not there, 126 for one that can't be run.
-fn code_of_unstarted(task: &Task) -> Code {
-    let program = match &task.argv {
-        Some(argv) => argv.first().map(OsText::to_string_lossy).unwrap_or_default(),
-        None => "/bin/sh".into(),
-    };
-    // What is wrong with the program itself is told with its name first.
-    let why = task.error.as_deref().and_then(|error| error.strip_prefix(&*program)?.strip_prefix(": "));
-    match why {
-        Some("no such program" | "command not found in PATH") => Code::NOT_FOUND,
-        Some(_) => Code::NOT_EXECUTABLE,
-        None => Code::INTERNAL,
-    }
+fn code_of_unstarted(failure: Option<&Failure>) -> Code {
+    let code = failure.filter(|failure| failure.kind == FailureKind::Spawn).and_then(|failure| failure.code);
+    code.and_then(|code| u8::try_from(code).ok()).map_or(Code::INTERNAL, Code)
 }
 
 /// What is said about it, unless the code tells all.
 pub fn remark(task: &Task) -> Option<String> {
-    let error = task.error.as_deref();
-    let tells_code = |error: &str| match &task.exit {
-        Some(Exit::Code(code)) => error == format!("exited with code {code}"),
-        Some(Exit::Signal(_)) => error.starts_with("ended by signal "),
-        Some(Exit::Unknown(_)) | None => false,
-    };
-    match (task.status, error) {
+    let kind = task.failure.as_ref().map(|failure| failure.kind);
+    let is_told_by_code = matches!(kind, Some(FailureKind::Exit | FailureKind::Signal));
+    match (task.status, task.error.as_deref()) {
         (Status::Cancelled, Some(why)) => Some(format!("{} was cancelled: {why}", task.id)),
         (Status::Cancelled, None) => Some(format!("{} was cancelled", task.id)),
-        (_, Some(error)) if !tells_code(error) => Some(error.to_owned()),
+        (_, Some(error)) if !is_told_by_code => Some(error.to_owned()),
         _ => None,
     }
 }
@@ -60,9 +47,15 @@ pub fn remark(task: &Task) -> Option<String> {
 mod tests {
     use super::*;
     use crate::render::samples::task;
+    use bgd_shared::task::Exit;
 
     fn ended(status: Status, exit: Option<Exit>, error: Option<&str>) -> Task {
         Task { status, exit, error: error.map(str::to_owned), ..task() }
+    }
+
+    fn failed(failure: Failure, exit: Option<Exit>) -> Task {
+        let error = Some(failure.message.clone());
+        Task { failure: Some(failure), ..ended(Status::Failed, exit, error.as_deref()) }
     }
 
     #[test]
@@ -80,13 +73,12 @@ mod tests {
 
     #[test]
     fn what_could_not_be_started_is_told_as_shells_do() {
-        let of = |error| code(&ended(Status::Failed, None, Some(error)));
-        assert_eq!(of("make: command not found in PATH"), Code(127));
-        assert_eq!(of("make: no such program"), Code(127));
-        assert_eq!(of("make: not executable (permission denied)"), Code(126));
-        assert_eq!(of("cannot enter the folder /x: No such file or directory"), Code::INTERNAL);
-        let shell = Task { argv: None, ..ended(Status::Failed, None, Some("/bin/sh: no such program")) };
-        assert_eq!(code(&shell), Code(127));
+        let of = |code, message| {
+            super::code(&failed(Failure { code, ..Failure::new(FailureKind::Spawn, message) }, None))
+        };
+        assert_eq!(of(Some(127), "make: command not found in PATH"), Code(127));
+        assert_eq!(of(Some(126), "make: not executable (permission denied)"), Code(126));
+        assert_eq!(of(None, "cannot enter the folder /x: No such file or directory"), Code::INTERNAL);
     }
 
     #[test]
@@ -101,9 +93,11 @@ mod tests {
     fn nothing_is_said_where_the_code_tells_all() {
         let of = |status, exit, error| remark(&ended(status, exit, error));
         assert_eq!(of(Status::Completed, Some(Exit::Code(0)), None), None);
-        assert_eq!(of(Status::Failed, Some(Exit::Code(3)), Some("exited with code 3")), None);
-        assert_eq!(of(Status::Failed, Some(Exit::Signal(9)), Some("ended by signal 9 (KILL)")), None);
-        let late = of(Status::Failed, Some(Exit::Signal(15)), Some("timed out after 1s"));
+        let of_failure = |kind, exit: Exit| remark(&failed(Failure::new(kind, exit.words()), Some(exit)));
+        assert_eq!(of_failure(FailureKind::Exit, Exit::Code(3)), None);
+        assert_eq!(of_failure(FailureKind::Signal, Exit::Signal(9)), None);
+        let late = Failure::new(FailureKind::Timeout, "timed out after 1s");
+        let late = remark(&failed(late, Some(Exit::Signal(15))));
         assert_eq!(late.as_deref(), Some("timed out after 1s"));
         assert!(of(Status::Cancelled, Some(Exit::Signal(15)), None).unwrap().ends_with("was cancelled"));
         assert!(of(Status::Failed, None, Some("x: no such program")).is_some());

@@ -18,7 +18,7 @@ use crate::answer::Answer;
 use crate::calls::Call;
 use crate::client::Client;
 use crate::config::{Config, ConfigError};
-use crate::core::{Command, Fact, Request};
+use crate::core::{Command, Fact, Request, SpawnFailure};
 use crate::exec::handed::Ready;
 use crate::exec::host::{Purpose, Watcher};
 use crate::exec::mark::Mark;
@@ -93,7 +93,7 @@ pub enum Report {
         /// Its run.
         run: u32,
         /// The process, or why there is none.
-        result: Result<Box<Begun>, Box<str>>,
+        result: Result<Box<Begun>, SpawnFailure>,
     },
     /// Something that only the core cares about.
     Fact {

@@ -4,7 +4,7 @@ use bgd_shared::notice::{Notice as Wire, NoticeKind, NoticeResult, Part};
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Task};
 
-use crate::core::{Notice, duration};
+use crate::core::Notice;
 
 /// The most characters of an error or a question in a title.
 const TITLE_PART_CHARS: usize = 200;
@@ -87,8 +87,8 @@ pub fn head(notice: &Wire) -> String {
     let why = reason(notice).map(|why| format!(" {asks}{}", one_line(why))).unwrap_or_default();
     let comma = if why.is_empty() { "" } else { "," };
     let time = match (notice.kind, notice.duration_ms) {
-        (NoticeKind::Completed, Some(ms)) => format!(" in {}", duration(ms)),
-        (_, Some(ms)) => format!("{comma} after {}", duration(ms)),
+        (NoticeKind::Completed, Some(ms)) => format!(" in {}", show::duration(ms)),
+        (_, Some(ms)) => format!("{comma} after {}", show::duration(ms)),
         (_, None) => String::new(),
     };
     let suspect = if notice.task.suspect.is_some() { " (suspect)" } else { "" };

@@ -7,6 +7,7 @@ use bgd_shared::text::{OsText, beginning};
 
 use crate::core::{AgentPart, Finished, Lingering, Snapshot, Spec, State, Work};
 use crate::exec::output::OutputFolder;
+use crate::failures;
 use bgd_shared::request::Stream;
 
 /// The longest description that is made of a command, in characters.
@@ -53,7 +54,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         completed_at: life.completed_at,
         retrieved_at: snapshot.retrieved_at,
         exit: life.exit,
-        error: snapshot.error().map(Into::into),
+        error: failures::error(snapshot),
+        failure: snapshot.finished().and_then(failures::failure),
         timed_out: snapshot.timed_out(),
         lingering: life.lingering,
         suspect: notes.and_then(|notes| notes.suspect.as_deref()).filter(|_| is_success).map(Into::into),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
 use crate::id::TaskId;
 use crate::task::Task;
 
@@ -115,6 +116,9 @@ pub struct ErrorData {
     /// With `already_finished` as the answer to `task.detach` and `task.handoff`: the task as it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Box<Task>>,
+    /// With `not_complete`: why the task has no result, if it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Box<Failure>>,
 }
 
 /// A JSON-RPC error.
@@ -135,7 +139,7 @@ impl RpcError {
         Self {
             code: kind.code(),
             message: message.into(),
-            data: ErrorData { kind, hint: None, candidates: Vec::new(), task: None },
+            data: ErrorData { kind, hint: None, candidates: Vec::new(), task: None, failure: None },
         }
     }
 

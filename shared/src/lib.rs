@@ -20,6 +20,7 @@ pub mod client;
 pub mod encoding;
 pub mod error;
 pub mod event;
+pub mod failure;
 pub mod fds;
 pub mod foreground;
 pub mod frame;

@@ -11,6 +11,7 @@
 
 use std::io;
 
+use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 
@@ -81,6 +82,30 @@ pub fn shortened(text: &str, most: usize) -> String {
     let at = out.char_indices().nth(front).map_or(out.len(), |(at, _)| at);
     out.insert(at, '…');
     out
+}
+
+/// A duration in milliseconds as people write it.
+pub fn duration(ms: u64) -> String {
+    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
+    match (hours, minutes, seconds, ms % 1000) {
+        (0, 0, 0, millis) => format!("{millis}ms"),
+        (0, 0, seconds, 0) => format!("{seconds}s"),
+        (0, 0, seconds, millis) => format!("{seconds}.{millis:03}s"),
+        (0, minutes, 0, _) => format!("{minutes}m"),
+        (0, minutes, seconds, _) => format!("{minutes}m {seconds}s"),
+        (hours, 0, 0, _) => format!("{hours}h"),
+        (hours, minutes, _, _) => format!("{hours}h {minutes}m"),
+    }
+}
+
+/// A signal's name, such as `SIGTERM`; `None` for those without, as are the real-time signals.
+pub fn signal_name(number: i32) -> Option<&'static str> {
+    Signal::try_from(number).ok().map(Signal::as_str)
+}
+
+/// A signal by its number and its name, such as `15 (SIGTERM)`.
+pub fn signal(number: i32) -> String {
+    signal_name(number).map_or_else(|| number.to_string(), |name| format!("{number} ({name})"))
 }
 
 /// Whether a text has nothing to show.
@@ -254,5 +279,28 @@ mod tests {
             prop_assert!(!String::from_utf8(bytes.clone()).unwrap().contains(is_hidden));
             prop_assert_eq!(serde_json::from_slice::<String>(&bytes).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn durations_are_short_and_true() {
+        let cases = [
+            (250, "250ms"),
+            (1000, "1s"),
+            (1500, "1.500s"),
+            (60_000, "1m"),
+            (90_000, "1m 30s"),
+            (3_600_000, "1h"),
+            (5_400_000, "1h 30m"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(duration(ms), text);
+        }
+    }
+
+    #[test]
+    fn signals_are_told_by_number_and_name() {
+        assert_eq!(signal(15), "15 (SIGTERM)");
+        assert_eq!(signal(10), "10 (SIGUSR1)");
+        assert_eq!(signal(40), "40", "a real-time signal has no name");
     }
 }

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::NeedsInput;
+use crate::failure::Failure;
 use crate::id::TaskId;
+use crate::show;
 use crate::text::OsText;
 use crate::time::Timestamp;
 
@@ -116,6 +118,15 @@ impl Exit {
             Self::Code(code) => Some(*code),
             Self::Signal(signal) => Some(128 + signal),
             Self::Unknown(_) => None,
+        }
+    }
+
+    /// The same in words, behind the name of what has ended.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Code(code) => format!("exited with code {code}"),
+            Self::Signal(signal) => format!("ended by signal {}", show::signal(*signal)),
+            Self::Unknown(why) => format!("its exit is not known: {why}"),
         }
     }
 }
@@ -275,6 +286,9 @@ pub struct Task {
     /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Why it failed, in a form for programs. Only of failed tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
     /// Whether its time limit ended it. It is `failed` then, whatever `exit` says: that is how its process took the
     /// signals that ended it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

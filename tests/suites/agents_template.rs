@@ -357,7 +357,7 @@ fn r04_an_exit_code_or_a_signal_is_a_failure_with_its_last_words() {
             "printf '\\033[31mred\\033[0m\\n\\n' >&2; exit 1",
             "exited with code 1; its last words: \u{fffd}[31mred\u{fffd}[0m",
         ),
-        ("echo killed >&2; kill -KILL $$", "ended by signal 9; its last words: killed"),
+        ("echo killed >&2; kill -KILL $$", "ended by signal 9 (SIGKILL); its last words: killed"),
         ("no-such-command-at-all 2>/dev/null", "exited with code 127"),
     ] {
         assert_eq!(failed(&daemon, daemon.tell("x", line)), wanted, "{line}");

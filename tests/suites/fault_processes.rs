@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
 
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::failure::{Failure, FailureKind};
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{CancelParams, ClearParams, SubmitParams, TaskCancel, TaskClear};
+use bgd_tests::shared::request::{
+    CancelParams, ClearParams, IdParams, SubmitParams, TaskCancel, TaskClear, TaskResultOf,
+};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
@@ -62,6 +66,40 @@ fn r04_a_program_that_can_t_be_started_fails_with_a_word_that_names_it() {
     fails_with(&daemon, &[garbage.to_str().unwrap()], "");
     // The daemon is as well as before.
     assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+}
+
+#[test]
+fn r04_why_a_task_failed_is_told_in_numbers_too() {
+    let daemon = TestDaemon::start();
+    let plain = script(&daemon, "plain", "#!/bin/sh\n", 0o644);
+    let failure = |argv: &[&str]| daemon.block(&[daemon.submit(argv)])[0].failure.clone().expect("it fails");
+    let numbers = |failure: &Failure| (failure.kind, failure.errno, failure.code, failure.signal);
+    for (argv, expected) in [
+        (&["no-such-program-here"][..], (FailureKind::Spawn, Some(2), Some(127), None)),
+        (&[plain.to_str().unwrap()], (FailureKind::Spawn, Some(13), Some(126), None)),
+        (&["sh", "-c", "exit 3"], (FailureKind::Exit, None, Some(3), None)),
+        (&["sh", "-c", "kill -USR1 $$"], (FailureKind::Signal, None, None, Some(10))),
+    ] {
+        assert_eq!(numbers(&failure(argv)), expected, "{argv:?}");
+    }
+    let with = |argv: &[&str]| SubmitParams {
+        argv: Some(argv.iter().map(|&word| word.into()).collect()),
+        ..daemon.params()
+    };
+    let gone = SubmitParams { cwd: Some("/no/such/folder".into()), ..with(&["true"]) };
+    let task = daemon.submit_with(&gone);
+    let task = daemon.block(&[task.id]).remove(0);
+    let failed = task.failure.expect("it fails");
+    assert_eq!(numbers(&failed), (FailureKind::Spawn, Some(2), None, None), "the program is not to blame");
+    assert_eq!(Some(failed.message), task.error);
+    let late = SubmitParams { time_limit_ms: Some(1), ..with(&["sleep", "1000"]) };
+    let late = daemon.submit_with(&late).id;
+    let late = daemon.block(&[late]).remove(0);
+    assert_eq!(numbers(&late.failure.expect("it fails")), (FailureKind::Timeout, None, None, None));
+    let refused = daemon.client().call::<TaskResultOf>(&IdParams { id: late.id.into() });
+    let Err(ClientError::Rpc(error)) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.data.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].failure, None);
 }
 
 #[test]

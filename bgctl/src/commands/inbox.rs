@@ -48,15 +48,15 @@ struct Anew<'a> {
 }
 
 /// Prints what is there, and what comes if that is wanted.
-pub fn run(args: InboxArgs, context: &mut Context) -> Result<Code, Failure> {
+pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.all_sessions {
-        return of_all_sessions(&args, context);
+        return of_all_sessions(args, context);
     }
     let session = match session::named(args.session.clone())? {
         Some(named) => named,
         None => session::this()?,
     };
-    let mut reading = Reading::new(session, &args);
+    let mut reading = Reading::new(session, args);
     let (instance, page) = context.exchange(|client| {
         let instance = client.call::<Hello>(&HelloParams::default())?.instance;
         Ok((

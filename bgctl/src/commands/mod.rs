@@ -54,7 +54,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Agents(args) => agents::run(args, context),
         Verb::Answer(args) => answer::run(args, context),
         Verb::Events(args) => events::run(args, context),
-        Verb::Inbox(args) => inbox::run(args, context),
+        Verb::Inbox(args) => inbox::run(&args, context),
         Verb::Session(args) => session::run(args, context),
         Verb::Daemon(args) => daemon::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),

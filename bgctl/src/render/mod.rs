@@ -83,6 +83,7 @@ pub mod samples {
             retrieved_at: None,
             exit: None,
             error: None,
+            failure: None,
             timed_out: false,
             lingering: false,
             suspect: None,

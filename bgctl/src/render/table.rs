@@ -4,7 +4,6 @@ use bgd_shared::show;
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
-use nix::sys::signal::Signal;
 
 use super::clean;
 use super::look::Look;
@@ -164,10 +163,10 @@ pub fn status(task: &Task) -> String {
     format!("{}{how}{lingering}{lost}", task.status)
 }
 
-/// That the time limit ended a task, and which one. Its error may say more behind that.
+/// That the time limit ended a task, and which one.
 fn timed_out(task: &Task) -> String {
-    let error = task.error.as_deref().unwrap_or("timed out");
-    clean(error.split([';', ':', ',']).next().unwrap_or(error))
+    let after = task.time_limit_ms.map(|limit| format!(" after {}", show::duration(limit)));
+    format!("timed out{}", after.unwrap_or_default())
 }
 
 /// Why somebody may want to look at a task that goes on. One that asks is silent because it asks.
@@ -185,7 +184,7 @@ const WORDS_CHARS: usize = 40;
 
 /// A signal as people know it.
 pub fn signal_name(number: i32) -> String {
-    Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
+    show::signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }
 
 /// How long the task has run, or ran; `-` if it never did.
@@ -237,6 +236,7 @@ mod tests {
             status: Status::Failed,
             error: Some("timed out after 10s".into()),
             timed_out: true,
+            time_limit_ms: Some(10_000),
             description: "a description of some length".into(),
             ..task()
         };
@@ -283,6 +283,7 @@ mod tests {
             exit: Some(Exit::Signal(15)),
             error: Some("timed out after 10s; its agent said nothing".into()),
             timed_out: true,
+            time_limit_ms: Some(10_000),
             ..task()
         };
         assert_eq!(super::status(&late), "failed (timed out after 10s)");

@@ -13,7 +13,7 @@ use bgd_shared::text::{Env, OsText};
 use serde::Serialize;
 
 use super::agent::AgentPart;
-use super::task::{Outcome, Place, Spec, State, Task, Work};
+use super::task::{Failure, Outcome, Place, SpawnFailure, Spec, State, Task, Work};
 
 /// What a task costs beside its texts: itself, its spec and its places in the indexes.
 pub const TASK_BYTES: usize = 900;
@@ -117,10 +117,22 @@ impl Task {
     }
 }
 
+impl Failure {
+    /// What it costs besides the place that it has in its task.
+    fn own_bytes(&self) -> usize {
+        match self {
+            Self::Exit => 0,
+            Self::Spawn(failure) => TEXT_BYTES + size_of::<SpawnFailure>() + text_bytes(&failure.message),
+            Self::Agent(text) => text_bytes(text),
+            Self::TimedOut { last_words, .. } => optional(last_words.as_deref()),
+        }
+    }
+}
+
 fn outcome_bytes(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Completed | Outcome::Cancelled(_) => 0,
-        Outcome::Failed(error) | Outcome::TimedOut(error) => text_bytes(error),
+        Outcome::Failed(failure) => failure.own_bytes(),
     }
 }
 

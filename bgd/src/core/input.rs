@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
 use super::agent::Note;
-use super::task::Spec;
+use super::task::{SpawnFailure, Spec};
 
 /// Whom an answer goes to: a client and one of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -231,8 +231,8 @@ pub enum Fact {
     },
     /// The process could not be started.
     StartFailed {
-        /// Why, for people.
-        error: Box<str>,
+        /// Why.
+        failure: SpawnFailure,
     },
     /// The prompt could not be given to the agent.
     Refused(Box<Refusal>),

@@ -28,9 +28,12 @@ pub use held::env_bytes;
 pub use input::{Cancel, Command, Fact, Input, Refusal, ReplyTo, Request, Selection};
 pub use machine::Core;
 pub use notice::{Item, Notice};
-pub use registry::{ListQuery, Page};
-pub use task::{Finished, Lingering, Ordinal, Outcome, Place, Snapshot, Spec, State, StopReason, Work};
-pub use time::{Mono, Now, duration};
+pub use registry::{CANDIDATES, ListQuery, Page};
+pub use task::{
+    Failure, Finished, Lingering, Ordinal, Outcome, Place, Snapshot, SpawnFailure, Spec, State, StopReason,
+    Task, Work,
+};
+pub use time::{Mono, Now};
 
 use serde::{Deserialize, Serialize};
 

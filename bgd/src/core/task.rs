@@ -136,18 +136,6 @@ pub enum StopReason {
     Shutdown,
 }
 
-impl StopReason {
-    /// What is told to people about it; nothing if a user asked for it.
-    pub const fn text(self) -> Option<&'static str> {
-        match self {
-            Self::Cancelled | Self::TimedOut(_) => None,
-            Self::SessionEnded => Some("its parent session ended"),
-            Self::Abandoned => Some("its terminal or client went away"),
-            Self::Shutdown => Some("the daemon was shut down"),
-        }
-    }
-}
-
 /// The order to end a task that has not started yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
@@ -241,11 +229,56 @@ pub enum Outcome {
     /// Well.
     Completed,
     /// Badly, and why.
-    Failed(Box<str>),
-    /// Badly, as its time limit ended it, and what is told of that.
-    TimedOut(Box<str>),
+    Failed(Failure),
     /// By request, and for which reason.
     Cancelled(StopReason),
+}
+
+/// Why a task ended badly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// Its process could not be started.
+    Spawn(Box<SpawnFailure>),
+    /// Its process ended by itself, and not well; [`Finished::exit`] says how.
+    Exit,
+    /// Its agent refused the prompt, or ended the turn badly, and what was said of that.
+    Agent(Box<str>),
+    /// Its time limit ended it.
+    TimedOut {
+        /// The limit, in milliseconds.
+        limit_ms: u64,
+        /// What its agent had said last beside its answer.
+        last_words: Option<Box<str>>,
+    },
+}
+
+impl Failure {
+    /// The bytes of the texts in it.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Exit => 0,
+            Self::Spawn(failure) => failure.message.len(),
+            Self::Agent(text) => text.len(),
+            Self::TimedOut { last_words, .. } => last_words.as_deref().map_or(0, str::len),
+        }
+    }
+}
+
+/// Why a process could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpawnFailure {
+    /// The system's number of the error, if the system refused.
+    pub errno: Option<i32>,
+    /// What a shell exits with where the program itself is to blame: 127 if it is not there, 126 if it can't be run.
+    pub code: Option<i32>,
+    /// What is wrong with what, as the executor says it.
+    pub message: Box<str>,
+}
+
+impl<T: Into<Box<str>>> From<T> for SpawnFailure {
+    fn from(message: T) -> Self {
+        Self { errno: None, code: None, message: message.into() }
+    }
 }
 
 /// What is left of a finished task's tree.
@@ -314,6 +347,9 @@ pub struct Task {
     pub state: State,
 }
 
+/// The most bytes that the words and numbers of a failure take besides its own texts.
+const FAILURE_BYTES: usize = 64;
+
 /// A task as it was at one moment; cheap to take.
 pub type Snapshot = Box<Task>;
 
@@ -326,7 +362,7 @@ impl Task {
             State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => Status::Running,
             State::Finished(finished) | State::Resuming { finished, .. } => match finished.outcome {
                 Outcome::Completed => Status::Completed,
-                Outcome::Failed(_) | Outcome::TimedOut(_) => Status::Failed,
+                Outcome::Failed(_) => Status::Failed,
                 Outcome::Cancelled(_) => Status::Cancelled,
             },
         }
@@ -337,21 +373,13 @@ impl Task {
         let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
         let lost = self.lost.as_ref().map_or(0, |lost| lost.why.len());
         let key = self.key.as_deref().map_or(0, str::len);
-        self.spec.text_bytes() + agent + lost + key + self.error().map_or(0, str::len)
+        self.spec.text_bytes() + agent + lost + key + self.failure_bytes()
     }
 
     /// Whether its time limit ended it.
     pub fn timed_out(&self) -> bool {
-        match &self.state {
-            State::Queued { .. }
-            | State::Starting { .. }
-            | State::Running { .. }
-            | State::Stopping { .. } => false,
-            State::Finished(finished) | State::Resuming { finished, .. } => match finished.outcome {
-                Outcome::TimedOut(_) => true,
-                Outcome::Completed | Outcome::Failed(_) | Outcome::Cancelled(_) => false,
-            },
-        }
+        let outcome = self.finished().map(|finished| &finished.outcome);
+        matches!(outcome, Some(Outcome::Failed(Failure::TimedOut { .. })))
     }
 
     /// Whether it has ended, and nobody is about to resume it.
@@ -389,18 +417,24 @@ impl Task {
         }
     }
 
-    /// What went wrong.
-    pub fn error(&self) -> Option<&str> {
+    /// The bytes of what is told of its failure: twice, as `error` and in `failure`.
+    fn failure_bytes(&self) -> usize {
+        let Some(finished) = self.finished() else { return 0 };
+        match (&finished.outcome, &finished.exit) {
+            (Outcome::Completed | Outcome::Cancelled(_), _) => 0,
+            (Outcome::Failed(Failure::Exit), Some(Exit::Unknown(why))) => 2 * (FAILURE_BYTES + why.len()),
+            (Outcome::Failed(failure), _) => 2 * (FAILURE_BYTES + failure.text_bytes()),
+        }
+    }
+
+    /// How it ended, if it has; also while it is being resumed.
+    pub fn finished(&self) -> Option<&Finished> {
         match &self.state {
             State::Queued { .. }
             | State::Starting { .. }
             | State::Running { .. }
             | State::Stopping { .. } => None,
-            State::Finished(finished) | State::Resuming { finished, .. } => match &finished.outcome {
-                Outcome::Completed => None,
-                Outcome::Failed(error) | Outcome::TimedOut(error) => Some(error),
-                Outcome::Cancelled(reason) => reason.text(),
-            },
+            State::Finished(finished) | State::Resuming { finished, .. } => Some(finished),
         }
     }
 }

@@ -147,7 +147,7 @@ impl Dispatcher {
         if let Recorded::Terminal(_) = &ready.recorded
             && let Err(error) = self.shows.prepare()
         {
-            answer.refuse(&RpcError::new(ErrorKind::Internal, error));
+            answer.refuse(&RpcError::new(ErrorKind::Internal, error.message));
             return self.remove_offered(task);
         }
         let pid = ready.checked.pid;

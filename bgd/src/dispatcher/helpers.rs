@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 
 use super::Dispatcher;
+use crate::core::SpawnFailure;
 use crate::exec::host::{Alive, Purpose, RUN, SIGKILL, SIGTERM, Watcher};
 use crate::exec::spawner::StartOrder;
 use crate::mailbox::Begun;
@@ -35,7 +36,7 @@ impl Dispatcher {
     }
 
     /// A helper runs, or could not be started.
-    pub(super) fn helper_begun(&mut self, process: TaskId, result: Result<Box<Begun>, Box<str>>) {
+    pub(super) fn helper_begun(&mut self, process: TaskId, result: Result<Box<Begun>, SpawnFailure>) {
         match result {
             Ok(begun) => {
                 let handle = begun.pidfd.as_fd().try_clone_to_owned().ok().map(PidFd::from);
@@ -44,7 +45,7 @@ impl Dispatcher {
                     self.processes.end(process, RUN, signal);
                 }
             }
-            Err(error) => self.helpers.failed(process, error),
+            Err(failure) => self.helpers.failed(process, failure.message),
         }
     }
 

@@ -224,9 +224,9 @@ impl Dispatcher {
                         let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal));
                         Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
                     }
-                    Err(error) => {
-                        tracing::info!(%task, %error, "task not started");
-                        Fact::StartFailed { error }
+                    Err(failure) => {
+                        tracing::info!(%task, error = failure.message, "task not started");
+                        Fact::StartFailed { failure }
                     }
                 };
                 self.handle(Input::Fact { task, run, fact });

@@ -12,7 +12,7 @@ use bgd_shared::request::{DetachResult, TaskResult, TerminalSize, WriteResult};
 use super::Dispatcher;
 use crate::answer::{Answer, write_error};
 use crate::client::Client;
-use crate::core::{CoreError, Snapshot, State};
+use crate::core::{CoreError, Snapshot, SpawnFailure, State};
 use crate::exec::handed::HandedTerminal;
 use crate::exec::loss::Loss;
 use crate::exec::process::TerminalJob;
@@ -38,7 +38,7 @@ pub(super) struct Shows {
 
 impl Shows {
     /// Has the thread ready before something is started in a terminal.
-    pub(super) fn prepare(&mut self) -> Result<(), Box<str>> {
+    pub(super) fn prepare(&mut self) -> Result<(), SpawnFailure> {
         self.thread.start().map_err(|error| format!("cannot start a thread for terminals: {error}").into())
     }
 

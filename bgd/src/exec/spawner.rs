@@ -24,7 +24,7 @@ use super::output::OutputFolder;
 use super::terminal::birth::{self, BirthError, Born, LeaderPlan, Pty};
 use super::terminal::order::JobOrder;
 use super::tree::{INSTANCE_MARK, TASK_MARK};
-use crate::core::{Spec, Work};
+use crate::core::{SpawnFailure, Spec, Work};
 use crate::descriptors;
 use crate::mailbox::{Begun, Facts, NewTerminal, Report};
 use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
@@ -193,8 +193,8 @@ struct Common {
 }
 
 impl Common {
-    /// Starts a process; the error is a sentence for people.
-    fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, Box<str>> {
+    /// Starts a process.
+    fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, SpawnFailure> {
         let StartOrder { task, spec, env, streams, .. } = order;
         let name = match &streams {
             Streams::Own(_) => TASK_MARK,
@@ -229,7 +229,7 @@ impl Common {
         streams: Open,
         cgroup: Option<BorrowedFd<'_>>,
         stack: &mut ChildStack,
-    ) -> Result<Begun, Box<str>> {
+    ) -> Result<Begun, SpawnFailure> {
         let plan = Plan {
             programs: &program.programs,
             argv: &program.argv,
@@ -258,7 +258,7 @@ impl Common {
         cgroup: Option<BorrowedFd<'_>>,
         size: TerminalSize,
         stack: &mut ChildStack,
-    ) -> Result<Begun, Box<str>> {
+    ) -> Result<Begun, SpawnFailure> {
         let pty = Pty::open(size).map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ENOSPC) => "all terminals of the system are in use (kernel.pty.max)".to_owned(),
             _ => format!("cannot make its terminal: {}", say(&error)),
@@ -291,7 +291,9 @@ impl Common {
         let born = birth::start(&plan, &order, &pty.slave, &given, stack);
         let Born { leader, news, job, job_handle } = born.map_err(|error| match error {
             BirthError::Job(error) => explain(spec, error),
-            BirthError::Leader(error) => format!("cannot start the leader of its terminal: {}", say(&error)),
+            BirthError::Leader(error) => {
+                format!("cannot start the leader of its terminal: {}", say(&error)).into()
+            }
         })?;
         let Open { out: output, split, .. } = streams;
         let terminal = NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle };
@@ -301,7 +303,7 @@ impl Common {
     }
 
     /// Opens what a process has as standard streams.
-    fn streams(&self, task: TaskId, spec: &Spec, streams: Streams) -> Result<Open, Box<str>> {
+    fn streams(&self, task: TaskId, spec: &Spec, streams: Streams) -> Result<Open, SpawnFailure> {
         let Brought { stdin, outputs: given } = match streams {
             Streams::Given { streams: [stdin, out, err], .. } => {
                 let (stdin, err, given) = (Some(stdin), Some(err), [None, None]);
@@ -310,7 +312,7 @@ impl Common {
             Streams::Own(brought) => brought,
         };
         let folder = &self.settings.folder;
-        let create = |stream| -> Result<OwnedFd, Box<str>> {
+        let create = |stream| -> Result<OwnedFd, SpawnFailure> {
             let file = folder.create(task, stream).map_err(|error| {
                 format!("cannot create its output in {}: {}", folder.path().display(), say(&error))
             })?;
@@ -332,7 +334,7 @@ impl Common {
         Ok(Open { stdin, given, out, err, input, split: Some(spec.split) })
     }
 
-    fn make_cgroup(&self, task: TaskId) -> Result<Option<(PathBuf, OwnedFd)>, Box<str>> {
+    fn make_cgroup(&self, task: TaskId) -> Result<Option<(PathBuf, OwnedFd)>, SpawnFailure> {
         let Some(parent) = &self.settings.cgroup else { return Ok(None) };
         let path = parent.join(task.to_string());
         let make = || -> io::Result<OwnedFd> {
@@ -471,10 +473,11 @@ fn say(error: &io::Error) -> String {
 }
 
 /// Why a start failed, in a sentence that names the thing.
-fn explain(spec: &Spec, error: SpawnError) -> String {
+fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
     let SpawnError { stage, errno } = error;
     let why = errno.desc();
-    match (stage, errno) {
+    let mut code = None;
+    let message = match (stage, errno) {
         (Stage::Clone, Errno::EAGAIN) => {
             "no more processes are allowed (RLIMIT_NPROC, or the system's limit)".to_owned()
         }
@@ -492,14 +495,25 @@ fn explain(spec: &Spec, error: SpawnError) -> String {
                 Work::Shell(_) => "/bin/sh".into(),
                 Work::Agent(agent) => (&*agent.name).into(),
             };
-            exec_error(&program, Path::new(spec.cwd.as_os_str()), errno)
+            let (of_shell, message) = exec_error(&program, Path::new(spec.cwd.as_os_str()), errno);
+            code = Some(of_shell);
+            message
         }
-    }
+    };
+    SpawnFailure { errno: Some(errno as i32), code, message: message.into() }
 }
 
-fn exec_error(program: &str, folder: &Path, errno: Errno) -> String {
-    match errno {
-        Errno::ENOENT if program.contains('/') && folder.join(program).exists() => {
+/// What a shell exits with if there is no such program.
+const NOT_FOUND: i32 = 127;
+
+/// The same if it can't be run.
+const NOT_EXECUTABLE: i32 = 126;
+
+/// What a shell exits with then, and a sentence.
+fn exec_error(program: &str, folder: &Path, errno: Errno) -> (i32, String) {
+    let is_missing = errno == Errno::ENOENT && !(program.contains('/') && folder.join(program).exists());
+    let message = match errno {
+        Errno::ENOENT if !is_missing => {
             format!("{program}: its interpreter (the program named in its first line) was not found")
         }
         Errno::ENOENT if program.contains('/') => format!("{program}: no such program"),
@@ -510,7 +524,8 @@ fn exec_error(program: &str, folder: &Path, errno: Errno) -> String {
              quarter of the stack limit, at most 6 MiB, for all of them"
         ),
         _ => format!("{program}: {}", errno.desc()),
-    }
+    };
+    (if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }, message)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd::core::{CoreError, Notice, Reply, ReplyTo, Snapshot, Unmovable};
+use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
@@ -18,13 +19,28 @@ pub enum Answer {
     Task(TaskId, Status),
     Backgrounded(TaskId, Status),
     Tasks(Vec<(TaskId, Status)>),
-    Blocked { tasks: Vec<(TaskId, Status)>, timed_out: bool },
+    Blocked {
+        tasks: Vec<(TaskId, Status)>,
+        timed_out: bool,
+    },
     Cleared(u64),
-    SessionEnded { cancelled: u64, cleared: u64 },
-    Inbox { items: Vec<(u64, Told)>, more: bool, lost: u64 },
-    Acknowledged { acknowledged: u64, left: u64 },
+    SessionEnded {
+        cancelled: u64,
+        cleared: u64,
+    },
+    Inbox {
+        items: Vec<(u64, Told)>,
+        more: bool,
+        lost: u64,
+    },
+    Acknowledged {
+        acknowledged: u64,
+        left: u64,
+    },
     Owned,
     ShutDown(u64),
+    /// The task is not complete, and what went wrong with it.
+    NoResult(TaskId, Status, Option<String>),
     Error(CoreError),
 }
 
@@ -51,6 +67,9 @@ impl From<&Reply> for Answer {
             }
             Reply::Owned => Self::Owned,
             Reply::ShutDown { cancelled } => Self::ShutDown(*cancelled),
+            Reply::Error(CoreError::NotComplete(id, status, finished)) => {
+                Self::NoResult(*id, *status, finished.as_deref().and_then(failures::error_of))
+            }
             Reply::Error(error) => Self::Error(error.clone()),
         }
     }
@@ -140,6 +159,7 @@ impl Expected {
             Answer::Acknowledged { .. } => "acknowledged a part",
             Answer::Owned => "owned",
             Answer::ShutDown(_) => "shutdown ends",
+            Answer::NoResult(..) => "not complete",
             Answer::Error(error) => match error {
                 CoreError::NotFound(_) => "not found",
                 CoreError::Ambiguous(..) => "ambiguous",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bgd::core::{Cancel, CoreError, Effect, Fact, Input, ListQuery, Reply, Request, Selection, StopReason};
 use bgd::core::{Finished, Outcome, State};
+use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::BlockMode::{All, Any};
@@ -76,10 +77,13 @@ fn r03_the_limit_is_kept_and_nobody_is_rejected_for_it() {
     wider.max_concurrent_tasks = 1;
     assert!(starts(&desk.input(Input::Configure(wider))).is_empty());
     for task in &tasks[..4] {
-        let error = "no such program".into();
-        assert!(starts(&desk.fact(*task, Fact::StartFailed { error })).is_empty(), "above the new limit");
+        let error = "no such program";
+        assert!(
+            starts(&desk.fact(*task, Fact::StartFailed { failure: error.into() })).is_empty(),
+            "above the new limit"
+        );
     }
-    assert_eq!(starts(&desk.fact(tasks[4], Fact::StartFailed { error: "no".into() })), tasks[5..6]);
+    assert_eq!(starts(&desk.fact(tasks[4], Fact::StartFailed { failure: "no".into() })), tasks[5..6]);
 }
 
 #[test]
@@ -96,7 +100,7 @@ fn r03_only_a_full_registry_refuses() {
 #[test]
 fn r04_the_verdict_follows_the_exit() {
     let cases = [
-        (Fact::StartFailed { error: "not executable".into() }, Status::Failed, Some("not executable")),
+        (Fact::StartFailed { failure: "not executable".into() }, Status::Failed, Some("not executable")),
         (exited(0, false), Status::Completed, None),
         (exited(3, false), Status::Failed, Some("exited with code 3")),
         (
@@ -121,7 +125,7 @@ fn r04_the_verdict_follows_the_exit() {
         }
         assert_eq!(events(&desk.fact(task, fact)).len(), 1);
         let task = desk.task(task);
-        assert_eq!((task.status(), task.error()), (status, error));
+        assert_eq!((task.status(), failures::error(&task).as_deref()), (status, error));
         let State::Finished(Finished { completed_at, .. }) = task.state else { panic!("{task:?}") };
         assert_eq!(completed_at, desk.now.wall);
     }
@@ -212,8 +216,11 @@ fn r07_a_result_before_the_end_is_an_error() {
     }
     assert_eq!(events(&desk.fact(running, exited(1, false))).len(), 1);
     let effects = desk.ask(Request::Retrieve { id: running.into(), complete: true });
-    let why = Some("exited with code 1".into());
-    assert_eq!(refusal(&effects), &CoreError::NotComplete(running, Status::Failed, why));
+    let CoreError::NotComplete(id, Status::Failed, Some(finished)) = refusal(&effects) else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(*id, running);
+    assert_eq!(failures::error_of(finished).as_deref(), Some("exited with code 1"));
 }
 
 #[test]
@@ -266,7 +273,7 @@ fn r11_shutdown_ends_everything_and_exits_last() {
         panic!("{effects:?}")
     };
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
-    assert_eq!(desk.task(running).error(), Some("the daemon was shut down"));
+    assert_eq!(failures::error(&desk.task(running)).as_deref(), Some("the daemon was shut down"));
     let effects = desk.ask(Request::Shutdown { grace_ms: None });
     assert!(matches!(effects[..], [Effect::Reply { reply: Reply::ShutDown { cancelled: 0 }, .. }]));
 }
@@ -396,7 +403,7 @@ fn r54_the_reason_is_kept() {
     let mut desk = Desk::new(1);
     let task = submit_for(&mut desk, 1, "s");
     assert!(desk.cancel(ids(&[task])).is_empty());
-    let effects = desk.fact(task, Fact::StartFailed { error: "no".into() });
+    let effects = desk.fact(task, Fact::StartFailed { failure: "no".into() });
     let Reply::Tasks(tasks) = only_reply(&effects) else { panic!("{effects:?}") };
     let State::Finished(finished) = &tasks[0].state else { panic!("{tasks:?}") };
     assert_eq!(finished.outcome, Outcome::Cancelled(StopReason::Cancelled));
@@ -427,7 +434,7 @@ fn a_time_limit_ends_the_task_as_failed() {
     assert_eq!(ends(&desk.wait(1500)), [(id(1), TERM)]);
     assert_eq!(ends(&desk.wait(5000)), [(id(1), KILL)]);
     assert_eq!(events(&desk.fact(id(1), exited(0, false))), [(EventKind::Failed, id(1))]);
-    assert_eq!(desk.task(id(1)).error(), Some("timed out after 1.500s"));
+    assert_eq!(failures::error(&desk.task(id(1))).as_deref(), Some("timed out after 1.500s"));
     assert!(desk.task(id(1)).timed_out());
 }
 

@@ -4,6 +4,7 @@ use bgd::core::{
     CoreError, Effect, Fact, Finished, Input, Note, Outcome, Refusal, Reply, Request, Selection,
 };
 use bgd::core::{Snapshot, State, StopReason};
+use bgd::failures;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -51,7 +52,7 @@ fn r02_prompts_and_commands_wait_in_one_line() {
     let effects = desk.ask(Request::Submit(Box::new(prompt(id(3), STALLED_AFTER, ASK_TIMEOUT))));
     assert!(prompts(&effects).is_empty());
     assert_eq!(starts(&desk.fact(first, turn_ended())), [command]);
-    let effects = desk.fact(command, Fact::StartFailed { error: "no".into() });
+    let effects = desk.fact(command, Fact::StartFailed { failure: "no".into() });
     assert_eq!(prompts(&effects), [(id(3), 1, None)]);
 }
 
@@ -71,7 +72,7 @@ fn r04_the_verdict_follows_the_turn() {
             assert_eq!(events(&desk.fact(task, fact)).len(), 1);
         }
         let task = desk.task(task);
-        assert_eq!((task.status(), task.error()), (status, error));
+        assert_eq!((task.status(), failures::error(&task).as_deref()), (status, error));
     }
 }
 
@@ -84,7 +85,7 @@ fn r05_cancel_ends_the_turn_and_whatever_it_says_then_it_was_cancelled() {
         assert_eq!(ends(&desk.wait(5000)), [(task, KILL)]);
         let effects = desk.fact(task, last);
         assert_eq!(events(&effects), [(EventKind::Cancelled, task)]);
-        assert!(matches!(only_reply(&effects), Reply::Tasks(tasks) if tasks[0].error().is_none()));
+        assert!(matches!(only_reply(&effects), Reply::Tasks(tasks) if failures::error(&tasks[0]).is_none()));
     }
 }
 
@@ -200,7 +201,7 @@ fn r11_shutdown_withdraws_resumes_and_exits_when_the_last_turn_has_ended() {
     let effects = desk.fact_of_run(other, 2, turn_failed("it was cancelled"));
     assert!(matches!(only_reply(&effects), Reply::ShutDown { cancelled: 2 }));
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
-    assert_eq!(desk.task(other).error(), Some("the daemon was shut down"));
+    assert_eq!(failures::error(&desk.task(other)).as_deref(), Some("the daemon was shut down"));
 }
 
 #[test]
@@ -459,7 +460,7 @@ fn r36_a_resume_that_fails_after_it_was_accepted_fails_the_task() {
     let effects = desk.fact_of_run(task, 2, turn_failed("the agent's process exited with code 1"));
     assert_eq!(events(&effects), [(EventKind::Failed, task)]);
     let shown = desk.task(task);
-    assert_eq!(shown.error(), Some("the agent's process exited with code 1"));
+    assert_eq!(failures::error(&shown).as_deref(), Some("the agent's process exited with code 1"));
     assert_eq!((shown.status(), shown.resume_count), (Status::Failed, 1));
     assert_eq!(refusal(&desk.resume(task)), &CoreError::NotResumable(task, Status::Failed));
 }
@@ -574,7 +575,10 @@ fn a_time_limit_counts_anew_for_a_resume() {
     assert_eq!(ends(&desk.wait(1)), [(id(1), TERM)]);
     let effects = desk.fact_of_run(id(1), 2, turn_ended());
     assert_eq!(events(&effects), [(EventKind::Failed, id(1))]);
-    assert_eq!(desk.task(id(1)).error(), Some("timed out after 1.500s; its agent's last words: 429, try 2"));
+    assert_eq!(
+        failures::error(&desk.task(id(1))).as_deref(),
+        Some("timed out after 1.500s; its agent's last words: 429, try 2")
+    );
 }
 
 #[test]

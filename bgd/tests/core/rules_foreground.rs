@@ -2,6 +2,7 @@
 
 use bgd::core::{Cancel, CoreError, CoreLimits, Effect, Fact, Input, Reply, Request, Selection, State};
 use bgd::core::{StopReason, Unmovable};
+use bgd::failures;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::event::EventKind::{Backgrounded, Cancelled, Completed, Failed, Started, Submitted};
 use bgd_shared::id::TaskId;
@@ -92,7 +93,11 @@ fn r11_shutdown_ends_foreground_jobs_also_when_their_clients_go_first() {
     assert_eq!(ends(&desk.input(GONE)), [(job, HUP)]);
     assert_eq!(ends(&desk.wait(5000)), [(job, KILL)], "it has lost its terminal, which is a shorter grace");
     assert_eq!(events(&desk.fact(job, exited(0, false))), [(Cancelled, job)]);
-    assert_eq!(desk.task(job).error(), Some("the daemon was shut down"), "the first reason is kept");
+    assert_eq!(
+        failures::error(&desk.task(job)).as_deref(),
+        Some("the daemon was shut down"),
+        "the first reason is kept"
+    );
     let effects = desk.fact(moved, exited(0, false));
     assert!(matches!(only_reply(&effects), Reply::ShutDown { cancelled: 2 }));
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
@@ -141,7 +146,7 @@ fn r62_a_job_that_is_handed_over_is_the_same_run() {
     assert_eq!((&after.state, after.run, after.foreground), (&before.state, 1, None));
     assert!(ends(&desk.input(GONE)).is_empty(), "it does not need its client any more");
     assert_eq!(events(&desk.fact(job, exited(3, false))), [(Failed, job)]);
-    assert_eq!(desk.task(job).error(), Some("exited with code 3"));
+    assert_eq!(failures::error(&desk.task(job)).as_deref(), Some("exited with code 3"));
 }
 
 #[test]
@@ -214,7 +219,7 @@ fn r66_a_job_that_ended_first_is_not_handed_over() {
 fn r66_a_job_that_could_not_start_has_ended_first() {
     let mut desk = Desk::new(1);
     let job = desk.foreground(command(id(1)));
-    assert_eq!(events(&desk.fact(job, Fact::StartFailed { error: "no".into() })), [(Failed, job)]);
+    assert_eq!(events(&desk.fact(job, Fact::StartFailed { failure: "no".into() })), [(Failed, job)]);
     assert_eq!(refusal(&desk.detach(job)), &CoreError::EndedFirst(job, Status::Failed));
 }
 
@@ -227,7 +232,7 @@ fn r66_a_job_that_is_being_ended_still_gives_the_prompt_back() {
     assert!(desk.input(GONE).is_empty());
     assert_eq!(ends(&desk.wait(5000)), [(job, KILL)]);
     assert_eq!(events(&desk.fact(job, exited(0, false))), [(Cancelled, job)]);
-    assert_eq!(desk.task(job).error(), None, "a user asked for it");
+    assert_eq!(failures::error(&desk.task(job)).as_deref(), None, "a user asked for it");
 }
 
 #[test]
@@ -350,7 +355,7 @@ fn r71_the_jobs_of_a_client_that_is_gone_end_as_with_their_terminal() {
         let effects = desk.fact(task, Fact::Exited { exit: Exit::Signal(9), others: false });
         assert_eq!(events(&effects), [(Cancelled, task)]);
         assert!(replies(&effects).is_empty(), "nobody is there to be told");
-        assert_eq!(desk.task(task).error(), Some("its terminal or client went away"));
+        assert_eq!(failures::error(&desk.task(task)).as_deref(), Some("its terminal or client went away"));
     }
 }
 
@@ -389,11 +394,11 @@ fn r71_a_job_that_was_still_starting_is_ended_as_soon_as_it_runs() {
     let effects = desk.fact(job, started());
     assert_eq!((events(&effects), ends(&effects)), (vec![(Started, job)], vec![(job, HUP)]));
     assert_eq!(ends(&desk.wait(5000)), [(job, KILL)]);
-    let effects = desk.fact(failing, Fact::StartFailed { error: "no such program".into() });
+    let effects = desk.fact(failing, Fact::StartFailed { failure: "no such program".into() });
     assert_eq!(events(&effects), [(Cancelled, failing)]);
     assert_eq!(events(&desk.fact(task, refused())), [(Cancelled, task)]);
     for task in [failing, task] {
-        assert_eq!(desk.task(task).error(), Some("its terminal or client went away"));
+        assert_eq!(failures::error(&desk.task(task)).as_deref(), Some("its terminal or client went away"));
     }
 }
 

@@ -207,7 +207,7 @@ fn r55_every_way_out_is_told_once() {
         request: Request::Cancel(Cancel { which: ids(&[task]), signal: None, grace_ms: None }),
     };
     let fact = |task, fact| Input::Fact { task, run: 1, fact };
-    let failure = || Fact::StartFailed { error: "no".into() };
+    let failure = || Fact::StartFailed { failure: "no".into() };
     let task = id(1);
     let cases = [
         (vec![cancel(task)], NoticeKind::Cancelled, "it never started"),
@@ -245,7 +245,7 @@ fn r55_a_job_that_ends_where_it_is_seen_is_told_to_nobody() {
     let (hurt, early) = (desk.job(3), desk.foreground(command(id(4))));
     assert_eq!(told(&desk.input(GONE)), []);
     assert_eq!(told(&desk.fact(hurt, exited(0, false))), [(NoticeKind::Cancelled, hurt, 1)]);
-    let effects = desk.fact(early, Fact::StartFailed { error: "no".into() });
+    let effects = desk.fact(early, Fact::StartFailed { failure: "no".into() });
     assert_eq!(told(&effects), [(NoticeKind::Cancelled, early, 1)]);
 }
 

@@ -71,7 +71,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
     let all = || Selection::All { session: Some(SESSION.into()) };
     let request = match input {
         "started" => return desk.fact(task, Fact::Started { pid: Some(5) }),
-        "start failed" => return desk.fact(task, Fact::StartFailed { error: "no".into() }),
+        "start failed" => return desk.fact(task, Fact::StartFailed { failure: "no".into() }),
         "exited 0" => return desk.fact(task, exited(0, false)),
         "exited 3" => return desk.fact(task, exited(3, false)),
         "exited 0, others" => return desk.fact(task, exited(0, true)),
@@ -167,7 +167,7 @@ pub fn word(core: &Core) -> &'static str {
         State::Finished(Finished { lingering: Lingering::Ending(None), .. }) => "li-k",
         State::Finished(Finished { lingering: Lingering::Stuck, .. }) => "li-s",
         State::Finished(Finished { outcome: Outcome::Completed, .. }) => "done",
-        State::Finished(Finished { outcome: Outcome::Failed(_) | Outcome::TimedOut(_), .. }) => "fail",
+        State::Finished(Finished { outcome: Outcome::Failed(_), .. }) => "fail",
         State::Finished(Finished { outcome: Outcome::Cancelled(_), .. }) => "canc",
     }
 }

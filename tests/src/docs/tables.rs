@@ -64,7 +64,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
     for object in ["Rlimit", "TerminalSize", "OriginTerminal"] {
         tables.insert(format!("object {object}"), fields(schema, object, Direction::Sent));
     }
-    for name in ["Status", "EventKind", "OptionKind", "HandoffStream", "NoticeKind", "Part"] {
+    for name in ["Status", "FailureKind", "EventKind", "OptionKind", "HandoffStream", "NoticeKind", "Part"] {
         tables.insert(format!("words {name}"), list_of_words(schema, name));
     }
     tables.insert("errors".to_owned(), errors(schema));
@@ -74,8 +74,9 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Objects that the daemon sends, with a list of their fields on the page.
-const OBJECTS: [&str; 23] = [
+const OBJECTS: [&str; 24] = [
     "Task",
+    "Failure",
     "Progress",
     "NeedsInput",
     "InputOption",

@@ -181,7 +181,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/mailbox.rs", &["answer", "calls", "client", "config", "core", "sys", "agents", "exec"]),
     ("bgd/src/history.rs", &[]),
     ("bgd/src/subscribers.rs", &["client", "history"]),
-    ("bgd/src/view.rs", &["core", "exec"]),
+    ("bgd/src/failures.rs", &["core"]),
+    ("bgd/src/refusals.rs", &["core", "failures"]),
+    ("bgd/src/view.rs", &["core", "exec", "failures"]),
     ("bgd/src/calls/", &["calls", "core", "exec", "signals"]),
     ("bgctl/src/mcp/", &["mcp", "cli", "connect", "duration", "exit", "failure", "job", "render"]),
 ];

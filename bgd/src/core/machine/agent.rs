@@ -14,7 +14,7 @@ use crate::core::agent::{AgentPart, Note, Question};
 use crate::core::effect::{CoreError, Effect, Reply};
 use crate::core::held::text_bytes;
 use crate::core::input::{Refusal, ReplyTo};
-use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
+use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
 use crate::core::time::Now;
 use crate::core::waiters::Until;
 
@@ -119,7 +119,7 @@ impl Core {
                     Some(hint) => format!("{} ({hint})", refusal.message).into(),
                     None => refusal.message,
                 };
-                self.finish_unstarted(now, ordinal, Outcome::Failed(error));
+                self.finish_unstarted(now, ordinal, Outcome::Failed(Failure::Agent(error)));
             }
             State::Starting { stop: Some(order) } => {
                 let outcome = verdict_of_stop(order.reason);
@@ -244,7 +244,7 @@ impl Core {
             State::Running { pid, started_at, .. } => {
                 let outcome = match result {
                     Ok(()) => Outcome::Completed,
-                    Err(error) => Outcome::Failed(error),
+                    Err(error) => Outcome::Failed(Failure::Agent(error)),
                 };
                 (*pid, *started_at, outcome)
             }
@@ -326,8 +326,8 @@ impl Core {
 fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
     let last_words = task.agent.as_deref().and_then(|agent| agent.notes.last_words.as_deref());
     match (verdict_of_stop(reason), last_words) {
-        (Outcome::TimedOut(error), Some(words)) => {
-            Outcome::TimedOut(format!("{error}; its agent's last words: {words}").into())
+        (Outcome::Failed(Failure::TimedOut { limit_ms, .. }), Some(words)) => {
+            Outcome::Failed(Failure::TimedOut { limit_ms, last_words: Some(words.into()) })
         }
         (outcome, _) => outcome,
     }

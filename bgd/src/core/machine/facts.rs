@@ -8,7 +8,7 @@ use bgd_shared::task::Exit;
 use super::Core;
 use super::stop::{verdict, verdict_of_stop};
 use crate::core::input::Fact;
-use crate::core::task::{Finished, Lingering, Lost, Ordinal, Outcome, State};
+use crate::core::task::{Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State};
 use crate::core::time::Now;
 use crate::core::waiters::Until;
 
@@ -20,7 +20,7 @@ impl Core {
         }
         match fact {
             Fact::Started { pid } => self.started(now, ordinal, pid),
-            Fact::StartFailed { error } => self.start_failed(now, ordinal, error),
+            Fact::StartFailed { failure } => self.start_failed(now, ordinal, failure),
             Fact::Refused(refusal) => self.refused(now, ordinal, refusal),
             Fact::Session { id } => self.session_named(ordinal, id),
             Fact::Tool { name } => self.tool_called(now, ordinal, name),
@@ -57,10 +57,13 @@ impl Core {
         }
     }
 
-    fn start_failed(&mut self, now: Now, ordinal: Ordinal, error: Box<str>) {
+    fn start_failed(&mut self, now: Now, ordinal: Ordinal, failure: SpawnFailure) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
-            State::Starting { stop: None } => self.finish_unstarted(now, ordinal, Outcome::Failed(error)),
+            State::Starting { stop: None } => {
+                let failure = Failure::Spawn(Box::new(failure));
+                self.finish_unstarted(now, ordinal, Outcome::Failed(failure));
+            }
             State::Starting { stop: Some(order) } => {
                 let outcome = verdict_of_stop(order.reason);
                 self.finish_unstarted(now, ordinal, outcome);

@@ -162,8 +162,8 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let status = task.status();
         if complete && status != Status::Completed {
-            let why = task.error().map(Into::into);
-            return Err(CoreError::NotComplete(task.id, status, why));
+            let finished = task.finished().cloned().map(Box::new);
+            return Err(CoreError::NotComplete(task.id, status, finished));
         }
         if status == Status::Completed && task.retrieved_at.is_none() {
             self.registry.change(ordinal, |task| task.retrieved_at = Some(now.wall));

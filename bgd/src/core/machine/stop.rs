@@ -6,8 +6,10 @@ use bgd_shared::task::Exit;
 
 use super::Core;
 use crate::core::effect::Effect;
-use crate::core::task::{Finished, Lingering, Ordinal, Outcome, SIGKILL, State, StopOrder, StopReason};
-use crate::core::time::{Now, duration};
+use crate::core::task::{
+    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, State, StopOrder, StopReason,
+};
+use crate::core::time::Now;
 use crate::core::waiters::Until;
 
 impl Core {
@@ -121,7 +123,7 @@ impl Core {
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let (kind, told) = match finished.outcome {
             Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
-            Outcome::Failed(_) | Outcome::TimedOut(_) => (EventKind::Failed, NoticeKind::Failed),
+            Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
             Outcome::Cancelled(_) => (EventKind::Cancelled, NoticeKind::Cancelled),
         };
         let settled = finished.lingering.is_settled();
@@ -152,32 +154,7 @@ impl Core {
 pub(super) fn verdict(exit: &Exit) -> Outcome {
     match exit {
         Exit::Code(0) => Outcome::Completed,
-        Exit::Code(code) => Outcome::Failed(format!("exited with code {code}").into()),
-        Exit::Signal(signal) => {
-            Outcome::Failed(format!("ended by signal {signal}{}", signal_name(*signal)).into())
-        }
-        Exit::Unknown(why) => Outcome::Failed(format!("its exit is not known: {why}").into()),
-    }
-}
-
-/// The usual names; others are told by number.
-fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        1 => " (SIGHUP)",
-        2 => " (SIGINT)",
-        3 => " (SIGQUIT)",
-        4 => " (SIGILL)",
-        6 => " (SIGABRT)",
-        7 => " (SIGBUS)",
-        8 => " (SIGFPE)",
-        9 => " (SIGKILL)",
-        11 => " (SIGSEGV)",
-        13 => " (SIGPIPE)",
-        14 => " (SIGALRM)",
-        15 => " (SIGTERM)",
-        24 => " (SIGXCPU)",
-        25 => " (SIGXFSZ)",
-        _ => "",
+        Exit::Code(_) | Exit::Signal(_) | Exit::Unknown(_) => Outcome::Failed(Failure::Exit),
     }
 }
 
@@ -187,8 +164,6 @@ pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
         StopReason::Cancelled | StopReason::SessionEnded | StopReason::Abandoned | StopReason::Shutdown => {
             Outcome::Cancelled(reason)
         }
-        StopReason::TimedOut(limit_ms) => {
-            Outcome::TimedOut(format!("timed out after {}", duration(limit_ms)).into())
-        }
+        StopReason::TimedOut(limit_ms) => Outcome::Failed(Failure::TimedOut { limit_ms, last_words: None }),
     }
 }

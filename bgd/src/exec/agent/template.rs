@@ -316,11 +316,7 @@ fn answer(agent: &Agent, text: &str, document: &Json) -> Result<String, Box<str>
 }
 
 fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
-    let how = match exit {
-        Exit::Code(code) => format!("exited with code {code}"),
-        Exit::Signal(signal) => format!("ended by signal {signal}"),
-        Exit::Unknown(why) => format!("its exit is not known: {why}"),
-    };
+    let how = exit.words();
     let said = if show::is_blank(said) { text } else { said };
     let mut telling = Telling::default();
     said.lines().for_each(|line| telling.push(line));
@@ -414,7 +410,7 @@ mod tests {
         let told = failure(&Exit::Code(3), "warming up\n\nno such model\n", "on stdout");
         assert_eq!(&*told, "exited with code 3; its last words: warming up / no such model");
         let told = failure(&Exit::Signal(9), " \n", "on stdout");
-        assert_eq!(&*told, "ended by signal 9; its last words: on stdout");
+        assert_eq!(&*told, "ended by signal 9 (SIGKILL); its last words: on stdout");
         assert_eq!(&*failure(&Exit::Code(3), "", ""), "exited with code 3");
         let told =
             failure(&Exit::Code(1), "Error: no key\n    at a (x:1)\n    at b (x:2)\n    at c (x:3)\n", "");

@@ -84,7 +84,9 @@ impl Model {
                     self.stop(now, number, why, signal, grace);
                 }
             }
-            (Fact::StartFailed { error }, Phase::Starting) => self.done(now, number, &Err(error.to_string())),
+            (Fact::StartFailed { failure }, Phase::Starting) => {
+                self.done(now, number, &Err(failure.message.to_string()));
+            }
             (Fact::Exited { exit, others }, Phase::Running) if !task.leader_gone => {
                 task.leader_gone = true;
                 task.left = *others;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd::core::{Command, CoreError, CoreLimits, Input, Now, ReplyTo, Snapshot, env_bytes};
+use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Summary};
@@ -153,7 +154,7 @@ impl Known {
     pub fn agrees(&self, task: &Snapshot) -> bool {
         let error = self.verdict.as_ref().and_then(|(_, error)| error.as_deref());
         task.id == self.id
-            && task.error() == error
+            && failures::error(task).as_deref() == error
             && task.timed_out() == (self.verdict.is_some() && matches!(self.why, Some(Why::Time(_))))
             && task.is_finished() == (self.phase == Phase::Done)
             && task.is_settled() == self.settled()

@@ -90,7 +90,8 @@ impl Model {
             task.retrieved_at.get_or_insert(now.wall);
         } else if complete {
             let error = task.verdict.clone().and_then(|(_, error)| error);
-            return Err(CoreError::NotComplete(id, status, error.map(Into::into)));
+            self.reply(Some(to), Answer::NoResult(id, status, error));
+            return Ok(());
         }
         self.reply(Some(to), Answer::Task(id, status));
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bgd::core::{CoreError, Effect, Reply, ReplyTo, Snapshot, State, Work};
+use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -236,7 +237,9 @@ impl Sim {
         };
         prop_assert!(fits && shown, "{:?} after {:?}, with a task that is {}", kind, before, status);
         match (kind, before) {
-            (Failed, Some(Resumed)) if task.error().is_some_and(|error| error.starts_with("timed out")) => {
+            (Failed, Some(Resumed))
+                if failures::error(task).is_some_and(|error| error.starts_with("timed out")) =>
+            {
                 self.reach("timed out after a resume");
             }
             (Failed, Some(Resumed)) => self.reach("resume fails"),

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bgd::core::{Command, CoreError, Input, ReplyTo, Request, Snapshot, State, StopReason};
+use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Origin;
@@ -287,13 +288,15 @@ impl Sim {
             let place = match job.as_mut().map(|job| job.left.get_or_insert(Left::Ended)) {
                 Some(Left::Abandoned) => {
                     prop_assert!(kind != EventKind::Completed, "nobody was there to see it");
-                    (task.error() == Some(ABANDONED)).then_some("ends abandoned")
+                    (failures::error(task).as_deref() == Some(ABANDONED)).then_some("ends abandoned")
                 }
                 Some(Left::Backgrounded) => Some("ends in the background"),
                 Some(Left::Ended) => Some("ends in the foreground"),
                 None => None,
             };
-            prop_assert!(place == Some("ends abandoned") || task.error() != Some(ABANDONED));
+            prop_assert!(
+                place == Some("ends abandoned") || failures::error(task).as_deref() != Some(ABANDONED)
+            );
             if let Some(place) = place {
                 self.reach(place);
             }

@@ -55,7 +55,7 @@ impl Proc {
     fn next(&mut self, roll: u8) -> Fact {
         match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
             _ if self.is_agent => self.next_of_agent(roll),
-            (ProcState::Spawning, _, _, ..30) => Fact::StartFailed { error: "no such program".into() },
+            (ProcState::Spawning, _, _, ..30) => Fact::StartFailed { failure: "no such program".into() },
             (ProcState::Spawning, ..) => Fact::Started { pid: Some(i32::from(roll) + 1) },
             (ProcState::Alive | ProcState::Others, true, _, 200..) if !self.gave_up => gave_up(),
             (ProcState::Alive, true, ..) => Fact::Exited { exit: Exit::Signal(9), others: roll < 60 },
@@ -189,7 +189,7 @@ impl Sim {
         let bytes = if matches!(kind, Stale::Settled) { known } else { known + 5 };
         let fact = match fact % STALE_FACTS {
             0 => Fact::Started { pid: Some(77) },
-            1 => Fact::StartFailed { error: "too late".into() },
+            1 => Fact::StartFailed { failure: "too late".into() },
             2 => exited(0, true),
             3 => Fact::TreeEmpty,
             4 => refused(),

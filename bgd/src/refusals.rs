@@ -1,0 +1,155 @@
+//! What a client is told when the core refuses a request: the kind of the error, a sentence, and what to do.
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bytesize::ByteSize;
+
+use crate::core::{CANDIDATES, CoreError, Finished, Refusal, Unmovable};
+use crate::failures;
+
+impl From<CoreError> for RpcError {
+    fn from(error: CoreError) -> Self {
+        match error {
+            CoreError::NotFound(id) => Self::new(ErrorKind::TaskNotFound, format!("there is no task {id}"))
+                .hint("`bgctl list` shows the tasks; those of an earlier daemon are gone"),
+            CoreError::Ambiguous(id, candidates) => {
+                let many = if candidates.len() < CANDIDATES { "" } else { " or more" };
+                let message = format!("{id} is the beginning of {}{many} task ids", candidates.len());
+                let mut error =
+                    Self::new(ErrorKind::AmbiguousId, message).hint("give more characters of the id");
+                error.data.candidates = candidates;
+                error
+            }
+            CoreError::NotComplete(id, status, finished) => not_complete(id, status, finished.as_deref()),
+            CoreError::EndedFirst(id, status) => {
+                Self::new(ErrorKind::AlreadyFinished, format!("task {id} has ended already, it is {status}"))
+                    .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
+            }
+            CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
+            CoreError::NotRunning(id, status) => {
+                Self::new(ErrorKind::NotRunning, format!("task {id} does not run, it is {status}"))
+                    .hint("only a running task takes signals and input")
+            }
+            CoreError::NoSignals(id) => Self::new(
+                ErrorKind::Unsupported,
+                format!("task {id} is an agent's turn, which takes no signals"),
+            )
+            .hint("`bgctl cancel` ends it"),
+            CoreError::NoAgent(id) => Self::new(
+                ErrorKind::NotResumable,
+                format!("task {id} is a command; only agent tasks can be resumed"),
+            )
+            .hint("submit a new task"),
+            CoreError::NotResumable(id, status) => not_resumable(id, status),
+            CoreError::BeingResumed(id) => {
+                Self::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
+                    .hint("`bgctl block` waits for the answer; resume it again then")
+            }
+            CoreError::BeingCleared(id) => {
+                Self::new(ErrorKind::NotResumable, format!("task {id} is about to be cleared"))
+                    .hint("submit a new task")
+            }
+            CoreError::Withdrawn(id) => Self::new(
+                ErrorKind::NotResumable,
+                format!("the resume of task {id} was cancelled before its prompt was with the agent"),
+            ),
+            CoreError::Refused(id, refusal) => {
+                let Refusal { kind, message, hint } = *refusal;
+                let mut error = Self::new(kind, format!("task {id} can't be resumed: {message}"));
+                error.data.hint = hint.map(Into::into);
+                error
+            }
+            CoreError::NotAsked(id, request, current) => not_asked(id, request, current),
+            CoreError::NoSuchOption(id, option, known) => Self::new(
+                ErrorKind::InvalidParams,
+                format!("{option:?} is no answer to the question of task {id}"),
+            )
+            .hint(format!("it takes {}", known.join(", "))),
+            CoreError::StillActive(id, status) => still_active(id, status),
+            CoreError::TooManyJobs(limit) => too_many_jobs(limit),
+            CoreError::TooManySessions(limit) => too_many_sessions(limit),
+            CoreError::Full(limit) => Self::new(
+                ErrorKind::RegistryFull,
+                format!("the daemon holds {limit} tasks, which is its limit (limits.tasks)"),
+            )
+            .hint("`bgctl clear --all-sessions` removes the finished ones"),
+            CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
+            CoreError::ShuttingDown => Self::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
+                .hint("start it again when it has ended"),
+        }
+    }
+}
+
+fn full_memory(held: usize, more: usize, limit: usize) -> RpcError {
+    let size = |bytes: usize| ByteSize(bytes as u64);
+    let message = format!(
+        "this needs {} of memory, and tasks and inboxes hold {} of the {} that they may (limits.memory)",
+        size(more),
+        size(held),
+        size(limit)
+    );
+    RpcError::new(ErrorKind::RegistryFull, message).hint(
+        "`bgctl clear --all-sessions` removes the finished tasks; a higher limits.memory in the configuration allows more",
+    )
+}
+
+fn not_backgroundable(id: TaskId, why: Unmovable) -> RpcError {
+    let (why, hint) = match why {
+        Unmovable::InBackground => ("it is there already", "`bgctl output` shows what it wrote"),
+        Unmovable::OfAnother => {
+            ("it is the foreground job of another client", "do it where the job is shown")
+        }
+        Unmovable::Direct => ("the user started it directly", "wait for it, or end it by `bgctl cancel`"),
+    };
+    let message = format!("task {id} can't be moved to the background: {why}");
+    RpcError::new(ErrorKind::NotBackgroundable, message).hint(hint)
+}
+
+fn not_complete(id: TaskId, status: Status, finished: Option<&Finished>) -> RpcError {
+    let why = finished.and_then(failures::error_of).map(|why| format!(": {why}")).unwrap_or_default();
+    let (word, hint) = if status.is_active() {
+        ("is not complete yet", "`bgctl block` waits for it, `bgctl output` shows what is there")
+    } else {
+        ("has no result", "`bgctl output` shows what it wrote")
+    };
+    let mut error =
+        RpcError::new(ErrorKind::NotComplete, format!("task {id} {word}, it is {status}{why}")).hint(hint);
+    error.data.failure = finished.and_then(failures::failure).map(Box::new);
+    error
+}
+
+fn too_many_jobs(limit: usize) -> RpcError {
+    let message = format!("this connection has {limit} foreground jobs, which is the limit");
+    RpcError::new(ErrorKind::TooManyRequests, message)
+        .hint("move some to the background (`task.detach`), or submit without `foreground`")
+}
+
+fn too_many_sessions(limit: usize) -> RpcError {
+    let message = format!("this connection owns {limit} parent sessions, which is the limit");
+    RpcError::new(ErrorKind::TooManyRequests, message).hint("use another connection")
+}
+
+fn not_resumable(id: TaskId, status: Status) -> RpcError {
+    let message = format!("only completed tasks can be resumed; task {id} is {status}");
+    let hint = if status.is_active() { "`bgctl block` waits for it" } else { "submit a new task" };
+    RpcError::new(ErrorKind::NotResumable, message).hint(hint)
+}
+
+fn still_active(id: TaskId, status: Status) -> RpcError {
+    let (kind, what) = if status.is_active() {
+        (ErrorKind::NotComplete, status.as_str())
+    } else {
+        (ErrorKind::BeingResumed, "being resumed")
+    };
+    RpcError::new(kind, format!("task {id} is {what}, so it can't be cleared"))
+        .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)")
+}
+
+fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
+    let message = format!("task {id} does not wait for an answer to question {request}");
+    RpcError::new(ErrorKind::AlreadyFinished, message).hint(match current {
+        Some(current) => format!("it waits for an answer to question {current}"),
+        None => "it asks nothing at this moment".to_owned(),
+    })
+}

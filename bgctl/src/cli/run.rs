@@ -101,12 +101,13 @@ EXAMPLES:
 
 Shows the terminal of a task that has one, as it is now, and gives it what is typed.
 Ctrl-B (--key, else `background_key` of the configuration) leaves again; the task
-goes on. Several may be attached at once: all see the same, in the size that fits
-into the smallest of their terminals.
+goes on. Every other key is the task's; press Ctrl-C, Ctrl-D, Ctrl-Z or Ctrl-\\ three
+times in a row, and a line tells which key leaves. Several may be attached at once:
+all see the same, in the size that fits into the smallest of their terminals.
 
 Of a task without a terminal the output is shown, from its beginning; the same key
-leaves, and so does Ctrl-C. If standard output is no terminal, or with --json, it is
-followed as by `bgctl output -f`.
+leaves, and so does Ctrl-C, which is not the task's here. If standard output is no
+terminal, or with --json, it is followed as by `bgctl output -f`.
 
 EXIT CODES:
     0  left by the key

@@ -1,6 +1,6 @@
 //! The user's terminal: what a job shows there, what is typed, the signals, and the loops that bring them
 //! together with the connection to the daemon. They sleep in `poll` and wait for no time, but for the
-//! moment in which a lone Escape could still become another key.
+//! moment in which a lone Escape could still become another key, and that in which a note is read.
 //!
 //! Whatever ends a loop, the terminal is as it was before.
 
@@ -14,6 +14,7 @@ mod signals;
 mod sink;
 mod talk;
 mod turn;
+mod ways_out;
 
 pub use self::around::Around;
 pub use self::keyboard::is_in_foreground;

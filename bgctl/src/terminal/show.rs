@@ -23,6 +23,7 @@ use super::keyboard::{Keyboard, Mode};
 use super::screen::Screen;
 use super::signals::{Caught, Signals, stop_group};
 use super::turn::{Ready, Wants};
+use super::ways_out::WaysOut;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::clean;
@@ -45,6 +46,9 @@ pub const SIGNALS: &[Signal] = &[
 
 /// The bytes that are read from the keyboard at once.
 const TYPED_BYTES: usize = 4096;
+
+/// How long a note stays over a full-screen program that nothing is typed to.
+const NOTE_STAYS: Duration = Duration::from_secs(2);
 
 /// Whose job it is that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +98,10 @@ pub struct Show<'a> {
     is_hinted: bool,
     /// When what is held of a key is given up.
     held_until: Option<Instant>,
+    /// Finds out who wants to leave and does not know how.
+    ways_out: WaysOut,
+    /// When the job is drawn again, as a note is over it.
+    noted_until: Option<Instant>,
     /// A hand-over is under way, and the terminal drops further presses by itself: the keyboard is not read.
     drops_presses: bool,
     left: Option<Result<Left, Failure>>,
@@ -160,6 +168,8 @@ impl<'a> Show<'a> {
             stops: false,
             is_hinted: false,
             held_until: None,
+            ways_out: WaysOut::default(),
+            noted_until: None,
             drops_presses: false,
             left: None,
         };
@@ -185,7 +195,7 @@ impl<'a> Show<'a> {
         let hint = match self.role {
             Role::Foreground => self.around.jobs().hint(),
             Role::Direct => None,
-            Role::Attached => self.key.hint().map(|_| format!("[{}] Leave", self.key)),
+            Role::Attached => leave_hint(self.key),
         };
         if let Some(hint) = hint
             && io::stderr().is_terminal()
@@ -238,7 +248,8 @@ impl<'a> Show<'a> {
     /// When to look without having been told.
     fn until(&self) -> Option<Instant> {
         let look = self.keyboard.as_ref().filter(|_| self.left.is_none()).and_then(Keyboard::next_look);
-        self.held_until.into_iter().chain(look).min()
+        let noted = self.noted_until.filter(|_| self.left.is_none());
+        self.held_until.into_iter().chain(noted).chain(look).min()
     }
 
     /// Whether there is a keyboard that is another job's at this moment.
@@ -266,6 +277,9 @@ impl<'a> Show<'a> {
         if self.held_until.is_some_and(|until| until <= Instant::now()) {
             self.held_until = None;
             self.input.give_up(self.calls.detach.is_some());
+        }
+        if self.noted_until.is_some_and(|until| until <= Instant::now()) {
+            self.end_note();
         }
         if let Err(error) = ready.tend(self.link) {
             self.lose_daemon(error);
@@ -297,6 +311,7 @@ impl<'a> Show<'a> {
 
     fn typed(&mut self, bytes: &[u8]) {
         let is_leaving = self.calls.detach.is_some() || self.left.is_some();
+        let wants_out = self.ways_out.typed(bytes);
         let (mut refusal, mut other) = (None, None);
         let begun = self.input.push(bytes, is_leaving, || match self.around.jobs().pressed() {
             Press::Take(job) if job == self.task => Does::Begin,
@@ -323,6 +338,38 @@ impl<'a> Show<'a> {
         }
         if let Some(length) = begun {
             self.pressed(length);
+        } else if wants_out {
+            self.tell_way_out();
+        } else if !self.ways_out.is_in_row() {
+            self.end_note();
+        }
+    }
+
+    /// Tells somebody who wants to leave how to; the keys that were tried are the job's all the same.
+    fn tell_way_out(&mut self) {
+        if self.role != Role::Attached || self.key == Key::NONE || self.left.is_some() {
+            return;
+        }
+        self.note(&way_out(self.key));
+        self.noted_until = self.screen.is_changed().then(|| Instant::now() + NOTE_STAYS);
+    }
+
+    /// Draws the job again, if a note is over it.
+    fn end_note(&mut self) {
+        if self.noted_until.take().is_some() {
+            self.draw_again();
+        }
+    }
+
+    /// Draws a job again that draws the whole screen: it need not know that somebody else has drawn there.
+    fn draw_again(&mut self) {
+        if !self.screen.is_changed() || self.left.is_some() {
+            return;
+        }
+        let TerminalSize { rows, cols } = self.size;
+        let params = AttachParams { id: self.task.into(), rows: Some(rows), cols: Some(cols) };
+        if let Err(error) = self.link.call::<TaskAttach>(&params) {
+            self.lose_daemon(error);
         }
     }
 
@@ -399,6 +446,8 @@ impl<'a> Show<'a> {
     /// Stops this process with the job, until its shell lets it go on.
     fn stop(&mut self) {
         self.stops = false;
+        // What was on the screen before is far up by then.
+        self.is_hinted &= self.role != Role::Attached;
         if let Some(keyboard) = &mut self.keyboard {
             keyboard.give_back();
         }
@@ -426,13 +475,8 @@ impl<'a> Show<'a> {
         let is_back = !keyboard.is_taken() && keyboard.take();
         self.hint();
         self.tell_size();
-        if is_back && self.screen.is_changed() {
-            // A program that draws the whole screen need not know that somebody else has drawn there.
-            let TerminalSize { rows, cols } = self.size;
-            let params = AttachParams { id: self.task.into(), rows: Some(rows), cols: Some(cols) };
-            if let Err(error) = self.link.call::<TaskAttach>(&params) {
-                self.lose_daemon(error);
-            }
+        if is_back {
+            self.draw_again();
         }
     }
 
@@ -478,4 +522,14 @@ impl<'a> Show<'a> {
             self.lose_terminal(&error);
         }
     }
+}
+
+/// Tells at the beginning of an attachment how it is left; `None` for no key.
+pub fn leave_hint(key: Key) -> Option<String> {
+    (key != Key::NONE).then(|| format!("[{key}] Leave (the task goes on)"))
+}
+
+/// The same for somebody who has tried other keys.
+pub fn way_out(key: Key) -> String {
+    format!("{key} leaves; the task goes on")
 }

@@ -22,10 +22,11 @@ use nix::sys::signal::Signal;
 
 use super::around::Around;
 use super::keyboard::{Keyboard, Mode};
-use super::show::Role;
+use super::show::{Role, leave_hint, way_out};
 use super::signals::{Caught, Signals, stop_here};
 use super::sink::Sink;
 use super::turn::{Ready, Wants};
+use super::ways_out::WaysOut;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::clean_lines;
@@ -61,6 +62,7 @@ pub enum Over {
 }
 
 /// A task without a terminal that is shown.
+#[allow(clippy::struct_excessive_bools, reason = "each is known from another event")]
 pub struct Talk<'a> {
     link: &'a mut PolledClient,
     around: &'a mut dyn Around,
@@ -87,6 +89,10 @@ pub struct Talk<'a> {
     cancelled: Option<u8>,
     /// This process is to be stopped.
     stops: bool,
+    /// The user was told which key does what.
+    is_hinted: bool,
+    /// Finds out who wants to leave and does not know how.
+    ways_out: WaysOut,
     /// When what is held of a key is given up.
     held_until: Option<Instant>,
     /// A hand-over is under way, and the terminal drops further presses by itself: the keyboard is not read.
@@ -162,28 +168,31 @@ impl<'a> Talk<'a> {
             asked: None,
             cancelled: None,
             stops: false,
+            is_hinted: false,
+            ways_out: WaysOut::default(),
             held_until: None,
             drops_presses: false,
             over: None,
         };
-        shown.hint();
-        if let Some(keyboard) = &mut shown.keyboard {
-            keyboard.take();
-        }
+        shown.come_back();
         Ok(shown)
     }
 
-    /// Tells which key does what (R60).
+    /// Tells which key does what (R60), as soon as it does.
     fn hint(&mut self) {
+        let is_taken = self.keyboard.as_ref().is_some_and(Keyboard::is_taken);
+        if self.is_hinted || !is_taken {
+            return;
+        }
+        self.is_hinted = true;
         let hint = match self.role {
             Role::Foreground | Role::Direct => self.around.jobs().hint(),
-            Role::Attached => self.key.hint().map(|_| format!("[{}] Leave", self.key)),
+            Role::Attached => leave_hint(self.key),
         };
-        if self.keyboard.is_some()
+        if let Some(hint) = hint
             && io::stderr().is_terminal()
-            && let Some(hint) = hint
         {
-            let _ = writeln!(io::stderr(), "{hint}");
+            self.note(&format!("{hint}\n"));
         }
     }
 
@@ -294,6 +303,7 @@ impl<'a> Talk<'a> {
     }
 
     fn typed(&mut self, mut bytes: &[u8]) {
+        let wants_out = self.ways_out.typed(bytes);
         while let Some(piece) = self.scanner.scan(&mut bytes) {
             let Piece::Pressed(sent) = piece else { continue };
             let length = sent.len();
@@ -309,6 +319,9 @@ impl<'a> Talk<'a> {
             if let Err(error) = outcome {
                 return self.lose_daemon(error);
             }
+        }
+        if wants_out && self.role == Role::Attached && self.over.is_none() {
+            self.note(&format!("bgctl: {}\n", way_out(self.key)));
         }
         let hold = Duration::from_millis(HOLD_MS.into());
         self.held_until = self.scanner.is_holding().then(|| Instant::now() + hold);
@@ -367,6 +380,8 @@ impl<'a> Talk<'a> {
         if let Some(keyboard) = &mut self.keyboard {
             keyboard.give_back();
         }
+        // What was on the screen before is far up when it goes on.
+        self.is_hinted &= self.role != Role::Attached;
         stop_here();
         self.come_back();
     }
@@ -377,6 +392,7 @@ impl<'a> Talk<'a> {
             && let Some(keyboard) = &mut self.keyboard
         {
             keyboard.take();
+            self.hint();
         }
     }
 

@@ -25,7 +25,7 @@ fn a_task_without_a_terminal_is_shown_and_left_by_the_same_key() {
     daemon.wait_running(id);
     let mut shell = Terminal::shell(&daemon);
     shell.type_line(&format!("bgctl attach {}", id.short()));
-    shell.wait_text("\n[Ctrl-B] Leave\nup\n");
+    shell.wait_text("\n[Ctrl-B] Leave (the task goes on)\nup\n");
     shell.type_keys("\x02");
     shell.wait_prompt();
     shell.clear();
@@ -60,8 +60,108 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
         shell.type_keys(keys);
         shell.wait_alternate(false);
         shell.wait_prompt();
-        let expected = format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Leave\n$");
+        let expected = format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Leave (the task goes on)\n$");
         assert_eq!(shell.screen(), expected, "{shell:?}");
+        daemon.cancel(&[id]);
+    }
+}
+
+/// What is shown to somebody who tries other keys than the one that leaves.
+const WAY_OUT: &str = "bgctl: Ctrl-B leaves; the task goes on\n";
+
+#[track_caller]
+fn told(shell: &Terminal, text: &str) -> usize {
+    String::from_utf8_lossy(&shell.shown()).matches(text.trim_end()).count()
+}
+
+#[test]
+fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
+    let daemon = TestDaemon::start();
+    let line = "stty raw opost -echo; echo up; head -c 8 | od -An -tx1; cat >/dev/null";
+    let id = daemon.run(&["submit", "--pty", "--shell", line]).success().word();
+    daemon.wait_running(id);
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl attach {}", id.short()));
+    shell.wait_text("up\n");
+    shell.type_keys("\x03\x04");
+    shell.type_keys("\x1a");
+    shell.wait_text(WAY_OUT);
+    // The row goes on: it is not told again before something else was typed.
+    shell.type_keys("\x03q\x1c\x1c\x1c");
+    shell.wait_text("\n 03 04 1a 03 71 1c 1c 1c\n");
+    shell.wait("both notes", |screen| screen.contents().matches(WAY_OUT.trim_end()).count() == 2);
+    shell.type_keys("\x02");
+    shell.wait_prompt();
+    assert_eq!(told(&shell, WAY_OUT), 2, "{shell:?}");
+    assert_eq!(daemon.task(id).status, Status::Running);
+}
+
+#[test]
+fn whoever_wants_to_get_out_of_a_task_without_a_terminal_is_told_the_key_too() {
+    let daemon = TestDaemon::start();
+    let id = daemon.run(&["submit", "--shell", "echo up; exec sleep 1000"]).success().word();
+    daemon.wait_running(id);
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl attach --key ctrl-] {}", id.short()));
+    shell.wait_text("\n[Ctrl-]] Leave (the task goes on)\nup\n");
+    shell.type_keys("\x04\x04");
+    shell.type_keys("\x04\x04");
+    shell.wait_text("\nbgctl: Ctrl-] leaves; the task goes on\n");
+    shell.type_keys("\x1d");
+    shell.wait_prompt();
+    assert_eq!(told(&shell, "Ctrl-] leaves"), 1, "{shell:?}");
+}
+
+#[test]
+fn a_full_screen_program_is_drawn_again_after_the_note() {
+    let daemon = TestDaemon::start();
+    fs::write(daemon.home().join("text"), "one\ntwo\nthree\n").unwrap();
+    let still = "stty raw -echo; printf '\\033[?1049h\\033[H\\033[2J'; cat text; exec cat >/dev/null";
+    // The next key ends the note, which else goes by itself.
+    for next in ["", "x"] {
+        let id = daemon.run(&["submit", "--pty", "--shell", still]).success().word();
+        daemon.wait_running(id);
+        let mut shell = Terminal::shell(&daemon);
+        shell.type_line(&format!("bgctl attach {}", id.short()));
+        shell.wait_alternate(true);
+        shell.wait_text("three\n");
+        let before = shell.screen();
+        shell.type_keys("\x03\x03\x03");
+        shell.wait_text(WAY_OUT);
+        shell.type_keys(next);
+        shell.wait("the program alone", |screen| {
+            screen.alternate_screen() && !screen.contents().contains("bgctl:")
+        });
+        shell.wait_text("three\n");
+        assert_eq!(shell.screen(), before);
+        assert_eq!(told(&shell, WAY_OUT), 1, "{shell:?}");
+        shell.type_keys("\x02");
+        shell.wait_alternate(false);
+        shell.wait_prompt();
+        assert_eq!(daemon.task(id).status, Status::Running);
+        daemon.cancel(&[id]);
+    }
+}
+
+#[test]
+fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
+    let daemon = TestDaemon::start();
+    for options in [&["--pty"][..], &[]] {
+        let submit = [&["submit"], options, &["--shell", "echo up; exec sleep 1000"]].concat();
+        let id = daemon.run(&submit).success().word();
+        daemon.wait_running(id);
+        let mut shell = Terminal::shell(&daemon);
+        shell.type_line(&format!("bgctl attach {}", id.short()));
+        shell.wait_text("up\n");
+        shell.type_keys("\x1a");
+        shell.wait_text("Stopped");
+        shell.wait_prompt();
+        shell.clear();
+        shell.type_line("fg");
+        shell.wait_text("\n[Ctrl-B] Leave (the task goes on)\n");
+        shell.type_keys("\x02");
+        shell.wait_prompt();
+        assert_eq!(told(&shell, "] Leave"), 2, "{shell:?}");
         daemon.cancel(&[id]);
     }
 }

@@ -1,0 +1,125 @@
+//! The keys that usually get one out of a program. In an attachment they are the task's; somebody who presses them
+//! again and again wants to leave, and does not know how.
+
+/// Ctrl-C, Ctrl-D, Ctrl-Z and Ctrl-\, as terminals send them.
+const KEYS: [u8; 4] = [0x03, 0x04, 0x1a, 0x1c];
+
+/// How many of them in a row are understood as a wish to leave.
+const PRESSES: u8 = 3;
+
+/// Counts them.
+#[derive(Debug, Default)]
+pub struct WaysOut {
+    /// How many were pressed since anything else was typed; not more than is needed.
+    row: u8,
+}
+
+/// What the first bytes of what was typed are.
+enum Typed {
+    /// One of the keys was pressed.
+    Press,
+    /// One of them was let go, or repeats itself.
+    Echo,
+    /// Anything else.
+    Other,
+}
+
+impl WaysOut {
+    /// Takes what was typed. True once in each row: with its third press.
+    pub fn typed(&mut self, mut bytes: &[u8]) -> bool {
+        let mut wants_out = false;
+        while !bytes.is_empty() {
+            let (typed, length) = first(bytes);
+            bytes = bytes.get(length..).unwrap_or_default();
+            match typed {
+                Typed::Press if self.row < PRESSES => {
+                    self.row += 1;
+                    wants_out |= self.row == PRESSES;
+                }
+                Typed::Press | Typed::Echo => {}
+                Typed::Other => self.row = 0,
+            }
+        }
+        wants_out
+    }
+
+    /// Whether such a key was typed last.
+    pub fn is_in_row(&self) -> bool {
+        self.row > 0
+    }
+}
+
+/// What these bytes begin with, and in how many of them.
+fn first(bytes: &[u8]) -> (Typed, usize) {
+    match bytes {
+        [byte, ..] if KEYS.contains(byte) => (Typed::Press, 1),
+        [0x1b, b'[', rest @ ..] => {
+            let end = rest.iter().position(|byte| !matches!(byte, b'0'..=b';')).unwrap_or(rest.len());
+            let typed = rest.get(end).map_or(Typed::Other, |last| sequence(&rest[..end], *last));
+            (typed, 2 + end + 1)
+        }
+        _ => (Typed::Other, 1),
+    }
+}
+
+/// The same keys in the longer forms that programs can ask a terminal for: `ESC [ 99 ; 5 u`, with an event behind
+/// the modifiers, and `ESC [ 27 ; 5 ; 99 ~`.
+fn sequence(parameters: &[u8], last: u8) -> Typed {
+    let fields: Vec<&[u8]> = parameters.split(|byte| *byte == b';').collect();
+    let (([code, modifiers, ..], b'u') | ([b"27", modifiers, code], b'~')) = (&*fields, last) else {
+        return Typed::Other;
+    };
+    let code = code.split(|byte| *byte == b':').next().unwrap_or_default();
+    if !matches!(code, b"99" | b"100" | b"122" | b"92") {
+        return Typed::Other;
+    }
+    match *modifiers {
+        b"5" | b"5:1" => Typed::Press,
+        b"5:2" | b"5:3" => Typed::Echo,
+        _ => Typed::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_in_a_row_are_a_wish_to_leave_once() {
+        let mut ways_out = WaysOut::default();
+        let told = |keys: &str, ways_out: &mut WaysOut| ways_out.typed(keys.as_bytes());
+        assert!(!told("\x03", &mut ways_out) && !told("\x04", &mut ways_out));
+        assert!(told("\x1a", &mut ways_out), "the third");
+        assert!(!told("\x1c\x03\x03\x03\x03", &mut ways_out), "once in a row");
+        assert!(ways_out.is_in_row());
+        assert!(!told("q", &mut ways_out) && !ways_out.is_in_row());
+        assert!(told("\x03\x03\x03", &mut ways_out), "in the next row again");
+    }
+
+    #[test]
+    fn what_is_typed_between_them_ends_a_row() {
+        for keys in ["\x03\x03:q\r\x03", "\x03\x1b\x03\x03", "\x03\x03\x1b[A\x03", "\x04\x04\x1b[99;6u\x04"] {
+            let mut ways_out = WaysOut::default();
+            assert!(!ways_out.typed(keys.as_bytes()), "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn the_longer_forms_of_the_keys_count_too() {
+        let press = "\x1b[99;5u\x1b[99;5:3u";
+        for keys in [press.repeat(3), "\x1b[27;5;92~".repeat(3), "\x1b[122:90;5u\x1b[100;5:1u\x03".into()] {
+            let mut ways_out = WaysOut::default();
+            assert!(ways_out.typed(keys.as_bytes()), "{keys:?}");
+        }
+        let mut ways_out = WaysOut::default();
+        assert!(!ways_out.typed(press.repeat(2).as_bytes()), "to let it go is no press");
+    }
+
+    #[test]
+    fn what_is_cut_off_harms_nobody() {
+        let mut ways_out = WaysOut::default();
+        for keys in ["\x1b", "\x1b[", "\x1b[99", "\x1b[99;5", "u", "\x1b[;;;u", "\x1b[27;;~"] {
+            assert!(!ways_out.typed(keys.as_bytes()), "{keys:?}");
+        }
+    }
+}

@@ -74,6 +74,27 @@ fn nothing_is_advised_that_can_not_be_done_any_more() {
 }
 
 #[test]
+fn a_line_that_waits_advises_nothing_about_a_task_that_was_cleared_meanwhile() {
+    let daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    occupy(&mut terminal);
+    let id = submit_from(&daemon, &origin(&terminal), "exit 3");
+    after(&daemon, 1, HELD);
+    daemon
+        .client()
+        .call::<TaskClear>(&ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() })
+        .unwrap();
+    // Of another, which is still there, it is said what can be done.
+    let other = submit_from(&daemon, &origin(&terminal), "exit 3");
+    after(&daemon, 2, HELD);
+    terminal.type_keys("\x04");
+    terminal.wait_text(&format!("(bgctl output {})", other.short()));
+    terminal.wait_text(&format!("[BACKGROUND TASK FAILED] {} ", id.short()));
+    terminal.wait_line("$");
+    assert!(!terminal.screen().contains(&format!("output {}", id.short())), "{terminal:?}");
+}
+
+#[test]
 fn what_a_closed_terminal_was_not_told_goes_to_the_next_one() {
     let daemon = start();
     let gate = Gate::new(&daemon, "gate");

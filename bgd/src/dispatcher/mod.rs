@@ -446,6 +446,7 @@ impl Dispatcher {
                     if self.notifier.reads(task) {
                         self.kept_for_notices.insert(task, run);
                     } else {
+                        self.notifier.forget(task);
                         forgotten.push((task, run));
                     }
                 }

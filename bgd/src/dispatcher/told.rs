@@ -80,6 +80,7 @@ impl Dispatcher {
         if self.notifier.was_read(task)
             && let Some(runs) = self.kept_for_notices.remove(&task)
         {
+            self.notifier.forget(task);
             self.remove_outputs(vec![(task, runs)], Vec::new());
         }
     }

@@ -18,7 +18,7 @@ use super::telegram::Telegram;
 use super::tty::Terminals;
 use super::typing::Typing;
 use super::webhook::Webhook;
-use super::{Adapter, Done, Outcomes, Served, Told, Undelivered};
+use super::{Adapter, Done, Outcomes, Served, Sign, Told, Undelivered};
 use crate::channels::ChannelKind;
 use crate::core::Notice;
 use crate::exec::process::Surroundings;
@@ -45,7 +45,7 @@ pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, around: Surr
 
 /// Serves one channel until nobody can tell it anything more.
 async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
-    let Served { channel, mut orders, mut typing, mut visits, counts } = served;
+    let Served { channel, mut orders, mut typing, mut signs, counts } = served;
     let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
     let Some(adapter) = adapter(&outcomes, &http, &around) else { return };
     let mut shown = Typing::new(Rc::clone(&adapter));
@@ -66,12 +66,15 @@ async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
         }
         adapter.finish().await;
     };
-    let visit = async {
-        while let Some(leader) = visits.recv().await {
-            adapter.visited(leader);
+    let heed = async {
+        while let Some(sign) = signs.recv().await {
+            match sign {
+                Sign::Visited(leader) => adapter.visited(leader),
+                Sign::Forgotten(task) => adapter.forget(task),
+            }
         }
     };
-    tokio::join!(show, visit, deliver);
+    tokio::join!(show, heed, deliver);
 }
 
 /// Delivers a notice and tells what became of it, also if that panics.

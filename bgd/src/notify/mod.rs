@@ -52,6 +52,11 @@ pub trait Adapter {
         let _ = leader;
     }
 
+    /// A task is gone: nobody can ask for it any more.
+    fn forget(&self, task: TaskId) {
+        let _ = task;
+    }
+
     /// No more notices come: what it still holds is to be delivered, or given up. Then this is over.
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {})
@@ -165,8 +170,17 @@ struct Queue {
     orders: mpsc::UnboundedSender<Arc<Notice>>,
     /// One for each turn of an agent, which are bounded themselves.
     typing: mpsc::UnboundedSender<TypingOrder>,
-    /// The leaders of terminals that are used while something was missed; none else.
-    visits: mpsc::UnboundedSender<i32>,
+    /// One for each visit or end of a task while something waits; none else.
+    signs: mpsc::UnboundedSender<Sign>,
+}
+
+/// What is of use to a channel beside its notices.
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// Somebody uses `bgctl` in the terminal that this process leads.
+    Visited(i32),
+    /// A task is gone.
+    Forgotten(TaskId),
 }
 
 /// A channel that is to be served.
@@ -175,7 +189,7 @@ pub struct Served {
     channel: Arc<Channel>,
     orders: mpsc::UnboundedReceiver<Arc<Notice>>,
     typing: mpsc::UnboundedReceiver<TypingOrder>,
-    visits: mpsc::UnboundedReceiver<i32>,
+    signs: mpsc::UnboundedReceiver<Sign>,
     counts: Arc<Counts>,
 }
 
@@ -329,10 +343,21 @@ impl Notifier {
 
     /// Somebody uses `bgctl` in the terminal that this process leads: what was missed elsewhere goes there.
     pub fn visited(&self, leader: i32) {
+        self.sign(Sign::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
+    }
+
+    /// A task is gone, and no notice of it is still to be read: a line that waits must not send anybody there.
+    pub fn forget(&self, task: TaskId) {
+        let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
+        self.sign(Sign::Forgotten(task), waits);
+    }
+
+    /// Gives it to the terminals of which this is so.
+    fn sign(&self, sign: Sign, is_so: impl Fn(&Counts) -> bool) {
         for (name, queue) in self.queues.iter().filter(|(_, queue)| queue.channel.kind == ChannelKind::Tty) {
-            if self.counts.get(name).is_some_and(|counts| counts.missed.load(Ordering::Relaxed) > 0) {
-                // If nobody serves it, it is missed for good.
-                let _ = queue.visits.send(leader);
+            if self.counts.get(name).is_some_and(|counts| is_so(counts)) {
+                // If nobody serves it, nothing waits there any more.
+                let _ = queue.signs.send(sign);
             }
         }
     }
@@ -409,21 +434,21 @@ impl Notifier {
             }
             let (orders, waiting) = mpsc::unbounded_channel();
             let (typing, typing_orders) = mpsc::unbounded_channel();
-            let (visits, visited) = mpsc::unbounded_channel();
+            let (signs, signs_given) = mpsc::unbounded_channel();
             let counts = self.counts_of(&channel.name);
             let channel_too = Arc::clone(channel);
             let served = Served {
                 channel: channel_too,
                 orders: waiting,
                 typing: typing_orders,
-                visits: visited,
+                signs: signs_given,
                 counts,
             };
             if let Err(error) = self.serve(served) {
                 tracing::error!(%error, "cannot start a thread for channels");
                 return None;
             }
-            let queue = Queue { channel: Arc::clone(channel), orders, typing, visits };
+            let queue = Queue { channel: Arc::clone(channel), orders, typing, signs };
             self.queues.insert(Arc::clone(&channel.name), queue);
         }
         self.queues.get(&channel.name)

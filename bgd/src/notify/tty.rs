@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::request::OriginTerminal;
 use futures_util::future::LocalBoxFuture;
@@ -207,6 +208,12 @@ impl Adapter for Terminals {
             return held.again.notify_one();
         }
         self.hold(&terminal, Held { lines, dones: Vec::new(), again: Rc::default() }, At::Top, None);
+    }
+
+    fn forget(&self, task: TaskId) {
+        let mut held = self.held.borrow_mut();
+        let lines = held.values_mut().flat_map(|held| &mut held.lines.each);
+        lines.chain(&mut self.missed.borrow_mut().each).for_each(|line| line.forget(task));
     }
 
     fn finish(&self) -> LocalBoxFuture<'_, ()> {

@@ -19,6 +19,7 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind};
 use bgd_shared::show;
 use bgd_shared::text::Env;
@@ -33,6 +34,8 @@ const NAME_COLUMNS: usize = 16;
 /// One line, of characters that do nothing to a terminal.
 #[derive(Clone, Debug)]
 pub struct Line {
+    /// The task that it is about.
+    task: Option<TaskId>,
     /// What is told: what happened, to which task, and how it ended.
     head: String,
     /// The description of the task; empty for none.
@@ -50,15 +53,23 @@ pub fn line(notice: &Notice, is_removed: bool) -> Line {
         NoticeKind::NeedsInput => format!(" (bgctl status {id})"),
         NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!(" (bgctl output {id})"),
     };
-    Line { head: show::line(&notice::head(notice)), name: notice::name(notice), hint }
+    let head = show::line(&notice::head(notice));
+    Line { task: Some(notice.task.id), head, name: notice::name(notice), hint }
 }
 
 /// A line of these words.
 pub fn plain(text: &str) -> Line {
-    Line { head: show::line(text), name: String::new(), hint: String::new() }
+    Line { task: None, head: show::line(text), name: String::new(), hint: String::new() }
 }
 
 impl Line {
+    /// A task is gone: if this is about it, nothing can be done any more.
+    pub fn forget(&mut self, task: TaskId) {
+        if self.task == Some(task) {
+            self.hint = String::new();
+        }
+    }
+
     /// All that is told.
     pub fn text(&self) -> String {
         self.with(&self.name, "")
@@ -160,7 +171,7 @@ mod tests {
     #[test]
     fn a_line_is_as_wide_as_the_terminal_at_most() {
         let name = "a description that is long".to_owned();
-        let line = Line { head: "[DONE] 3f2a".into(), name: name.clone(), hint: " (x)".into() };
+        let line = Line { task: None, head: "[DONE] 3f2a".into(), name: name.clone(), hint: " (x)".into() };
         assert_eq!(line.fitting(45), format!("[DONE] 3f2a: \"{name}\" (x)"));
         assert_eq!(line.fitting(44), "[DONE] 3f2a: \"a descriptio…that is long\" (x)");
         assert_eq!(line.fitting(35), "[DONE] 3f2a: \"a descri…is long\" (x)");

@@ -25,7 +25,7 @@ pub use self::agent::*;
 pub use self::args::*;
 pub use self::console::ConsoleArgs;
 pub use self::handoff::HandoffArgs;
-pub use self::job::JobArgs;
+pub use self::job::{JobArgs, SettingArgs};
 pub use self::mcp::McpArgs;
 pub use self::news::{EventsArgs, InboxArgs, Since};
 pub use self::run::{AttachArgs, RunArgs};

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::request::SubmitParams;
 use bgd_shared::rlimit;
 use bgd_shared::text::{Env, OsText};
@@ -29,6 +30,8 @@ pub enum Work {
         agent: Option<String>,
         /// What it is told.
         prompt: String,
+        /// What is set in its session.
+        settings: AgentSettings,
     },
 }
 
@@ -61,7 +64,9 @@ pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<Submi
             SubmitParams { argv: Some(words.into_iter().map(OsText::from).collect()), ..common }
         }
         Work::Shell(line) => SubmitParams { shell: Some(line.into()), ..common },
-        Work::Prompt { agent, prompt } => SubmitParams { agent, prompt: Some(prompt), ..common },
+        Work::Prompt { agent, prompt, settings } => {
+            SubmitParams { agent, prompt: Some(prompt), settings, ..common }
+        }
     })
 }
 
@@ -147,7 +152,11 @@ mod tests {
 
     #[test]
     fn a_prompt_brings_along_what_a_command_does() {
-        let work = Work::Prompt { agent: Some("codex".into()), prompt: "explain this".into() };
+        let work = Work::Prompt {
+            agent: Some("codex".into()),
+            prompt: "explain this".into(),
+            settings: AgentSettings::default(),
+        };
         let params = with(JobArgs { description: Some("why".into()), ..JobArgs::default() }, work);
         assert_eq!((params.argv, params.shell), (None, None));
         assert_eq!(params.prompt.as_deref(), Some("explain this"));

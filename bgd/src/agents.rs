@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd_shared::agent::{AgentInfo, AgentProtocol, Permissions};
+use bgd_shared::agent::{AgentInfo, AgentProtocol, AgentSettings, Permissions};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::text::{Env, OsText};
-use serde_json::Value;
 
 /// The part of a template's command line that the prompt takes the place of.
 pub const PROMPT: &str = "{prompt}";
@@ -43,12 +42,8 @@ pub struct Agent {
     pub env: BTreeMap<String, String>,
     /// What happens when it asks for a permission.
     pub permissions: Permissions,
-    /// With `acp`: the mode of its sessions.
-    pub mode: Option<String>,
-    /// With `acp`: their model.
-    pub model: Option<String>,
-    /// With `acp`: other options of theirs, texts or flags.
-    pub config: BTreeMap<String, Value>,
+    /// With `acp`: what is set in its sessions.
+    pub settings: AgentSettings,
     /// Turns side by side in one process of it.
     pub max_sessions: usize,
     /// How long its process stays when nothing runs in it.
@@ -65,17 +60,13 @@ pub struct Agent {
     pub install: Option<&'static str>,
 }
 
-/// What is set in each session of an agent.
+/// What is set in a session of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// What happens when it asks for a permission.
     pub permissions: Permissions,
-    /// The mode; without one, one is chosen in which it asks, unless everything is allowed.
-    pub mode: Option<String>,
-    /// The model.
-    pub model: Option<String>,
-    /// Other options, texts or flags.
-    pub config: BTreeMap<String, Value>,
+    /// What is named. Without a mode, one is chosen in which it asks, unless everything is allowed.
+    pub named: AgentSettings,
 }
 
 /// The variable by which opencode is told what to ask for.
@@ -97,9 +88,7 @@ impl Agent {
             url: None,
             env: BTreeMap::new(),
             permissions: Permissions::Deny,
-            mode: None,
-            model: None,
-            config: BTreeMap::new(),
+            settings: AgentSettings::default(),
             max_sessions: 8,
             keep_warm: Duration::from_mins(1),
             stalled_after: Duration::from_mins(5),
@@ -110,14 +99,31 @@ impl Agent {
         }
     }
 
-    /// What is set in each of its sessions.
-    pub fn settings(&self) -> Settings {
-        Settings {
-            permissions: self.permissions,
-            mode: self.mode.clone(),
-            model: self.model.clone(),
-            config: self.config.clone(),
-        }
+    /// What is set in a session of a task that names these.
+    pub fn settings(&self, named: &AgentSettings) -> Settings {
+        Settings { permissions: self.permissions, named: named.over(&self.settings) }
+    }
+
+    /// Whether a task can name these. What its sessions offer is seen only when one is opened.
+    ///
+    /// # Errors
+    /// It speaks a protocol that has none.
+    pub fn takes(&self, named: &AgentSettings) -> Result<(), RpcError> {
+        let Some(key) = named.first().filter(|_| self.protocol != AgentProtocol::Acp) else { return Ok(()) };
+        let message = format!(
+            "the agent {:?} can't be given a {key}: its protocol is {}, and only acp has that",
+            &*self.name,
+            self.protocol.as_str()
+        );
+        let how = match self.protocol {
+            AgentProtocol::Acp | AgentProtocol::Opencode => {
+                "set it in the agent's own configuration".to_owned()
+            }
+            AgentProtocol::Template => {
+                format!("name it in the `command` of [agents.{}], or of another entry", self.name)
+            }
+        };
+        Err(RpcError::new(ErrorKind::InvalidParams, message).hint(how))
     }
 
     /// Whether the user has told it what to ask for, by other means than a mode.
@@ -127,13 +133,13 @@ impl Agent {
 
     /// What it is known to do without asking although its `permissions` mean to keep it from that. What others do
     /// is seen only when a session is opened.
-    pub fn warning(&self, submitter: &Env) -> Option<String> {
+    pub fn warning(&self, submitter: &Env, named: &AgentSettings) -> Option<String> {
         let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
-        let is_bound = self.permissions != Permissions::Allow && self.mode.is_none();
+        let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();
         (program == "opencode" && is_bound && !self.is_told_to_ask(submitter)).then(|| {
             format!(
                 "opencode does most things without asking, so permissions = \"{}\" keeps it from little: set \
-                 {OPENCODE_PERMISSION} in [agents.{}.env] or a mode in [agents.{}]",
+                 {OPENCODE_PERMISSION} in [agents.{}.env], a mode in [agents.{}], or --mode",
                 self.permissions.as_str(),
                 self.name,
                 self.name

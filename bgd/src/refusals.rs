@@ -153,3 +153,10 @@ fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
         None => "it asks nothing at this moment".to_owned(),
     })
 }
+
+impl From<RpcError> for Refusal {
+    fn from(error: RpcError) -> Self {
+        let hint = error.data.hint.map(Into::into);
+        Self { kind: error.data.kind, message: error.message.into(), hint }
+    }
+}

@@ -1,6 +1,6 @@
 //! Tasks as the wire shows them.
 
-use bgd_shared::agent::NeedsInput;
+use bgd_shared::agent::{AgentSettings, NeedsInput};
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
 use bgd_shared::text::{OsText, beginning};
@@ -39,6 +39,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         shell,
         prompt: part.map(|part| short(&part.prompt)),
         agent,
+        settings: part.map(|part| AgentSettings::clone(&part.settings)).unwrap_or_default(),
         agent_session: part.and_then(|part| part.session.as_deref()).map(Into::into),
         session: spec.session.as_deref().map(Into::into),
         channel: spec.channel.as_deref().map(Into::into),

@@ -14,6 +14,8 @@ mod rules_agent;
 mod rules_foreground;
 #[path = "core/rules_notes.rs"]
 mod rules_notes;
+#[path = "core/rules_settings.rs"]
+mod rules_settings;
 #[path = "core/rules_told.rs"]
 mod rules_told;
 #[path = "core/sim/mod.rs"]

@@ -30,6 +30,12 @@ pub const PROMPT_BYTES: usize = 1024;
 /// The longest id of an agent's session, in bytes.
 pub const AGENT_SESSION_BYTES: usize = 1024;
 
+/// The longest mode or model of an agent, and name or value of one of its options, in bytes.
+pub const AGENT_SETTING_BYTES: usize = 256;
+
+/// The most options that are set in an agent's session.
+pub const AGENT_OPTIONS: usize = 32;
+
 /// The most answers that a question of an agent may offer; more are left out.
 pub const INPUT_OPTIONS: usize = 32;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::NeedsInput;
+use crate::agent::{AgentSettings, NeedsInput};
 use crate::failure::Failure;
 use crate::id::TaskId;
 use crate::show;
@@ -243,6 +243,9 @@ pub struct Task {
     /// The agent's name, of an agent task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// What its submitter, or who resumed it last, has set in the agent's session.
+    #[serde(default, skip_serializing_if = "AgentSettings::is_empty")]
+    pub settings: AgentSettings,
     /// The agent's own id of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_session: Option<String>,

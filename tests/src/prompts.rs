@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::thread;
 
-use bgd_shared::agent::ResumeParams;
+use bgd_shared::agent::{AgentSettings, ResumeParams};
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{IdParams, SubmitParams, TaskResultOf, TaskResume};
@@ -54,6 +54,12 @@ impl FakeDaemon {
         let command = toml_words(&["sh", "-c", line, &fake]);
         let config = format!("[agents.fake]\ncommand = {command}\n{more}\n");
         Self(TestDaemon::builder().config(config).start())
+    }
+
+    /// Writes down what [`Self::start`] starts with. A reload has to follow.
+    #[track_caller]
+    pub fn configure(&self, flags: &[&str], more: &str) {
+        self.0.write_config(&fake_agent(flags, more));
     }
 
     /// Runs a `bgctl` in whose environment the fake agent finds its home.
@@ -171,7 +177,21 @@ impl TestDaemon {
     /// What the daemon answers.
     #[track_caller]
     pub fn try_resume(&self, id: TaskId, prompt: &str) -> Result<Task, RpcError> {
-        let params = ResumeParams { id: id.into(), prompt: prompt.to_owned() };
+        self.try_resume_with(id, prompt, AgentSettings::default())
+    }
+
+    /// The same, and names settings.
+    ///
+    /// # Errors
+    /// What the daemon answers.
+    #[track_caller]
+    pub fn try_resume_with(
+        &self,
+        id: TaskId,
+        prompt: &str,
+        settings: AgentSettings,
+    ) -> Result<Task, RpcError> {
+        let params = ResumeParams { id: id.into(), prompt: prompt.to_owned(), settings };
         match self.client().call::<TaskResume>(&params) {
             Ok(result) => Ok(result.task),
             Err(bgd_shared::client::ClientError::Rpc(error)) => Err(error),
@@ -179,10 +199,16 @@ impl TestDaemon {
         }
     }
 
-    /// The same, which must be accepted.
+    /// Gives a completed task a follow-up, which must be accepted.
     #[track_caller]
     pub fn resume(&self, id: TaskId, prompt: &str) -> Task {
         self.try_resume(id, prompt).expect("task.resume")
+    }
+
+    /// The same, and names settings.
+    #[track_caller]
+    pub fn resume_with(&self, id: TaskId, prompt: &str, settings: AgentSettings) -> Task {
+        self.try_resume_with(id, prompt, settings).expect("task.resume")
     }
 
     /// The result of a completed task.

@@ -12,7 +12,7 @@ use bgd_shared::request::{AgentList, DaemonReload, NoParams, ReloadResult, Submi
 use bgd_shared::task::Status;
 use bgd_shared::text::{Env, OsText};
 use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
-use bgd_tests::{FakeDaemon, Outcome, Process, TestDaemon};
+use bgd_tests::{Process, TestDaemon};
 
 /// Lines of `[agents.x]` that are wrong, with what the error must name.
 const WRONG: &[(&str, &[&str])] = &[
@@ -349,64 +349,4 @@ fn a_program_that_is_gone_when_it_is_needed_is_told() {
     let refused = daemon.client().call::<TaskSubmit>(&daemon.prompt_for("x", "three")).unwrap_err();
     assert_eq!(refused.kind(), Some(ErrorKind::AgentUnavailable), "{refused}");
     assert!(refused.to_string().contains(name), "{refused}");
-}
-
-/// The modes of claude-agent-acp 0.101 begin with one in which it does not ask.
-const MODES: [&str; 4] = ["--modes", "auto,default,plan", "--models", "small,big"];
-
-#[test]
-fn under_deny_and_ask_an_agent_is_put_into_a_mode_in_which_it_asks() {
-    for (config, set) in [
-        ("", "mode=default"),
-        ("permissions = \"ask\"", "mode=default"),
-        ("permissions = \"allow\"", ""),
-        ("mode = \"plan\"", "mode=plan"),
-        ("mode = \"auto\"", ""),
-        ("model = \"big\"\nconfig = { quiet = true }", "quiet=true model=big mode=default"),
-    ] {
-        let daemon = FakeDaemon::start(&MODES, &format!("keep_warm = \"0s\"\n{config}"));
-        let task = daemon.completed("settings");
-        assert_eq!((daemon.result(task.id), task.warning), (format!("set: {set}"), None), "{config}");
-        // In another process it is set again.
-        daemon.resume(task.id, "settings");
-        daemon.ends_as(task.id, Status::Completed);
-        assert_eq!(daemon.result(task.id), format!("set: {set}"), "{config}");
-    }
-}
-
-#[test]
-fn what_an_agent_does_not_offer_fails_the_task_with_what_it_offers() {
-    for (flags, config, why) in [
-        (&MODES[..], "mode = \"yolo\"", "the agent has no mode \"yolo\""),
-        (&MODES, "model = \"huge\"", "the agent has no model \"huge\""),
-        (&MODES, "config = { speed = \"9\" }", "did not take the option \"speed\""),
-        (&[], "mode = \"plan\"", "can't be given the mode \"plan\""),
-    ] {
-        let daemon = FakeDaemon::start(flags, config);
-        let error = daemon.ends_as(daemon.prompt("say x"), Status::Failed).error.unwrap_or_default();
-        assert!(error.contains(why), "{error}");
-    }
-}
-
-#[test]
-fn who_submits_is_warned_of_an_agent_that_has_no_mode_in_which_it_asks() {
-    let daemon = FakeDaemon::start(&["--modes", "build,plan"], "");
-    let submit = || {
-        let mut bgctl = daemon.bgctl(&["submit", "--agent", "fake", "-d", "x", "say x"]);
-        let outcome = Outcome::of(bgctl.env("FAKE_ACP_HOME", daemon.fake_home().0)).success();
-        let id = outcome.stdout_text().trim().parse().unwrap();
-        (daemon.ends_as(id, Status::Completed), outcome.stderr.clone())
-    };
-    let (task, _) = submit();
-    let warning = task.warning.unwrap();
-    assert!(
-        warning.contains("permissions = \"deny\" may not hold") && warning.contains("(build, plan)"),
-        "{warning}"
-    );
-    let (_, stderr) = submit();
-    assert!(stderr.contains(&format!("bgctl: warning: {warning}")), "{stderr}");
-    let page = daemon.run(&["status", &task.id.to_string()]).success().stdout_text();
-    assert!(page.contains("warning:     permissions"), "{page}");
-    let daemon = FakeDaemon::start(&["--modes", "build,plan"], "mode = \"build\"");
-    assert_eq!(daemon.completed("say x").warning, None, "the user has chosen");
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use bgd_shared::agent::ResumeParams;
+use bgd_shared::agent::{AgentSettings, ResumeParams};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{SessionEnd, SessionEndParams, SubmitParams, TaskResume};
 use bgd_shared::task::Status;
@@ -118,7 +118,7 @@ fn r53_typing_is_shown_for_the_answer_to_a_resume() {
     daemon.block(&[id]);
     server.wait_text("COMPLETED");
     let shown = server.messages().iter().filter(is_typing_in("1")).count();
-    let params = ResumeParams { id: id.into(), prompt: "two".to_owned() };
+    let params = ResumeParams { id: id.into(), prompt: "two".to_owned(), settings: AgentSettings::default() };
     daemon.client().call::<TaskResume>(&params).expect("task.resume");
     wait_typing(&server, "1", shown + 1);
     gate.open();

@@ -12,6 +12,7 @@ mod agents_opencode;
 mod agents_readme;
 mod agents_resume;
 mod agents_server;
+mod agents_settings;
 mod agents_shared;
 mod agents_template;
 mod agents_template_ends;

@@ -6,7 +6,7 @@ use bgd_shared::id::TaskRef;
 use clap::Args;
 use clap::error::ErrorKind;
 
-use super::job::too_many;
+use super::job::{SettingArgs, too_many};
 
 /// Arguments of `resume`.
 #[derive(Args, Debug)]
@@ -15,6 +15,7 @@ EXAMPLES:
   bgctl resume 3f2a 'now add a test for it'
   bgctl resume 3f2a - < review.txt
   bgctl resume 3f2a -- '-O3 made it slower: why?'
+  bgctl resume 3f2a --mode default 'the plan is good: do it'
   bgctl block \"$(bgctl resume 3f2a 'go on')\" --timeout none
 
 The agent has the whole conversation so far. bgctl returns as soon as the prompt is
@@ -22,12 +23,18 @@ with the agent; the task is `resumed` until the answer is there, and its id stay
 what it was. Only a completed task can be resumed, one prompt at a time; else the
 exit code is 65, as it is if the agent has forgotten the conversation.
 
+The mode, model and options that the task was submitted with hold again; --mode,
+--model and --config name others, for this prompt and those after it.
+
 PROMPT is one argument, so quote it; `-` reads it from standard input.")]
 #[command(override_usage = "bgctl resume [OPTIONS] <ID> [--] <PROMPT>")]
 pub struct ResumeArgs {
     /// The completed agent task: its id, or the first 4 characters of it or more
     #[arg(value_name = "ID", add = crate::complete::tasks())]
     pub id: TaskRef,
+    /// What is set in the agent's session.
+    #[command(flatten)]
+    pub settings: SettingArgs,
     /// What the agent is told next; `-` reads it from standard input
     #[arg(value_name = "PROMPT")]
     pub prompt: OsString,

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use bgd_shared::agent::{AgentSettings, Setting};
 use clap::Args;
 use clap::error::ErrorKind;
 
@@ -13,6 +14,51 @@ fn parse_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write it as NAME=VALUE".to_owned()),
+    }
+}
+
+fn parse_option(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+/// What is set in an agent's session.
+#[derive(Args, Debug, Default)]
+pub struct SettingArgs {
+    /// The mode of the agent's session, by the agent's own name for it [default: as configured]
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
+    /// The model that it uses [default: as configured]
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Set another option of its session; may be repeated
+    #[arg(long = "config", value_name = "KEY=VALUE", value_parser = parse_option)]
+    pub config: Vec<(String, String)>,
+}
+
+impl SettingArgs {
+    /// As the wire has them.
+    pub fn settings(self) -> AgentSettings {
+        let config = self.config.into_iter().map(|(key, value)| (key, Setting::Text(value))).collect();
+        AgentSettings { mode: self.mode, model: self.model, config }
+    }
+
+    /// None of them goes with a command, which has no session. `how` makes it a prompt.
+    pub(super) fn refuse(&self, how: &str) -> Result<(), (ErrorKind, String)> {
+        let is_set = [
+            ("--mode", self.mode.is_some()),
+            ("--model", self.model.is_some()),
+            ("--config", !self.config.is_empty()),
+        ];
+        match is_set.iter().find(|(_, is_set)| *is_set) {
+            Some((option, _)) => {
+                let what = format!("{option} goes with a prompt for an agent, not with a command: add {how}");
+                Err((ErrorKind::MissingRequiredArgument, what))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use bgd_shared::id::TaskRef;
 use clap::Args;
 use clap::error::ErrorKind;
 
-use super::job::{JobArgs, one_prompt};
+use super::job::{JobArgs, SettingArgs, one_prompt};
 
 /// Arguments of `run`.
 #[derive(Args, Debug, Default)]
@@ -73,6 +73,9 @@ pub struct RunArgs {
     /// The agent that is given PROMPT, in place of a command
     #[arg(long, value_name = "NAME", add = crate::complete::agents(), conflicts_with = "shell")]
     pub agent: Option<String>,
+    /// What is set in the agent's session.
+    #[command(flatten)]
+    pub settings: SettingArgs,
     /// The program and its arguments; with --agent the PROMPT
     #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present_any = ["shell", "agent"],
         add = crate::complete::commands())]
@@ -87,7 +90,7 @@ impl RunArgs {
     pub fn check(&self) -> Result<(), (ErrorKind, String)> {
         match self.agent {
             Some(_) => one_prompt("--agent", false, &self.command),
-            None => Ok(()),
+            None => self.settings.refuse("--agent NAME"),
         }
     }
 }

@@ -6,7 +6,7 @@ use bgd_shared::id::TaskRef;
 use clap::Args;
 use clap::error::ErrorKind;
 
-use super::job::{JobArgs, one_prompt};
+use super::job::{JobArgs, SettingArgs, one_prompt};
 
 /// Arguments of `submit`.
 #[derive(Args, Debug, Default)]
@@ -18,6 +18,7 @@ EXAMPLES:
   bgctl submit --stdin -- sort < names.txt
   bgctl submit --agent opencode -d 'fix the build' 'make fails: find out why'
   bgctl submit --agent opencode -d review - < prompt.txt
+  bgctl submit --agent codex --mode read-only --config reasoning_effort=high -d audit - < audit.txt
   bgctl submit --prompt 'summarise NEWS.md' -d news
   bgctl submit --resume 3f2a 'now add a test for it'
   id=$(bgctl submit --key build-42 -- ./build) && bgctl block \"$id\"
@@ -31,7 +32,12 @@ A PROMPT is one argument, so quote it; `-` reads it from standard input. Options
 stand in front of it. An agent works in your folder, with your environment, and
 `bgctl agents` shows which ones there are. --resume gives a completed agent task
 a follow-up, with all of its conversation so far; the task keeps everything else,
-so that --agent and -d are not looked at.")]
+so that --agent and -d are not looked at.
+
+--mode, --model and --config set what an agent with protocol acp offers in its
+sessions, before it gets the prompt, and win over the configuration. The names are
+the agent's own: where it has none of that name, the task fails and says which ones
+there are. They hold for the follow-ups of the task, too, until one names others.")]
 #[command(override_usage = "\
 bgctl submit [OPTIONS] [--] <CMD> [ARG]...
        bgctl submit [OPTIONS] --shell <LINE>
@@ -68,6 +74,9 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "PROMPT", allow_hyphen_values = true,
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe"])]
     pub prompt: Option<OsString>,
+    /// What is set in the agent's session.
+    #[command(flatten)]
+    pub settings: SettingArgs,
     /// The completed agent task whose conversation PROMPT goes on with
     #[arg(long, value_name = "ID", add = crate::complete::finished_tasks(),
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe", "session",
@@ -91,7 +100,7 @@ impl SubmitArgs {
             (Some(_), _, _) => "--resume",
             (None, Some(_), _) => "--agent",
             (None, None, Some(_)) => "--prompt",
-            (None, None, None) => return Ok(()),
+            (None, None, None) => return self.settings.refuse("--agent NAME or --prompt PROMPT"),
         };
         one_prompt(option, self.prompt.is_some(), &self.command)?;
         if self.resume.is_none() && self.job.description.is_none() {

@@ -11,7 +11,11 @@ use crate::prompt;
 
 /// Resumes, and prints the id.
 pub fn run(args: ResumeArgs, context: &mut Context) -> Result<Code, Failure> {
-    let params = ResumeParams { id: args.id, prompt: prompt::read(args.prompt, context)? };
+    let params = ResumeParams {
+        id: args.id,
+        prompt: prompt::read(args.prompt, context)?,
+        settings: args.settings.settings(),
+    };
     let result = context.call::<TaskResume>(&params)?;
     if context.json() {
         context.print_json(&result)?;

@@ -120,7 +120,7 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     let given = args.command.into_iter().next().unwrap_or_default();
     let prompt = prompt::read(given, context)?;
     let description = args.job.description.or_else(|| Some(job::beginning(&prompt)));
-    let work = Work::Prompt { agent: Some(agent), prompt };
+    let work = Work::Prompt { agent: Some(agent), prompt, settings: args.settings.settings() };
     let params = SubmitParams {
         foreground: true,
         direct: args.direct,

@@ -68,8 +68,9 @@ fn given_prompt(args: &mut SubmitArgs) -> Option<OsString> {
 
 fn params(args: SubmitArgs, prompt: Option<String>, socket: Option<String>) -> Result<SubmitParams, Failure> {
     if let Some(id) = args.resume {
-        // The task keeps all that it was submitted with (R37).
-        return Ok(SubmitParams { resume: Some(id), prompt, ..SubmitParams::default() });
+        // The task keeps all else that it was submitted with (R37).
+        let settings = args.settings.settings();
+        return Ok(SubmitParams { resume: Some(id), prompt, settings, ..SubmitParams::default() });
     }
     let stdin = match (args.stdin, args.stdin_pipe) {
         (true, _) => Some(Stdin::Fd),
@@ -78,7 +79,9 @@ fn params(args: SubmitArgs, prompt: Option<String>, socket: Option<String>) -> R
     };
     let work = match (args.shell, prompt) {
         (Some(line), _) => Work::Shell(line),
-        (None, Some(prompt)) => Work::Prompt { agent: args.agent, prompt },
+        (None, Some(prompt)) => {
+            Work::Prompt { agent: args.agent, prompt, settings: args.settings.settings() }
+        }
         (None, None) => Work::Argv(args.command),
     };
     Ok(SubmitParams {
@@ -92,8 +95,10 @@ fn params(args: SubmitArgs, prompt: Option<String>, socket: Option<String>) -> R
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::agent::{AgentSettings, Setting};
+
     use super::*;
-    use crate::cli::JobArgs;
+    use crate::cli::{JobArgs, SettingArgs};
 
     #[test]
     fn only_the_option_makes_a_prompt_without_an_agent() {
@@ -108,16 +113,26 @@ mod tests {
     }
 
     #[test]
-    fn r37_a_resume_sends_the_prompt_and_nothing_else() {
+    fn r37_a_resume_sends_the_prompt_and_what_is_set_for_it() {
         let id: bgd_shared::id::TaskRef = "3f2a".parse().unwrap();
         let args = SubmitArgs {
             job: JobArgs { description: Some("other".into()), ..JobArgs::default() },
             resume: Some(id.clone()),
             agent: Some("other".into()),
+            settings: SettingArgs { config: vec![("fast".into(), "a=b".into())], ..SettingArgs::default() },
             ..SubmitArgs::default()
         };
         let sent = params(args, Some("go on".into()), None).unwrap();
-        let only = SubmitParams { resume: Some(id), prompt: Some("go on".into()), ..SubmitParams::default() };
+        let settings = AgentSettings {
+            config: [("fast".into(), Setting::Text("a=b".into()))].into(),
+            ..AgentSettings::default()
+        };
+        let only = SubmitParams {
+            resume: Some(id),
+            prompt: Some("go on".into()),
+            settings,
+            ..SubmitParams::default()
+        };
         assert_eq!(sent, only);
     }
 }

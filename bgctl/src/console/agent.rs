@@ -1,5 +1,6 @@
 //! Prompts for agents: their tasks run in the console's foreground as jobs do, and only show text.
 
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::client::Client;
 use bgd_shared::request::{SubmitParams, TaskSubmit};
 use bgd_shared::socket::SocketPath;
@@ -20,7 +21,10 @@ impl Console {
             None => SocketPath::from_env()?,
         };
         let news = Client::connect(&socket)?;
-        let params = self.params(&job::beginning(&text), Work::Prompt { agent, prompt: text.clone() })?;
+        let params = self.params(
+            &job::beginning(&text),
+            Work::Prompt { agent, prompt: text.clone(), settings: AgentSettings::default() },
+        )?;
         let task = self.call::<TaskSubmit>(&SubmitParams { foreground: true, ..params })?.task;
         let job = self.jobs.new_job(task.id, text, false);
         match Talk::begin(&mut self.link, &mut self.jobs, news, job.id, Role::Foreground, self.key)?.run()? {

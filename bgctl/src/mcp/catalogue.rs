@@ -74,7 +74,8 @@ pub const TASK: Spec = Spec {
         parameter("resume", Form::Text, "the task_id of a completed agent task; leave it out for a new one"),
         parameter("description", Form::Text, "what it is about in 3 to 5 words (needed for a new task)"),
         required("prompt", Form::Text, "what the agent is to do, in full; with resume, what to tell it next"),
-        parameter("agent", Form::Text, "which agent, by its name (needed for a new task)"),
+        parameter("agent", Form::Text, "which agent (needed for a new task)"),
+        parameter("model", Form::Text, "the model's id"),
     ],
     starts: true,
 };
@@ -117,7 +118,7 @@ pub const BLOCK: Spec = Spec {
     name: "background_block",
     title: "Wait for background tasks",
     about: "Wait until all of the named background tasks have ended, one of them asks its user something, or the \
-        timeout is over. Use it only when you can't go on without them. Tasks that have ended already are not waited for. Returns the status of every named \
+        timeout is over. Use it only when you can't go on without them. Returns the status of every named \
         task, with the results that were not told yet. At the timeout the tasks go on. A long wait may be cut; the \
         answer says so.",
     parameters: &[
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "background_task(resume, description, prompt, agent)",
+                "background_task(resume, description, prompt, agent, model)",
                 "background_command(command, cwd, description)",
                 "background_output(task_id)",
                 "background_block(task_ids, timeout)",

@@ -5,6 +5,7 @@ mod block;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::request::{
@@ -69,11 +70,18 @@ impl Shared {
     /// `background_task`: starts an agent, or resumes one (R37).
     pub(super) async fn task(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
         let prompt = arguments.text("prompt")?;
+        // Of a mode, which says what an agent may do unasked, decides the user alone.
+        let model = arguments.text("model")?.map(|model| model.trim().to_owned());
+        let settings = AgentSettings { model, ..AgentSettings::default() };
         if let Some(resume) = arguments.task("resume")? {
             let Some(prompt) = prompt else { return Err(arguments.missing(&["prompt"])) };
             let asked = self.own_task(&resume, "resumed").await?;
-            let params =
-                SubmitParams { resume: Some(resume), prompt: Some(prompt), ..SubmitParams::default() };
+            let params = SubmitParams {
+                resume: Some(resume),
+                prompt: Some(prompt),
+                settings,
+                ..SubmitParams::default()
+            };
             // It has no key that would make a second one the same.
             let outcome = self.link.call_once::<TaskSubmit>(params).await;
             let task = outcome.map_err(|failure| Refusal::of_resume(failure, &asked))?.task;
@@ -99,6 +107,7 @@ impl Shared {
             prompt: Some(prompt.clone()),
             agent: Some(agent.trim().to_owned()),
             description: Some(description.clone()),
+            settings,
             ..self.template.clone()
         };
         self.start(params).await

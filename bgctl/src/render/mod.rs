@@ -67,6 +67,7 @@ pub mod samples {
             shell: None,
             prompt: None,
             agent: None,
+            settings: bgd_shared::agent::AgentSettings::default(),
             agent_session: None,
             session: None,
             channel: None,

@@ -121,6 +121,12 @@ fn work(page: &mut Page, task: &Task) {
         let session = task.agent_session.as_ref().map(|session| format!(", its session {session}"));
         page.line("agent", &format!("{agent}{}", session.unwrap_or_default()));
     }
+    page.maybe("mode", task.settings.mode.as_deref());
+    page.maybe("model", task.settings.model.as_deref());
+    if !task.settings.config.is_empty() {
+        let options = task.settings.config.iter().map(|(name, value)| format!("{name}={value}"));
+        page.line("options", &options.collect::<Vec<_>>().join(", "));
+    }
     page.maybe(
         "prompt",
         task.prompt.as_deref().map(|prompt| bounded(prompt.trim_end(), PROMPT_CHARS)).as_deref(),
@@ -186,7 +192,7 @@ pub fn quoted(word: &OsText) -> String {
 mod tests {
     use super::*;
     use crate::render::samples;
-    use bgd_shared::agent::NeedsInput;
+    use bgd_shared::agent::{AgentSettings, NeedsInput, Setting};
     use bgd_shared::task::Status;
 
     #[test]
@@ -235,6 +241,15 @@ mod tests {
             status: Status::Resumed,
             argv: None,
             agent: Some("codex".into()),
+            settings: AgentSettings {
+                mode: Some("plan".into()),
+                model: None,
+                config: [
+                    ("effort".into(), Setting::Text("high".into())),
+                    ("fast".into(), Setting::Flag(true)),
+                ]
+                .into(),
+            },
             agent_session: Some("s-1".into()),
             prompt: Some(format!("{}\n", "why ".repeat(1000))),
             resume_count: 1,
@@ -264,6 +279,8 @@ mod tests {
             "suspect:     its answer looks like an error",
             "warning:     it asks nobody",
             "agent:       codex, its session s-1",
+            "mode:        plan",
+            "options:     effort=high, fast=true",
             "denied:      2 times, at last: rm x",
             "resumed:     once",
             "tools:       5 called; last: read, grep",

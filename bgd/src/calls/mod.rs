@@ -1,6 +1,6 @@
 //! Requests as the dispatcher gets them: read, checked against every limit, nothing left to parse.
 
-use bgd_shared::agent::{AgentListParams, AnswerParams, ResumeParams};
+use bgd_shared::agent::{AgentListParams, AgentSettings, AnswerParams, ResumeParams};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits;
@@ -98,8 +98,8 @@ impl Body {
             request::TaskHandoff::NAME => foreground::handoff(parse_params(method, params)?, fds)?,
             request::TaskExit::NAME => foreground::exit(parse_params(method, params)?)?,
             request::TaskResume::NAME => {
-                let ResumeParams { id, prompt } = parse_params(method, params)?;
-                Self::Core(resume(id, prompt)?)
+                let ResumeParams { id, prompt, settings } = parse_params(method, params)?;
+                Self::Core(resume(id, prompt, settings)?)
             }
             request::AgentAnswer::NAME => {
                 let AnswerParams { id, request, option } = parse_params(method, params)?;
@@ -241,11 +241,16 @@ fn prompt_required() -> RpcError {
     RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank: what shall the agent be told?")
 }
 
-fn resume(id: TaskRef, prompt: String) -> Result<Request, RpcError> {
+fn check_settings(settings: &AgentSettings) -> Result<(), RpcError> {
+    settings.check().map_err(|(key, what)| invalid(format!("`settings.{key}` {what}")))
+}
+
+fn resume(id: TaskRef, prompt: String, settings: AgentSettings) -> Result<Request, RpcError> {
     if prompt.trim().is_empty() {
         return Err(prompt_required());
     }
-    Ok(Request::Resume { id, prompt: prompt.into() })
+    check_settings(&settings)?;
+    Ok(Request::Resume { id, prompt: prompt.into(), settings: Box::new(settings) })
 }
 
 fn list(params: ListParams) -> Result<ListQuery, RpcError> {

@@ -12,7 +12,7 @@ use bgd_shared::task::{Kind, Origin};
 use bgd_shared::text::{Env, OsText};
 
 use super::foreground::check_size;
-use super::{Body, check_label, check_ms, check_no_nul, invalid, prompt_required, resume};
+use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, prompt_required, resume};
 use crate::core::{AgentWork, Command, Place, Spec, Work};
 use crate::exec::spawner::Brought;
 
@@ -50,7 +50,7 @@ pub fn environment(
 /// The two modes of a submit (R37): a new task, or a prompt for the conversation of an earlier one.
 pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
     if let Some(id) = params.resume {
-        return resume(id, params.prompt.unwrap_or_default()).map(Body::Core);
+        return resume(id, params.prompt.unwrap_or_default(), params.settings).map(Body::Core);
     }
     if params.prompt.is_none() && params.agent.is_some() && params.argv.is_none() && params.shell.is_none() {
         return Err(prompt_required());
@@ -60,12 +60,16 @@ pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, Rp
         if agent.is_some() {
             return Err(invalid("`agent` goes with `prompt`, not with a command"));
         }
+        if !params.settings.is_empty() {
+            return Err(invalid("`settings` goes with `prompt`, not with a command"));
+        }
         let brought = take_brought(&params, &mut fds)?;
         params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
         return Ok(Body::Submit(Box::new(submit(params)?), brought));
     }
     check_prompt(&params)?;
     params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
+    check_settings(&params.settings)?;
     Ok(Body::Prompt(Box::new(submit(params)?), agent))
 }
 
@@ -97,8 +101,11 @@ fn submit(mut params: SubmitParams) -> Result<Command, RpcError> {
     check_labels(&params)?;
     check_ms("time_limit_ms", params.time_limit_ms)?;
     let prompt: Option<Arc<str>> = params.prompt.take().map(Into::into);
-    let work =
-        if prompt.is_some() { Work::Agent(AgentWork::default()) } else { work(params.argv, params.shell)? };
+    let work = if prompt.is_some() {
+        Work::Agent(AgentWork { settings: Arc::new(params.settings), ..AgentWork::default() })
+    } else {
+        work(params.argv, params.shell)?
+    };
     let cwd = params.cwd.ok_or_else(|| invalid("`cwd` is missing: the folder to run in, absolute"))?;
     let env = params.env.ok_or_else(|| invalid("`env` is missing: the complete environment, an object"))?;
     check_no_nul("cwd", &cwd)?;

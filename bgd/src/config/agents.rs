@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bgd_shared::agent::{AgentProtocol, Permissions};
+use bgd_shared::agent::{AgentProtocol, AgentSettings, Permissions, Setting};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::Span;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
@@ -47,29 +46,6 @@ pub struct AgentConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     ask_timeout: Option<Span>,
 }
-
-/// An option of an agent's sessions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "must be a text in quotes, or true or false")]
-enum Setting {
-    Flag(bool),
-    Text(String),
-}
-
-impl From<&Setting> for Value {
-    fn from(setting: &Setting) -> Self {
-        match setting {
-            Setting::Flag(flag) => (*flag).into(),
-            Setting::Text(text) => text.as_str().into(),
-        }
-    }
-}
-
-/// The longest mode, model, and name or value of an option, in bytes.
-const SETTING_BYTES: usize = 256;
-
-/// The most options.
-const SETTINGS: usize = 32;
 
 /// The keys of an agent, for the nearest one to a mistyped one and for the documentation.
 pub const KEYS: [&str; 16] = [
@@ -118,9 +94,7 @@ impl AgentConfig {
             url: self.url.clone(),
             env: self.env.clone().unwrap_or_default(),
             permissions: self.permissions.unwrap_or(default.permissions),
-            mode: self.mode.clone(),
-            model: self.model.clone(),
-            config: self.settings(),
+            settings: self.settings(),
             max_sessions: self.max_sessions.unwrap_or(default.max_sessions),
             keep_warm: span(self.keep_warm, default.keep_warm),
             stalled_after: span(self.stalled_after, default.stalled_after),
@@ -134,9 +108,12 @@ impl AgentConfig {
         Ok(agent)
     }
 
-    fn settings(&self) -> BTreeMap<String, Value> {
-        let settings = self.config.iter().flatten();
-        settings.map(|(name, value)| (name.clone(), value.into())).collect()
+    fn settings(&self) -> AgentSettings {
+        AgentSettings {
+            mode: self.mode.clone(),
+            model: self.model.clone(),
+            config: self.config.clone().unwrap_or_default(),
+        }
     }
 
     fn check(&self, agent: &Agent) -> Result<(), Fault> {
@@ -202,31 +179,9 @@ impl AgentConfig {
 
 /// Whether what is set in its sessions can be.
 fn check_settings(agent: &Agent) -> Result<(), Fault> {
-    let fault = |key: &str, what: &str| Err((key.to_owned(), what.to_owned()));
-    let is_odd =
-        |text: &str| text.is_empty() || text.len() > SETTING_BYTES || text.contains(char::is_control);
-    let texts = [(".mode", &agent.mode), (".model", &agent.model)];
-    for (key, text) in texts {
-        if text.as_deref().is_some_and(is_odd) {
-            return fault(key, "must have 1 to 256 bytes on one line");
-        }
-    }
-    if agent.config.len() > SETTINGS {
-        return fault(".config", "has more than 32 options");
-    }
-    if agent.config.iter().any(|(name, value)| is_odd(name) || value.as_str().is_some_and(is_odd)) {
-        return fault(
-            ".config",
-            "has a name or a value that is empty, longer than 256 bytes or of several lines",
-        );
-    }
-    let is_set = [
-        (".mode", agent.mode.is_some()),
-        (".model", agent.model.is_some()),
-        (".config", !agent.config.is_empty()),
-    ];
-    match is_set.iter().find(|(_, is_set)| *is_set && agent.protocol != AgentProtocol::Acp) {
-        Some((key, _)) => fault(key, "goes with protocol = \"acp\""),
+    agent.settings.check().map_err(|(key, what)| (format!(".{key}"), what))?;
+    match agent.settings.first().filter(|_| agent.protocol != AgentProtocol::Acp) {
+        Some(key) => Err((format!(".{key}"), "goes with protocol = \"acp\"".to_owned())),
         None => Ok(()),
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bgd_shared::agent::InputOption;
+use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
@@ -29,6 +29,8 @@ pub struct AgentWork {
     pub ask_timeout_ms: u64,
     /// What is known of the agent from before; see [`Note::Warning`].
     pub warning: Option<Arc<str>>,
+    /// What is set in its session, until a resume says otherwise.
+    pub settings: Arc<AgentSettings>,
 }
 
 /// A question that waits for its answer.
@@ -66,7 +68,7 @@ pub struct Notes {
     pub last_words: Option<Box<str>>,
     /// See [`Note::Suspect`]; of this run.
     pub suspect: Option<Box<str>>,
-    /// See [`Note::Warning`].
+    /// See [`Note::Warning`]; of this run.
     pub warning: Option<Box<str>>,
 }
 
@@ -84,6 +86,8 @@ pub struct AgentPart {
     pub prompt: Arc<str>,
     /// The environment, which a resume needs again. Dropped when none can come any more.
     pub env: Arc<Env>,
+    /// What is set in the session.
+    pub settings: Arc<AgentSettings>,
     /// The agent's own name for the conversation, once it has one.
     pub session: Option<Arc<str>>,
     /// How many tools it has called.
@@ -118,6 +122,7 @@ impl AgentPart {
         Self {
             prompt,
             env,
+            settings: Arc::clone(&work.settings),
             session: None,
             tool_calls: 0,
             last_tools: Vec::new(),
@@ -144,12 +149,20 @@ impl AgentPart {
         let denied = self.last_denied.as_deref().map_or(0, str::len);
         let asked = self.questions.front().map_or(0, of_question);
         let notes: usize = self.notes.texts().map(str::len).sum();
-        self.prompt.len().min(PROMPT_BYTES) + session + tools + denied + asked + notes
+        let settings: usize = self.settings.texts().map(str::len).sum();
+        self.prompt.len().min(PROMPT_BYTES) + session + tools + denied + asked + notes + settings
     }
 
-    /// A run of its begins: what was noted on the one before is no more.
+    /// Its first run begins. What it was warned of before stays.
     pub fn begin_run(&mut self, now: Now) {
         self.notes = Notes { warning: self.notes.warning.take(), ..Notes::default() };
+        self.begin(now);
+    }
+
+    /// Another run of its begins: what was noted on the one before is no more.
+    pub fn begin_again(&mut self, now: Now, prompt: Arc<str>, settings: Arc<AgentSettings>) {
+        (self.prompt, self.settings) = (prompt, settings);
+        self.notes = Notes::default();
         self.begin(now);
     }
 
@@ -302,8 +315,12 @@ mod tests {
 
     /// It may be silent for a second, and its questions wait for ten.
     fn agent() -> AgentPart {
-        let work =
-            AgentWork { name: "fake".into(), stalled_after_ms: 1000, ask_timeout_ms: 10_000, warning: None };
+        let work = AgentWork {
+            name: "fake".into(),
+            stalled_after_ms: 1000,
+            ask_timeout_ms: 10_000,
+            ..AgentWork::default()
+        };
         let mut agent = AgentPart::new(&work, "do it".into(), Arc::default());
         agent.begin(at(0));
         agent

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -39,6 +40,8 @@ pub enum Effect {
         env: Arc<Env>,
         /// What it is told.
         prompt: Arc<str>,
+        /// What is set in the session first.
+        settings: Arc<AgentSettings>,
         /// The session that goes on; a new one if there is none.
         session: Option<Arc<str>>,
     },

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::text::{Env, OsText};
 use serde::Serialize;
@@ -27,6 +28,11 @@ const RLIMIT_BYTES: usize = 80;
 /// What a text costs.
 pub fn text_bytes(text: &str) -> usize {
     TEXT_BYTES + text.len()
+}
+
+/// What an agent's settings cost.
+pub fn settings_bytes(settings: &AgentSettings) -> usize {
+    settings.texts().map(text_bytes).sum()
 }
 
 fn os_text(text: &OsText) -> usize {
@@ -56,7 +62,9 @@ impl Spec {
         let work = match &self.work {
             Work::Argv(argv) => argv.iter().map(os_text).sum(),
             Work::Shell(line) => os_text(line),
-            Work::Agent(agent) => text_bytes(&agent.name) + size_of::<AgentPart>(),
+            Work::Agent(agent) => {
+                text_bytes(&agent.name) + settings_bytes(&agent.settings) + size_of::<AgentPart>()
+            }
         };
         let labels: usize = self.tags.iter().map(|tag| text_bytes(tag)).sum();
         let labels = labels + optional(self.session.as_deref()) + optional(self.channel.as_deref());
@@ -92,7 +100,9 @@ impl Task {
             | State::Running { .. }
             | State::Stopping { .. } => 0,
             State::Finished(finished) => outcome_bytes(&finished.outcome),
-            State::Resuming { finished, prompt, .. } => outcome_bytes(&finished.outcome) + text_bytes(prompt),
+            State::Resuming { finished, prompt, settings, .. } => {
+                outcome_bytes(&finished.outcome) + text_bytes(prompt) + settings_bytes(settings)
+            }
         };
         state + self.agent.as_deref().map_or(0, AgentPart::own_bytes)
     }
@@ -148,6 +158,7 @@ impl AgentPart {
         let session = optional(self.session.as_deref()) + optional(self.last_denied.as_deref());
         let notes = self.notes.texts().map(text_bytes);
         text_bytes(&self.prompt)
+            + settings_bytes(&self.settings)
             + session
             + tools.sum::<usize>()
             + questions.sum::<usize>()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bgd_shared::agent::InputOption;
+use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::BlockMode;
@@ -77,6 +77,8 @@ pub enum Request {
         id: TaskRef,
         /// What the agent is told.
         prompt: Arc<str>,
+        /// What is set in the session from now on; the rest stays.
+        settings: Box<AgentSettings>,
     },
     /// Answers a question that an agent waits with.
     Answer {

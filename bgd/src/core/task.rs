@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{OriginTerminal, Stdin, TerminalSize};
 use bgd_shared::rlimit::Rlimits;
@@ -199,6 +200,8 @@ pub enum State {
         finished: Finished,
         /// What the agent will be told.
         prompt: Arc<str>,
+        /// What will be set in its session.
+        settings: Arc<AgentSettings>,
         /// Who resumes it.
         to: ReplyTo,
         /// It was told to end meanwhile.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd_shared::agent::{AgentInfo, AgentListParams, AgentListResult, AgentProtocol};
+use bgd_shared::agent::{AgentInfo, AgentListParams, AgentListResult, AgentProtocol, AgentSettings};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
@@ -22,6 +22,7 @@ impl Dispatcher {
     /// Has a turn begun.
     pub(super) fn prompt(&mut self, order: TurnOrder) {
         let (task, run) = (order.task, order.run);
+        self.notifier.begin_typing(task, &order.spec);
         if let Err(error) = self.agents.start() {
             let refusal =
                 Refusal::new(ErrorKind::Internal, format!("cannot start a thread for agents: {error}"));
@@ -38,21 +39,35 @@ impl Dispatcher {
             Err(error) => return answer.refuse(&error),
         };
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let named = match &command.spec.work {
+            Work::Agent(work) => Arc::clone(&work.settings),
+            Work::Argv(_) | Work::Shell(_) => Arc::default(),
+        };
+        if let Err(error) = agent.takes(&named) {
+            return answer.refuse(&error);
+        }
         command.spec.split = agent.protocol == AgentProtocol::Template;
         command.spec.work = Work::Agent(AgentWork {
             name: Arc::clone(&agent.name),
             stalled_after_ms: ms(agent.stalled_after),
             ask_timeout_ms: ms(agent.ask_timeout),
             warning: agent
-                .warning(&command.env)
+                .warning(&command.env, &named)
                 .map(Arc::from)
-                .or_else(|| self.agent_warnings.get(&agent.name).cloned()),
+                .or_else(|| self.known_warning(&agent, &command.env, &named)),
+            settings: named,
         });
         let facts = self.around.facts.clone();
         self.around.workers.later(move || {
             let result = agent.check(&command.env);
             facts.send(Report::AgentFound { answer, command, result });
         });
+    }
+
+    /// What earlier sessions have shown of an agent, unless this one may be another matter.
+    fn known_warning(&self, agent: &Agent, env: &Env, named: &AgentSettings) -> Option<Arc<str>> {
+        let is_other = agent.is_told_to_ask(env) || named.mode.is_some() || !named.config.is_empty();
+        self.agent_warnings.get(&agent.name).filter(|_| !is_other).cloned()
     }
 
     /// A session has shown what its agent can do: whoever submits a prompt to that is told.
@@ -125,32 +140,19 @@ impl Dispatcher {
         self.agents.order_if_started(Order::Control { task, run, control });
     }
 
-    /// Gives a prompt to the agent that its task names.
-    pub(super) fn give_prompt(
-        &mut self,
-        task: TaskId,
-        run: u32,
-        spec: Arc<Spec>,
-        env: Arc<Env>,
-        prompt: Arc<str>,
-        session: Option<Arc<str>>,
-    ) {
+    /// The agent that a task names. If there is none, the task is told.
+    pub(super) fn agent_of(&self, task: TaskId, run: u32, spec: &Spec) -> Option<Arc<Agent>> {
         let name = match &spec.work {
             Work::Agent(agent) => Some(&*agent.name),
             Work::Argv(_) | Work::Shell(_) => None,
         };
         match self.known_agents.find(name) {
-            Ok(agent) => {
-                let agent = Arc::clone(agent);
-                self.notifier.begin_typing(task, &spec);
-                self.prompt(TurnOrder { task, run, agent, spec, env, prompt, session });
-            }
+            Ok(agent) => Some(Arc::clone(agent)),
             // The configuration was read again meanwhile, and has it no more.
             Err(error) => {
-                let hint = error.data.hint.map(Into::into);
-                let refusal = Refusal { kind: error.data.kind, message: error.message.into(), hint };
-                let fact = Fact::Refused(Box::new(refusal));
+                let fact = Fact::Refused(Box::new(error.into()));
                 self.around.facts.send(Report::Fact { task, run, fact });
+                None
             }
         }
     }

@@ -36,7 +36,7 @@ use crate::config::Config;
 use crate::core::{
     Command, Core, CoreError, Effect, Fact, Input, Mono, Note, Now, Reply, ReplyTo, Request, Snapshot, State,
 };
-use crate::exec::agent::turn::Control;
+use crate::exec::agent::turn::{Control, TurnOrder};
 use crate::exec::agent::{AgentThread, Order};
 use crate::exec::host::Helpers;
 use crate::exec::process::{Processes, Surroundings};
@@ -425,8 +425,10 @@ impl Dispatcher {
                         }
                     }
                 }
-                Effect::Prompt { task, run, spec, env, prompt, session } => {
-                    self.give_prompt(task, run, spec, env, prompt, session);
+                Effect::Prompt { task, run, spec, env, prompt, settings, session } => {
+                    if let Some(agent) = self.agent_of(task, run, &spec) {
+                        self.prompt(TurnOrder { task, run, agent, spec, env, prompt, settings, session });
+                    }
                 }
                 Effect::Answer { task, run, key, option } => {
                     let control = Control::Answer { key, option };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bgd::core::{CoreError, Notice, Reply, ReplyTo, Snapshot, Unmovable};
 use bgd::failures;
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
@@ -105,6 +106,7 @@ pub struct Prompted {
     pub task: TaskId,
     pub run: u32,
     pub prompt: Arc<str>,
+    pub settings: Arc<AgentSettings>,
     /// None for a new conversation.
     pub session: Option<Arc<str>>,
 }

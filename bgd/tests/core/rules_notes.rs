@@ -19,5 +19,7 @@ fn a_new_run_forgets_what_was_noted_of_the_one_before() {
     desk.resume(task);
     desk.fact_of_run(task, 2, Fact::Started { pid: None });
     let notes = desk.task(task).agent.unwrap().notes.clone();
-    assert_eq!(notes.texts().collect::<Vec<_>>(), ["asks nobody"]);
+    assert_eq!(notes.texts().collect::<Vec<_>>(), [""; 0], "it may have another mode now");
+    desk.fact_of_run(task, 2, fact(Note::Warning, "asks nobody"));
+    assert_eq!(desk.task(task).agent.unwrap().notes.warning.as_deref(), Some("asks nobody"));
 }

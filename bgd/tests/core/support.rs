@@ -6,7 +6,7 @@ use bgd::core::{
     AgentWork, Cancel, Command, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now, Refusal, Reply,
     ReplyTo, Request, Selection, Snapshot, Spec, Work,
 };
-use bgd_shared::agent::{InputOption, OptionKind};
+use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Setting};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -59,11 +59,25 @@ pub fn command(id: TaskId) -> Command {
 /// An order for an agent, with how long it may be silent and how long its questions wait.
 pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command {
     let mut command = command(id);
-    let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms, warning: None };
+    let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms, ..AgentWork::default() };
     command.spec.kind = Kind::Agent;
     command.spec.work = Work::Agent(work);
     command.prompt = Some(FIRST_PROMPT.into());
     command
+}
+
+/// Settings that differ by this number; some of them leave things open.
+pub fn settings(number: u8) -> AgentSettings {
+    let text = |has: bool, what: &str| has.then(|| format!("{what} {}", number / 8));
+    let option = |name: &str, value| (name.to_owned(), value);
+    let mut config = std::collections::BTreeMap::new();
+    if number & 4 != 0 {
+        config.extend([
+            option("effort", Setting::Text(number.to_string())),
+            option("fast", Setting::Flag(true)),
+        ]);
+    }
+    AgentSettings { mode: text(number & 1 != 0, "mode"), model: text(number & 2 != 0, "model"), config }
 }
 
 /// How long an agent may be silent at the desk, and how long its questions wait, in milliseconds.
@@ -205,7 +219,11 @@ impl Desk {
     }
 
     pub fn resume(&mut self, task: TaskId) -> Vec<Effect> {
-        self.ask(Request::Resume { id: task.into(), prompt: "and now?".into() })
+        self.resume_with(task, AgentSettings::default())
+    }
+
+    pub fn resume_with(&mut self, task: TaskId, settings: AgentSettings) -> Vec<Effect> {
+        self.ask(Request::Resume { id: task.into(), prompt: "and now?".into(), settings: Box::new(settings) })
     }
 
     /// Resumes a task; it is run `run` from now on.

@@ -104,7 +104,9 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         _ => {
             let request = match input {
                 "detach" | "detach, direct" => Request::Detach { id: task.into() },
-                "resume" => Request::Resume { id: task.into(), prompt: "and now?".into() },
+                "resume" => {
+                    Request::Resume { id: task.into(), prompt: "and now?".into(), settings: Box::default() }
+                }
                 "answer" => Request::Answer { id: task.into(), request: 1, option: "yes".into() },
                 "answer, unknown" => Request::Answer { id: task.into(), request: 1, option: "maybe".into() },
                 "retrieve" => Request::Retrieve { id: task.into(), complete: false },

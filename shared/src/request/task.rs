@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::foreground::{Given, TerminalSize};
+use crate::agent::AgentSettings;
 use crate::encoding::Encoding;
 use crate::error::RpcError;
 use crate::id::{TaskId, TaskRef};
@@ -43,7 +44,10 @@ pub struct SubmitParams {
     /// The agent that gets the prompt. Default: `default_agent` of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The task whose conversation the prompt continues; all else is ignored then.
+    /// With `prompt`: what is set in the agent's session.
+    #[serde(default, skip_serializing_if = "AgentSettings::is_empty")]
+    pub settings: AgentSettings,
+    /// The task whose conversation the prompt continues; all else but `settings` is ignored then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<TaskRef>,
     /// What people shall read in lists. Default: the command. Required with `prompt`.

@@ -74,7 +74,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Objects that the daemon sends, with a list of their fields on the page.
-const OBJECTS: [&str; 24] = [
+const OBJECTS: [&str; 25] = [
     "Task",
     "Failure",
     "Progress",
@@ -82,6 +82,7 @@ const OBJECTS: [&str; 24] = [
     "InputOption",
     "AgentInfo",
     "AgentCheck",
+    "AgentSettings",
     "Output",
     "Summary",
     "Limits",

@@ -236,10 +236,13 @@ impl Agent {
         }
         if let Some(first) = self.options.models.first() {
             let models = self.options.models.iter().map(|model| json!({ "value": model, "name": model }));
-            offers["configOptions"] = json!([{
-                "id": "model", "name": "Model", "category": "model", "type": "select",
-                "currentValue": first, "options": models.collect::<Vec<_>>(),
-            }]);
+            offers["configOptions"] = json!([
+                {
+                    "id": "model", "name": "Model", "category": "model", "type": "select",
+                    "currentValue": first, "options": models.collect::<Vec<_>>(),
+                },
+                { "id": "quiet", "name": "Quiet", "type": "boolean", "currentValue": false },
+            ]);
         }
         offers
     }

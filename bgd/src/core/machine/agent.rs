@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bgd_shared::agent::InputOption;
+use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -12,7 +12,7 @@ use super::stop::verdict_of_stop;
 use super::{Core, Phase};
 use crate::core::agent::{AgentPart, Note, Question};
 use crate::core::effect::{CoreError, Effect, Reply};
-use crate::core::held::text_bytes;
+use crate::core::held::{settings_bytes, text_bytes};
 use crate::core::input::{Refusal, ReplyTo};
 use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
 use crate::core::time::Now;
@@ -21,7 +21,13 @@ use crate::core::waiters::Until;
 impl Core {
     /// Has a follow-up prompt given to the session of a completed task. The answer is given when the
     /// prompt is there. A resume takes a slot, but does not wait for one: it must not block its caller.
-    pub(super) fn resume(&mut self, to: ReplyTo, id: &TaskRef, prompt: Arc<str>) -> Result<(), CoreError> {
+    pub(super) fn resume(
+        &mut self,
+        to: ReplyTo,
+        id: &TaskRef,
+        prompt: Arc<str>,
+        settings: &AgentSettings,
+    ) -> Result<(), CoreError> {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
         }
@@ -42,12 +48,17 @@ impl Core {
             );
             return Err(CoreError::Refused(id, Box::new(refusal.hint("submit a new task"))));
         };
-        self.check_memory(text_bytes(&prompt))?;
+        let settings = if settings.is_empty() {
+            Arc::clone(&agent.settings)
+        } else {
+            Arc::new(settings.over(&agent.settings))
+        };
+        self.check_memory(text_bytes(&prompt) + settings_bytes(&settings))?;
         let (env, run) = (agent.env.clone(), task.run + 1);
         self.registry.change(ordinal, |task| task.run = run);
-        let (told, session) = (prompt.clone(), Some(session));
-        self.effects.push(Effect::Prompt { task: id, run, spec, env, prompt: told, session });
-        self.set_state(ordinal, State::Resuming { finished, prompt, to, stop: None });
+        let (told, set, session) = (prompt.clone(), settings.clone(), Some(session));
+        self.effects.push(Effect::Prompt { task: id, run, spec, env, prompt: told, settings: set, session });
+        self.set_state(ordinal, State::Resuming { finished, prompt, settings, to, stop: None });
         Ok(())
     }
 
@@ -88,8 +99,8 @@ impl Core {
     /// The prompt of a resume is with the agent: from now on the task is another run.
     pub(super) fn resumed(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let State::Resuming { prompt, to, stop, .. } = &task.state else { return };
-        let (prompt, to, stop) = (prompt.clone(), *to, *stop);
+        let State::Resuming { prompt, settings, to, stop, .. } = &task.state else { return };
+        let (prompt, settings, to, stop) = (prompt.clone(), settings.clone(), *to, *stop);
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
         self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
         self.registry.change(ordinal, |task| {
@@ -97,10 +108,7 @@ impl Core {
             task.retrieved_at = None;
             task.updated_at = Some(now.wall);
         });
-        self.change_agent(ordinal, |agent| {
-            agent.prompt = prompt;
-            agent.begin_run(now);
-        });
+        self.change_agent(ordinal, |agent| agent.begin_again(now, prompt, settings));
         self.event(now, EventKind::Resumed, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Task(snapshot));

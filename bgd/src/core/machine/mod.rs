@@ -254,8 +254,8 @@ impl Core {
         self.effects.push(match task.agent.as_deref() {
             None => Effect::Start { task: id, run, spec, env },
             Some(agent) => {
-                let prompt = agent.prompt.clone();
-                Effect::Prompt { task: id, run, spec, env, prompt, session: None }
+                let (prompt, settings) = (agent.prompt.clone(), agent.settings.clone());
+                Effect::Prompt { task: id, run, spec, env, prompt, settings, session: None }
             }
         });
         self.set_state(ordinal, State::Starting { stop: None });

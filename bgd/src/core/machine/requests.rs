@@ -46,7 +46,7 @@ impl Core {
             Request::Submit(command) => self.submit(now, to, *command),
             Request::Detach { id } => self.detach(now, to, &id),
             Request::Adopt { command, pid, started_at } => self.adopt(now, to, *command, pid, started_at),
-            Request::Resume { id, prompt } => self.resume(to, &id, prompt),
+            Request::Resume { id, prompt, settings } => self.resume(to, &id, prompt, &settings),
             Request::Answer { id, request, option } => self.answer(now, to, &id, request, &option),
             Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
             Request::Block { ids, timeout_ms, mode } => self.block(now, to, &ids, timeout_ms, mode),

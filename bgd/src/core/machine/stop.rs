@@ -44,9 +44,15 @@ impl Core {
                 }
                 return self.set_state(ordinal, State::Starting { stop });
             }
-            State::Resuming { finished, prompt, to, stop } => {
+            State::Resuming { finished, prompt, settings, to, stop } => {
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
-                State::Resuming { finished: finished.clone(), prompt: prompt.clone(), to: *to, stop }
+                State::Resuming {
+                    finished: finished.clone(),
+                    prompt: prompt.clone(),
+                    settings: settings.clone(),
+                    to: *to,
+                    stop,
+                }
             }
             State::Running { pid, started_at, .. } => State::Stopping {
                 pid: *pid,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd_shared::agent::{InputOption, OptionKind, Permissions};
+use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Permissions};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{AGENT_SESSION_BYTES, INPUT_OPTION_BYTES, INPUT_OPTIONS};
@@ -38,6 +38,8 @@ pub struct TurnOrder {
     pub env: Arc<Env>,
     /// What the agent is told.
     pub prompt: Arc<str>,
+    /// What its task sets in the session.
+    pub settings: Arc<AgentSettings>,
     /// The session that goes on; a new one if there is none.
     pub session: Option<Arc<str>>,
 }
@@ -196,7 +198,7 @@ impl Turn {
             session: order.session.clone(),
             cwd: order.spec.cwd.as_ref().clone(),
             title: order.spec.description.as_deref().map(Into::into),
-            settings: order.agent.settings(),
+            settings: order.agent.settings(&order.settings),
         };
         let folder = order.spec.cwd.clone();
         let opening = async {
@@ -204,6 +206,8 @@ impl Turn {
             if self.around.workers.run(is_folder).await != Some(true) {
                 return Err(no_folder(&order.spec).into());
             }
+            // The configuration may have been read again since it was submitted.
+            order.agent.takes(&order.settings).map_err(Refusal::from)?;
             let lease = manager.lease(order).await?;
             let opened = tokio::select! {
                 biased;
@@ -246,8 +250,11 @@ impl Turn {
 
     /// Tells what the agent can do in this session, unless the user has told it what to ask for.
     fn warn(&self, opened: &Opened) {
-        let order = &self.order;
-        if let Some(warning) = opened.warning.as_deref().filter(|_| !order.agent.is_told_to_ask(&order.env)) {
+        let TurnOrder { agent, env, settings, session, .. } = &self.order;
+        let seen = opened.warning.clone().filter(|_| !agent.is_told_to_ask(env));
+        // What is known without a session was told at submit, and is no more with another run.
+        let known = || session.as_ref().and_then(|_| agent.warning(env, settings));
+        if let Some(warning) = seen.or_else(known) {
             self.tell(Fact::Noted { note: Note::Warning, text: warning.into() });
         }
     }
@@ -260,7 +267,10 @@ impl Turn {
         opened: Opened,
         mut updates: mpsc::Receiver<Update>,
     ) -> Late {
-        self.warn(&opened);
+        // Nothing comes before the start of a first run. Of a later one, all that was noted ends with that.
+        if self.order.session.is_none() {
+            self.warn(&opened);
+        }
         let TurnOrder { task, run, spec, .. } = &self.order;
         let recorder = match Recorder::begin(*task, *run, spec.split, self.around.clone()) {
             Ok(recorder) => recorder,
@@ -361,6 +371,9 @@ impl Turn {
                 self.tell(Fact::Session { id: Arc::clone(session) });
             }
             self.tell(Fact::Started { pid: talk.live.pid() });
+            if self.order.session.is_some() {
+                self.warn(&talk.opened);
+            }
         }
     }
 

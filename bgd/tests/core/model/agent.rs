@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bgd::core::{AgentPart, Command, CoreError, Fact, Note, Notes, Now, Refusal, ReplyTo, Work};
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -24,7 +25,9 @@ pub struct Chat {
     /// What it was denied without anybody's answer.
     denied: Vec<Box<str>>,
     stalled: bool,
-    /// What was noted of the latest run; the warning stays.
+    /// What holds in its session.
+    pub settings: AgentSettings,
+    /// What was noted of the latest run.
     pub notes: Notes,
     pub questions: Vec<Question>,
     asked: u64,
@@ -53,6 +56,7 @@ impl Chat {
         Some(Self {
             prompt: command.prompt.clone().unwrap_or_default(),
             session: None,
+            settings: AgentSettings::clone(&work.settings),
             tools: Vec::new(),
             denied: Vec::new(),
             stalled: false,
@@ -89,6 +93,21 @@ impl Chat {
         }
     }
 
+    /// What holds when these are named.
+    fn with(&self, named: &AgentSettings) -> AgentSettings {
+        let mut all = self.settings.clone();
+        if named.mode.is_some() {
+            all.mode.clone_from(&named.mode);
+        }
+        if named.model.is_some() {
+            all.model.clone_from(&named.model);
+        }
+        for (name, value) in &named.config {
+            all.config.insert(name.clone(), value.clone());
+        }
+        all
+    }
+
     pub fn agrees(&self, agent: &AgentPart) -> bool {
         let questions = agent.questions.iter().map(|question| Question {
             request: question.request,
@@ -100,6 +119,7 @@ impl Chat {
         let last = self.tools.len().saturating_sub(3);
         self.prompt == agent.prompt
             && self.session == agent.session
+            && self.settings == *agent.settings
             && self.tools.len() as u64 == agent.tool_calls
             && self.tools[last..] == agent.last_tools[..]
             && self.denied.len() as u64 == agent.denied
@@ -111,7 +131,13 @@ impl Chat {
 }
 
 impl Model {
-    pub(super) fn resume(&mut self, to: ReplyTo, id: &TaskRef, prompt: &Arc<str>) -> Result<(), CoreError> {
+    pub(super) fn resume(
+        &mut self,
+        to: ReplyTo,
+        id: &TaskRef,
+        prompt: &Arc<str>,
+        settings: &AgentSettings,
+    ) -> Result<(), CoreError> {
         if self.closing {
             return Err(CoreError::ShuttingDown);
         }
@@ -131,18 +157,20 @@ impl Model {
             return Err(CoreError::BeingCleared(id));
         }
         let Some(task) = self.live.get(&number) else { return Ok(()) };
+        let settings = task.chat.as_ref().map(|chat| chat.with(settings)).unwrap_or_default();
         let Some(session) = task.chat.as_ref().and_then(|chat| chat.session.clone()) else {
             let message = "its agent gave the conversation no name, so there is nothing to go on with";
             let refusal = Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task");
             return Err(CoreError::Refused(id, Box::new(refusal)));
         };
-        self.memory_for(super::TEXT_BYTES + prompt.len())?;
+        let texts = settings.texts().map(|text| super::TEXT_BYTES + text.len());
+        self.memory_for(super::TEXT_BYTES + prompt.len() + texts.sum::<usize>())?;
         let Some(task) = self.live.get_mut(&number) else { return Ok(()) };
         task.phase = Phase::Resuming;
         task.run += 1;
-        task.resume = Some((to, prompt.clone()));
-        let (run, prompt) = (task.run, prompt.clone());
-        self.expected.prompts.push(Prompted { task: id, run, prompt, session: Some(session) });
+        task.resume = Some((to, prompt.clone(), settings.clone()));
+        let (run, prompt, settings) = (task.run, prompt.clone(), Arc::new(settings));
+        self.expected.prompts.push(Prompted { task: id, run, prompt, settings, session: Some(session) });
         Ok(())
     }
 
@@ -178,9 +206,8 @@ impl Model {
     /// The prompt of a resume is with the agent.
     pub(super) fn accepted(&mut self, number: u64) {
         let Some(task) = self.live.get_mut(&number) else { return };
-        let (Some((to, prompt)), Some(chat)) = (task.resume.take(), &mut task.chat) else { return };
-        chat.prompt = prompt;
-        (chat.notes.last_words, chat.notes.suspect) = (None, None);
+        let (Some((to, prompt, settings)), Some(chat)) = (task.resume.take(), &mut task.chat) else { return };
+        (chat.prompt, chat.settings, chat.notes) = (prompt, settings, Notes::default());
         task.resumes += 1;
         (task.verdict, task.retrieved_at) = (None, None);
         let id = task.id;
@@ -258,7 +285,7 @@ impl Model {
     /// A prompt is not with the agent. A task that it should have resumed is as it was.
     fn refused(&mut self, now: Now, number: u64, refusal: &Refusal) {
         let Some(task) = self.live.get_mut(&number) else { return };
-        let Some((to, _)) = task.resume.take() else {
+        let Some((to, ..)) = task.resume.take() else {
             let hint = refusal.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
             return self.done(now, number, &Err(format!("{}{hint}", refusal.message)));
         };

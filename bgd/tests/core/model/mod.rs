@@ -10,8 +10,9 @@ mod told;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bgd::core::{Command, CoreError, CoreLimits, Input, Now, ReplyTo, Snapshot, env_bytes};
+use bgd::core::{Command, CoreError, CoreLimits, Input, Now, ReplyTo, Snapshot, Work, env_bytes};
 use bgd::failures;
+use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Summary};
@@ -87,7 +88,7 @@ pub struct Known {
     pub foreground: Option<u64>,
     pub direct: bool,
     /// Who resumes it, and with which prompt.
-    resume: Option<(ReplyTo, Arc<str>)>,
+    resume: Option<(ReplyTo, Arc<str>, AgentSettings)>,
     /// What only agent tasks have.
     pub chat: Option<Chat>,
 }
@@ -274,7 +275,12 @@ impl Model {
         if self.live.len() >= self.limits.tasks {
             return Err(CoreError::Full(self.limits.tasks));
         }
-        let texts = command.prompt.iter().chain(&command.key).map(|text| TEXT_BYTES + text.len());
+        let settings = match &command.spec.work {
+            Work::Agent(work) => work.settings.texts().collect(),
+            Work::Argv(_) | Work::Shell(_) => Vec::new(),
+        };
+        let labels = command.prompt.iter().chain(&command.key).map(|text| &**text);
+        let texts = labels.chain(settings).map(|text| TEXT_BYTES + text.len());
         let env = if self.envs.contains(&command.env) { 0 } else { env_bytes(&command.env) };
         let folder = if self.live.is_empty() { command.spec.shared_bytes() } else { 0 };
         self.memory_for(command.spec.own_bytes() + texts.sum::<usize>() + env + folder)

@@ -17,7 +17,7 @@ impl Model {
             Request::Submit(command) => return self.submit(now, to, command),
             Request::Detach { id } => return self.detach(now, to, id),
             Request::Adopt { command, .. } => return self.adopt(now, to, command),
-            Request::Resume { id, prompt } => return self.resume(to, id, prompt),
+            Request::Resume { id, prompt, settings } => return self.resume(to, id, prompt, settings),
             Request::Answer { id, request, option } => return self.decide(now, to, id, *request, option),
             Request::Retrieve { id, complete } => return self.retrieve(now, to, id, *complete),
             Request::Block { ids, timeout_ms, mode } => {

@@ -50,13 +50,14 @@ impl Sim {
                 self.begin(task, run, false, &env)?;
                 done.starts.push(task);
             }
-            Effect::Prompt { task, run, spec, env, prompt, session } => {
+            Effect::Prompt { task, run, spec, env, prompt, settings, session } => {
                 prop_assert!(matches!(spec.work, Work::Agent(_)));
                 self.begin(task, run, true, &env)?;
                 if session.is_some() {
-                    done.prompts.push(Prompted { task, run, prompt, session });
+                    done.prompts.push(Prompted { task, run, prompt, settings, session });
                 } else {
-                    prop_assert_eq!(&*prompt, FIRST_PROMPT);
+                    let set = self.model.get(task).and_then(|task| Some(&task.chat.as_ref()?.settings));
+                    prop_assert_eq!((&*prompt, Some(&*settings)), (FIRST_PROMPT, set));
                     done.starts.push(task);
                 }
             }

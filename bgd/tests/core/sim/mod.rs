@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd::core::{
-    Cancel, Core, CoreLimits, Effect, Fact, Input, ListQuery, Mono, Now, ReplyTo, Request, Selection,
+    Cancel, Core, CoreLimits, Effect, Fact, Input, ListQuery, Mono, Now, ReplyTo, Request, Selection, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -24,7 +24,7 @@ use proptest::{prop_assert, prop_assert_eq};
 use super::expected::Reached;
 use super::model::Model;
 use super::ops::{CLIENTS, Form, Op, Patience, Pick, Place, SESSIONS, Which};
-use super::support::{ENV_MARK, command, env, exited, prompt, turn_ended};
+use super::support::{ENV_MARK, command, env, exited, prompt, settings, turn_ended};
 use jobs::Jobs;
 use procs::{Proc, ProcState};
 use told::Post;
@@ -173,7 +173,8 @@ impl Sim {
             }
             Op::Resume { client, pick, aimed, prompt } => {
                 let id = self.aim(pick, &self.model.completed_by_agents(), *aimed);
-                self.request(*client, Request::Resume { id, prompt: format!("prompt {prompt}").into() })
+                let (text, settings) = (format!("prompt {prompt}").into(), Box::new(settings(*prompt)));
+                self.request(*client, Request::Resume { id, prompt: text, settings })
             }
             Op::Answer { client, pick, aimed, question, option } => {
                 let id = self.aim(pick, &self.model.asking(), *aimed);
@@ -258,7 +259,13 @@ impl Sim {
         let id = new_id(self.submitted);
         let mut command = match agent {
             None => command(id),
-            Some(Patience { silence, question }) => prompt(id, (*silence).into(), (*question).into()),
+            Some(Patience { silence, question }) => {
+                let mut command = prompt(id, (*silence).into(), (*question).into());
+                if let Work::Agent(work) = &mut command.spec.work {
+                    work.settings = Arc::new(settings(silence.to_le_bytes()[0]));
+                }
+                command
+            }
         };
         command.env = env(*env_number);
         command.key = key.map(key_text);

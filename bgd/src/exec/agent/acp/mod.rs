@@ -11,13 +11,14 @@ mod lines;
 mod reader;
 mod routes;
 mod settings;
+mod setup;
 #[cfg(test)]
 mod tests;
 mod trouble;
 mod updates;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use agent_client_protocol::v1::schema::{
@@ -32,6 +33,7 @@ use tokio::net::unix::pipe;
 
 use self::hello::Hello;
 use self::routes::{NotBegun, Routes};
+use self::setup::Setup;
 use self::trouble::{Asked, Meaning, Trouble};
 use self::wire::Wire;
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
@@ -62,6 +64,8 @@ pub struct Acp {
     wire: Wire,
     routes: Arc<Routes>,
     hello: Hello,
+    /// The session that was opened last.
+    last: Mutex<Arc<Setup>>,
 }
 
 impl Acp {
@@ -77,7 +81,7 @@ impl Acp {
             .map_err(|trouble| Refusal::new(ErrorKind::AgentUnavailable, trouble.words()))?;
         let mut hello = hello::greet(&wire).await?;
         hello.about.started_in_ms = u64::try_from(started.elapsed().as_millis()).ok();
-        Ok(Self { wire, routes, hello })
+        Ok(Self { wire, routes, hello, last: Mutex::default() })
     }
 
     /// Opens a new session, or takes up the wanted one again. Its updates go to this channel from now on, and
@@ -91,20 +95,26 @@ impl Acp {
             let message = "this agent can't work in a folder whose name is not UTF-8";
             return Err(Refusal::new(ErrorKind::Unsupported, message));
         };
-        let (key, warning) = match &wanted.session {
-            None => {
+        let held = wanted.session.as_ref().and_then(|session| self.routes.setup(session));
+        let (key, warning) = match (&wanted.session, held) {
+            (None, _) => {
                 let (key, answer) = self.new_session(cwd).await?;
-                let warning = self.settle(&key, &answer, &wanted.settings).await?;
-                self.routes.open(&key, updates, false);
+                let setup = Setup::of(&answer, &self.last);
+                let warning = self.settle(&key, &setup, &wanted.settings, true).await?;
+                self.routes.open(&key, updates, false, setup);
                 (key, warning)
             }
-            // What is set in it stays.
-            Some(session) if self.routes.reopen(session, updates.clone()) => (Arc::clone(session), None),
-            Some(session) => {
+            (Some(session), Some(setup)) => {
+                let warning = self.settle(session, &setup, &wanted.settings, false).await?;
+                self.routes.open(session, updates, false, setup);
+                (Arc::clone(session), warning)
+            }
+            (Some(session), None) => {
                 let answer = self.take_up(session, cwd).await?;
-                let warning = self.settle(session, &answer, &wanted.settings).await?;
+                let setup = Setup::of(&answer, &self.last);
+                let warning = self.settle(session, &setup, &wanted.settings, true).await?;
                 // Until here nobody was told of the session's news, so the replay went nowhere.
-                self.routes.open(session, updates, true);
+                self.routes.open(session, updates, true, setup);
                 if self.hello.about.continuation == Continuation::Load {
                     // It fails if the agent is never quiet, and then gets its prompt all the same.
                     let _ = tokio::time::timeout(QUIET_PATIENCE, self.routes.quiet(session, QUIET)).await;

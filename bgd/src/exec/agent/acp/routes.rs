@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex as Gate, Notify, OwnedMutexGuard, oneshot};
 
+use super::setup::Setup;
 use crate::exec::agent::connection::Updates;
 
 /// The sessions that the agent holds for this connection.
@@ -18,6 +19,7 @@ struct Route {
     updates: Option<Updates>,
     /// Until the first prompt, the news of a session that was loaded are the end of its replay.
     replaying: bool,
+    setup: Arc<Setup>,
     /// Wakes whoever waits for the end of the replay, with every piece of it.
     replayed: Arc<Notify>,
     turn: Turn,
@@ -55,20 +57,18 @@ impl Routes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The agent holds this session now.
-    pub fn open(&self, session: &Arc<str>, updates: Updates, replaying: bool) {
+    /// The agent holds this session now, or goes on with it: its news go here, and to no earlier place.
+    pub fn open(&self, session: &Arc<str>, updates: Updates, replaying: bool, setup: Arc<Setup>) {
         let mut routes = self.lock();
         let route = routes.entry(Arc::clone(session)).or_default();
         route.updates = Some(updates);
-        route.replaying = replaying;
+        route.replaying |= replaying;
+        route.setup = setup;
     }
 
-    /// Sends the news of a session elsewhere, if the agent still holds it.
-    pub fn reopen(&self, session: &str, updates: Updates) -> bool {
-        let mut routes = self.lock();
-        let Some(route) = routes.get_mut(session) else { return false };
-        route.updates = Some(updates);
-        true
+    /// What is set in a session, if the agent still holds it.
+    pub fn setup(&self, session: &str) -> Option<Arc<Setup>> {
+        self.lock().get(session).map(|route| Arc::clone(&route.setup))
     }
 
     /// Nobody wants this session any more.

@@ -55,7 +55,10 @@ fn known(update: SessionUpdate) -> Option<Update> {
         }
         SessionUpdate::ToolCall(call) => Some(Update::Tool(call.title)),
         SessionUpdate::ToolCallUpdate(_) => Some(Update::Worked),
-        SessionUpdate::UserMessageChunk(_) => None,
+        // What was set before the prompt is no sign that the prompt is there.
+        SessionUpdate::UserMessageChunk(_)
+        | SessionUpdate::CurrentModeUpdate(_)
+        | SessionUpdate::ConfigOptionUpdate(_) => None,
         // The crate says that there may be more kinds; all but those above only show that the agent moves.
         _ => Some(Update::Moved),
     }

@@ -1,0 +1,313 @@
+//! What a session offers, and what was set in it. It sends nothing to the agent: that does [`super::settings`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bgd_shared::agent::{Permissions, Setting};
+use bgd_shared::error::ErrorKind;
+use serde_json::Value;
+
+use super::trouble::bounded;
+use crate::agents::Settings;
+use crate::core::Refusal;
+
+/// The modes in which an agent is known to ask, by the end of their ids, the best ones first: `default` of Claude
+/// Code, Gemini and Qwen, `read-only` of Codex, `approve` of goose, `ask` of the protocol's own text, and the mode of
+/// Copilot.
+const STRICT: [&str; 5] = ["default", "read-only", "approve", "ask", "session-modes#agent"];
+
+/// How much of what an agent offers is told.
+const OFFER_BYTES: usize = 500;
+
+/// How an agent takes a choice.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// By a method of its own, with this name for the value.
+    Method(&'static str, &'static str),
+    /// As the option of this id.
+    Option(String),
+}
+
+/// A choice that an agent offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub way: Way,
+    /// What a session begins with.
+    pub current: Value,
+    /// The ids to choose from; none for a flag.
+    values: Vec<String>,
+}
+
+impl Choice {
+    fn of_list(way: Way, offer: &Value, list: &str, id: &str, current: &str) -> Option<Self> {
+        let values = offer[list].as_array()?.iter().filter_map(|entry| entry[id].as_str());
+        let values: Vec<String> = values.map(str::to_owned).collect();
+        (!values.is_empty()).then(|| Self { way, current: offer[current].clone(), values })
+    }
+
+    fn of_option(option: &Value) -> Option<Self> {
+        let id = option["id"].as_str()?.to_owned();
+        let entries = option["options"].as_array().into_iter().flatten();
+        // They may be in groups.
+        let values = entries.flat_map(|entry| match entry["options"].as_array() {
+            Some(group) => group.iter().collect(),
+            None => vec![entry],
+        });
+        let values = values.filter_map(|entry| entry["value"].as_str().map(str::to_owned)).collect();
+        Some(Self { way: Way::Option(id), current: option["currentValue"].clone(), values })
+    }
+
+    /// The first of these that is offered and in which the agent asks.
+    fn strict(&self) -> Option<&str> {
+        let ends = |value: &&String, end: &str| {
+            let value = value.to_lowercase();
+            value == end || end.contains('#') && value.ends_with(end)
+        };
+        STRICT.iter().find_map(|end| self.values.iter().find(|value| ends(value, end))).map(String::as_str)
+    }
+
+    /// What is to be chosen, which it offers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn value(&self, what: &str, value: &str) -> Result<Value, Refusal> {
+        if self.values.iter().any(|known| known == value) {
+            return Ok(value.into());
+        }
+        let message = format!("the agent has no {what} {value:?}");
+        Err(Refusal::new(ErrorKind::AgentUnavailable, message)
+            .hint(format!("its {what} may be: {}", listed(&self.values))))
+    }
+}
+
+/// What the sessions of an agent offer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Its modes.
+    pub modes: Option<Choice>,
+    /// Its models.
+    pub models: Option<Choice>,
+    /// All its options, which may have these two among them.
+    options: Vec<Choice>,
+    /// The option that is the mode, however that is best set.
+    mode_option: Option<String>,
+}
+
+impl Offer {
+    /// What the answer to `session/new` and the like tells.
+    fn of(answer: &Value) -> Self {
+        let options = || answer["configOptions"].as_array().into_iter().flatten();
+        let of_category =
+            |category: &str| Choice::of_option(options().find(|option| option["category"] == category)?);
+        let by = Way::Method("session/set_mode", "modeId");
+        let modes = Choice::of_list(by, &answer["modes"], "availableModes", "id", "currentModeId");
+        let by = Way::Method("session/set_model", "modelId");
+        Self {
+            modes: modes.or_else(|| of_category("mode")),
+            models: Choice::of_list(by, &answer["models"], "availableModels", "modelId", "currentModelId")
+                .or_else(|| of_category("model")),
+            options: options().filter_map(Choice::of_option).collect(),
+            mode_option: of_category("mode").and_then(|choice| match choice.way {
+                Way::Option(id) => Some(id),
+                Way::Method(..) => None,
+            }),
+        }
+    }
+
+    /// What is chosen in this way.
+    pub fn choice(&self, way: &Way) -> Option<&Choice> {
+        [&self.modes, &self.models]
+            .into_iter()
+            .flatten()
+            .chain(&self.options)
+            .find(|choice| choice.way == *way)
+    }
+
+    /// The model comes first, as what else there is to choose may depend on it, and the mode last.
+    pub fn rank(&self, way: &Way) -> u8 {
+        let is = |choice: &Option<Choice>| choice.as_ref().is_some_and(|choice| choice.way == *way);
+        match (is(&self.models), is(&self.modes)) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        }
+    }
+
+    /// A value as this option takes it: whoever names it may not know whether that is a flag.
+    pub fn fit(&self, way: &Way, value: &Setting) -> Value {
+        let is_flag = self.choice(way).map(|choice| choice.values.is_empty());
+        match (is_flag, value) {
+            (Some(true), Setting::Text(text)) if text == "true" => true.into(),
+            (Some(true), Setting::Text(text)) if text == "false" => false.into(),
+            (Some(false), Setting::Flag(flag)) => flag.to_string().into(),
+            (_, Setting::Text(text)) => text.as_str().into(),
+            (_, Setting::Flag(flag)) => (*flag).into(),
+        }
+    }
+
+    /// The mode that is to be set, and a warning if there is none in which the agent is known to ask.
+    /// # Errors
+    /// It does not offer the one that is named.
+    pub fn mode(&self, settings: &Settings) -> Result<(Option<Value>, Option<String>), Refusal> {
+        if let Some(mode) = &settings.named.mode {
+            return choosable("mode", mode, self.modes.as_ref())?
+                .value("mode", mode)
+                .map(|mode| (Some(mode), None));
+        }
+        let Some(modes) = &self.modes else { return Ok((None, None)) };
+        let is_named = self.mode_option.as_ref().is_some_and(|id| settings.named.config.contains_key(id));
+        if is_named || settings.permissions == Permissions::Allow {
+            return Ok((None, None));
+        }
+        if let Some(strict) = modes.strict() {
+            return Ok((Some(strict.into()), None));
+        }
+        let warning = format!(
+            "permissions = \"{}\" may not hold: in none of its modes ({}) the agent is known to ask; name one by --mode, \
+             or by `mode` in its entry of the configuration",
+            settings.permissions.as_str(),
+            listed(&modes.values)
+        );
+        Ok((None, Some(warning)))
+    }
+}
+
+/// A session's offer, and what was set in it.
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// Shared with the sessions that offer the same: an agent may know a thousand models.
+    pub offer: Arc<Offer>,
+    /// What it had before, where something else was set since.
+    before: Mutex<BTreeMap<Way, Value>>,
+}
+
+impl Setup {
+    /// What the answer that opened a session offers. The one of the session before is shared if it is the same.
+    pub fn of(answer: &Value, last: &Mutex<Arc<Self>>) -> Arc<Self> {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let offer = Arc::new(Offer::of(answer));
+        let offer = if last.offer == offer { Arc::clone(&last.offer) } else { offer };
+        let setup = Arc::new(Self { offer, before: Mutex::default() });
+        *last = Arc::clone(&setup);
+        setup
+    }
+
+    /// What it had before, where something else was set since.
+    pub fn before(&self) -> MutexGuard<'_, BTreeMap<Way, Value>> {
+        // Nothing in here can be left half done.
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A choice that there must be.
+///
+/// # Errors
+/// There is none.
+pub fn choosable<'a>(what: &str, value: &str, choice: Option<&'a Choice>) -> Result<&'a Choice, Refusal> {
+    choice.ok_or_else(|| {
+        let message = format!("the agent can't be given the {what} {value:?}: it offers no choice of one");
+        Refusal::new(ErrorKind::AgentUnavailable, message)
+            .hint(format!("leave out --{what}, and `{what}` in its entry of the configuration"))
+    })
+}
+
+/// What the agent offers where it did not take something.
+pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
+    match (offer.choice(way), way) {
+        (Some(choice), _) if choice.values.is_empty() => Some("it is true or false".to_owned()),
+        (Some(choice), _) => Some(format!("it may be: {}", listed(&choice.values))),
+        (None, Way::Method(..)) => None,
+        (None, Way::Option(_)) if offer.options.is_empty() => Some("the agent has no options".to_owned()),
+        (None, Way::Option(_)) => {
+            let ids = offer.options.iter().filter_map(|choice| match &choice.way {
+                Way::Option(id) => Some(id.clone()),
+                Way::Method(..) => None,
+            });
+            Some(format!("its options are: {}", listed(&ids.collect::<Vec<_>>())))
+        }
+    }
+}
+
+/// A choice for people.
+pub fn shown(offer: &Offer, way: &Way, value: &Value) -> String {
+    match (offer.rank(way), way) {
+        (0, _) => format!("the model {value}"),
+        (2, _) => format!("the mode {value}"),
+        (_, Way::Option(id)) => format!("the value {value} of the option {id:?}"),
+        (_, Way::Method(..)) => value.to_string(),
+    }
+}
+
+fn listed(ids: &[String]) -> String {
+    bounded(&ids.join(", "), OFFER_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn modes(ids: &[&str]) -> Value {
+        let modes: Vec<Value> = ids.iter().map(|id| json!({"id": id, "name": id})).collect();
+        json!({"modes": {"currentModeId": ids[0], "availableModes": modes}})
+    }
+
+    #[test]
+    fn the_mode_in_which_an_agent_asks_is_found_with_each_of_those_that_are_known() {
+        for (offered, strict) in [
+            // claude-agent-acp 0.101
+            (
+                &["auto", "default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"][..],
+                Some("default"),
+            ),
+            // codex-acp 2.6
+            (&["agent", "read-only", "agent-full-access"], Some("read-only")),
+            (&["default", "autoEdit", "yolo", "plan"], Some("default")),
+            (&["auto", "approve", "smart_approve", "chat"], Some("approve")),
+            (
+                &["https://x/session-modes#plan", "https://x/session-modes#agent"],
+                Some("https://x/session-modes#agent"),
+            ),
+            // opencode
+            (&["build", "plan"], None),
+        ] {
+            let choice = Offer::of(&modes(offered)).modes.unwrap();
+            assert_eq!((choice.strict(), choice.current.as_str()), (strict, Some(offered[0])));
+        }
+        assert_eq!(Offer::of(&json!({})), Offer::default());
+    }
+
+    #[test]
+    fn a_choice_may_be_an_option_with_groups() {
+        let values = json!([{"group": "a", "name": "A", "options": [{"value": "default", "name": "D"}]}]);
+        let option = json!({"id": "m", "category": "mode", "currentValue": "auto", "options": values});
+        let offer = Offer::of(&json!({"modes": null, "configOptions": [option]}));
+        let choice = offer.modes.as_ref().unwrap();
+        assert_eq!((&choice.way, choice.strict()), (&Way::Option("m".into()), Some("default")));
+        assert_eq!(offer.models, None);
+    }
+
+    #[test]
+    fn a_mode_that_is_named_as_an_option_is_left_alone() {
+        let option = json!({"id": "m", "category": "mode", "currentValue": "auto", "options": []});
+        let mut answer = modes(&["auto", "default"]);
+        answer["configOptions"] = json!([option]);
+        let mut settings = Settings::default();
+        assert_eq!(Offer::of(&answer).mode(&settings).unwrap(), (Some(json!("default")), None));
+        settings.named.config.insert("m".into(), Setting::Text("auto".into()));
+        assert_eq!(Offer::of(&answer).mode(&settings).unwrap(), (None, None));
+    }
+
+    #[test]
+    fn a_value_is_a_flag_where_the_option_is_one() {
+        let text = json!({"id": "t", "type": "select", "currentValue": "x", "options": [{"value": "true"}]});
+        let flag = json!({"id": "f", "type": "boolean", "currentValue": false});
+        let offer = Offer::of(&json!({"configOptions": [text, flag]}));
+        let fit = |id: &str, value: &Setting| offer.fit(&Way::Option(id.into()), value);
+        let (yes, on) = (Setting::Text("true".into()), Setting::Flag(true));
+        assert_eq!((fit("f", &yes), fit("f", &on)), (json!(true), json!(true)));
+        assert_eq!((fit("t", &yes), fit("t", &on)), (json!("true"), json!("true")));
+        assert_eq!((fit("unknown", &yes), fit("unknown", &on)), (json!("true"), json!(true)));
+    }
+}

@@ -10,6 +10,7 @@ mod agents_codex;
 mod agents_config;
 mod agents_opencode;
 mod agents_readme;
+mod agents_recorded;
 mod agents_resume;
 mod agents_server;
 mod agents_settings;

@@ -21,6 +21,7 @@
 
 mod agent;
 mod options;
+mod recorded;
 mod script;
 mod store;
 mod turn;
@@ -75,6 +76,9 @@ fn serve(options: Options) -> io::Result<ExitCode> {
     }
     if options.child {
         start_child(&home)?;
+    }
+    if let Some(file) = &options.recorded {
+        return recorded::replay(file, &home, &wire);
     }
     let ignores_eof = options.ignore_eof;
     let agent = Arc::new(Agent::new(options, wire, Store::open(&home)?, home));

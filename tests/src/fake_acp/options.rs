@@ -84,6 +84,9 @@ pub struct Options {
     /// Name and version in the answer to initialize
     #[arg(long, value_name = "NAME[/VERSION]", default_value = concat!("fake_acp/", env!("CARGO_PKG_VERSION")))]
     pub version_name: String,
+    /// Is the agent that was recorded in this file; see tests/suites/recorded
+    #[arg(long, value_name = "FILE")]
+    pub recorded: Option<PathBuf>,
     /// Is the child of --child
     #[arg(long, hide = true)]
     pub sleeper: bool,

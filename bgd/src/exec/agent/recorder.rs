@@ -157,7 +157,16 @@ impl Recorder {
     pub fn verdict(&self, must_speak: bool) -> TurnEnd {
         match (&self.model_error, self.answer.error()) {
             (_, Some(error)) => TurnEnd::Failed(error.into()),
-            (Some(why), None) => TurnEnd::Failed(format!("the model failed: {why}").into()),
+            (Some(why), None) => {
+                // The sign alone says little; the last line is the error, if the agent tells it at all.
+                let line = self.answer.said.trim_end().lines().next_back().unwrap_or_default();
+                let said = if line.is_empty() {
+                    String::new()
+                } else {
+                    format!("; it said: {}", show::line(beginning(line, NOTE_BYTES)))
+                };
+                TurnEnd::Failed(format!("the model failed: {why}{said}").into())
+            }
             (None, None) if must_speak && self.answer.is_nothing() => TurnEnd::Failed(
                 "the agent ended its turn without an answer, and without having called a tool".into(),
             ),

@@ -1,0 +1,102 @@
+//! Real agents that can't run in the tests, as they were recorded: what they say of a model that failed, what they
+//! play back, how they separate messages and which mode they begin in. `recorded/README.md` says how that was done.
+
+use std::fs;
+
+use bgd_shared::task::Status;
+use bgd_tests::FakeDaemon;
+
+/// All that the fake model ever says.
+const ANSWER: &str = "Hello from the fake model.";
+
+/// The prompt at which the model answered with the status 400.
+const FAILS: &str = "FAIL400";
+
+fn recorded(name: &str, more: &str) -> FakeDaemon {
+    let file = format!("{}/suites/recorded/{name}.ndjson", env!("CARGO_MANIFEST_DIR"));
+    FakeDaemon::start(&["--recorded", &file], more)
+}
+
+/// The modes that were set before the first prompt, and the number of prompts.
+fn modes_set(daemon: &FakeDaemon) -> (Vec<String>, usize) {
+    let home = daemon.fake_home();
+    let methods: Vec<String> = home
+        .journal()
+        .iter()
+        .filter_map(|line| line["received"]["method"].as_str().map(str::to_owned))
+        .collect();
+    let first = methods.iter().position(|method| method == "session/prompt").expect("a prompt");
+    let before = methods[..first].iter().filter(|method| *method == "session/set_mode").count();
+    let set = home.received("session/set_mode");
+    let modes =
+        set.iter().take(before).map(|message| message["params"]["modeId"].as_str().unwrap().to_owned());
+    (modes.collect(), home.received("session/prompt").len())
+}
+
+#[test]
+fn what_gemini_cli_plays_back_behind_its_answer_to_a_load_is_no_output() {
+    let daemon = recorded("gemini-cli-0.61.0-load", "keep_warm = \"0s\"");
+    let task = daemon.completed("Say hello.");
+    assert_eq!(daemon.result(task.id), ANSWER);
+    daemon.resume(task.id, "Say it again.");
+    let task = daemon.ends_as(task.id, Status::Completed);
+    assert_eq!(daemon.fake_home().received("session/load").len(), 1, "it is another process");
+    assert_eq!(daemon.result(task.id), ANSWER);
+    let output = fs::read_to_string(&task.output.path).unwrap();
+    assert_eq!(output.matches(ANSWER).count(), 2, "once for each prompt: {output:?}");
+    assert!(!output.contains("session_context") && !output.contains("Say hello."), "{output:?}");
+}
+
+#[test]
+fn a_model_error_fails_the_task_however_the_agent_tells_it() {
+    for (name, why) in [
+        // Its thread has the status `systemError`, and the turn ends well.
+        ("codex-acp-2.6.0-error-400", "Invalid value for parameter"),
+        // The turn ends well, without a word.
+        ("kimi-code-2.1.0-error-400", "without an answer"),
+        // It is the whole answer.
+        ("copilot-1.0.102-error-400", "Error: 400 Invalid value for parameter"),
+        // By the protocol's own means.
+        ("claude-agent-acp-0.101.0-modes", "API Error: 400 Invalid value for parameter"),
+    ] {
+        let daemon = recorded(name, "keep_warm = \"1h\"");
+        let task = daemon.completed("Hello");
+        assert_eq!((daemon.result(task.id), task.suspect), (ANSWER.to_owned(), None), "{name}");
+        daemon.resume(task.id, FAILS);
+        let error = daemon.ends_as(task.id, Status::Failed).error.unwrap_or_default();
+        assert!(error.contains(why), "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_codex_acp_warns_of_is_no_part_of_the_answer() {
+    let daemon = recorded("codex-acp-2.6.0-error-400", "");
+    let task = daemon.completed("Hello");
+    assert_eq!(daemon.result(task.id), ANSWER);
+    let output = fs::read_to_string(&task.output.path).unwrap();
+    assert!(
+        output.starts_with("Warning: Model metadata") && output.ends_with(&format!("\n\n{ANSWER}\n")),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn agents_that_begin_in_a_mode_in_which_they_do_not_ask_are_put_into_one_in_which_they_do() {
+    for (name, permissions, mode) in [
+        ("claude-agent-acp-0.101.0-modes", "deny", Some("default")),
+        ("claude-agent-acp-0.101.0-modes", "ask", Some("default")),
+        ("claude-agent-acp-0.101.0-modes", "allow", None),
+        ("codex-acp-2.6.0-error-400", "deny", Some("read-only")),
+        ("codex-acp-2.6.0-error-400", "allow", None),
+        // They begin in it.
+        ("gemini-cli-0.61.0-load", "deny", None),
+        ("copilot-1.0.102-error-400", "deny", None),
+        ("kimi-code-2.1.0-error-400", "deny", None),
+    ] {
+        let daemon = recorded(name, &format!("permissions = \"{permissions}\""));
+        let task = daemon.completed("Hello");
+        let expected: Vec<String> = mode.into_iter().map(str::to_owned).collect();
+        assert_eq!(modes_set(&daemon), (expected, 1), "{name}, {permissions}");
+        assert_eq!(task.warning, None, "{name}, {permissions}");
+    }
+}

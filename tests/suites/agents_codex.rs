@@ -44,6 +44,22 @@ fn r36_a_resume_that_was_accepted_may_fail() {
 }
 
 #[test]
+fn a_model_that_a_submit_names_is_used_and_a_follow_up_may_name_another() {
+    let real = codex();
+    let id = real.submit_with(&["--model", "gpt-5.4", "--mode", "auto"], "SAY one");
+    real.completed(id);
+    let model = |words: &str| real.model.wait_for_turn(words).model;
+    assert_eq!(model("SAY one"), "gpt-5.4");
+    real.follow_up(id, "SAY two");
+    assert_eq!(model("SAY two"), "gpt-5.4", "it holds for the follow-up");
+    real.daemon.run(&["resume", &id.to_string(), "--model", "gpt-5.5", "SAY three"]).success();
+    real.completed(id);
+    assert_eq!(model("SAY three"), "gpt-5.5");
+    let why = real.failed(real.submit_with(&["--mode", "yolo"], "SAY four"));
+    assert!(why.contains("no mode \"yolo\"") && why.contains("read-only, auto, full-access"), "{why}");
+}
+
+#[test]
 fn errors_of_the_model_are_told() {
     let real = codex();
     for (status, reason) in [

@@ -273,7 +273,13 @@ impl Real {
         self.daemon.run(&args).success().word()
     }
 
-    /// The same, and waits until the model is asked for the answer.
+    /// Gives the agent a prompt, with further options of `bgctl submit`.
+    #[track_caller]
+    pub fn submit_with(&self, options: &[&str], prompt: &str) -> TaskId {
+        self.submit_to(&self.agent, options, prompt)
+    }
+
+    /// Gives the agent a prompt, and waits until the model is asked for the answer.
     #[track_caller]
     pub fn submit_until_asked(&self, prompt: &str) -> TaskId {
         let id = self.submit(prompt);

@@ -33,6 +33,7 @@ pub mod message;
 pub mod notice;
 pub mod request;
 pub mod rlimit;
+mod settings;
 pub mod show;
 pub mod socket;
 pub mod stat;

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{AgentSettings, NeedsInput};
+use crate::agent::NeedsInput;
 use crate::failure::Failure;
 use crate::id::TaskId;
+use crate::settings::AgentSettings;
 use crate::show;
 use crate::text::OsText;
 use crate::time::Timestamp;

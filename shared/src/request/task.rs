@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::foreground::{Given, TerminalSize};
-use crate::agent::AgentSettings;
 use crate::encoding::Encoding;
 use crate::error::RpcError;
 use crate::id::{TaskId, TaskRef};
 use crate::limits::BLOCK_TIMEOUT_MS;
 use crate::long_env;
 use crate::rlimit::Rlimits;
+use crate::settings::AgentSettings;
 use crate::task::{Status, Summary, Task};
 use crate::text::{Env, OsText};
 

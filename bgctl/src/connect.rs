@@ -21,7 +21,7 @@ use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 use crate::bounded;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::living::Living;
+use crate::living::{Living, state_folder};
 
 /// Variables that the daemon is given; all else belongs to whoever happened to call first.
 const KEPT: &[&str] = &[
@@ -290,15 +290,6 @@ fn understand(words: &[u8]) -> Result<Words, Failure> {
 
 fn log_file() -> PathBuf {
     state_folder().join("bgd.log")
-}
-
-/// The daemon's part of `$XDG_STATE_HOME`, as it is for this process.
-pub fn state_folder() -> PathBuf {
-    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    var("XDG_STATE_HOME")
-        .or_else(|| var("HOME").map(|home| home.join(".local/state")))
-        .unwrap_or_default()
-        .join("bgd")
 }
 
 /// Connects to a daemon that was started by other means a moment ago: it holds its lock already, and

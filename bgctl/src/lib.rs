@@ -9,6 +9,7 @@
 
 mod again;
 mod bounded;
+mod candidates;
 #[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
 pub mod cli;

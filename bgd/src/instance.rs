@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use bgd_shared::holder::{Note, of_lock};
 use nix::errno::Errno;
 
-use crate::exec::tree::{self, INSTANCE_MARK};
-use crate::exec::{mark, strays};
+use crate::exec::proc::{self, INSTANCE_MARK};
+use crate::exec::{cgroup, mark};
 use crate::lock::ProcessLock;
-use crate::sys::pidfd::{PidFd, SIGKILL};
+use crate::sys::pidfd::{PidFd, SIGKILL, wait_for_all};
 
 /// This life's folder.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ fn sweep_one(path: &Path, id: &str) {
 fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
     let deadline = Instant::now() + SWEEP;
     if let Some(cgroup) = cgroup {
-        let killed = tree::kill_cgroup(cgroup);
+        let killed = cgroup::kill(cgroup);
         tracing::info!(cgroup = %cgroup.display(), ?killed, "an old instance's cgroup is ended");
     }
     loop {
@@ -197,13 +197,13 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
                 tracing::warn!(%error, "cannot end a process of a dead daemon");
             }
         }
-        if !strays::wait_for_all(&left, deadline) {
+        if !wait_for_all(&left, deadline) {
             tracing::warn!(instance = id, "some processes of a dead daemon do not end");
             break;
         }
     }
     if let Some(cgroup) = cgroup {
-        tree::remove_cgroup(cgroup);
+        cgroup::remove(cgroup);
     }
 }
 
@@ -212,27 +212,27 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
 fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
-    let everyone = tree::processes_of_user();
+    let everyone = proc::processes_of_user();
     let is_marked = |pid: i32| {
         mark::is_of_instance(pid, id)
-            || tree::has_mark(pid, variable.as_bytes())
-            || tree::appends_to(pid, &output)
+            || proc::has_mark(pid, variable.as_bytes())
+            || proc::appends_to(pid, &output)
     };
     let marked: Vec<i32> = everyone.iter().copied().filter(|pid| is_marked(*pid)).collect();
     let sessions: HashSet<i32> =
-        marked.iter().copied().filter(|pid| tree::session_of(*pid) == Some(*pid)).collect();
-    let in_session = |pid: i32| tree::session_of(pid).is_some_and(|session| sessions.contains(&session));
+        marked.iter().copied().filter(|pid| proc::session_of(*pid) == Some(*pid)).collect();
+    let in_session = |pid: i32| proc::session_of(pid).is_some_and(|session| sessions.contains(&session));
     let mut roots = marked;
     roots.extend(everyone.into_iter().filter(|pid| in_session(*pid)));
-    let spared = tree::ancestors_of(std::process::id().cast_signed());
-    let mut found = tree::descendants_of(&roots);
+    let spared = proc::ancestors_of(std::process::id().cast_signed());
+    let mut found = proc::descendants_of(&roots);
     found.retain(|pid| !spared.contains(pid));
     found.sort_unstable();
     found.dedup();
     // The handle is taken first and the process looked at once more, as its number may be another's now.
     let hold = |pid: i32| {
         let process = PidFd::open(pid).ok()?;
-        let belongs = tree::ancestors_of(pid).into_iter().any(|pid| is_marked(pid) || in_session(pid));
+        let belongs = proc::ancestors_of(pid).into_iter().any(|pid| is_marked(pid) || in_session(pid));
         (belongs && !process.has_ended()).then_some(process)
     };
     found.into_iter().filter_map(hold).collect()

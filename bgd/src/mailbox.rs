@@ -2,14 +2,12 @@
 //! waits in the clients' sockets; reports of executors come through one of their own, which holds at
 //! most a few for each running process, so that no client can delay them.
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentInfo;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{HandoffParams, TerminalSize};
+use bgd_shared::request::HandoffParams;
 use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
@@ -18,13 +16,9 @@ use crate::answer::Answer;
 use crate::calls::Call;
 use crate::client::Client;
 use crate::config::{Config, ConfigError};
-use crate::core::{Command, Fact, Request, SpawnFailure};
+use crate::core::{Command, Request};
 use crate::exec::handed::Ready;
-use crate::exec::host::{Purpose, Watcher};
-use crate::exec::mark::Mark;
-use crate::exec::spawner::StartOrder;
-use crate::exec::terminal::birth::Pty;
-use crate::sys::pidfd::PidFd;
+use crate::exec::messages::{self, Facts, Report};
 
 /// How many calls may wait for the dispatcher.
 const CALLS: usize = 1024;
@@ -47,79 +41,9 @@ pub enum Mail {
     Drained(Arc<Client>),
 }
 
-/// A process that has begun.
+/// What workers of the daemon have found, and what the system says.
 #[derive(Debug)]
-pub struct Begun {
-    /// Its number.
-    pub pid: i32,
-    /// The handle to it.
-    pub pidfd: PidFd,
-    /// The daemon's end of its standard input, if it is a pipe.
-    pub input: Option<OwnedFd>,
-    /// Its cgroup.
-    pub cgroup: Option<PathBuf>,
-    /// What every process of its tree is marked with.
-    pub mark: Mark,
-    /// Its output files, if it writes to some of its own: whether they are two.
-    pub split: Option<bool>,
-    /// Its terminal. The process is only the leader of the terminal then, and its job the real one.
-    pub terminal: Option<Box<NewTerminal>>,
-}
-
-/// A terminal that a job has begun in.
-#[derive(Debug)]
-pub struct NewTerminal {
-    /// The terminal.
-    pub pty: Pty,
-    /// Its size.
-    pub size: TerminalSize,
-    /// Where what it shows is kept.
-    pub output: OwnedFd,
-    /// Where its leader tells of the job.
-    pub leader_news: Option<OwnedFd>,
-    /// The job's number.
-    pub job: i32,
-    /// The handle to the job.
-    pub job_handle: PidFd,
-}
-
-/// Something from an executor, or from the system.
-#[derive(Debug)]
-pub enum Report {
-    /// A process has begun, or could not.
-    Begun {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-        /// The process, or why there is none.
-        result: Result<Box<Begun>, SpawnFailure>,
-    },
-    /// Something that only the core cares about.
-    Fact {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-        /// What was seen.
-        fact: Fact,
-    },
-    /// A helper shall be started.
-    StartHelper {
-        /// What for.
-        purpose: Purpose,
-        /// How.
-        order: Box<StartOrder>,
-        /// Who hears what becomes of it.
-        watcher: Watcher,
-    },
-    /// A helper shall be ended with this signal.
-    EndHelper {
-        /// The process, by the id that it was started under.
-        process: TaskId,
-        /// The number of the signal.
-        signal: i32,
-    },
+pub enum Internal {
     /// The agent of a prompt was looked for.
     AgentFound {
         /// Who gets the prompt's task.
@@ -181,14 +105,14 @@ pub enum Report {
     },
 }
 
-/// Where executors report to.
+/// Where the daemon's own workers tell what they have found.
 #[derive(Clone, Debug)]
-pub struct Facts(mpsc::UnboundedSender<Report>);
+pub struct Internals(mpsc::UnboundedSender<Internal>);
 
-impl Facts {
-    /// Reports. Nobody listens any more when the daemon ends; then it does not matter.
-    pub fn send(&self, report: Report) {
-        let _ = self.0.send(report);
+impl Internals {
+    /// Tells. Nobody listens any more when the daemon ends; then it does not matter.
+    pub fn send(&self, internal: Internal) {
+        let _ = self.0.send(internal);
     }
 }
 
@@ -202,11 +126,15 @@ pub struct Mailbox {
     pub calls: mpsc::Receiver<Mail>,
     /// Reports of executors.
     pub reports: mpsc::UnboundedReceiver<Report>,
+    /// What the daemon's own workers have found.
+    pub internals: mpsc::UnboundedReceiver<Internal>,
 }
 
-/// An empty mailbox with both of its entrances.
-pub fn new() -> (Calls, Facts, Mailbox) {
+/// An empty mailbox with its entrances.
+pub fn new() -> (Calls, Facts, Internals, Mailbox) {
     let (calls, calls_end) = mpsc::channel(CALLS);
-    let (facts, reports_end) = mpsc::unbounded_channel();
-    (calls, Facts(facts), Mailbox { calls: calls_end, reports: reports_end })
+    let (facts, reports) = messages::channel();
+    let (internals, internals_end) = mpsc::unbounded_channel();
+    let mailbox = Mailbox { calls: calls_end, reports, internals: internals_end };
+    (calls, facts, Internals(internals), mailbox)
 }

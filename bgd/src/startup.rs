@@ -22,16 +22,17 @@ use crate::address::Address;
 use crate::cgroups::Place;
 use crate::config::Config;
 use crate::dispatcher::Dispatcher;
+use crate::exec::messages::{Facts, StartOrder};
 use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::process::Surroundings;
-use crate::exec::spawner::{self, SpawnSettings, StartOrder};
+use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
 use crate::exec::workers::Workers;
-use crate::exec::{mark, reaper, tree};
+use crate::exec::{cgroup, mark, reaper};
 use crate::instance::Instance;
 use crate::lock::ProcessLock;
-use crate::mailbox::{self, Facts, Report};
+use crate::mailbox::{self, Internal, Internals};
 use crate::server::ServerLimits;
 use crate::status::Identity;
 use crate::sys::{inherited, signals};
@@ -220,9 +221,14 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let (instance, mut note) = known(instance, &socket);
     instance::sweep_noted(&state, address.note());
     let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
-    let (calls, facts, mailbox) = mailbox::new();
-    let (orders, around) =
-        start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
+    let (calls, facts, internals, mailbox) = mailbox::new();
+    let (orders, around) = start_executors(
+        &config,
+        &instance,
+        cgroup.clone(),
+        nofile,
+        (facts, internals.clone(), socket.as_path().into()),
+    )?;
     let identity = Identity {
         instance: instance.id.clone(),
         pid: std::process::id().cast_signed(),
@@ -239,7 +245,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let workers = around.workers.clone();
-    let dispatcher = Dispatcher::new(config, identity, orders, around, limits);
+    let dispatcher = Dispatcher::new(config, identity, orders, (around, internals), limits);
     let (closing, closing_seen) = watch::channel(false);
     let (made, listeners) = tokio::sync::mpsc::channel(1);
     let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
@@ -268,7 +274,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         tracing::warn!("some processes do not end; the next daemon will try again");
     }
     if let Some(cgroup) = cgroup {
-        tree::remove_cgroup(&cgroup);
+        cgroup::remove(&cgroup);
     }
     // Whoever sees the last connection close may start the next daemon at once.
     drop(address);
@@ -319,7 +325,7 @@ fn start_executors(
     instance: &Arc<Instance>,
     cgroup: Option<PathBuf>,
     nofile: Option<libc::rlimit>,
-    (facts, socket): (Facts, Arc<Path>),
+    (facts, internals, socket): (Facts, Internals, Arc<Path>),
 ) -> Result<(mpsc::Sender<StartOrder>, Surroundings), Failure> {
     let life = Arc::clone(instance);
     let restore = move || life.restore();
@@ -330,7 +336,7 @@ fn start_executors(
         SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup, nofile };
     let orders = spawner::start(settings, &facts).map_err(failed("cannot start threads"))?;
     reaper::start().map_err(failed("SIGCHLD"))?;
-    watch_signals(&facts).map_err(failed("signals"))?;
+    watch_signals(internals).map_err(failed("signals"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
     Ok((orders, Surroundings { folder, outputs, workers, facts, socket }))
@@ -381,21 +387,20 @@ fn prepare_process() -> Option<libc::rlimit> {
     Some(libc::rlimit { rlim_cur: soft, rlim_max: hard })
 }
 
-fn watch_signals(facts: &Facts) -> io::Result<()> {
+fn watch_signals(internals: Internals) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hup = signal(SignalKind::hangup())?;
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
-    let facts = facts.clone();
     tokio::spawn(async move {
         loop {
-            let report = tokio::select! {
-                Some(()) = hup.recv() => Report::Reload,
-                Some(()) = term.recv() => Report::Terminate { signal: "SIGTERM" },
-                Some(()) = int.recv() => Report::Terminate { signal: "SIGINT" },
+            let internal = tokio::select! {
+                Some(()) = hup.recv() => Internal::Reload,
+                Some(()) = term.recv() => Internal::Terminate { signal: "SIGTERM" },
+                Some(()) = int.recv() => Internal::Terminate { signal: "SIGINT" },
                 else => break,
             };
-            facts.send(report);
+            internals.send(internal);
         }
     });
     Ok(())

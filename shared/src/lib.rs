@@ -31,6 +31,7 @@ pub mod limits;
 pub mod long_env;
 pub mod message;
 pub mod notice;
+pub mod question;
 pub mod request;
 pub mod rlimit;
 mod settings;

@@ -1,6 +1,8 @@
 //! Limits of the protocol that both sides know. What a daemon allows beyond these is in its
 //! configuration and in the answer to `hello`.
 
+use std::time::Duration;
+
 /// The longest request line in bytes, newline included, that a daemon takes without configuration.
 pub const FRAME_BYTES: usize = 1024 * 1024;
 
@@ -106,3 +108,6 @@ pub const INBOXES_BYTES: usize = 64 * 1024 * 1024;
 
 /// The most parent sessions that one connection may own.
 pub const OWNED_SESSIONS: usize = 64;
+
+/// How long the first answer of a connection may take, the connecting included.
+pub const FIRST_ANSWER: Duration = Duration::from_secs(5);

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::NeedsInput;
 use crate::failure::Failure;
 use crate::id::TaskId;
+use crate::question::NeedsInput;
 use crate::settings::AgentSettings;
 use crate::show;
 use crate::text::OsText;

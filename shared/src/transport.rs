@@ -12,6 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, 
 use nix::sys::time::TimeVal;
 
 use crate::holder::{self, Holder};
+use crate::limits::FIRST_ANSWER;
 use crate::socket::{SocketError, SocketPath};
 
 /// A blocking connection.
@@ -105,9 +106,9 @@ impl std::error::Error for Silent {}
 ///
 /// # Errors
 /// There is none, or what is there must not be trusted, or it takes no connection for
-/// [`FIRST_ANSWER`](crate::client::FIRST_ANSWER).
+/// [`FIRST_ANSWER`].
 pub fn connect(socket: &SocketPath) -> Result<Stream, ConnectError> {
-    connect_within(socket, crate::client::FIRST_ANSWER)
+    connect_within(socket, FIRST_ANSWER)
 }
 
 /// The same; the daemon may take this long to take the connection. No write to it waits longer at a time.

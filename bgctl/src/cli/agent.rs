@@ -30,7 +30,7 @@ PROMPT is one argument, so quote it; `-` reads it from standard input.")]
 #[command(override_usage = "bgctl resume [OPTIONS] <ID> [--] <PROMPT>")]
 pub struct ResumeArgs {
     /// The completed agent task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID", add = crate::complete::tasks())]
+    #[arg(value_name = "ID", add = crate::candidates::tasks())]
     pub id: TaskRef,
     /// What is set in the agent's session.
     #[command(flatten)]
@@ -76,7 +76,7 @@ or ask), command or address. `-` stands for what is known only with --check.
 prompt is sent, but it may take some seconds each.")]
 pub struct AgentsArgs {
     /// Only these agents
-    #[arg(value_name = "NAME", add = crate::complete::agents())]
+    #[arg(value_name = "NAME", add = crate::candidates::agents())]
     pub names: Vec<String>,
     /// Start each one that is there, to see whether that works
     #[arg(long)]
@@ -99,7 +99,7 @@ If the task asks nothing, or another question than --request names, the exit cod
 is 65.")]
 pub struct AnswerArgs {
     /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID", add = crate::complete::tasks())]
+    #[arg(value_name = "ID", add = crate::candidates::tasks())]
     pub id: TaskRef,
     /// The answer: an option's id or name, or allow or deny [default: only show the question]
     #[arg(value_name = "OPTION")]

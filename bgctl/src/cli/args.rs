@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 
-use crate::complete::{active_tasks, finished_tasks, sessions, tasks};
+use crate::candidates::{active_tasks, finished_tasks, sessions, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
 
 fn status_parser() -> impl TypedValueParser<Value = Status> {

@@ -7,7 +7,7 @@ use bgd_shared::agent::{AgentSettings, Setting};
 use clap::Args;
 use clap::error::ErrorKind;
 
-use crate::complete::sessions;
+use crate::candidates::sessions;
 use crate::duration::parse_ms;
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {

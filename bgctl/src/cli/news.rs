@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use bgd_shared::id::TaskRef;
 use clap::Args;
 
-use crate::complete::{sessions, tasks};
+use crate::candidates::{sessions, tasks};
 use crate::duration::{Timeout, parse_timeout};
 
 /// Arguments of `events`.

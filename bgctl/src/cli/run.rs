@@ -71,14 +71,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
     pub shell: Option<OsString>,
     /// The agent that is given PROMPT, in place of a command
-    #[arg(long, value_name = "NAME", add = crate::complete::agents(), conflicts_with = "shell")]
+    #[arg(long, value_name = "NAME", add = crate::candidates::agents(), conflicts_with = "shell")]
     pub agent: Option<String>,
     /// What is set in the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
     /// The program and its arguments; with --agent the PROMPT
     #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present_any = ["shell", "agent"],
-        add = crate::complete::commands())]
+        add = crate::candidates::commands())]
     pub command: Vec<OsString>,
 }
 
@@ -122,6 +122,6 @@ pub struct AttachArgs {
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
     /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID", add = crate::complete::active_tasks())]
+    #[arg(value_name = "ID", add = crate::candidates::active_tasks())]
     pub id: TaskRef,
 }

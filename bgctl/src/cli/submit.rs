@@ -67,7 +67,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
     pub shell: Option<OsString>,
     /// The agent that is given PROMPT, in place of a command
-    #[arg(long, value_name = "NAME", add = crate::complete::agents(),
+    #[arg(long, value_name = "NAME", add = crate::candidates::agents(),
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe"])]
     pub agent: Option<String>,
     /// A prompt, in place of a command; without --agent it goes to the configured default_agent
@@ -78,14 +78,14 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub settings: SettingArgs,
     /// The completed agent task whose conversation PROMPT goes on with
-    #[arg(long, value_name = "ID", add = crate::complete::finished_tasks(),
+    #[arg(long, value_name = "ID", add = crate::candidates::finished_tasks(),
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe", "session",
         "channel", "cwd", "tags", "key", "time_limit", "env"])]
     pub resume: Option<TaskRef>,
     /// The program and its arguments; with --agent or --resume the PROMPT
     #[arg(value_name = "CMD", trailing_var_arg = true,
         required_unless_present_any = ["shell", "agent", "prompt", "resume"],
-        add = crate::complete::commands())]
+        add = crate::candidates::commands())]
     pub command: Vec<OsString>,
 }
 

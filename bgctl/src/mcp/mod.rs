@@ -15,8 +15,10 @@ mod push;
 mod refusal;
 mod server;
 mod shapes;
+mod shared;
 mod told;
 mod tools;
+mod variables;
 mod waits;
 mod wire;
 mod words;
@@ -27,7 +29,6 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{InboxAck, InboxAckParams, SubmitParams};
 use bgd_shared::socket::SocketPath;
-use bgd_shared::text::OsText;
 use rmcp::ServiceExt as _;
 use rmcp::service::ServerInitializeError;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,17 +36,16 @@ use tokio::sync::{mpsc, watch};
 
 use self::link::Link;
 use self::push::Push;
-use self::server::{Server, Shared};
+use self::server::Server;
+use self::shared::Shared;
 use self::told::{Done, Told};
+use self::variables::DEPTH;
 use self::waits::Waits;
 use self::wire::Wire;
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
-
-/// The variable that counts how deep agents have started agents.
-const DEPTH: &str = "BGD_MCP_DEPTH";
 
 /// How long answers that are under way have at the end of the input.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -241,13 +241,4 @@ async fn acknowledge(
             }
         }
     }
-}
-
-/// The same environment with this variable set.
-fn with_variable(params: SubmitParams, name: &str, value: &str) -> SubmitParams {
-    let env = params.env.map(|env| {
-        let others = env.0.into_vec().into_iter().filter(|(known, _)| **known != *name);
-        others.chain([(name.into(), OsText::from(value))]).collect()
-    });
-    SubmitParams { env, ..params }
 }

@@ -2,11 +2,10 @@
 //! to a model is never an error of the protocol.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::limits::INBOX_PAGE_DEFAULT;
-use bgd_shared::request::{AgentList, InboxRead, InboxReadParams, SubmitParams};
+use bgd_shared::request::{AgentList, InboxRead, InboxReadParams};
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
 use rmcp::model::SetLevelRequestParams;
 use rmcp::model::{
@@ -17,18 +16,16 @@ use rmcp::model::{
     ToolsCapability, UpdateTaskParams,
 };
 use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
-use tokio::sync::watch;
 
-use super::DEPTH;
 use super::answer::{self, Answer, NewsFor, Sieve};
 use super::arguments::{Arguments, said_back, written};
 use super::catalogue::{self, TOOLS};
-use super::link::Link;
-use super::push::{CLAUDE_CHANNEL, Push};
+use super::push::CLAUDE_CHANNEL;
 use super::refusal::Refusal;
-use super::told::Told;
+use super::shared::Shared;
 use super::tools::{Removable, Reply};
-use super::waits::{Outcome, Waits};
+use super::variables::DEPTH;
+use super::waits::Outcome;
 
 /// How much of an inbox is read for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,37 +34,6 @@ enum Extent {
     Fitting,
     /// All, to know what it does not take.
     All,
-}
-
-/// What all requests share.
-#[derive(Debug)]
-pub struct Shared {
-    /// The way to the daemon.
-    pub link: Arc<Link>,
-    /// What was told.
-    pub told: Arc<Told>,
-    /// Who is told at once.
-    pub push: Arc<Push>,
-    /// The parent session.
-    pub session: String,
-    /// What every task is submitted with.
-    pub template: SubmitParams,
-    /// How long `background_block` waits at most.
-    pub max_block: Duration,
-    /// How deep this server is, or what the variable that counts it has instead of a number.
-    pub depth: Result<u32, String>,
-    /// How deep a server may be that starts tasks: less than this.
-    pub most_depth: u32,
-    /// Whether tasks of other sessions may be looked at.
-    pub all_sessions: bool,
-    /// Whether answers have structured content, too.
-    pub structured: bool,
-    /// Whether the parent session stays at the end.
-    pub keeps: bool,
-    /// Whether the input has ended.
-    pub ended: watch::Receiver<bool>,
-    /// Waits as tasks of the protocol.
-    pub waits: Waits,
 }
 
 /// The server.

@@ -18,9 +18,10 @@ use rmcp::model::RequestId;
 use super::answer::{Answer, Body, Reported};
 use super::arguments::Arguments;
 use super::refusal::Refusal;
-use super::server::Shared;
+use super::shared::Shared;
+use super::variables::with_variable;
 use super::waits::Wait;
-use super::{with_variable, words};
+use super::words;
 
 /// The most tasks of one list.
 const LISTED: usize = 50;

@@ -10,10 +10,10 @@ use bgd_shared::request::{
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
+use super::checks::{check_size, check_tags};
 use super::{Body, check_label, check_no_nul, invalid};
 use crate::core::Request;
 use crate::exec::handed::Handoff;
-use crate::exec::terminal::TERMINAL_SIDE;
 
 pub fn attach(params: AttachParams) -> Result<Body, RpcError> {
     let size = match (params.rows, params.cols) {
@@ -38,16 +38,6 @@ pub fn resize(params: ResizeParams) -> Result<Body, RpcError> {
     Ok(Body::Resize(params.id, size))
 }
 
-/// Whether a terminal can have this size.
-pub fn check_size(size: TerminalSize) -> Result<(), RpcError> {
-    for (name, side) in [("rows", size.rows), ("cols", size.cols)] {
-        if side == 0 || side > TERMINAL_SIDE {
-            return Err(invalid(format!("`{name}` is {side}; it must be 1 to {TERMINAL_SIDE}")));
-        }
-    }
-    Ok(())
-}
-
 pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
     match params.origin_kind {
         OriginKind::Tool => {}
@@ -69,7 +59,7 @@ pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
     if let Some(terminal) = &params.terminal {
         check_label("terminal.path", Some(&terminal.path))?;
     }
-    super::submit::check_tags(&params.tags)?;
+    check_tags(&params.tags)?;
     if params.argv.as_ref().is_some_and(|argv| argv.first().is_none_or(|word| word.as_bytes().is_empty())) {
         return Err(invalid("`argv` names no program").hint("leave it out: the system tells the command"));
     }

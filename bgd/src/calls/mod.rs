@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 use crate::core::{Cancel, Command, ListQuery, Ordinal, Request, Selection};
 use crate::exec::handed::Handoff;
-use crate::exec::spawner::Brought;
+use crate::exec::messages::Brought;
 use crate::signals;
 
+mod checks;
 mod foreground;
 mod session;
 mod submit;

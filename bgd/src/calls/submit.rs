@@ -11,10 +11,10 @@ use bgd_shared::request::{OriginTerminal, Stdin, SubmitParams};
 use bgd_shared::task::{Kind, Origin};
 use bgd_shared::text::{Env, OsText};
 
-use super::foreground::check_size;
+use super::checks::{check_size, check_tags};
 use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, prompt_required, resume};
 use crate::core::{AgentWork, Command, Place, Spec, Work};
-use crate::exec::spawner::Brought;
+use crate::exec::messages::Brought;
 
 /// Takes the descriptors in the order in which they travel; more than are named are closed.
 fn take_brought(params: &SubmitParams, fds: &mut impl Iterator<Item = OwnedFd>) -> Result<Brought, RpcError> {
@@ -219,14 +219,6 @@ fn check_labels(params: &SubmitParams) -> Result<(), RpcError> {
     check_label("key", params.key.as_deref())?;
     check_label("description", params.description.as_deref().filter(|text| !text.is_empty()))?;
     check_tags(&params.tags)
-}
-
-/// Whether these labels are taken.
-pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {
-    if tags.len() > limits::TAGS {
-        return Err(invalid(format!("{} tags; at most {} are taken", tags.len(), limits::TAGS)));
-    }
-    tags.iter().try_for_each(|tag| check_label("tags", Some(tag)))
 }
 
 fn check_rlimits(rlimits: &bgd_shared::rlimit::Rlimits) -> Result<(), RpcError> {

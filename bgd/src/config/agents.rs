@@ -6,7 +6,7 @@ use std::time::Duration;
 use bgd_shared::agent::{AgentProtocol, AgentSettings, Permissions, Setting};
 use serde::{Deserialize, Serialize};
 
-use super::Span;
+use super::span::Span;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 
 /// One `[agents.NAME]`. What is left out has the default of [`Agent::new`].

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::Span;
 use super::agents::Fault;
+use super::span::Span;
 use crate::channels::{Bot, Channel, ChannelKind, NONE, Secret, Token};
 use crate::dirs;
 

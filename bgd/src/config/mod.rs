@@ -2,10 +2,10 @@
 
 mod agents;
 mod channels;
+mod span;
 mod words;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,10 +14,11 @@ use bgd_shared::foreground::Key;
 use bgd_shared::limits;
 use bgd_shared::request::Limits as WireLimits;
 use bytesize::ByteSize;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
 pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
+pub use self::span::Span;
 use crate::agents::Agents;
 use crate::channels::Channels;
 use crate::core::CoreLimits;
@@ -98,10 +99,6 @@ pub struct Grace {
 /// A number of bytes: a number, or a text such as `1GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
-
-/// A time: a text such as `5s` or `1m 30s`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
 
 impl Default for Config {
     fn default() -> Self {
@@ -404,37 +401,6 @@ impl Serialize for Size {
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         ByteSize::deserialize(deserializer).map(|size| Self(size.0))
-    }
-}
-
-impl Serialize for Span {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(SpanVisitor)
-    }
-}
-
-struct SpanVisitor;
-
-impl de::Visitor<'_> for SpanVisitor {
-    type Value = Span;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a time such as \"5s\"")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-        let span = humantime::parse_duration(text)
-            .map_err(|error| E::custom(format_args!("{text:?} is no time such as \"5s\": {error}")))?;
-        if span.as_millis() > limits::DURATION_MS.into() {
-            return Err(E::custom(format_args!("{text:?} is longer than 100 years")));
-        }
-        Ok(Span(span))
     }
 }
 

@@ -10,7 +10,8 @@ use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::input::{Refusal, ReplyTo};
+use super::caller::ReplyTo;
+use super::input::Refusal;
 use super::notice::{Item, Notice};
 use super::task::{Finished, Snapshot, Spec};
 

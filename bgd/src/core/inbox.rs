@@ -9,7 +9,7 @@ use bgd_shared::limits::{INBOXES_BYTES, INBOXES_ITEMS};
 use bgd_shared::request::InboxesStatus;
 use serde::{Deserialize, Serialize};
 
-use super::input::ReplyTo;
+use super::caller::ReplyTo;
 use super::notice::{Item, Notice};
 use super::time::Mono;
 

@@ -9,20 +9,11 @@ use bgd_shared::request::BlockMode;
 use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
 use super::agent::Note;
+use super::caller::ReplyTo;
 use super::task::{SpawnFailure, Spec};
-
-/// Whom an answer goes to: a client and one of its calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ReplyTo {
-    /// The connection.
-    pub client: u64,
-    /// The call on it.
-    pub call: u64,
-}
 
 /// Everything that can happen to the core, apart from time going by.
 #[derive(Clone, Debug)]

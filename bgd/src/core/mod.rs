@@ -9,6 +9,7 @@
 //! Its state can be serialised whole, at any time.
 
 mod agent;
+mod caller;
 mod effect;
 mod held;
 mod inbox;
@@ -23,9 +24,10 @@ mod time;
 mod waiters;
 
 pub use agent::{AgentPart, AgentWork, Note, Notes, QUESTIONS, Question};
+pub use caller::ReplyTo;
 pub use effect::{CoreError, Effect, Reply, Unmovable};
 pub use held::env_bytes;
-pub use input::{Cancel, Command, Fact, Input, Refusal, ReplyTo, Request, Selection};
+pub use input::{Cancel, Command, Fact, Input, Refusal, Request, Selection};
 pub use machine::Core;
 pub use notice::{Item, Notice};
 pub use registry::{CANDIDATES, ListQuery, Page};

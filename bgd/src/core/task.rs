@@ -12,7 +12,7 @@ use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::agent::{AgentPart, AgentWork};
-use super::input::ReplyTo;
+use super::caller::ReplyTo;
 use super::time::Mono;
 
 /// The signal that nobody survives.

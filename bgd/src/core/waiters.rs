@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bgd_shared::id::TaskId;
 use serde::{Deserialize, Serialize};
 
-use super::input::ReplyTo;
+use super::caller::ReplyTo;
 use super::task::{Ordinal, Snapshot, Task};
 use super::time::Mono;
 

@@ -12,11 +12,11 @@ use super::{Dispatcher, Shape};
 use crate::agents::Agent;
 use crate::answer::Answer;
 use crate::core::{AgentWork, Command, Fact, Refusal, Request, Spec, State, Work};
-use crate::exec::agent::turn::{Control, TurnOrder};
-use crate::exec::agent::{Order, Tell};
+use crate::exec::agent::{Control, Order, Tell, TurnOrder};
 use crate::exec::host::SIGKILL;
 use crate::exec::kin;
-use crate::mailbox::Report;
+use crate::exec::messages::Report;
+use crate::mailbox::Internal;
 
 impl Dispatcher {
     /// Has a turn begun.
@@ -57,10 +57,10 @@ impl Dispatcher {
                 .or_else(|| self.known_warning(&agent, &command.env, &named)),
             settings: named,
         });
-        let facts = self.around.facts.clone();
+        let internals = self.internals.clone();
         self.around.workers.later(move || {
             let result = agent.check(&command.env);
-            facts.send(Report::AgentFound { answer, command, result });
+            internals.send(Internal::AgentFound { answer, command, result });
         });
     }
 
@@ -92,9 +92,9 @@ impl Dispatcher {
         let (Some(client), Some((task, agent))) = (answer.client().process, agent) else {
             return self.ask(answer, Shape::Plain, request);
         };
-        let facts = self.around.facts.clone();
+        let internals = self.internals.clone();
         self.around.workers.later(move || match kin::may_answer(client, agent, task) {
-            Ok(()) => facts.send(Report::MayAnswer { answer, request }),
+            Ok(()) => internals.send(Internal::MayAnswer { answer, request }),
             Err(error) => answer.refuse(&error),
         });
     }
@@ -104,10 +104,10 @@ impl Dispatcher {
         let AgentListParams { env, check, names, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
         let agents = Arc::clone(&self.known_agents);
-        let (found_env, facts) = (Arc::clone(&env), self.around.facts.clone());
+        let (found_env, internals) = (Arc::clone(&env), self.internals.clone());
         self.around.workers.later(move || {
             let found = agents.list(&names, &found_env);
-            facts.send(Report::AgentsFound { answer, env, check, found });
+            internals.send(Internal::AgentsFound { answer, env, check, found });
         });
     }
 

@@ -9,15 +9,15 @@ use super::Dispatcher;
 use crate::answer::Answer;
 use crate::config::{Config, ConfigError};
 use crate::core::Input;
-use crate::mailbox::Report;
+use crate::mailbox::Internal;
 
 impl Dispatcher {
-    /// Has the configuration read on a worker; [`Report::ConfigRead`] follows.
+    /// Has the configuration read on a worker; [`Internal::ConfigRead`] follows.
     pub(super) fn read_config(&self, asked: Option<Answer>) {
-        let (path, facts) = (self.identity.config_path.clone(), self.around.facts.clone());
+        let (path, internals) = (self.identity.config_path.clone(), self.internals.clone());
         self.around.workers.later(move || {
             let config = Config::load(&path).map(Box::new);
-            facts.send(Report::ConfigRead { config, asked });
+            internals.send(Internal::ConfigRead { config, asked });
         });
     }
 

@@ -3,7 +3,6 @@
 //! A worker looks at the process, the thread that drains makes itself ready, the core takes the task, and
 //! only then is anything touched. Whatever fails before that leaves the process with who offered it.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,83 +12,27 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{HandoffParams, Stream, TaskResult, TerminalSize};
 use bgd_shared::task::{Exit, Kind, Origin};
 use bgd_shared::text::{Env, OsText};
-use tokio::io::unix::AsyncFd;
 
+use super::handoffs::{Offered, Running};
 use super::{Dispatcher, Shape};
 use crate::answer::Answer;
 use crate::core::{Command, Place, Request, Spec, Work};
-use crate::exec::handed::check::{Checked, Leaders, check};
-use crate::exec::handed::drain::{DrainThread, Drains, Flow};
+use crate::exec::handed::check::{Checked, check};
+use crate::exec::handed::drain::{Drains, Flow};
 use crate::exec::handed::exit::Handed;
 use crate::exec::handed::kinds::Outputs;
-use crate::exec::handed::tree::HandedTree;
 use crate::exec::handed::{HandedTerminal, Handoff, Ready, Recorded};
 use crate::exec::loss::Loss;
 use crate::exec::output::OutputFolder;
 use crate::exec::process::Taken;
+use crate::exec::pty::size_of;
 use crate::exec::terminal::TERMINAL_SIDE;
-use crate::exec::terminal::birth::size_of;
-use crate::mailbox::Report;
-use crate::sys::pidfd::PidFd;
+use crate::mailbox::Internal;
 use crate::sys::watch;
 use crate::view;
 
-/// What the dispatcher knows of processes that were handed over.
-#[derive(Debug, Default)]
-pub(super) struct Handoffs {
-    thread: Option<DrainThread>,
-    /// Those that the core has not taken yet.
-    ready: HashMap<TaskId, Offered>,
-    /// Those whose process has not ended.
-    running: HashMap<TaskId, Running>,
-    /// Those whose pipes are drained.
-    drained: HashMap<TaskId, Drains>,
-}
-
-/// A process that is taken over as soon as the core has a task for it; nothing can fail then.
-#[derive(Debug)]
-struct Offered {
-    pid: i32,
-    pidfd: AsyncFd<PidFd>,
-    tree: HandedTree,
-    recorded: Recorded,
-    /// Who offers it.
-    client: u64,
-}
-
-/// A process that was handed over and has not ended.
-#[derive(Debug)]
-struct Running {
-    pid: i32,
-    /// Who handed it over.
-    client: u64,
-    /// Who said how it ended, and waits for the daemon to know that it did.
-    told: Vec<Answer>,
-}
-
-impl Handoffs {
-    fn thread(&mut self) -> io::Result<DrainThread> {
-        if let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_lost()) {
-            return Ok(thread.clone());
-        }
-        let thread = DrainThread::start()?;
-        Ok(self.thread.insert(thread).clone())
-    }
-
-    fn leaders(&self) -> Leaders {
-        Leaders(self.running.iter().map(|(task, running)| (running.pid, *task)).collect())
-    }
-
-    /// Nobody wants the output of this task any more.
-    pub(super) fn forget(&mut self, task: TaskId) {
-        if let Some(drains) = self.drained.remove(&task) {
-            drains.discard();
-        }
-    }
-}
-
 impl Dispatcher {
-    /// Has a process that is offered looked at; [`Report::Offered`] follows.
+    /// Has a process that is offered looked at; [`Internal::Offered`] follows.
     pub(super) fn handoff(&mut self, answer: Answer, handoff: Box<Handoff>) {
         let thread = match self.handoffs.thread() {
             Ok(thread) => thread,
@@ -99,11 +42,11 @@ impl Dispatcher {
             }
         };
         let (leaders, task) = (self.handoffs.leaders(), TaskId::random());
-        let (folder, facts) = (Arc::clone(&self.around.folder), self.around.facts.clone());
+        let (folder, internals) = (Arc::clone(&self.around.folder), self.internals.clone());
         let client = answer.client().process;
         self.around.workers.later(move || {
             let params = Box::new(handoff.params.clone());
-            let tell = move |result| facts.send(Report::Offered { answer, params, task, result });
+            let tell = move |result| internals.send(Internal::Offered { answer, params, task, result });
             let looked = check(*handoff, client, &leaders)
                 .and_then(|(checked, outputs)| Ok((checked, prepare(task, outputs, &folder)?)));
             let (checked, flows) = match looked {

@@ -9,8 +9,7 @@ use bgd_shared::id::TaskId;
 use super::Dispatcher;
 use crate::core::SpawnFailure;
 use crate::exec::host::{Alive, Purpose, RUN, SIGKILL, SIGTERM, Watcher};
-use crate::exec::spawner::StartOrder;
-use crate::mailbox::Begun;
+use crate::exec::messages::{Begun, StartOrder};
 use crate::sys::pidfd::PidFd;
 
 /// How long helpers have to end with the daemon, and notices to be delivered, before they are made to.

@@ -3,10 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::Dispatcher;
-use crate::core::Effect;
-use crate::sys::memory;
-
 /// So many bytes that tasks held are worth the trouble.
 const MANY_BYTES: usize = 512 * 1024;
 
@@ -31,7 +27,7 @@ pub(super) struct Freed {
 
 impl Freed {
     /// Notes what tasks hold now, and how many events passed by.
-    fn note(&mut self, held: usize, events: usize, now: Instant) {
+    pub(super) fn note(&mut self, held: usize, events: usize, now: Instant) {
         let bytes = self.held.saturating_sub(held);
         self.held = held;
         if bytes == 0 && events == 0 {
@@ -45,23 +41,14 @@ impl Freed {
         }
     }
 
+    /// Memory was given back.
+    pub(super) fn given_back(&mut self) {
+        *self = Self { held: self.held, ..Self::default() };
+    }
+
     /// When it is to be given back.
     pub(super) fn due(&self) -> Option<Instant> {
         self.since.map(|(since, last)| (last + QUIET).min(since + PATIENCE))
-    }
-}
-
-impl Dispatcher {
-    /// Something was done: notes what was freed by it.
-    pub(super) fn note_freed(&mut self, effects: &[Effect]) {
-        let events = effects.iter().filter(|effect| matches!(effect, Effect::Event { .. })).count();
-        self.freed.note(self.core.held(), events, Instant::now());
-    }
-
-    /// Has a worker give back what was freed.
-    pub(super) fn give_memory_back(&mut self) {
-        self.freed = Freed { held: self.freed.held, ..Freed::default() };
-        self.around.workers.later(memory::give_back);
     }
 }
 

@@ -2,47 +2,47 @@
 //! its effects to executors, clients and subscribers. It never waits for I/O.
 
 mod agents;
+mod answers;
 mod configuration;
 mod ending;
 mod handoff;
+mod handoffs;
 mod helpers;
 mod memory;
+mod shows;
+mod shutdown;
 mod terminals;
 mod told;
+mod upkeep;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::foreground::backgrounded_message;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::{
-    BlockResult, ClearResult, DetachResult, HelloResult, InboxAckResult, InboxReadResult, OutputParams,
-    SessionEndResult, ShutdownResult, TaskResult, TasksResult, WriteResult,
-};
+use bgd_shared::request::{ClearResult, OutputParams, SessionEndResult, WriteResult};
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
-use self::handoff::Handoffs;
+use self::handoffs::Handoffs;
 use self::memory::Freed;
-use self::terminals::Shows;
+use self::shows::Shows;
 use crate::agents::Agents;
 use crate::answer::{Answer, write_error};
 use crate::calls::{Body, Call};
 use crate::client::Client;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, CoreError, Effect, Fact, Input, Mono, Note, Now, Reply, ReplyTo, Request, Snapshot, State,
+    Command, Core, CoreError, Effect, Fact, Input, Mono, Note, Now, Reply, ReplyTo, Request, State,
 };
-use crate::exec::agent::turn::{Control, TurnOrder};
-use crate::exec::agent::{AgentThread, Order};
+use crate::exec::agent::{AgentThread, Control, Order, TurnOrder};
 use crate::exec::host::Helpers;
+use crate::exec::messages::{Brought, Report, StartOrder, Streams};
 use crate::exec::process::{Processes, Surroundings};
-use crate::exec::spawner::{Brought, StartOrder, Streams};
 use crate::figures::Figures;
-use crate::mailbox::{Mail, Mailbox, Report};
+use crate::mailbox::{Internal, Internals, Mail, Mailbox};
 use crate::notify::Notifier;
 use crate::reader::Reader;
 use crate::server::ServerLimits;
@@ -89,6 +89,8 @@ pub struct Dispatcher {
     figures: Figures,
     shows: Shows,
     around: Surroundings,
+    /// Where workers tell what they have found.
+    internals: Internals,
     reader: Reader,
     identity: Identity,
     config: Config,
@@ -119,7 +121,7 @@ impl Dispatcher {
         config: Config,
         identity: Identity,
         orders: std::sync::mpsc::Sender<StartOrder>,
-        around: Surroundings,
+        (around, internals): (Surroundings, Internals),
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
     ) -> Self {
         Self {
@@ -133,8 +135,9 @@ impl Dispatcher {
             notifier: Notifier::new(
                 config.channels().unwrap_or_default(),
                 config.limits.channel_queue,
-                around.clone(),
+                (around.clone(), internals.clone()),
             ),
+            internals,
             kept_for_notices: HashMap::new(),
             figures: Figures::default(),
             shows: Shows::default(),
@@ -171,6 +174,7 @@ impl Dispatcher {
                         self.report(report);
                     }
                 }
+                Some(internal) = mailbox.internals.recv() => self.internal(internal),
                 () = sleep_until(self.helpers_killed_at), if self.ended => self.end_by_force(),
                 () = sleep_until(self.ending.over_at()) => {
                     tracing::error!("the end takes too long: what still runs is left behind");
@@ -241,20 +245,27 @@ impl Dispatcher {
             Report::Fact { task, run, fact } => self.fact(task, run, fact),
             Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
             Report::EndHelper { process, signal } => self.end_helper(process, signal),
-            Report::AgentFound { answer, command, result } => match result {
+        }
+    }
+
+    fn internal(&mut self, internal: Internal) {
+        match internal {
+            Internal::AgentFound { answer, command, result } => match result {
                 // Its client went away meanwhile, and nobody would tell the core so again (R71).
                 Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
                 Ok(()) => self.submit(answer, command, Brought::default()),
                 Err(error) => answer.refuse(&error),
             },
-            Report::AgentsFound { answer, env, check, found } => self.agents_found(answer, env, check, found),
-            Report::MayAnswer { answer, request } => self.ask(answer, Shape::Plain, request),
-            Report::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
-            Report::ConfigRead { config, asked } => self.configured(config, asked),
-            Report::NoticeRead { task } => self.notice_read(task),
-            Report::ChannelsDone => self.notifier.is_done(),
-            Report::Reload => self.read_config(None),
-            Report::Terminate { signal } => self.terminate(signal),
+            Internal::AgentsFound { answer, env, check, found } => {
+                self.agents_found(answer, env, check, found);
+            }
+            Internal::MayAnswer { answer, request } => self.ask(answer, Shape::Plain, request),
+            Internal::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
+            Internal::ConfigRead { config, asked } => self.configured(config, asked),
+            Internal::NoticeRead { task } => self.notice_read(task),
+            Internal::ChannelsDone => self.notifier.is_done(),
+            Internal::Reload => self.read_config(None),
+            Internal::Terminate { signal } => self.terminate(signal),
         }
     }
 
@@ -479,85 +490,6 @@ impl Dispatcher {
             }
         }
         self.remove_outputs(forgotten, clears);
-    }
-
-    /// Has the outputs of cleared tasks removed, and gives the answers when they are gone.
-    fn remove_outputs(&self, tasks: Vec<(TaskId, u32)>, clears: Vec<(Answer, Clear)>) {
-        if tasks.is_empty() && clears.is_empty() {
-            return;
-        }
-        let folder = Arc::clone(&self.around.folder);
-        self.around.workers.later(move || {
-            for (task, runs) in tasks {
-                folder.remove(task, runs);
-            }
-            for (answer, clear) in clears {
-                match clear {
-                    Clear::Tasks(result) => answer.give(&result),
-                    Clear::Session(result) => answer.give(&result),
-                }
-            }
-        });
-    }
-
-    fn reply(&self, answer: Answer, shape: Shape, reply: Reply) {
-        let tasks = |tasks: Vec<Snapshot>| -> Vec<_> {
-            tasks.iter().map(|task| view::task(task, &self.around.folder)).collect()
-        };
-        match reply {
-            Reply::Error(error) => answer.refuse(&self.refusal(error)),
-            Reply::Backgrounded(snapshot) => {
-                let message = backgrounded_message(snapshot.id);
-                answer.give(&DetachResult { task: view::task(&snapshot, &self.around.folder), message });
-            }
-            Reply::Task(snapshot) => match shape {
-                Shape::Plain => answer.give(&TaskResult { task: view::task(&snapshot, &self.around.folder) }),
-                Shape::Output(params) => self.reader.output(snapshot, params, answer),
-                Shape::Result => self.reader.result(snapshot, answer),
-            },
-            Reply::Tasks(list) => answer.give(&TasksResult { tasks: tasks(list) }),
-            Reply::Blocked { tasks: list, timed_out } => {
-                let of = |finished: bool| -> Vec<TaskId> {
-                    list.iter().filter(|task| task.is_finished() == finished).map(|task| task.id).collect()
-                };
-                let (finished, active) = (of(true), of(false));
-                answer.give(&BlockResult { tasks: tasks(list), timed_out, finished, active });
-            }
-            Reply::Inbox { items, more, lost } => {
-                let instance = self.identity.instance.clone();
-                let result = InboxReadResult { items: Vec::new(), more, lost, instance };
-                self.reader.inbox(items, result, answer);
-            }
-            Reply::Acknowledged { acknowledged, left } => {
-                answer.give(&InboxAckResult { acknowledged, left });
-            }
-            Reply::Owned => answer.give(&self.hello()),
-            // Given when the outputs are gone, by `remove_outputs`.
-            Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
-            Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
-        }
-    }
-
-    /// An error with the task that ended first, if that is what went wrong (R66).
-    fn refusal(&self, error: CoreError) -> RpcError {
-        let ended = match &error {
-            CoreError::EndedFirst(id, _) => self.core.get(&(*id).into()).ok(),
-            _ => None,
-        };
-        let mut error = RpcError::from(error);
-        error.data.task = ended.map(|task| Box::new(view::task(&task, &self.around.folder)));
-        error
-    }
-
-    fn hello(&self) -> HelloResult {
-        HelloResult {
-            protocol: bgd_shared::PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            instance: self.identity.instance.clone(),
-            pid: self.identity.pid,
-            limits: self.config.wire_limits(),
-            background_key: self.config.background_key,
-        }
     }
 
     fn write(&self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {

@@ -1,7 +1,6 @@
 //! The dispatcher's part in terminals: who is shown which. What they show is followed by a thread of its
 //! own.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -10,70 +9,18 @@ use bgd_shared::limits::TERMINAL_VIEWERS;
 use bgd_shared::request::{DetachResult, TaskResult, TerminalSize, WriteResult};
 
 use super::Dispatcher;
+use super::shows::Shown;
 use crate::answer::{Answer, write_error};
 use crate::client::Client;
-use crate::core::{CoreError, Snapshot, SpawnFailure, State};
+use crate::core::{CoreError, Snapshot, State};
 use crate::exec::handed::HandedTerminal;
 use crate::exec::loss::Loss;
+use crate::exec::messages::NewTerminal;
 use crate::exec::process::TerminalJob;
-use crate::exec::terminal::birth::{set_size, slave_of};
+use crate::exec::pty::{set_size, slave_of};
 use crate::exec::terminal::viewers::{Door, Viewer};
-use crate::exec::terminal::{Opening, Terminal, Terminals};
-use crate::mailbox::NewTerminal;
+use crate::exec::terminal::{Opening, Terminal};
 use crate::view;
-
-/// A terminal that is open, and who is shown it.
-#[derive(Debug)]
-struct Shown {
-    terminal: Terminal,
-    viewers: BTreeMap<u64, Door>,
-}
-
-/// All terminals of the daemon.
-#[derive(Debug, Default)]
-pub(super) struct Shows {
-    thread: Terminals,
-    open: HashMap<TaskId, Shown>,
-}
-
-impl Shows {
-    /// Has the thread ready before something is started in a terminal.
-    pub(super) fn prepare(&mut self) -> Result<(), SpawnFailure> {
-        self.thread.start().map_err(|error| format!("cannot start a thread for terminals: {error}").into())
-    }
-
-    /// Follows a terminal; its owner is shown it from the first byte on.
-    pub(super) fn open(&mut self, opening: Opening) -> std::io::Result<Terminal> {
-        let task = opening.task;
-        let owner = opening.owner.as_ref().map(|owner| (owner.client.id, owner.door.clone()));
-        let terminal = self.thread.open(opening)?;
-        let viewers = owner.into_iter().collect();
-        self.open.insert(task, Shown { terminal: terminal.clone(), viewers });
-        Ok(terminal)
-    }
-
-    /// A task's processes are gone.
-    pub(super) fn close(&mut self, task: TaskId) {
-        self.open.remove(&task);
-    }
-
-    /// A client is shown a terminal no more: not a byte from now on. Whether it was.
-    fn leave(&mut self, task: TaskId, client: u64) -> bool {
-        let Some(shown) = self.open.get_mut(&task) else { return false };
-        let Some(door) = shown.viewers.remove(&client) else { return false };
-        door.close();
-        shown.terminal.leave(client);
-        true
-    }
-
-    /// A client is gone.
-    pub(super) fn disconnect(&mut self, client: u64) {
-        for shown in self.open.values_mut().filter(|shown| shown.viewers.contains_key(&client)) {
-            shown.viewers.remove(&client);
-            shown.terminal.leave(client);
-        }
-    }
-}
 
 fn viewer(client: &Arc<Client>, size: Option<TerminalSize>, is_owner: bool) -> Viewer {
     Viewer { client: Arc::clone(client), door: Door::open(), size, is_owner }

@@ -9,7 +9,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::stat::ProcessStat;
 
-use super::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
+use super::proc::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
 /// How often the processes above a client are looked at: some of them may end meanwhile.
 const LOOKS: u32 = 3;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 use nix::errno::Errno;
 
+use super::messages::{Facts, Report};
 use crate::core::Fact;
-use crate::mailbox::{Facts, Report};
 
 /// The core hears of a loss that goes on at most once in this time; of the first and the last at once.
 const TELL_EVERY: Duration = Duration::from_millis(500);
@@ -77,9 +77,11 @@ fn reason(error: &io::Error) -> Box<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::messages::channel;
+    use tokio::sync::mpsc;
 
-    fn told(mailbox: &mut crate::mailbox::Mailbox) -> Vec<(u64, String)> {
-        std::iter::from_fn(|| mailbox.reports.try_recv().ok())
+    fn told(reports: &mut mpsc::UnboundedReceiver<Report>) -> Vec<(u64, String)> {
+        std::iter::from_fn(|| reports.try_recv().ok())
             .map(|report| match report {
                 Report::Fact { fact: Fact::Lost { bytes, why }, .. } => (bytes, why.into()),
                 other => panic!("{other:?}"),
@@ -89,18 +91,18 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_loss_is_told_and_the_first_at_once() {
-        let (_calls, facts, mut mailbox) = crate::mailbox::new();
+        let (facts, mut reports) = channel();
         let mut loss = Loss::new(TaskId::random(), 1, facts);
         let full = io::Error::from_raw_os_error(Errno::ENOSPC as i32);
         loss.add(0, &full);
-        assert!(told(&mut mailbox).is_empty());
+        assert!(told(&mut reports).is_empty());
         loss.add(3, &full);
-        assert_eq!(told(&mut mailbox), [(3, "No space left on device".to_owned())]);
+        assert_eq!(told(&mut reports), [(3, "No space left on device".to_owned())]);
         for _ in 0..1000 {
             loss.add(5, &io::ErrorKind::WriteZero.into());
         }
         drop(loss);
-        let rest = told(&mut mailbox);
+        let rest = told(&mut reports);
         assert_eq!(rest.iter().map(|(bytes, _)| bytes).sum::<u64>(), 5000);
         assert_eq!(rest.last().unwrap().1, io::Error::from(io::ErrorKind::WriteZero).to_string());
     }

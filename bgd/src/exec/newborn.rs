@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::tree::{self, Member, Stat};
+use super::proc::{Image, Member, Stat};
 
 /// How long after its birth a process may take to run its program, even on a busy machine.
 const YOUNG: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ pub struct Newborns {
 #[derive(Debug)]
 struct Newborn {
     member: Member,
-    image: tree::Image,
+    image: Image,
     until: Instant,
 }
 

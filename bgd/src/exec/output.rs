@@ -32,9 +32,9 @@ use tokio::sync::Notify;
 use self::kept::Kept;
 pub use self::read::{Part, last_line, read_part};
 use self::writes::FirstWrite;
+use super::messages::{Facts, Report};
 use super::workers::Workers;
 use crate::core::{Fact, Spec};
-use crate::mailbox::{Facts, Report};
 
 /// How often growing files are looked at.
 const TICK: Duration = Duration::from_millis(250);

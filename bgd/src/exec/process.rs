@@ -13,17 +13,18 @@ use nix::errno::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc as async_mpsc;
 
+use super::cgroup;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::InputPipe;
+use super::messages::{Begun, Facts, Report, StartOrder};
 use super::newborn::Newborns;
 use super::output::{OutputFolder, OutputWatch};
-use super::spawner::StartOrder;
+use super::proc::{Member, Stat};
 use super::terminal::Terminal;
-use super::tree::{self, Member, Signalled, Stat, Tree};
+use super::tree::{Signalled, Tree};
 use super::workers::Workers;
 use crate::core::Fact;
-use crate::mailbox::{Begun, Facts, Report};
 use crate::sys::pidfd::{PidFd, SIGKILL};
 use crate::sys::watch;
 
@@ -329,7 +330,7 @@ impl Supervisor {
             let _ = self.tell_output(false).await;
         }
         if let Some(cgroup) = self.tree.cgroup.take() {
-            self.around.workers.later(move || tree::remove_cgroup(&cgroup));
+            self.around.workers.later(move || cgroup::remove(&cgroup));
         }
     }
 
@@ -493,7 +494,7 @@ impl Supervisor {
         self.ending = Some(signal);
         if signal == SIGKILL
             && let Some(cgroup) = &self.tree.cgroup
-            && let Err(error) = tree::kill_cgroup(cgroup)
+            && let Err(error) = cgroup::kill(cgroup)
         {
             tracing::warn!(cgroup = %cgroup.display(), %error, "cgroup.kill failed");
         }

@@ -19,61 +19,17 @@ use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
+use super::cgroup;
 use super::mark::{Mark, Marks, RESOURCE};
+use super::messages::{Begun, Brought, Facts, NewTerminal, Report, StartOrder, Streams};
 use super::output::OutputFolder;
-use super::terminal::birth::{self, BirthError, Born, LeaderPlan, Pty};
+use super::proc::{INSTANCE_MARK, TASK_MARK};
+use super::pty::Pty;
+use super::terminal::birth::{self, BirthError, Born, LeaderPlan};
 use super::terminal::order::JobOrder;
-use super::tree::{INSTANCE_MARK, TASK_MARK};
 use crate::core::{SpawnFailure, Spec, Work};
 use crate::descriptors;
-use crate::mailbox::{Begun, Facts, NewTerminal, Report};
 use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
-
-/// The order to start a process.
-#[derive(Debug)]
-pub struct StartOrder {
-    /// The task.
-    pub task: TaskId,
-    /// Its run.
-    pub run: u32,
-    /// What to start.
-    pub spec: Arc<Spec>,
-    /// Its complete environment.
-    pub env: Arc<Env>,
-    /// Its standard streams.
-    pub streams: Streams,
-}
-
-/// Descriptors that the submitter sent along for the standard streams of a process.
-#[derive(Debug, Default)]
-pub struct Brought {
-    /// Standard input.
-    pub stdin: Option<OwnedFd>,
-    /// Standard output and error.
-    pub outputs: [Option<OwnedFd>; 2],
-}
-
-impl Brought {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.stdin.is_none() && self.outputs.iter().all(Option::is_none)
-    }
-}
-
-/// What a process has as standard streams.
-#[derive(Debug)]
-pub enum Streams {
-    /// Output files of its own, and what the task asks for as standard input: nothing, or a pipe; what
-    /// its submitter sent along takes their place.
-    Own(Brought),
-    /// These, for a helper.
-    Given {
-        /// Standard input, output and error.
-        streams: [OwnedFd; 3],
-        /// The environment variable that marks its processes.
-        mark: &'static str,
-    },
-}
 
 /// What every start needs.
 #[derive(Debug)]
@@ -214,7 +170,7 @@ impl Common {
             Ok(begun) => Ok(Begun { cgroup, ..begun }),
             Err(error) => {
                 if let Some(cgroup) = cgroup {
-                    super::tree::remove_cgroup(&cgroup);
+                    cgroup::remove(&cgroup);
                 }
                 Err(error)
             }

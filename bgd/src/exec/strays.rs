@@ -3,13 +3,10 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-use super::tree;
-use crate::sys::pidfd::{PidFd, SIGKILL};
+use super::proc;
+use crate::sys::pidfd::{PidFd, SIGKILL, wait_for_all};
 
 /// How long killed processes have to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +24,7 @@ impl Strays {
     /// To be called before anything is started: children that this process has by then are not the
     /// daemon's (a shell may have started them and then become the daemon).
     pub fn before_anything() -> Self {
-        Self { spared: tree::orphans().into_iter().collect() }
+        Self { spared: proc::orphans().into_iter().collect() }
     }
 
     /// Ends every stray, and waits until they are gone. False: some do not end.
@@ -52,9 +49,9 @@ impl Strays {
 
     fn find(&self) -> Vec<(i32, PidFd)> {
         // Also those that spawners started: some may not end by SIGKILL, and were given up.
-        let mut roots = tree::children_of(std::process::id().cast_signed());
+        let mut roots = proc::children_of(std::process::id().cast_signed());
         roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid));
-        let processes = tree::descendants_of(&roots).into_iter();
+        let processes = proc::descendants_of(&roots).into_iter();
         let open =
             |pid| PidFd::open(pid).ok().filter(|process| !process.has_ended()).map(|process| (pid, process));
         processes.filter_map(open).collect()
@@ -73,14 +70,4 @@ fn is_daemon(pid: i32) -> bool {
         (Err(error), Ok(_)) if error.kind() == ErrorKind::PermissionDenied => name(&pid) == name("self"),
         (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
     }
-}
-
-/// Waits until all of these have ended. False: the deadline came first.
-pub fn wait_for_all<'a>(processes: impl IntoIterator<Item = &'a PidFd>, deadline: Instant) -> bool {
-    processes.into_iter().all(|process| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-        let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        matches!(poll(&mut fds, timeout), Ok(1..))
-    })
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bgd_shared::request::{ChannelRetry, ChannelStatus};
 use bgd_shared::time::Timestamp;
 
-use super::Undelivered;
+use super::undelivered::Undelivered;
 
 /// What is counted of a channel.
 #[derive(Debug, Default)]

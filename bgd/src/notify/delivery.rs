@@ -22,18 +22,21 @@ use super::{Adapter, Done, Outcomes, Served, Sign, Told, Undelivered};
 use crate::channels::ChannelKind;
 use crate::core::Notice;
 use crate::exec::process::Surroundings;
-use crate::mailbox::Report;
+use crate::mailbox::{Internal, Internals};
 use crate::reader;
 
 /// Serves channels until no more come and every queue is empty.
-pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, around: Surroundings) {
+pub async fn serve_all(
+    mut served: mpsc::UnboundedReceiver<Served>,
+    (around, internals): (Surroundings, Internals),
+) {
     let http = Rc::new(Http::default());
     let mut workers = JoinSet::new();
     loop {
         tokio::select! {
             next = served.recv() => match next {
                 Some(next) => {
-                    workers.spawn_local(serve(next, Rc::clone(&http), around.clone()));
+                    workers.spawn_local(serve(next, Rc::clone(&http), around.clone(), internals.clone()));
                 }
                 None => break,
             },
@@ -44,7 +47,7 @@ pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, around: Surr
 }
 
 /// Serves one channel until nobody can tell it anything more.
-async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
+async fn serve(served: Served, http: Rc<Http>, around: Surroundings, internals: Internals) {
     let Served { channel, mut orders, mut typing, mut signs, counts } = served;
     let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
     let Some(adapter) = adapter(&outcomes, &http, &around) else { return };
@@ -59,7 +62,7 @@ async fn serve(served: Served, http: Rc<Http>, around: Surroundings) {
         while let Some(notice) = orders.recv().await {
             let done = Rc::new(Cell::new(Some(Done::new(&outcomes))));
             let delivered = async {
-                let told = read(notice, &around, Rc::clone(&done)).await?;
+                let told = read(notice, (&around, &internals), Rc::clone(&done)).await?;
                 adapter.notify(&told).await
             };
             settle(&done, delivered).await;
@@ -91,13 +94,13 @@ async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Resul
 /// A notice with its result.
 async fn read(
     notice: Arc<Notice>,
-    around: &Surroundings,
+    (around, internals): (&Surroundings, &Internals),
     done: Rc<Cell<Option<Done>>>,
 ) -> Result<Told, Undelivered> {
     let folder = Arc::clone(&around.folder);
     let (place, task, is_removed) = (notice.task.spec.place.clone(), notice.task.id, notice.is_removed);
     let read = around.workers.run(move || reader::notice(&notice, &folder)).await;
-    around.facts.send(Report::NoticeRead { task });
+    internals.send(Internal::NoticeRead { task });
     let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
     Ok(Told { notice, place, is_removed, done })
 }

@@ -24,8 +24,8 @@ use crate::channels::Secret;
 use crate::core::Spec;
 use crate::dirs;
 use crate::exec::host::{Host, Launch, Leased, Purpose, SIGKILL, SIGTERM, Theirs, pipe, said};
+use crate::exec::proc::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::exec::process::Surroundings;
-use crate::exec::tree::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 
 /// How long a command has between SIGTERM and SIGKILL when its time is over.
 const GRACE: Duration = Duration::from_secs(2);

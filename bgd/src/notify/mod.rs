@@ -18,6 +18,7 @@ mod slack;
 mod telegram;
 mod tty;
 mod typing;
+mod undelivered;
 mod webhook;
 
 use std::cell::{Cell, RefCell};
@@ -36,10 +37,11 @@ use futures_util::future::LocalBoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use self::counts::Counts;
+use self::undelivered::Undelivered;
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
 use crate::core::{Notice, Place, Spec};
 use crate::exec::process::Surroundings;
-use crate::mailbox::Report;
+use crate::mailbox::{Internal, Internals};
 
 /// An adapter to one channel.
 pub trait Adapter {
@@ -97,10 +99,6 @@ impl Told {
         Some(done)
     }
 }
-
-/// Why a notice was not delivered, for people; never with a secret in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undelivered(pub String);
 
 /// A parent session that is shown that somebody works, until the other end is dropped.
 type TypingOrder = (Option<Arc<str>>, oneshot::Receiver<()>);
@@ -238,6 +236,7 @@ pub struct Notifier {
     /// come when there are so many are dropped, and counted.
     queue_limit: usize,
     around: Surroundings,
+    internals: Internals,
     thread: Option<mpsc::UnboundedSender<Served>>,
     queues: BTreeMap<Arc<str>, Queue>,
     /// By the channel's name, so that they outlive a change of it.
@@ -254,11 +253,16 @@ pub struct Notifier {
 
 impl Notifier {
     /// Without the thread, until there is something to tell.
-    pub fn new(channels: Channels, queue_limit: usize, around: Surroundings) -> Self {
+    pub fn new(
+        channels: Channels,
+        queue_limit: usize,
+        (around, internals): (Surroundings, Internals),
+    ) -> Self {
         let mut this = Self {
             channels,
             queue_limit,
             around,
+            internals,
             thread: None,
             queues: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -456,7 +460,7 @@ impl Notifier {
 
     fn serve(&mut self, served: Served) -> io::Result<()> {
         if self.thread.as_ref().is_none_or(mpsc::UnboundedSender::is_closed) {
-            self.thread = Some(start(self.around.clone())?);
+            self.thread = Some(start((self.around.clone(), self.internals.clone()))?);
             self.is_busy = true;
         }
         if let Some(thread) = &self.thread {
@@ -485,7 +489,7 @@ impl Notifier {
         self.untold
     }
 
-    /// The daemon ends: what waits is delivered, if that does not take long; [`Report::ChannelsDone`]
+    /// The daemon ends: what waits is delivered, if that does not take long; [`Internal::ChannelsDone`]
     /// follows then.
     pub fn close(&mut self) {
         self.is_closing = true;
@@ -517,14 +521,13 @@ impl Notifier {
 }
 
 /// Starts the thread. It ends when its handle is dropped and every queue is empty.
-fn start(around: Surroundings) -> io::Result<mpsc::UnboundedSender<Served>> {
+fn start((around, internals): (Surroundings, Internals)) -> io::Result<mpsc::UnboundedSender<Served>> {
     let (served, waiting) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("channels".to_owned()).spawn(move || {
         let local = tokio::task::LocalSet::new();
-        let facts = around.facts.clone();
-        local.block_on(&runtime, delivery::serve_all(waiting, around));
-        facts.send(Report::ChannelsDone);
+        local.block_on(&runtime, delivery::serve_all(waiting, (around, internals.clone())));
+        internals.send(Internal::ChannelsDone);
     })?;
     Ok(served)
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Instant;
 
 use bgd_shared::task::Exit;
 use nix::errno::Errno;
@@ -164,4 +165,14 @@ impl AsRawFd for PidFd {
     fn as_raw_fd(&self) -> i32 {
         self.0.as_raw_fd()
     }
+}
+
+/// Waits until all of these have ended. False: the deadline came first.
+pub fn wait_for_all<'a>(processes: impl IntoIterator<Item = &'a PidFd>, deadline: Instant) -> bool {
+    processes.into_iter().all(|process| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut fds, timeout), Ok(1..))
+    })
 }

@@ -9,12 +9,13 @@ use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{MsgFlags, send, setsockopt};
 use nix::sys::time::TimeVal;
 
-use super::protocol::Outcome;
+use super::error::ClientError;
+use super::protocol::{Call, Outcome, Protocol, Received};
 use super::silence::{Silence, Step};
-use super::{Call, ClientError, FIRST_ANSWER, PolledClient, Protocol, Received};
 use crate::event::EventParams;
 use crate::fds;
 use crate::holder::{self, Phase};
+use crate::limits::FIRST_ANSWER;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{Silent, Stream, connect_within};
@@ -39,6 +40,15 @@ pub struct Client {
     at_most: Option<Duration>,
     /// How long a read may take.
     armed: Option<Duration>,
+}
+
+/// What a connection is made of.
+pub(super) struct Parts {
+    pub(super) stream: Stream,
+    pub(super) protocol: Protocol,
+    pub(super) received: VecDeque<Received>,
+    pub(super) socket: Option<SocketPath>,
+    pub(super) silence: Silence,
 }
 
 /// What is of no account in a wait.
@@ -250,16 +260,13 @@ impl Client {
         }
     }
 
-    pub(super) fn into_polled(self) -> PolledClient {
-        let answers = self.answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
-        let news = self.news.into_iter().map(|news| Received::News(Box::new(news)));
-        PolledClient::new(
-            self.stream,
-            self.protocol,
-            answers.chain(news).collect(),
-            self.socket,
-            self.silence,
-        )
+    /// What it is made of, with what has come before it was asked for.
+    pub(super) fn into_parts(self) -> Parts {
+        let Self { stream, protocol, socket, silence, answers, news, .. } = self;
+        let answers = answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
+        let news = news.into_iter().map(|news| Received::News(Box::new(news)));
+        let received = answers.chain(news).collect();
+        Parts { stream, protocol, received, socket, silence }
     }
 
     fn receive(&mut self) -> Result<Received, ClientError> {

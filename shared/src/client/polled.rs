@@ -9,9 +9,10 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 
-use super::blocking::give_up;
+use super::blocking::{Client, Parts, give_up};
+use super::error::ClientError;
+use super::protocol::{Call, Protocol, Received};
 use super::silence::{Silence, Step};
-use super::{Call, Client, ClientError, Protocol, Received};
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::Stream;
@@ -190,7 +191,8 @@ impl PolledClient {
 impl From<Client> for PolledClient {
     /// Goes on with a connection; what came on it and was not asked for yet comes first.
     fn from(client: Client) -> Self {
-        client.into_polled()
+        let Parts { stream, protocol, received, socket, silence } = client.into_parts();
+        Self::new(stream, protocol, received, socket, silence)
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use serde_json::value::RawValue;
 
-use super::ClientError;
+use super::error::ClientError;
 use crate::error::RpcError;
 use crate::event::EventParams;
 use crate::frame::FrameDecoder;

@@ -6,8 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long the first answer of a connection may take, the connecting included.
-pub const FIRST_ANSWER: Duration = Duration::from_secs(5);
+use crate::limits::FIRST_ANSWER;
 
 /// How long a daemon may be silent that has answered on this connection before. To give up means more then: a job
 /// in the foreground ends with its connection.

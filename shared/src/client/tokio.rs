@@ -11,11 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::blocking::give_up;
-use super::protocol::Outcome;
+use super::error::ClientError;
+use super::protocol::{Call, Outcome, Protocol, Received};
 use super::silence::{Silence, Step};
-use super::{Call, ClientError, FIRST_ANSWER, Protocol, Received};
 use crate::event::EventParams;
 use crate::fds;
+use crate::limits::FIRST_ANSWER;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{AsyncStream, connect_async};

@@ -134,6 +134,9 @@ impl Source {
         while place < words.len() {
             let line = words[place].line;
             let mut path = Vec::new();
+            // `pub(in path)` uses nothing.
+            let before = |steps: usize| place.checked_sub(steps).map_or("", text);
+            let is_visibility = before(1) == "in" && before(2) == "(" && before(3) == "pub";
             while is_name(place) {
                 path.push(text(place).to_owned());
                 place += 1;
@@ -145,7 +148,7 @@ impl Source {
             }
             if path.is_empty() {
                 place += 1;
-            } else if path.len() > 1 {
+            } else if path.len() > 1 && !is_visibility {
                 paths.push((path, line));
             }
         }
@@ -157,7 +160,7 @@ impl Source {
     }
 
     /// The path of this file's module in its crate.
-    fn module(&self) -> Vec<String> {
+    pub fn module(&self) -> Vec<String> {
         let (_, below) = self.path.split_once("/src/").unwrap_or_default();
         let names =
             below.trim_end_matches(".rs").split('/').filter(|name| !matches!(*name, "mod" | "lib" | "main"));

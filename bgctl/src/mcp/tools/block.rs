@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::mcp::answer::{Answer, Body};
 use crate::mcp::arguments::Arguments;
 use crate::mcp::refusal::Refusal;
-use crate::mcp::server::Shared;
+use crate::mcp::shared::Shared;
 use crate::mcp::waits::Wait;
 use crate::mcp::words;
 

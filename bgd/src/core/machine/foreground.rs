@@ -7,8 +7,9 @@ use bgd_shared::notice::NoticeKind;
 use bgd_shared::time::Timestamp;
 
 use super::Core;
+use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, Effect, Reply, Unmovable};
-use crate::core::input::{Command, ReplyTo};
+use crate::core::input::Command;
 use crate::core::task::{Ordinal, State, StopOrder, StopReason};
 use crate::core::time::Now;
 

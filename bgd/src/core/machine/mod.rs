@@ -18,9 +18,10 @@ use bgd_shared::task::Summary;
 use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
+use super::caller::ReplyTo;
 use super::effect::{CoreError, Effect, Reply};
 use super::inbox::{InboxWaitId, Inboxes};
-use super::input::{Input, ReplyTo};
+use super::input::Input;
 use super::owners::Owners;
 use super::registry::{ListQuery, Page, Registry};
 use super::task::{Ordinal, Snapshot, State, Task};

@@ -9,8 +9,9 @@ use bgd_shared::task::Status;
 
 use super::{Asker, Core, Phase};
 use crate::core::agent::AgentPart;
+use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, Effect, Reply};
-use crate::core::input::{Cancel, Command, ReplyTo, Request, Selection};
+use crate::core::input::{Cancel, Command, Request, Selection};
 use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};

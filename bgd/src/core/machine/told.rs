@@ -8,9 +8,9 @@ use bgd_shared::notice::NoticeKind;
 
 use super::{Core, Phase, Timer};
 use crate::core::agent::AgentPart;
+use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, Effect, Reply};
 use crate::core::inbox::{InboxWait, InboxWaitId};
-use crate::core::input::ReplyTo;
 use crate::core::notice::Notice;
 use crate::core::task::{Finished, Ordinal, Outcome, State, StopReason, Task};
 use crate::core::time::Now;

@@ -7,8 +7,8 @@ use bgd_shared::id::TaskRef;
 use bgd_shared::request::BlockMode;
 
 use super::{Core, Phase, Timer};
+use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, Effect, Reply};
-use crate::core::input::ReplyTo;
 use crate::core::task::{Ordinal, Snapshot};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until, Waiter, WaiterId};

@@ -15,11 +15,12 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::watch;
 
 use super::acp::Acp;
-use super::connection::Connection;
 use super::last_words::{LastWords, ON_THE_WAY};
+use super::link::Connection;
 use super::opencode::{self, Opencode};
+use super::start::Start;
 use crate::agents::Agent;
-use crate::core::{Refusal, Spec};
+use crate::core::Refusal;
 use crate::exec::host::{Host, Launch, Leased, Process, SIGKILL, SIGTERM, Theirs, pipe, said};
 
 /// How long a process that was asked to end has, before it is made to.
@@ -33,17 +34,6 @@ const ADDRESS_BYTES: u64 = 64 * 1024;
 
 /// The variable that sets the password of opencode's server.
 const PASSWORD: &str = "OPENCODE_SERVER_PASSWORD";
-
-/// What an agent is started for.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// The agent.
-    pub agent: Arc<Agent>,
-    /// The submitter's environment.
-    pub env: Arc<Env>,
-    /// The order that umask and resource limits are taken from.
-    pub like: Arc<Spec>,
-}
 
 /// An agent that has said who it is.
 #[derive(Debug)]

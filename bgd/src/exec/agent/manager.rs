@@ -15,18 +15,17 @@ use bgd_shared::text::Env;
 use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
-use super::Order;
-use super::connection::Connection;
-use super::live::{Live, Start, too_slow};
+use super::link::Connection;
+use super::live::{Live, too_slow};
+use super::order::{Control, Order, TurnOrder};
 use super::pool::{Choice, Pool, Rest, Seat};
 use super::sameness::what_matters;
+use super::start::Start;
 use super::template::{self, Template};
-use super::turn::{self, Control, TurnOrder};
 use crate::agents::Agent;
-use crate::core::{Fact, Refusal, Spec};
+use crate::core::{Refusal, Spec};
 use crate::exec::host::{Host, Purpose};
 use crate::exec::process::Surroundings;
-use crate::mailbox::Report;
 
 /// How many agents are checked at a time. One may need half a gigabyte.
 const CHECKS: usize = 4;
@@ -49,19 +48,19 @@ type Outcome = Option<Result<Rc<Live>, Refusal>>;
 
 /// A turn that goes on.
 #[derive(Debug)]
-struct Running {
-    run: u32,
-    control: mpsc::UnboundedSender<Control>,
+pub(super) struct Running {
+    pub(super) run: u32,
+    pub(super) control: mpsc::UnboundedSender<Control>,
 }
 
 /// The owner of all agents.
 #[derive(Debug)]
 pub struct Manager {
     host: Host,
-    around: Surroundings,
+    pub(super) around: Surroundings,
     pool: RefCell<Pool<Key>>,
     seats: RefCell<HashMap<Seat, watch::Receiver<Outcome>>>,
-    turns: RefCell<HashMap<TaskId, Running>>,
+    pub(super) turns: RefCell<HashMap<TaskId, Running>>,
     /// Where the session of a task is in memory.
     sessions: RefCell<HashMap<TaskId, (Seat, Arc<str>)>>,
 }
@@ -129,29 +128,6 @@ impl Manager {
                 }
             }
         }
-    }
-
-    fn begin(self: &Rc<Self>, order: TurnOrder) {
-        let (task, run) = (order.task, order.run);
-        let (control, orders) = mpsc::unbounded_channel();
-        self.turns.borrow_mut().insert(task, Running { run, control });
-        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, orders, self.around.clone()));
-        let manager = Rc::clone(self);
-        tokio::task::spawn_local(async move {
-            // A turn always tells its end. If it breaks before, the task must not be left running: of these
-            // two facts the one that fits is taken.
-            if let Err(error) = turn.await {
-                tracing::error!(%task, %error, "a turn broke");
-                let facts = &manager.around.facts;
-                manager.turn_ended(task, run);
-                manager.around.outputs.settle(task, false).await;
-                let why = "something broke in the daemon; its log tells more";
-                let refusal = Refusal::new(ErrorKind::Internal, why);
-                facts.send(Report::Fact { task, run, fact: Fact::Refused(Box::new(refusal)) });
-                let fact = Fact::TurnEnded { result: Err(why.into()) };
-                facts.send(Report::Fact { task, run, fact });
-            }
-        });
     }
 
     fn control(&self, task: TaskId, run: u32, control: Control) {

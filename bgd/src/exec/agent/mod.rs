@@ -5,68 +5,28 @@ pub mod acp;
 mod asked;
 pub mod connection;
 pub mod last_words;
+mod link;
 pub mod live;
 pub mod manager;
 pub mod opencode;
+mod order;
 pub mod pool;
 pub mod recorder;
 pub mod sameness;
 pub mod signs;
+mod start;
 pub mod template;
 pub mod turn;
+mod turns;
 
 use std::io;
-use std::sync::Arc;
 use std::thread;
 
-use bgd_shared::agent::AgentInfo;
-use bgd_shared::id::TaskId;
-use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
 use self::manager::Manager;
-use self::turn::{Control, TurnOrder};
+pub use self::order::{Control, Order, Tell, TurnOrder};
 use super::process::Surroundings;
-use crate::agents::Agent;
-
-/// What the agents' thread is told.
-#[derive(Debug)]
-pub enum Order {
-    /// A prompt.
-    Turn(Box<TurnOrder>),
-    /// Something about a turn that goes on.
-    Control {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-        /// What.
-        control: Control,
-    },
-    /// A task was cleared.
-    Forget {
-        /// The task.
-        task: TaskId,
-    },
-    /// Agents shall be started to see what they are.
-    Check {
-        /// Which, with what is known of them.
-        agents: Vec<(Arc<Agent>, AgentInfo)>,
-        /// In this environment.
-        env: Arc<Env>,
-        /// Takes what they are.
-        tell: Tell,
-    },
-}
-
-/// Takes the answer to a question about agents.
-pub struct Tell(pub Box<dyn FnOnce(Vec<AgentInfo>) + Send>);
-
-impl std::fmt::Debug for Tell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tell")
-    }
-}
 
 /// The dispatcher's handle to the agents.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use super::connection::TurnEnd;
 use super::signs::{self, Model};
 use crate::core::{Fact, Note};
 use crate::exec::loss::Loss;
+use crate::exec::messages::Report;
 use crate::exec::output::{OutputFolder, read_part};
 use crate::exec::process::Surroundings;
-use crate::mailbox::Report;
 
 /// The bytes of an answer that are kept: its last ones.
 #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]

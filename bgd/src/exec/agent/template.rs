@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::last_words::Telling;
-use super::live::Start;
+use super::start::Start;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 use crate::core::Refusal;
 use crate::exec::host::{Host, Launch, Process, SIGKILL, SIGTERM, Theirs, pipe};

@@ -6,60 +6,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Permissions};
+use bgd_shared::agent::{InputOption, OptionKind, Permissions};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::id::TaskId;
 use bgd_shared::limits::{AGENT_SESSION_BYTES, INPUT_OPTION_BYTES, INPUT_OPTIONS};
-use bgd_shared::text::{Env, beginning};
+use bgd_shared::text::beginning;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::connection::{Ask, Connection, Opened, TurnEnd, UPDATES, Update, Wanted};
+use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update, Wanted};
+use super::link::Connection;
 use super::live::{Live, too_slow};
 use super::manager::{Lease, Manager};
+use super::order::{Control, TurnOrder};
 use super::recorder::Recorder;
 use crate::agents::Agent;
 use crate::core::{Fact, Note, Refusal, Spec};
+use crate::exec::messages::Report;
 use crate::exec::process::Surroundings;
-use crate::mailbox::Report;
-
-/// A prompt for an agent.
-#[derive(Clone, Debug)]
-pub struct TurnOrder {
-    /// The task.
-    pub task: TaskId,
-    /// The number that its facts carry.
-    pub run: u32,
-    /// Who gets it.
-    pub agent: Arc<Agent>,
-    /// Where, and with what limits.
-    pub spec: Arc<Spec>,
-    /// The submitter's environment.
-    pub env: Arc<Env>,
-    /// What the agent is told.
-    pub prompt: Arc<str>,
-    /// What its task sets in the session.
-    pub settings: Arc<AgentSettings>,
-    /// The session that goes on; a new one if there is none.
-    pub session: Option<Arc<str>>,
-}
-
-/// What a turn is told while it goes on.
-#[derive(Debug)]
-pub enum Control {
-    /// End. The first time the agent is asked to.
-    Stop {
-        /// It is made to.
-        force: bool,
-    },
-    /// The answer to a question.
-    Answer {
-        /// The question.
-        key: u64,
-        /// The chosen option; none denies.
-        option: Option<Box<str>>,
-    },
-}
 
 /// How long a prompt to an earlier session may be with the agent without a sign of it, before it counts as
 /// accepted. An agent that has forgotten the session says so within that time, and the task is not touched.

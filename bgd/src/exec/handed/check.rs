@@ -10,13 +10,13 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
-use super::Handoff;
 use super::facts::{self, Named, Remains, named_by};
 use super::kinds::{Outputs, outputs};
+use super::offer::Handoff;
 use super::tree::HandedTree;
 use crate::descriptors;
 use crate::exec::kin;
-use crate::exec::tree::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
+use crate::exec::proc::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
 use crate::sys::pidfd::PidFd;
 
 /// A process that can be taken over.
@@ -76,7 +76,7 @@ pub fn check(
     if is_kernels {
         return Err(invalid(format!("process {pid} is a part of the system")));
     }
-    if crate::exec::tree::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
+    if crate::exec::proc::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
         return Err(invalid(format!("process {pid} is the daemon itself, or one that it runs under")));
     }
     if let Some(owner) = owner {

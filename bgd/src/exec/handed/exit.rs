@@ -9,11 +9,9 @@ use std::time::Duration;
 use bgd_shared::task::Exit;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::{Instant, sleep_until};
 
 use super::drain::Drains;
 use super::facts::{Remains, remains};
-use crate::exec::process::Supervisor;
 use crate::exec::terminal::Terminal;
 use crate::sys::pidfd::PidFd;
 
@@ -21,10 +19,10 @@ use crate::sys::pidfd::PidFd;
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the system does not show in the moment of the end it shows shortly after: so long is looked again.
-const SHORTLY: Duration = Duration::from_millis(1);
+pub(in crate::exec) const SHORTLY: Duration = Duration::from_millis(1);
 
 /// How often.
-const LOOKS: u32 = 20;
+pub(in crate::exec) const LOOKS: u32 = 20;
 
 /// What a supervisor knows of a process beyond those that the daemon starts.
 #[derive(Debug, Default)]
@@ -40,7 +38,8 @@ pub struct Handed {
 }
 
 /// What is known so far.
-enum Known {
+pub(in crate::exec) enum Known {
+    /// How it ended.
     Exit(Exit),
     /// It was not taken away, and is not shown to us.
     Hidden,
@@ -48,7 +47,8 @@ enum Known {
     Lost,
 }
 
-fn look(pid: i32, handle: &PidFd) -> Known {
+/// What is known of the end of a process.
+pub(in crate::exec) fn look(pid: i32, handle: &PidFd) -> Known {
     match (handle.exit_info(), remains(pid, handle)) {
         (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Known::Exit(exit),
         (_, Remains::Hidden) => Known::Hidden,
@@ -60,48 +60,9 @@ fn look(pid: i32, handle: &PidFd) -> Known {
     }
 }
 
-impl Supervisor {
-    /// Finds out how a process ended that was handed over. Obeys orders meanwhile.
-    pub(in crate::exec) async fn exit_of_handed(&mut self, pidfd: &AsyncFd<PidFd>) -> Exit {
-        let pid = self.tree.leader;
-        let mut known = look(pid, pidfd.get_ref());
-        for _ in 0..LOOKS {
-            if !matches!(known, Known::Hidden) {
-                break;
-            }
-            tokio::time::sleep(SHORTLY).await;
-            known = look(pid, pidfd.get_ref());
-        }
-        let deadline = Instant::now() + PATIENCE;
-        let mut may_be_taken = true;
-        loop {
-            let why = match known {
-                Known::Exit(exit) => return exit,
-                Known::Hidden => "the system does not show it, and its parent has not waited for it",
-                Known::Lost => "this kernel does not tell, and neither did its parent",
-            };
-            let (told, is_left) = self.handed.as_ref().map_or((None, true), |handed| {
-                (handed.told.clone(), handed.is_left && matches!(known, Known::Lost))
-            });
-            if let Some(exit) = told {
-                return exit;
-            }
-            if is_left || Instant::now() >= deadline {
-                return Exit::Unknown(why.into());
-            }
-            tokio::select! {
-                Some(order) = self.orders.recv() => self.obey(order).await,
-                () = taken_away(pidfd), if may_be_taken => may_be_taken = false,
-                () = sleep_until(deadline) => {}
-            }
-            known = look(pid, pidfd.get_ref());
-        }
-    }
-}
-
 /// Waits until a process that has ended is taken away by its parent; for ever where the kernel does not
 /// tell that. It can be told once only: the runtime takes it for the last word on the handle.
-async fn taken_away(pidfd: &AsyncFd<PidFd>) {
+pub(in crate::exec) async fn taken_away(pidfd: &AsyncFd<PidFd>) {
     while let Ok(mut ready) = pidfd.ready(Interest::READABLE).await {
         if ready.ready().is_read_closed() {
             return;

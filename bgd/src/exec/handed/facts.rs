@@ -13,7 +13,7 @@ use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use nix::fcntl::OFlag;
 
-use crate::exec::tree::Stat;
+use crate::exec::proc::Stat;
 use crate::sys::pidfd::{PidFd, exit_of_status};
 
 /// The longest command line that is taken from the system, in bytes; what comes behind is cut off.

@@ -10,26 +10,17 @@ pub mod drain;
 pub mod exit;
 pub mod facts;
 pub mod kinds;
+mod offer;
 pub mod tree;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use bgd_shared::request::{HandoffParams, HandoffStream, TerminalSize};
+use bgd_shared::request::TerminalSize;
 
 use self::check::Checked;
 use self::drain::Prepared;
-
-/// The order to take over a process of another program, with what came along.
-#[derive(Debug)]
-pub struct Handoff {
-    /// What was said of it.
-    pub params: HandoffParams,
-    /// The handle to the process, as the caller says.
-    pub pidfd: OwnedFd,
-    /// What `params.streams` names, in that order.
-    pub streams: Vec<(HandoffStream, OwnedFd)>,
-}
+pub use self::offer::Handoff;
 
 /// A process that is taken over as soon as the core has a task for it.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::facts::{Leads, Named, named_by};
 use crate::exec::newborn::Newborns;
-use crate::exec::tree::{
+use crate::exec::proc::{
     MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, is_zombie, processes_of_user,
 };
 use crate::sys::pidfd::{PidFd, SIGKILL};

@@ -1,31 +1,25 @@
 //! How a process comes to run in a terminal of its own: the pseudo-terminal, its leader, and the job that
 //! the leader starts. It blocks for the start of two processes, so it belongs on the spawner's threads.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::CString;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
-use bgd_shared::request::TerminalSize;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
-use rustix::termios::{
-    InputModes, OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
-};
 
 use super::leader;
 use super::order::{ANSWER_BYTES, JobOrder, read_answer};
-use crate::exec::strays::wait_for_all;
-use crate::exec::tree::Stat;
-use crate::sys::pidfd::{PidFd, SIGKILL};
+use crate::exec::proc::Stat;
+use crate::sys::pidfd::{PidFd, SIGKILL, wait_for_all};
 use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// How long a leader may take to start its job. Somebody may have stopped it, and the spawner's threads
@@ -37,64 +31,6 @@ const LOOK: u8 = 100;
 
 /// How long it rests when it must try again.
 const REST: Duration = Duration::from_millis(20);
-
-/// A pseudo-terminal.
-#[derive(Debug)]
-pub struct Pty {
-    /// The daemon's side, which does not block.
-    pub master: OwnedFd,
-    /// The processes' side. The daemon keeps it open too: without it the master would report a hang-up
-    /// whenever no process has the terminal open for a while.
-    pub slave: OwnedFd,
-    /// The name of the processes' side, such as `/dev/pts/3`.
-    pub name: PathBuf,
-}
-
-impl Pty {
-    /// A new one of this size, for text in UTF-8.
-    ///
-    /// # Errors
-    /// What the system says: the most pseudo-terminals may be in use.
-    pub fn open(size: TerminalSize) -> io::Result<Self> {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let master = openpt(flags)?;
-        unlockpt(&master)?;
-        let slave = ioctl_tiocgptpeer(&master, flags)?;
-        let mut modes = tcgetattr(&slave)?;
-        modes.input_modes |= InputModes::IUTF8;
-        tcsetattr(&slave, OptionalActions::Now, &modes)?;
-        set_size(&master, size)?;
-        rustix::io::ioctl_fionbio(&master, true)?;
-        let name = ptsname(&master, Vec::new())?;
-        Ok(Self { name: Path::new(OsStr::from_bytes(name.as_bytes())).into(), master, slave })
-    }
-}
-
-/// Sets the size of a terminal. If it has changed, the foreground group of the terminal is told by SIGWINCH.
-///
-/// # Errors
-/// What the system says.
-pub fn set_size(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
-    let TerminalSize { rows: ws_row, cols: ws_col } = size;
-    Ok(tcsetwinsize(master, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?)
-}
-
-/// The size of a terminal.
-///
-/// # Errors
-/// What the system says.
-pub fn size_of(master: &OwnedFd) -> io::Result<TerminalSize> {
-    let Winsize { ws_row: rows, ws_col: cols, .. } = tcgetwinsize(master)?;
-    Ok(TerminalSize { rows, cols })
-}
-
-/// The processes' side of a terminal.
-///
-/// # Errors
-/// What the system says.
-pub fn slave_of(master: &OwnedFd) -> io::Result<OwnedFd> {
-    Ok(ioctl_tiocgptpeer(master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?)
-}
 
 /// What a leader is started with; everything else is about its job.
 #[derive(Debug)]

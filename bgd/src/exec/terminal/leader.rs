@@ -27,7 +27,7 @@ use nix::sys::socket::{MsgFlags, send};
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
-use crate::exec::tree::{self, Stat};
+use crate::exec::proc::{self, Stat};
 use crate::sys::mirror;
 use crate::sys::pidfd::Change;
 use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
@@ -174,10 +174,10 @@ fn until_at_rest(job: i32) {
     let is_stopped = |pid: i32| Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'T' | 't' | 'Z' | 'X'));
     let may_stop = |pid: &i32| {
         let is_of_group = Stat::of(*pid).is_some_and(|stat| stat.group == job);
-        is_of_group && !tree::ignores(*pid, libc::SIGTSTP)
+        is_of_group && !proc::ignores(*pid, libc::SIGTSTP)
     };
     while is_stopped(job) && Instant::now() < deadline {
-        if tree::descendants_of(&[job]).iter().filter(|pid| may_stop(pid)).all(|pid| is_stopped(*pid)) {
+        if proc::descendants_of(&[job]).iter().filter(|pid| may_stop(pid)).all(|pid| is_stopped(*pid)) {
             return;
         }
         thread::sleep(LOOK);

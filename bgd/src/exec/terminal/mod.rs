@@ -8,6 +8,7 @@ pub mod birth;
 pub mod leader;
 mod modes;
 pub mod news;
+mod opening;
 pub mod order;
 mod screen;
 mod sequences;
@@ -17,18 +18,16 @@ mod work;
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 
-use bgd_shared::id::TaskId;
 use bgd_shared::request::TerminalSize;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+pub use self::opening::Opening;
 use self::session::{Order, Session, Write};
 use self::viewers::Viewer;
-use super::loss::Loss;
 
 /// The most rows and columns of a terminal.
 pub const TERMINAL_SIDE: u16 = 1000;
@@ -42,28 +41,6 @@ const READ_BYTES: usize = 64 * 1024;
 /// How many tasks of the thread's runtime run before it looks for new input: terminals that flood shall not
 /// keep quiet ones waiting.
 const EVENT_INTERVAL: u32 = 4;
-
-/// A terminal that is to be followed.
-#[derive(Debug)]
-pub struct Opening {
-    /// The task that runs in it.
-    pub task: TaskId,
-    /// The terminal's master. It is set not to block.
-    pub master: OwnedFd,
-    /// Its processes' side, to be kept open; without it the master reports a hang-up, and is not read any
-    /// more, as soon as no process has the terminal open.
-    pub slave: Option<OwnedFd>,
-    /// Its size.
-    pub size: TerminalSize,
-    /// Where what it shows is kept.
-    pub output: OwnedFd,
-    /// Who hears of what can't be kept.
-    pub loss: Loss,
-    /// Where its leader tells of the job, if there is one.
-    pub leader_news: Option<OwnedFd>,
-    /// Who is shown it from the first byte on.
-    pub owner: Option<Viewer>,
-}
 
 /// The way to a terminal that is followed. It is closed when the last of these is dropped.
 #[derive(Clone, Debug)]

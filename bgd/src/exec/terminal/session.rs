@@ -14,11 +14,13 @@ use nix::errno::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use super::news;
+use super::opening::Opening;
 use super::order::{STOPPED, UNKNOWN};
 use super::screen::Screen;
 use super::viewers::{Viewer, Viewers};
-use super::{Opening, birth, news};
 use crate::exec::loss::Loss;
+use crate::exec::pty::set_size;
 use crate::sys::watch;
 
 /// What a terminal is told.
@@ -187,7 +189,7 @@ impl Session {
         let Some(size) = self.viewers.size().filter(|size| *size != self.screen.size()) else { return };
         self.parse().await;
         self.screen.resize(size);
-        if let Err(error) = birth::set_size(self.master.get_ref(), size) {
+        if let Err(error) = set_size(self.master.get_ref(), size) {
             tracing::warn!(task = %self.task, %error, "cannot set the size of a terminal");
         }
     }

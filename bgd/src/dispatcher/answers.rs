@@ -1,0 +1,97 @@
+//! The dispatcher's part in answers: what the core has decided, as clients are told it.
+
+use std::sync::Arc;
+
+use bgd_shared::error::RpcError;
+use bgd_shared::foreground::backgrounded_message;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    BlockResult, DetachResult, HelloResult, InboxAckResult, InboxReadResult, ShutdownResult, TaskResult,
+    TasksResult,
+};
+
+use super::{Clear, Dispatcher, Shape};
+use crate::answer::Answer;
+use crate::core::{CoreError, Reply, Snapshot};
+use crate::view;
+
+impl Dispatcher {
+    /// Has the outputs of cleared tasks removed, and gives the answers when they are gone.
+    pub(super) fn remove_outputs(&self, tasks: Vec<(TaskId, u32)>, clears: Vec<(Answer, Clear)>) {
+        if tasks.is_empty() && clears.is_empty() {
+            return;
+        }
+        let folder = Arc::clone(&self.around.folder);
+        self.around.workers.later(move || {
+            for (task, runs) in tasks {
+                folder.remove(task, runs);
+            }
+            for (answer, clear) in clears {
+                match clear {
+                    Clear::Tasks(result) => answer.give(&result),
+                    Clear::Session(result) => answer.give(&result),
+                }
+            }
+        });
+    }
+
+    pub(super) fn reply(&self, answer: Answer, shape: Shape, reply: Reply) {
+        let tasks = |tasks: Vec<Snapshot>| -> Vec<_> {
+            tasks.iter().map(|task| view::task(task, &self.around.folder)).collect()
+        };
+        match reply {
+            Reply::Error(error) => answer.refuse(&self.refusal(error)),
+            Reply::Backgrounded(snapshot) => {
+                let message = backgrounded_message(snapshot.id);
+                answer.give(&DetachResult { task: view::task(&snapshot, &self.around.folder), message });
+            }
+            Reply::Task(snapshot) => match shape {
+                Shape::Plain => answer.give(&TaskResult { task: view::task(&snapshot, &self.around.folder) }),
+                Shape::Output(params) => self.reader.output(snapshot, params, answer),
+                Shape::Result => self.reader.result(snapshot, answer),
+            },
+            Reply::Tasks(list) => answer.give(&TasksResult { tasks: tasks(list) }),
+            Reply::Blocked { tasks: list, timed_out } => {
+                let of = |finished: bool| -> Vec<TaskId> {
+                    list.iter().filter(|task| task.is_finished() == finished).map(|task| task.id).collect()
+                };
+                let (finished, active) = (of(true), of(false));
+                answer.give(&BlockResult { tasks: tasks(list), timed_out, finished, active });
+            }
+            Reply::Inbox { items, more, lost } => {
+                let instance = self.identity.instance.clone();
+                let result = InboxReadResult { items: Vec::new(), more, lost, instance };
+                self.reader.inbox(items, result, answer);
+            }
+            Reply::Acknowledged { acknowledged, left } => {
+                answer.give(&InboxAckResult { acknowledged, left });
+            }
+            Reply::Owned => answer.give(&self.hello()),
+            // Given when the outputs are gone, by `remove_outputs`.
+            Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
+            Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
+        }
+    }
+
+    /// An error with the task that ended first, if that is what went wrong (R66).
+    fn refusal(&self, error: CoreError) -> RpcError {
+        let ended = match &error {
+            CoreError::EndedFirst(id, _) => self.core.get(&(*id).into()).ok(),
+            _ => None,
+        };
+        let mut error = RpcError::from(error);
+        error.data.task = ended.map(|task| Box::new(view::task(&task, &self.around.folder)));
+        error
+    }
+
+    pub(super) fn hello(&self) -> HelloResult {
+        HelloResult {
+            protocol: bgd_shared::PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            instance: self.identity.instance.clone(),
+            pid: self.identity.pid,
+            limits: self.config.wire_limits(),
+            background_key: self.config.background_key,
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The dispatcher's part in what memory is given back to the system.
+
+use std::time::Instant;
+
+use super::Dispatcher;
+use crate::core::Effect;
+use crate::sys::memory;
+
+impl Dispatcher {
+    /// Something was done: notes what was freed by it.
+    pub(super) fn note_freed(&mut self, effects: &[Effect]) {
+        let events = effects.iter().filter(|effect| matches!(effect, Effect::Event { .. })).count();
+        self.freed.note(self.core.held(), events, Instant::now());
+    }
+
+    /// Has a worker give back what was freed.
+    pub(super) fn give_memory_back(&mut self) {
+        self.freed.given_back();
+        self.around.workers.later(memory::give_back);
+    }
+}

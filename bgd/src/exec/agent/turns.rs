@@ -1,0 +1,37 @@
+//! How a turn begins, and what is told of one that breaks.
+
+use std::rc::Rc;
+
+use bgd_shared::error::ErrorKind;
+use tokio::sync::mpsc;
+
+use super::manager::{Manager, Running};
+use super::order::TurnOrder;
+use super::turn;
+use crate::core::{Fact, Refusal};
+use crate::exec::messages::Report;
+
+impl Manager {
+    pub(super) fn begin(self: &Rc<Self>, order: TurnOrder) {
+        let (task, run) = (order.task, order.run);
+        let (control, orders) = mpsc::unbounded_channel();
+        self.turns.borrow_mut().insert(task, Running { run, control });
+        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, orders, self.around.clone()));
+        let manager = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            // A turn always tells its end. If it breaks before, the task must not be left running: of these
+            // two facts the one that fits is taken.
+            if let Err(error) = turn.await {
+                tracing::error!(%task, %error, "a turn broke");
+                let facts = &manager.around.facts;
+                manager.turn_ended(task, run);
+                manager.around.outputs.settle(task, false).await;
+                let why = "something broke in the daemon; its log tells more";
+                let refusal = Refusal::new(ErrorKind::Internal, why);
+                facts.send(Report::Fact { task, run, fact: Fact::Refused(Box::new(refusal)) });
+                let fact = Fact::TurnEnded { result: Err(why.into()) };
+                facts.send(Report::Fact { task, run, fact });
+            }
+        });
+    }
+}

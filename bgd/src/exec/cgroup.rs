@@ -1,0 +1,81 @@
+//! A cgroup of a task: who is in it, its end, and its removal.
+
+use std::fs;
+use std::io::{self, Read as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::proc::read_pids;
+
+/// Whether a process is in a cgroup of ours, or in one inside it: their names are ids of tasks.
+pub(super) fn is_in_cgroup(pid: i32, cgroup: &Path) -> bool {
+    let name = cgroup.file_name().unwrap_or_default().to_string_lossy();
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    groups
+        .lines()
+        .filter_map(|line| line.strip_prefix("0::"))
+        .any(|path| path.split('/').any(|part| part == name))
+}
+
+pub(super) fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
+    let mut pids = read_pids(&cgroup.join("cgroup.procs"));
+    let nested = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
+    for entry in nested.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        pids.extend(cgroup_pids(&entry.path()));
+    }
+    pids
+}
+
+/// Ends every process of a cgroup at once.
+///
+/// # Errors
+/// What the system says.
+pub fn kill(cgroup: &Path) -> io::Result<()> {
+    fs::write(cgroup.join("cgroup.kill"), "1")
+}
+
+/// How long a cgroup whose processes have ended has to become empty.
+const EMPTYING: Duration = Duration::from_secs(5);
+
+/// Removes a cgroup whose processes have ended, with those that were made inside it. A process that ends
+/// stays in its cgroup for a moment longer, so this waits for the kernel's word; to be called on a worker.
+pub fn remove(cgroup: &Path) {
+    if let Err(error) = until_empty(cgroup, Instant::now() + EMPTYING) {
+        tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup can't be watched");
+    }
+    remove_empty_cgroup(cgroup);
+}
+
+/// Waits until no process is in a cgroup or below it: the kernel tells by an exceptional condition on
+/// the file that says so.
+fn until_empty(cgroup: &Path, deadline: Instant) -> io::Result<()> {
+    let mut events = fs::File::open(cgroup.join("cgroup.events"))?;
+    loop {
+        let mut text = String::new();
+        events.rewind()?;
+        events.read_to_string(&mut text)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if text.lines().any(|line| line == "populated 0") || left.is_zero() {
+            return Ok(());
+        }
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLPRI)], timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn remove_empty_cgroup(cgroup: &Path) {
+    let nested = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
+    for entry in nested.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_empty_cgroup(&entry.path());
+    }
+    if let Err(error) = fs::remove_dir(cgroup) {
+        tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup not removed");
+    }
+}

@@ -1,0 +1,48 @@
+//! The wait for the exit of a process that is no child of the daemon, while its supervisor obeys orders.
+
+use bgd_shared::task::Exit;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until};
+
+use super::handed::exit::{Known, LOOKS, PATIENCE, SHORTLY, look, taken_away};
+use super::process::Supervisor;
+use crate::sys::pidfd::PidFd;
+
+impl Supervisor {
+    /// Finds out how a process ended that was handed over. Obeys orders meanwhile.
+    pub(in crate::exec) async fn exit_of_handed(&mut self, pidfd: &AsyncFd<PidFd>) -> Exit {
+        let pid = self.tree.leader;
+        let mut known = look(pid, pidfd.get_ref());
+        for _ in 0..LOOKS {
+            if !matches!(known, Known::Hidden) {
+                break;
+            }
+            tokio::time::sleep(SHORTLY).await;
+            known = look(pid, pidfd.get_ref());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut may_be_taken = true;
+        loop {
+            let why = match known {
+                Known::Exit(exit) => return exit,
+                Known::Hidden => "the system does not show it, and its parent has not waited for it",
+                Known::Lost => "this kernel does not tell, and neither did its parent",
+            };
+            let (told, is_left) = self.handed.as_ref().map_or((None, true), |handed| {
+                (handed.told.clone(), handed.is_left && matches!(known, Known::Lost))
+            });
+            if let Some(exit) = told {
+                return exit;
+            }
+            if is_left || Instant::now() >= deadline {
+                return Exit::Unknown(why.into());
+            }
+            tokio::select! {
+                Some(order) = self.orders.recv() => self.obey(order).await,
+                () = taken_away(pidfd), if may_be_taken => may_be_taken = false,
+                () = sleep_until(deadline) => {}
+            }
+            known = look(pid, pidfd.get_ref());
+        }
+    }
+}

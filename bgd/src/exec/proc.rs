@@ -1,0 +1,264 @@
+//! Processes as `/proc` shows them: their places in trees, their marks, what they have open. It only looks; a member
+//! of a tree is signalled by its handle.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use bgd_shared::stat::ProcessStat;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use rustix::param::clock_ticks_per_second;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::sys::pidfd::PidFd;
+
+/// The environment variable that marks every process of a task.
+pub const TASK_MARK: &str = "BGD_TASK_ID";
+
+/// The environment variable that marks every process of an agent, which may work for several tasks.
+pub const AGENT_MARK: &str = "BGD_AGENT_ID";
+
+/// The environment variable that marks every process of a channel's command.
+pub const HOOK_MARK: &str = "BGD_HOOK_ID";
+
+/// The environment variable that marks every process of this life of the daemon.
+pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
+
+/// The longest environment that is searched for a mark, in bytes.
+const ENVIRON_BYTES: u64 = 4 * 1024 * 1024;
+
+/// A process of a tree.
+#[derive(Debug)]
+pub struct Member {
+    /// Its number, for messages only.
+    pub pid: i32,
+    /// The handle by which it is signalled.
+    pub handle: PidFd,
+}
+
+impl Member {
+    /// Sends it a signal. One that has ended needs none.
+    pub fn send(&self, signal: i32) {
+        if let Err(error) = self.handle.signal(signal)
+            && errno(&error) != Errno::ESRCH
+        {
+            tracing::warn!(pid = self.pid, signal, %error, "cannot signal a process");
+        }
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(0))
+}
+
+/// A handle to the process of this number; none if there is no such process.
+///
+/// # Errors
+/// No descriptor is left for it.
+pub(super) fn hold(pid: i32) -> io::Result<Option<PidFd>> {
+    match PidFd::open(pid) {
+        Ok(handle) => Ok(Some(handle)),
+        Err(error) if [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].contains(&errno(&error)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// How long a process is given that is about to end.
+const LEAVING: Duration = Duration::from_millis(1);
+
+/// Whether one of these processes is on its way out: it has given up its memory, and so can't be known,
+/// but still has its children. It is given a moment then.
+pub(super) fn wait_for_leaving(pids: &[i32]) -> bool {
+    let is_leaving = pids.iter().any(|pid| Stat::of(*pid).is_some_and(|stat| stat.is_leaving()));
+    if is_leaving {
+        thread::sleep(LEAVING);
+    }
+    is_leaving
+}
+
+/// How deep a tree may be; deeper ones are cut, and their rest is found as orphans later.
+pub(super) const MAX_DEPTH: usize = 10_000;
+
+/// The children of the daemon's first thread: processes that lost their parents.
+pub fn orphans() -> Vec<i32> {
+    let me = std::process::id();
+    read_pids(Path::new(&format!("/proc/self/task/{me}/children")))
+}
+
+/// These processes and all that descend from them.
+pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
+    let mut seen: HashSet<i32> = roots.iter().copied().collect();
+    let mut found = roots.to_vec();
+    let mut queue: VecDeque<i32> = roots.iter().copied().collect();
+    while let Some(pid) = queue.pop_front() {
+        for child in children_of(pid) {
+            if seen.insert(child) {
+                found.push(child);
+                queue.push_back(child);
+            }
+        }
+    }
+    found
+}
+
+/// The children of a process, of whichever of its threads.
+pub fn children_of(pid: i32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    threads.filter_map(Result::ok).flat_map(|thread| read_pids(&thread.path().join("children"))).collect()
+}
+
+pub(super) fn read_pids(path: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The part of `/proc/PID/stat` that trees are made of.
+pub(super) struct Stat {
+    pub(super) state: char,
+    pub(super) parent: i32,
+    pub(super) group: i32,
+    pub(super) session: i32,
+    /// Bytes of its address space; none of a process that ends, or of a thread of the kernel.
+    memory: u64,
+    /// When it was born, in clock ticks after the machine was.
+    born: u64,
+    pub(super) image: Image,
+}
+
+/// Where the program and the stack of a process lie. A child has those of its parent until it runs a program, for
+/// which they are chosen anew, at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image([u64; 3]);
+
+impl Stat {
+    fn is_leaving(&self) -> bool {
+        self.memory == 0 && !matches!(self.state, 'Z' | 'X')
+    }
+
+    pub(super) fn of(pid: i32) -> Option<Self> {
+        let stat = ProcessStat::of(pid)?;
+        Some(Self {
+            state: stat.field::<char>(3)?,
+            parent: stat.parent()?,
+            group: stat.field(5)?,
+            session: stat.field(6)?,
+            memory: stat.field(23)?,
+            born: stat.field(22)?,
+            image: Image([stat.field(26)?, stat.field(27)?, stat.field(28)?]),
+        })
+    }
+
+    /// How long ago it was born, to a clock tick.
+    pub(super) fn age(&self) -> Duration {
+        let up = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or(Duration::MAX);
+        let born = self.born.saturating_mul(1000) / clock_ticks_per_second().max(1);
+        up.saturating_sub(Duration::from_millis(born))
+    }
+}
+
+pub(super) fn is_zombie(pid: i32) -> bool {
+    Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
+}
+
+/// Whether a process ignores a signal, from 1 to 64.
+pub fn ignores(pid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
+}
+
+/// Whether a process was started with this `NAME=value` in its environment.
+pub fn has_mark(pid: i32, mark: &[u8]) -> bool {
+    environment_of(pid).split(|byte| *byte == 0).any(|variable| variable == mark)
+}
+
+/// The value that a process was started with for a variable, if that is text.
+pub fn mark_of(pid: i32, name: &str) -> Option<String> {
+    let environ = environment_of(pid);
+    let value = environ.split(|byte| *byte == 0).find_map(|variable| {
+        variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+    })?;
+    String::from_utf8(value.to_vec()).ok()
+}
+
+/// The environment that a process was started with; empty if it can't be read.
+fn environment_of(pid: i32) -> Vec<u8> {
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/environ")) else { return Vec::new() };
+    let mut environ = Vec::new();
+    match file.take(ENVIRON_BYTES).read_to_end(&mut environ) {
+        Ok(_) => environ,
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether a process has a file at this path, or below it, open as a task has its output: for
+/// appending. Somebody's `tail -f` or pager on the same file is no part of any task.
+pub fn appends_to(pid: i32, path: &Path) -> bool {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    fds.filter_map(Result::ok).any(|fd| {
+        fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(path))
+            && is_appending(pid, &fd.file_name())
+    })
+}
+
+/// Whether a process has this very file open.
+pub(super) fn has_open(pid: i32, path: &Path) -> bool {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    fds.filter_map(Result::ok).any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == path))
+}
+
+fn is_appending(pid: i32, fd: &std::ffi::OsStr) -> bool {
+    let info = fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd)).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags =
+        flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).map(OFlag::from_bits_retain);
+    flags.is_some_and(|flags| flags & OFlag::O_ACCMODE == OFlag::O_WRONLY && flags.contains(OFlag::O_APPEND))
+}
+
+/// Every process of this user, by number.
+pub fn processes_of_user() -> Vec<i32> {
+    let me = nix::unistd::Uid::effective().as_raw();
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            (entry.metadata().ok()?.uid() == me).then_some(pid)
+        })
+        .collect()
+}
+
+/// A process that lives on after SIGKILL, and why.
+pub(super) fn survivor(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
+    let me = nix::unistd::Uid::effective();
+    let why = match (owner, Stat::of(pid).map(|stat| stat.state)) {
+        (Ok(uid), _) if uid != me.as_raw() && !me.is_root() => format!("belongs to uid {uid}"),
+        (_, Some('D')) => "waits in the kernel, uninterruptibly".to_owned(),
+        (_, Some('Z' | 'X')) => "is held by a debugger".to_owned(),
+        (_, Some(state)) => format!("is in state {state}"),
+        (_, None) => "is gone by now".to_owned(),
+    };
+    format!("process {pid} ({}) {why}", name.trim_end())
+}
+
+/// The session of a process.
+pub fn session_of(pid: i32) -> Option<i32> {
+    Stat::of(pid).map(|stat| stat.session)
+}
+
+/// A process and its ancestors.
+pub fn ancestors_of(pid: i32) -> HashSet<i32> {
+    let mut found = HashSet::new();
+    let mut current = pid;
+    while current > 0 && found.insert(current) {
+        current = Stat::of(current).map_or(0, |stat| stat.parent);
+    }
+    found
+}

@@ -1,0 +1,106 @@
+//! No circle between modules, and none between folders: what needs each other can't be read, tested or replaced
+//! alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source::{Source, source, sources};
+use super::{PROGRAMS, none};
+
+/// What modules, or folders, use of each other, and a place where they do.
+type Uses = BTreeMap<(String, String), String>;
+
+/// Who uses whom among the modules of a crate. A module is known by its path, the root by an empty one.
+fn uses(sources: &[&Source]) -> Uses {
+    let modules: BTreeSet<String> = sources.iter().map(|source| source.module().join("::")).collect();
+    let mut uses = Uses::new();
+    for source in sources {
+        let from = source.module().join("::");
+        for (path, line) in source.paths() {
+            let Some(("crate", names)) = path.split_first().map(|(first, rest)| (first.as_str(), rest))
+            else {
+                continue;
+            };
+            let mut prefixes = (1..=names.len()).rev().map(|count| names[..count].join("::"));
+            if let Some(to) = prefixes.find(|name| modules.contains(name) && *name != from) {
+                let place = source.at(line, path.join("::"));
+                uses.entry((from.clone(), to)).or_insert(place);
+            }
+        }
+    }
+    uses
+}
+
+/// The same among what is directly in a folder: its modules, each with all below it, and itself.
+fn among(folder: &str, uses: &Uses) -> Uses {
+    let name = |module: &str| {
+        if module == folder {
+            return Some("itself".to_owned());
+        }
+        let below =
+            if folder.is_empty() { module } else { module.strip_prefix(folder)?.strip_prefix("::")? };
+        below.split("::").next().map(str::to_owned)
+    };
+    let named = uses.iter().filter_map(|((from, to), place)| {
+        let pair = (name(from)?, name(to)?);
+        (pair.0 != pair.1).then(|| (pair, place.clone()))
+    });
+    named.collect()
+}
+
+/// The uses that are part of a circle.
+fn circles(uses: &Uses) -> Vec<String> {
+    let reaches = |from: &str, to: &str| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(at) = next.pop() {
+            if at == to {
+                return true;
+            }
+            if seen.insert(at) {
+                next.extend(uses.keys().filter(|(from, _)| from == at).map(|(_, to)| to.as_str()));
+            }
+        }
+        false
+    };
+    let in_circle = uses.iter().filter(|((from, to), _)| reaches(to, from));
+    in_circle.map(|((from, to), place)| format!("{from} uses {to}: {place}")).collect()
+}
+
+fn circles_of(sources: &[&Source]) -> Vec<String> {
+    let uses = uses(sources);
+    let mut folders: BTreeSet<String> = BTreeSet::new();
+    for source in sources {
+        let module = source.module();
+        folders.extend((0..module.len()).map(|count| module[..count].join("::")));
+    }
+    folders.iter().flat_map(|folder| circles(&among(folder, &uses))).collect()
+}
+
+#[test]
+fn a_circle_is_found_wherever_it_is() {
+    let circles = |files: &[(&str, &str)]| {
+        let sources: Vec<Source> = files
+            .iter()
+            .map(|(path, text)| source(format!("bgd/src/{path}"), format!("//! A module.\n{text}")))
+            .collect();
+        circles_of(&sources.iter().collect::<Vec<_>>()).len()
+    };
+    assert_eq!(circles(&[("a.rs", "use crate::b::B;"), ("b.rs", "use crate::a::A;")]), 2);
+    assert_eq!(circles(&[("a.rs", "use crate::b::B;"), ("b.rs", "fn f() { crate::a::g(); }")]), 2);
+    let folders = [("a/x.rs", "use crate::b::y::Y;"), ("b/y.rs", ""), ("b/z.rs", "use crate::a::w::W;")];
+    assert_eq!(circles(&[folders[0], folders[1], folders[2], ("a/w.rs", "")]), 2, "between folders");
+    let parent = [("a/mod.rs", "use self::x::X;"), ("a/x.rs", "use super::A;")];
+    assert_eq!(circles(&parent), 2, "between a folder and what is in it");
+    let three = [("a.rs", "use crate::b::B;"), ("b.rs", "use crate::c::C;"), ("c.rs", "use crate::a::A;")];
+    assert_eq!(circles(&three), 3);
+    assert_eq!(
+        circles(&[("a.rs", "use crate::b::B;"), ("b.rs", "#[cfg(test)] mod t { use crate::a::A; }")]),
+        0
+    );
+    assert_eq!(circles(&[("a/mod.rs", "use self::x::X;"), ("a/x.rs", "pub(in crate::a) fn f() {}")]), 0);
+}
+
+#[test]
+fn modules_and_folders_have_no_circles() {
+    let found: Vec<String> = PROGRAMS.iter().flat_map(|program| circles_of(&sources(&[program]))).collect();
+    none("modules and folders use each other in one direction", &found);
+}

@@ -229,7 +229,7 @@ impl Dispatcher {
                         Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
                     }
                     Err(failure) => {
-                        tracing::info!(%task, error = failure.message, "task not started");
+                        tracing::info!(%task, error = %failure.message, "task not started");
                         Fact::StartFailed { failure }
                     }
                 };

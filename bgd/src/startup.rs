@@ -266,13 +266,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     if tokio::time::timeout(LAST_READS, workers.drain()).await.is_err() {
         tracing::warn!("a disk does not answer: what was still to be read or removed is left");
     }
-    if strays.end(is_hurried) {
-        instance.end();
-        // Nothing of this life is left to be swept.
-        address.tell(Note { phase: Phase::Ending, ..Note::default() });
-    } else {
-        tracing::warn!("some processes do not end; the next daemon will try again");
-    }
+    end_all(&strays, is_hurried, &instance, &mut address);
     if let Some(cgroup) = cgroup {
         cgroup::remove(&cgroup);
     }
@@ -282,6 +276,16 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let _ = server.await;
     tracing::info!("ended");
     Ok(())
+}
+
+/// Ends what is left of the tasks, and with that this life of the daemon: nothing of it is to be swept then.
+fn end_all(strays: &Strays, is_hurried: bool, instance: &Instance, address: &mut Address) {
+    if strays.end(is_hurried) {
+        instance.end();
+        address.tell(Note { phase: Phase::Ending, ..Note::default() });
+    } else {
+        tracing::warn!("some processes do not end; the next daemon will try again");
+    }
 }
 
 /// How long answers that are being read when the daemon ends may take.

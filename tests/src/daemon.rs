@@ -237,10 +237,17 @@ impl TestDaemon {
     /// Kills the daemon with SIGKILL. Processes and files of its tasks may be left until the next start.
     #[track_caller]
     pub fn kill9(&mut self) {
+        self.kill_by(nix::sys::signal::Signal::SIGKILL);
+    }
+
+    /// The same by another signal that ends it at once.
+    #[track_caller]
+    pub fn kill_by(&mut self, signal: nix::sys::signal::Signal) -> ExitStatus {
         let mut child = self.child.take().expect("this daemon runs");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("a child can be waited for");
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        nix::sys::signal::kill(pid, signal).expect("a child can be signalled");
         self.may_leave = true;
+        end_of(&mut child)
     }
 
     /// Ends the daemon if it runs, and starts another one in the same home.

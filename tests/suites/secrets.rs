@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearParams, SubmitParams, TaskClear, TaskSubmit, TerminalSize};
@@ -10,6 +12,7 @@ use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
 use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
 use bgd_tests::{Process, TestDaemon};
+use nix::sys::signal::Signal;
 
 /// The environment of everything here with a secret, plainly, and where JSON has to write it in another way.
 fn with_secret(daemon: &TestDaemon, secret: &str) -> SubmitParams {
@@ -109,4 +112,17 @@ fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
         }
         daemon.cancel(&[id]);
     });
+}
+
+#[test]
+fn a_daemon_that_ends_by_sigquit_leaves_no_core_file_as_root() {
+    must_be_root();
+    const MAY_LEAVE: &str = "cd \"$HOME\"; ulimit -c unlimited";
+    let home = tempfile::tempdir().unwrap();
+    let mut other = Command::new("sh");
+    other.args(["-c", &format!("{MAY_LEAVE}; kill -QUIT $$")]).env("HOME", home.path());
+    assert!(other.status().unwrap().core_dumped(), "this machine lets others leave one");
+    let mut daemon = TestDaemon::builder().prelude(MAY_LEAVE).start();
+    let status = daemon.kill_by(Signal::SIGQUIT);
+    assert_eq!((status.signal(), status.core_dumped()), (Some(Signal::SIGQUIT as i32), false));
 }

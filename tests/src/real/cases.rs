@@ -10,9 +10,6 @@ use super::{Entry, Place, Real};
 use crate::process::{Process, processes_of};
 use crate::wait;
 
-/// How long a cancel may take.
-const CANCEL: Duration = Duration::from_secs(5);
-
 /// How long it may take to notice that an agent is dead. It takes some milliseconds, but machines are busy.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
@@ -157,12 +154,10 @@ pub fn endless_patience_has_an_end(real: &Real) {
     real.nothing_left();
 }
 
-/// Cancels a task by `bgctl`, in time.
+/// Cancels a task by `bgctl`. The agent ends the turn by itself: nobody makes it, however long that takes.
 #[track_caller]
 pub fn is_cancelled(real: &Real, id: TaskId) {
-    let began = Instant::now();
-    real.daemon.run(&["cancel", &id.to_string()]).success();
-    assert!(began.elapsed() < CANCEL, "the cancel took {:?}", began.elapsed());
+    real.daemon.run(&["cancel", "--grace", "1h", &id.to_string()]).success();
     assert_eq!(real.daemon.task(id).status, Status::Cancelled);
 }
 

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
@@ -84,11 +84,8 @@ pub fn tell_split(task: &Task, stream: Option<Stream>) {
     }
 }
 
-/// The bytes that are written to a pipe at once.
-const PIPE_PIECE: usize = 128 * 1024;
-
-/// The most bytes that are copied from a growing output before its hole is looked for again.
-const STEP_BYTES: u64 = 64 * 1024 * 1024;
+/// The bytes that are read at once where the kernel does not copy by itself.
+const PIECE: usize = 128 * 1024;
 
 /// Copies from the file of an output to standard output, once or again and again.
 #[derive(Debug)]
@@ -125,44 +122,58 @@ impl Copier {
     }
 
     /// Copies all that is there now. The daemon may make the hole longer meanwhile, so the file itself
-    /// is asked where it ends.
+    /// is asked where it ends, before a piece is read and after that.
     ///
     /// # Errors
     /// What the system says.
     pub fn copy_growing(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; PIECE];
         loop {
             let length = self.file.metadata()?.len();
             if self.position >= length {
                 return Ok(());
             }
             self.skip_hole(length);
-            let before = self.position;
-            let step = length.min(before.saturating_add(STEP_BYTES));
-            // The head is never dropped; what comes next may be, so it is looked at on its own.
-            let head_first = before < OUTPUT_HEAD_BYTES && step > OUTPUT_HEAD_BYTES;
-            self.copy_to(if head_first { OUTPUT_HEAD_BYTES } else { step })?;
-            if self.position == before && before < length {
+            let mut left = length - self.position;
+            if self.position < OUTPUT_HEAD_BYTES {
+                // The head is never dropped; what comes next may be, so it is looked at on its own.
+                left = left.min(OUTPUT_HEAD_BYTES - self.position);
+            }
+            let wanted = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
+            let count = match self.file.read_at(&mut buffer[..wanted], self.position) {
                 // Somebody made the file shorter.
-                return Ok(());
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            // What was dropped before it was read has come as NUL.
+            if self.hole_end(length) <= self.position {
+                self.out.write_all(&buffer[..count])?;
+                self.position += count as u64;
             }
         }
     }
 
     /// Leaves the hole out if the next byte is in it.
     fn skip_hole(&mut self, length: u64) {
-        if self.position < OUTPUT_HEAD_BYTES || length <= OUTPUT_HEAD_BYTES {
-            return;
-        }
-        let Ok(head) = i64::try_from(OUTPUT_HEAD_BYTES) else { return };
-        let hole_end = match lseek64(&self.file, head, Whence::SeekData) {
-            Ok(offset) => u64::try_from(offset).unwrap_or(0),
-            Err(Errno::ENXIO) => length,
-            // A file system that knows no holes has none.
-            Err(_) => return,
-        };
+        let hole_end = self.hole_end(length);
         if self.position < hole_end {
             tell_dropped(hole_end - self.position);
             self.position = hole_end;
+        }
+    }
+
+    /// Where the hole ends now; 0 if the next byte lies before it, or there is none.
+    fn hole_end(&self, length: u64) -> u64 {
+        if self.position < OUTPUT_HEAD_BYTES || length <= OUTPUT_HEAD_BYTES {
+            return 0;
+        }
+        match lseek64(&self.file, OUTPUT_HEAD_BYTES.cast_signed(), Whence::SeekData) {
+            Ok(offset) => u64::try_from(offset).unwrap_or(0),
+            Err(Errno::ENXIO) => length,
+            // A file system that knows no holes has none.
+            Err(_) => 0,
         }
     }
 
@@ -188,10 +199,10 @@ impl Copier {
         if !self.out.metadata()?.file_type().is_fifo() {
             return io::copy(&mut (&self.file).take(most), &mut self.out);
         }
-        let mut buffer = vec![0; PIPE_PIECE];
+        let mut buffer = vec![0; PIECE];
         let mut copied = 0;
         while copied < most {
-            let wanted = usize::try_from(most - copied).map_or(PIPE_PIECE, |left| left.min(PIPE_PIECE));
+            let wanted = usize::try_from(most - copied).map_or(PIECE, |left| left.min(PIECE));
             let count = self.file.read(&mut buffer[..wanted])?;
             if count == 0 {
                 break;

@@ -117,12 +117,12 @@ fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
 #[test]
 fn a_daemon_that_ends_by_sigquit_leaves_no_core_file_as_root() {
     must_be_root();
-    const MAY_LEAVE: &str = "cd \"$HOME\"; ulimit -c unlimited";
+    let may_leave = "cd \"$HOME\"; ulimit -c unlimited";
     let home = tempfile::tempdir().unwrap();
     let mut other = Command::new("sh");
-    other.args(["-c", &format!("{MAY_LEAVE}; kill -QUIT $$")]).env("HOME", home.path());
+    other.args(["-c", &format!("{may_leave}; kill -QUIT $$")]).env("HOME", home.path());
     assert!(other.status().unwrap().core_dumped(), "this machine lets others leave one");
-    let mut daemon = TestDaemon::builder().prelude(MAY_LEAVE).start();
+    let mut daemon = TestDaemon::builder().prelude(may_leave).start();
     let status = daemon.kill_by(Signal::SIGQUIT);
     assert_eq!((status.signal(), status.core_dumped()), (Some(Signal::SIGQUIT as i32), false));
 }

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::show;
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::unistd::{Whence, lseek64};
 
 /// A part of an output.
 #[derive(Debug, Default)]
@@ -28,23 +31,52 @@ pub struct Part {
 /// # Errors
 /// What the system says.
 pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64) -> io::Result<Part> {
-    let mut file = match open(path) {
+    let file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !begun => return Ok(Part::default()),
         Err(error) => return Err(error),
     };
     let size = file.metadata()?.len();
-    let mut offset = match u64::try_from(offset) {
+    let first = match u64::try_from(offset) {
         Ok(offset) => offset.min(size),
         Err(_) => size.saturating_sub(offset.unsigned_abs()),
     };
-    let hole = OUTPUT_HEAD_BYTES..OUTPUT_HEAD_BYTES + dropped;
-    let mut limit = limit;
+    let mut hole = hole_of(&file, size, dropped);
+    loop {
+        let part = read_around(&file, first, limit, size, &hole)?;
+        // More may have been dropped before it was read, which has come as NUL.
+        let now = hole_of(&file, size, dropped);
+        if now == hole || part.next <= now.start || part.offset >= now.end {
+            return Ok(part);
+        }
+        hole = now;
+    }
+}
+
+/// What was dropped of an output, as the file itself says it and as it is known.
+fn hole_of(file: &fs::File, size: u64, dropped: u64) -> Range<u64> {
+    let known = OUTPUT_HEAD_BYTES + dropped;
+    if size <= OUTPUT_HEAD_BYTES {
+        return OUTPUT_HEAD_BYTES..known;
+    }
+    let data = match lseek64(file, OUTPUT_HEAD_BYTES.cast_signed(), Whence::SeekData) {
+        Ok(offset) => u64::try_from(offset).unwrap_or(0),
+        Err(Errno::ENXIO) => size,
+        // A file system that knows no holes.
+        Err(_) => 0,
+    };
+    OUTPUT_HEAD_BYTES..known.max(data)
+}
+
+/// Reads a part that may begin, or end, at the hole.
+fn read_around(file: &fs::File, first: u64, limit: u64, size: u64, hole: &Range<u64>) -> io::Result<Part> {
+    let (mut offset, mut limit) = (first, limit);
     if hole.contains(&offset) {
         offset = hole.end;
     } else if offset < hole.start && !hole.is_empty() {
         limit = limit.min(hole.start - offset);
     }
+    let mut file = file;
     file.seek(SeekFrom::Start(offset))?;
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes)?;

@@ -88,10 +88,11 @@ mod tests {
         Member { pid, handle: PidFd::open(pid).unwrap() }
     }
 
-    /// A shell whose child says its number, swallows SIGTERM, and becomes `sleep` at the end of a line.
+    /// A shell whose child says its number, swallows SIGTERM, and becomes `sleep` at the end of a line. A signal that
+    /// arrives during `read` ends that in some shells, hence the loop.
     fn family() -> (Child, BufReader<std::process::ChildStdout>, Member) {
-        let script =
-            "trap : TERM; (trap : TERM; sh -c 'echo $PPID'; read line; exec sleep 1000) <&3 & wait; wait";
+        let script = "trap : TERM; (trap : TERM; sh -c 'echo $PPID'; until read line; do :; done; exec sleep 1000) \
+                      <&3 & wait; wait";
         let mut command = Command::new("sh");
         command.args(["-c", &format!("exec 3<&0; {script}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();

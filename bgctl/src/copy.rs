@@ -10,11 +10,10 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 
+use bgd_shared::hole;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
 use bgd_shared::task::{Output, Task};
-use nix::errno::Errno;
-use nix::unistd::{Whence, lseek64};
 
 /// A part of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,15 +165,7 @@ impl Copier {
 
     /// Where the hole ends now; 0 if the next byte lies before it, or there is none.
     fn hole_end(&self, length: u64) -> u64 {
-        if self.position < OUTPUT_HEAD_BYTES || length <= OUTPUT_HEAD_BYTES {
-            return 0;
-        }
-        match lseek64(&self.file, OUTPUT_HEAD_BYTES.cast_signed(), Whence::SeekData) {
-            Ok(offset) => u64::try_from(offset).unwrap_or(0),
-            Err(Errno::ENXIO) => length,
-            // A file system that knows no holes has none.
-            Err(_) => 0,
-        }
+        if self.position < OUTPUT_HEAD_BYTES { 0 } else { hole::end_of(&self.file, length) }
     }
 
     /// Copies up to `end`, or to the end of the file if that comes first.

@@ -26,6 +26,7 @@ pub mod foreground;
 pub mod frame;
 pub mod handoff;
 pub mod holder;
+pub mod hole;
 pub mod id;
 pub mod limits;
 pub mod long_env;

@@ -6,11 +6,10 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use bgd_shared::hole;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::show;
-use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::{Whence, lseek64};
 
 /// A part of an output.
 #[derive(Debug, Default)]
@@ -56,16 +55,7 @@ pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64
 /// What was dropped of an output, as the file itself says it and as it is known.
 fn hole_of(file: &fs::File, size: u64, dropped: u64) -> Range<u64> {
     let known = OUTPUT_HEAD_BYTES + dropped;
-    if size <= OUTPUT_HEAD_BYTES {
-        return OUTPUT_HEAD_BYTES..known;
-    }
-    let data = match lseek64(file, OUTPUT_HEAD_BYTES.cast_signed(), Whence::SeekData) {
-        Ok(offset) => u64::try_from(offset).unwrap_or(0),
-        Err(Errno::ENXIO) => size,
-        // A file system that knows no holes.
-        Err(_) => 0,
-    };
-    OUTPUT_HEAD_BYTES..known.max(data)
+    OUTPUT_HEAD_BYTES..known.max(hole::end_of(file, size))
 }
 
 /// Reads a part that may begin, or end, at the hole.

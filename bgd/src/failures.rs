@@ -13,15 +13,21 @@ pub fn error(task: &Task) -> Option<String> {
 
 /// The same of an end.
 pub fn error_of(finished: &Finished) -> Option<String> {
-    match &finished.outcome {
-        Outcome::Completed => None,
-        Outcome::Failed(_) => failure(finished).map(|failure| failure.message),
-        Outcome::Cancelled(reason) => cause(*reason).map(str::to_owned),
+    wire(finished).0
+}
+
+/// What the wire says of an end: a sentence for people and, for a failure, its parts for programs.
+pub fn wire(finished: &Finished) -> (Option<String>, Option<WireFailure>) {
+    match (&finished.outcome, failure(finished)) {
+        (Outcome::Cancelled(reason), _) => (cause(*reason).map(str::to_owned), None),
+        (Outcome::Completed | Outcome::Failed(_), failure) => {
+            (failure.as_ref().map(|failure| failure.message.clone()), failure)
+        }
     }
 }
 
 /// Why a task failed.
-pub fn failure(finished: &Finished) -> Option<WireFailure> {
+fn failure(finished: &Finished) -> Option<WireFailure> {
     let Outcome::Failed(failure) = &finished.outcome else { return None };
     Some(match failure {
         Failure::Exit => of_exit(finished.exit.as_ref()),

@@ -107,7 +107,8 @@ fn not_backgroundable(id: TaskId, why: Unmovable) -> RpcError {
 }
 
 fn not_complete(id: TaskId, status: Status, finished: Option<&Finished>) -> RpcError {
-    let why = finished.and_then(failures::error_of).map(|why| format!(": {why}")).unwrap_or_default();
+    let (why, failure) = finished.map(failures::wire).unwrap_or_default();
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     let (word, hint) = if status.is_active() {
         ("is not complete yet", "`bgctl block` waits for it, `bgctl output` shows what is there")
     } else {
@@ -115,7 +116,7 @@ fn not_complete(id: TaskId, status: Status, finished: Option<&Finished>) -> RpcE
     };
     let mut error =
         RpcError::new(ErrorKind::NotComplete, format!("task {id} {word}, it is {status}{why}")).hint(hint);
-    error.data.failure = finished.and_then(failures::failure).map(Box::new);
+    error.data.failure = failure.map(Box::new);
     error
 }
 

@@ -17,13 +17,12 @@ const DESCRIPTION_CHARS: usize = 200;
 pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let spec = &*snapshot.spec;
     let life = Life::of(&snapshot.state);
-    let files = folder.files_of(snapshot.id, spec);
-    let path = |stream| files.path(stream).to_string_lossy().into_owned();
     let (argv, shell, agent) = match &spec.work {
         Work::Argv(argv) => (Some(argv.to_vec()), None, None),
         Work::Shell(command) => (None, Some(command.clone()), None),
         Work::Agent(agent) => (None, None, Some(agent.name.to_string())),
     };
+    let (error, failure) = snapshot.finished().map(failures::wire).unwrap_or_default();
     let part = snapshot.agent.as_deref();
     let notes = part.map(|part| &part.notes);
     let is_success = snapshot.status() == Status::Completed;
@@ -55,33 +54,47 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         completed_at: life.completed_at,
         retrieved_at: snapshot.retrieved_at,
         exit: life.exit,
-        error: failures::error(snapshot),
-        failure: snapshot.finished().and_then(failures::failure),
+        error,
+        failure,
         timed_out: snapshot.timed_out(),
         lingering: life.lingering,
         suspect: notes.and_then(|notes| notes.suspect.as_deref()).filter(|_| is_success).map(Into::into),
         warning: notes.and_then(|notes| notes.warning.as_deref()).map(Into::into),
-        progress: Progress {
-            output_bytes: snapshot.output_bytes,
-            updated_at: snapshot.updated_at,
-            last_line: None,
-            tool_calls: part.map_or(0, |part| part.tool_calls),
-            last_tools: part.map(last_tools).unwrap_or_default(),
-            denied: part.map_or(0, |part| part.denied),
-            last_denied: part.and_then(|part| part.last_denied.as_deref()).map(Into::into),
-            stalled: part.is_some_and(|part| part.stalled),
-            last_words: notes.and_then(|notes| notes.last_words.as_deref()).map(Into::into),
-            needs_input: part.and_then(needs_input),
-        },
-        output: Output {
-            path: path(Stream::Stdout),
-            stderr_path: spec.split.then(|| path(Stream::Stderr)),
-            bytes: snapshot.output_bytes,
-            dropped_bytes: snapshot.dropped[0],
-            stderr_dropped_bytes: snapshot.dropped[1],
-            lost_bytes: snapshot.lost.as_ref().map_or(0, |lost| lost.bytes),
-            lost_because: snapshot.lost.as_ref().map(|lost| lost.why.to_string()),
-        },
+        progress: progress(snapshot),
+        output: output(snapshot, folder),
+    }
+}
+
+fn progress(snapshot: &Snapshot) -> Progress {
+    let part = snapshot.agent.as_deref();
+    let notes = part.map(|part| &part.notes);
+    Progress {
+        output_bytes: snapshot.output_bytes,
+        updated_at: snapshot.updated_at,
+        last_line: None,
+        tool_calls: part.map_or(0, |part| part.tool_calls),
+        last_tools: part.map(last_tools).unwrap_or_default(),
+        denied: part.map_or(0, |part| part.denied),
+        last_denied: part.and_then(|part| part.last_denied.as_deref()).map(Into::into),
+        stalled: part.is_some_and(|part| part.stalled),
+        last_words: notes.and_then(|notes| notes.last_words.as_deref()).map(Into::into),
+        needs_input: part.and_then(needs_input),
+    }
+}
+
+fn output(snapshot: &Snapshot, folder: &OutputFolder) -> Output {
+    let spec = &*snapshot.spec;
+    let files = folder.files_of(snapshot.id, spec);
+    let path = |stream| files.path(stream).to_string_lossy().into_owned();
+    let lost = snapshot.lost.as_ref();
+    Output {
+        path: path(Stream::Stdout),
+        stderr_path: spec.split.then(|| path(Stream::Stderr)),
+        bytes: snapshot.output_bytes,
+        dropped_bytes: snapshot.dropped[0],
+        stderr_dropped_bytes: snapshot.dropped[1],
+        lost_bytes: lost.map_or(0, |lost| lost.bytes),
+        lost_because: lost.map(|lost| lost.why.to_string()),
     }
 }
 

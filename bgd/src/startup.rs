@@ -222,13 +222,9 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     instance::sweep_noted(&state, address.note());
     let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
     let (calls, facts, internals, mailbox) = mailbox::new();
-    let (orders, around) = start_executors(
-        &config,
-        &instance,
-        cgroup.clone(),
-        nofile,
-        (facts, internals.clone(), socket.as_path().into()),
-    )?;
+    let (orders, around) =
+        start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
+    watch_signals(internals.clone()).map_err(failed("signals"))?;
     let identity = Identity {
         instance: instance.id.clone(),
         pid: std::process::id().cast_signed(),
@@ -245,7 +241,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let workers = around.workers.clone();
-    let dispatcher = Dispatcher::new(config, identity, orders, (around, internals), limits);
+    let dispatcher = Dispatcher::new(config, identity, orders, around, internals, limits);
     let (closing, closing_seen) = watch::channel(false);
     let (made, listeners) = tokio::sync::mpsc::channel(1);
     let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
@@ -329,7 +325,7 @@ fn start_executors(
     instance: &Arc<Instance>,
     cgroup: Option<PathBuf>,
     nofile: Option<libc::rlimit>,
-    (facts, internals, socket): (Facts, Internals, Arc<Path>),
+    (facts, socket): (Facts, Arc<Path>),
 ) -> Result<(mpsc::Sender<StartOrder>, Surroundings), Failure> {
     let life = Arc::clone(instance);
     let restore = move || life.restore();
@@ -340,7 +336,6 @@ fn start_executors(
         SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup, nofile };
     let orders = spawner::start(settings, &facts).map_err(failed("cannot start threads"))?;
     reaper::start().map_err(failed("SIGCHLD"))?;
-    watch_signals(internals).map_err(failed("signals"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
     Ok((orders, Surroundings { folder, outputs, workers, facts, socket }))

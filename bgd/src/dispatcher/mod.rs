@@ -121,7 +121,8 @@ impl Dispatcher {
         config: Config,
         identity: Identity,
         orders: std::sync::mpsc::Sender<StartOrder>,
-        (around, internals): (Surroundings, Internals),
+        around: Surroundings,
+        internals: Internals,
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
     ) -> Self {
         Self {
@@ -135,7 +136,8 @@ impl Dispatcher {
             notifier: Notifier::new(
                 config.channels().unwrap_or_default(),
                 config.limits.channel_queue,
-                (around.clone(), internals.clone()),
+                around.clone(),
+                internals.clone(),
             ),
             internals,
             kept_for_notices: HashMap::new(),

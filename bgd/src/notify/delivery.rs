@@ -28,7 +28,8 @@ use crate::reader;
 /// Serves channels until no more come and every queue is empty.
 pub async fn serve_all(
     mut served: mpsc::UnboundedReceiver<Served>,
-    (around, internals): (Surroundings, Internals),
+    around: Surroundings,
+    internals: Internals,
 ) {
     let http = Rc::new(Http::default());
     let mut workers = JoinSet::new();
@@ -62,7 +63,7 @@ async fn serve(served: Served, http: Rc<Http>, around: Surroundings, internals: 
         while let Some(notice) = orders.recv().await {
             let done = Rc::new(Cell::new(Some(Done::new(&outcomes))));
             let delivered = async {
-                let told = read(notice, (&around, &internals), Rc::clone(&done)).await?;
+                let told = read(notice, &around, &internals, Rc::clone(&done)).await?;
                 adapter.notify(&told).await
             };
             settle(&done, delivered).await;
@@ -94,7 +95,8 @@ async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Resul
 /// A notice with its result.
 async fn read(
     notice: Arc<Notice>,
-    (around, internals): (&Surroundings, &Internals),
+    around: &Surroundings,
+    internals: &Internals,
     done: Rc<Cell<Option<Done>>>,
 ) -> Result<Told, Undelivered> {
     let folder = Arc::clone(&around.folder);

@@ -253,11 +253,7 @@ pub struct Notifier {
 
 impl Notifier {
     /// Without the thread, until there is something to tell.
-    pub fn new(
-        channels: Channels,
-        queue_limit: usize,
-        (around, internals): (Surroundings, Internals),
-    ) -> Self {
+    pub fn new(channels: Channels, queue_limit: usize, around: Surroundings, internals: Internals) -> Self {
         let mut this = Self {
             channels,
             queue_limit,
@@ -460,7 +456,7 @@ impl Notifier {
 
     fn serve(&mut self, served: Served) -> io::Result<()> {
         if self.thread.as_ref().is_none_or(mpsc::UnboundedSender::is_closed) {
-            self.thread = Some(start((self.around.clone(), self.internals.clone()))?);
+            self.thread = Some(start(self.around.clone(), self.internals.clone())?);
             self.is_busy = true;
         }
         if let Some(thread) = &self.thread {
@@ -521,12 +517,12 @@ impl Notifier {
 }
 
 /// Starts the thread. It ends when its handle is dropped and every queue is empty.
-fn start((around, internals): (Surroundings, Internals)) -> io::Result<mpsc::UnboundedSender<Served>> {
+fn start(around: Surroundings, internals: Internals) -> io::Result<mpsc::UnboundedSender<Served>> {
     let (served, waiting) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("channels".to_owned()).spawn(move || {
         let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime, delivery::serve_all(waiting, (around, internals.clone())));
+        local.block_on(&runtime, delivery::serve_all(waiting, around, internals.clone()));
         internals.send(Internal::ChannelsDone);
     })?;
     Ok(served)

@@ -146,6 +146,7 @@ impl Offer {
     }
 
     /// The mode that is to be set, and a warning if there is none in which the agent is known to ask.
+    ///
     /// # Errors
     /// It does not offer the one that is named.
     pub fn mode(&self, settings: &Settings) -> Result<(Option<Value>, Option<String>), Refusal> {

@@ -66,6 +66,11 @@ impl Failure {
         Self::new(Code::USAGE, "usage", message)
     }
 
+    /// The daemon sent output that is not encoded as it says.
+    pub fn unreadable_output(error: impl fmt::Display) -> Self {
+        Self::new(Code::INTERNAL, "garbled", format!("the daemon sent output that can't be read: {error}"))
+    }
+
     /// The system refused something on this side.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(Code::INTERNAL, "io", format!("{what}: {error}"))

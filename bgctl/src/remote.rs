@@ -145,9 +145,7 @@ enum Step {
 }
 
 fn decode(chunk: OutputResult) -> Result<Vec<u8>, Failure> {
-    chunk.encoding.decode(chunk.data).map_err(|error| {
-        Failure::new(Code::INTERNAL, "garbled", format!("the daemon sent output that can't be read: {error}"))
-    })
+    chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)
 }
 
 /// Offsets are signed on the wire, as negative ones count from the end. No file is that long.

@@ -4,6 +4,7 @@
 //!
 //! Whatever ends a loop, the terminal is as it was before.
 
+mod answers;
 mod around;
 mod input;
 mod keyboard;

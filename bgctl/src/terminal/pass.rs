@@ -8,6 +8,7 @@ use bgd_shared::request::{BlockMode, BlockParams, SignalParams, TaskBlock, TaskS
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
+use super::answers;
 use super::signals::{Caught, Signals, stop_here};
 use super::turn::Wants;
 use crate::exit::Code;
@@ -49,9 +50,7 @@ pub fn pass_signals(
         while let Some(received) = passing.link.next_received()? {
             if let Received::Answer { call, outcome } = received {
                 if call == block {
-                    let ended = Protocol::result::<TaskBlock>(outcome)?.tasks.pop();
-                    let message = "the daemon's answer about the task's end is empty";
-                    return ended.ok_or_else(|| Failure::new(Code::INTERNAL, "garbled", message));
+                    return answers::ended(Protocol::result::<TaskBlock>(outcome));
                 }
                 if passing.stop == Some(call) {
                     passing.stop()?;

@@ -1,14 +1,12 @@
 //! What the daemon says of a job that is shown.
 
 use bgd_shared::client::{ClientError, Protocol, Received};
-use bgd_shared::error::RpcError;
-use bgd_shared::foreground::{Answer, Outcome};
+use bgd_shared::foreground::Outcome;
 use bgd_shared::request::{DetachResult, OutputNews, TaskBlock, TaskDetach, TaskWrite};
-use bgd_shared::task::Task;
 
 use super::{Left, Show};
-use crate::exit::Code;
 use crate::failure::Failure;
+use crate::terminal::answers;
 
 impl Show<'_> {
     pub(super) fn read_link(&mut self) {
@@ -36,7 +34,8 @@ impl Show<'_> {
             Received::Output(news) if news.id == self.task => self.show_part(*news),
             Received::Stopped(news) if news.id == self.task => self.stopped(),
             Received::Answer { call, outcome } if call == self.calls.block => {
-                self.ended(Protocol::result::<TaskBlock>(outcome).map(|result| result.tasks));
+                let ended = answers::ended(Protocol::result::<TaskBlock>(outcome));
+                self.leave(ended.map(|task| Left::Ended(Box::new(task))));
             }
             Received::Answer { call, outcome } if self.calls.detach == Some(call) => {
                 self.calls.detach = None;
@@ -85,30 +84,12 @@ impl Show<'_> {
                     self.lose_terminal(&error);
                 }
             }
-            Err(error) => {
-                let message = format!("the daemon sent output that can't be read: {error}");
-                self.leave(Err(Failure::new(Code::INTERNAL, "garbled", message)));
-            }
-        }
-    }
-
-    fn ended(&mut self, tasks: Result<Vec<Task>, ClientError>) {
-        match tasks.map(|mut tasks| tasks.pop()) {
-            Ok(Some(task)) => self.leave(Ok(Left::Ended(Box::new(task)))),
-            Ok(None) => {
-                let message = "the daemon's answer about the task's end is empty";
-                self.leave(Err(Failure::new(Code::INTERNAL, "garbled", message)));
-            }
-            Err(error) => self.leave(Err(error.into())),
+            Err(error) => self.leave(Err(Failure::unreadable_output(error))),
         }
     }
 
     fn detached(&mut self, outcome: Result<DetachResult, ClientError>) {
-        let answer = match &outcome {
-            Ok(result) => Answer::Backgrounded(result.task.id),
-            Err(ClientError::Rpc(error)) => Answer::from(error as &RpcError),
-            Err(error) => Answer::Failed(error.to_string()),
-        };
+        let answer = answers::of_press(&outcome);
         match (self.around.jobs().answered(&self.task, answer), outcome) {
             (Some(Outcome::Backgrounded(..)), Ok(result)) => {
                 return self.leave(Ok(Left::Backgrounded(Box::new(result))));

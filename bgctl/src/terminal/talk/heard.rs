@@ -1,9 +1,8 @@
 //! What the daemon says of a task without a terminal that is shown.
 
 use bgd_shared::client::{ClientError, Protocol, Received};
-use bgd_shared::error::RpcError;
 use bgd_shared::event::News;
-use bgd_shared::foreground::{Answer, Outcome};
+use bgd_shared::foreground::Outcome;
 use bgd_shared::request::{
     DetachResult, EventsSubscribe, OutputParams, OutputResult, TaskBlock, TaskDetach, TaskOutput,
 };
@@ -12,9 +11,9 @@ use bgd_shared::time::Timestamp;
 
 use super::{Over, Talk, subscription};
 use crate::copy::tell_dropped;
-use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::question::question;
+use crate::terminal::answers;
 
 /// The most bytes of text that are asked for at once.
 const TEXT_BYTES: u64 = 64 * 1024;
@@ -69,16 +68,12 @@ impl Talk<'_> {
     fn received(&mut self, received: Received) {
         match received {
             Received::Answer { call, outcome } if call == self.calls.block => {
-                match Protocol::result::<TaskBlock>(outcome).map(|mut result| result.tasks.pop()) {
-                    Ok(Some(task)) => {
+                match answers::ended(Protocol::result::<TaskBlock>(outcome)) {
+                    Ok(task) => {
                         self.ended = Some(Box::new(task));
                         self.has_more = true;
                     }
-                    Ok(None) => {
-                        let message = "the daemon's answer about the task's end is empty";
-                        self.leave(Err(Failure::new(Code::INTERNAL, "garbled", message)));
-                    }
-                    Err(error) => self.leave(Err(error.into())),
+                    Err(failure) => self.leave(Err(failure)),
                 }
             }
             Received::Answer { call, outcome } if self.calls.detach == Some(call) => {
@@ -114,10 +109,7 @@ impl Talk<'_> {
                     return self.lose_reader(error);
                 }
             }
-            Err(error) => {
-                let message = format!("the daemon sent output that can't be read: {error}");
-                return self.leave(Err(Failure::new(Code::INTERNAL, "garbled", message)));
-            }
+            Err(error) => return self.leave(Err(Failure::unreadable_output(error))),
         }
         self.next = self.next.max(next);
         if self.calls.is_last && (eof || !is_new) {
@@ -148,11 +140,7 @@ impl Talk<'_> {
     }
 
     fn detached(&mut self, outcome: Result<DetachResult, ClientError>) {
-        let answer = match &outcome {
-            Ok(result) => Answer::Backgrounded(result.task.id),
-            Err(ClientError::Rpc(error)) => Answer::from(error as &RpcError),
-            Err(error) => Answer::Failed(error.to_string()),
-        };
+        let answer = answers::of_press(&outcome);
         match (self.around.jobs().answered(&self.task, answer), outcome) {
             (Some(Outcome::Backgrounded(..)), Ok(result)) => {
                 return self.leave(Ok(Over::Backgrounded(Box::new(result))));

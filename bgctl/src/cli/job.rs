@@ -11,16 +11,17 @@ use crate::candidates::sessions;
 use crate::duration::parse_ms;
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write it as NAME=VALUE".to_owned()),
-    }
+    pair(text, "NAME=VALUE")
 }
 
 fn parse_option(text: &str) -> Result<(String, String), String> {
+    pair(text, "KEY=VALUE")
+}
+
+fn pair(text: &str, form: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("write it as {form}")),
     }
 }
 
@@ -40,21 +41,17 @@ pub struct SettingArgs {
 
 impl SettingArgs {
     /// As the wire has them.
-    pub fn settings(self) -> AgentSettings {
-        let config = self.config.into_iter().map(|(key, value)| (key, Setting::Text(value))).collect();
-        AgentSettings { mode: self.mode, model: self.model, config }
+    pub fn settings(&self) -> AgentSettings {
+        let config =
+            self.config.iter().map(|(key, value)| (key.clone(), Setting::Text(value.clone()))).collect();
+        AgentSettings { mode: self.mode.clone(), model: self.model.clone(), config }
     }
 
     /// None of them goes with a command, which has no session. `how` makes it a prompt.
     pub(super) fn refuse(&self, how: &str) -> Result<(), (ErrorKind, String)> {
-        let is_set = [
-            ("--mode", self.mode.is_some()),
-            ("--model", self.model.is_some()),
-            ("--config", !self.config.is_empty()),
-        ];
-        match is_set.iter().find(|(_, is_set)| *is_set) {
-            Some((option, _)) => {
-                let what = format!("{option} goes with a prompt for an agent, not with a command: add {how}");
+        match self.settings().first() {
+            Some(key) => {
+                let what = format!("--{key} goes with a prompt for an agent, not with a command: add {how}");
                 Err((ErrorKind::MissingRequiredArgument, what))
             }
             None => Ok(()),

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_tests::{Terminal, TestDaemon};
 use nix::sys::stat::Mode;
@@ -74,14 +75,21 @@ fn told(shell: &Terminal, text: &str) -> usize {
     String::from_utf8_lossy(&shell.shown()).matches(text.trim_end()).count()
 }
 
+/// A task that runs, and a shell in which `bgctl attach` was typed with these options.
+#[track_caller]
+fn attached(daemon: &TestDaemon, submit: &[&str], options: &str) -> (TaskId, Terminal) {
+    let id: TaskId = daemon.run(&[&["submit"], submit].concat()).success().word();
+    daemon.wait_running(id);
+    let mut shell = Terminal::shell(daemon);
+    shell.type_line(&format!("bgctl attach {options}{}", id.short()));
+    (id, shell)
+}
+
 #[test]
 fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
     let daemon = TestDaemon::start();
     let line = "stty raw opost -echo; echo up; head -c 8 | od -An -tx1; cat >/dev/null";
-    let id = daemon.run(&["submit", "--pty", "--shell", line]).success().word();
-    daemon.wait_running(id);
-    let mut shell = Terminal::shell(&daemon);
-    shell.type_line(&format!("bgctl attach {}", id.short()));
+    let (id, mut shell) = attached(&daemon, &["--pty", "--shell", line], "");
     shell.wait_text("up\n");
     shell.type_keys("\x03\x04");
     shell.type_keys("\x1a");
@@ -99,10 +107,7 @@ fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
 #[test]
 fn whoever_wants_to_get_out_of_a_task_without_a_terminal_is_told_the_key_too() {
     let daemon = TestDaemon::start();
-    let id = daemon.run(&["submit", "--shell", "echo up; exec sleep 1000"]).success().word();
-    daemon.wait_running(id);
-    let mut shell = Terminal::shell(&daemon);
-    shell.type_line(&format!("bgctl attach --key ctrl-] {}", id.short()));
+    let (_, mut shell) = attached(&daemon, &["--shell", "echo up; exec sleep 1000"], "--key ctrl-] ");
     shell.wait_text("\n[Ctrl-]] Leave (the task goes on)\nup\n");
     shell.type_keys("\x04\x04");
     shell.type_keys("\x04\x04");
@@ -119,10 +124,7 @@ fn a_full_screen_program_is_drawn_again_after_the_note() {
     let still = "stty raw -echo; printf '\\033[?1049h\\033[H\\033[2J'; cat text; exec cat >/dev/null";
     // The next key ends the note, which else goes by itself.
     for next in ["", "x"] {
-        let id = daemon.run(&["submit", "--pty", "--shell", still]).success().word();
-        daemon.wait_running(id);
-        let mut shell = Terminal::shell(&daemon);
-        shell.type_line(&format!("bgctl attach {}", id.short()));
+        let (id, mut shell) = attached(&daemon, &["--pty", "--shell", still], "");
         shell.wait_alternate(true);
         shell.wait_text("three\n");
         let before = shell.screen();
@@ -147,11 +149,8 @@ fn a_full_screen_program_is_drawn_again_after_the_note() {
 fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
     let daemon = TestDaemon::start();
     for options in [&["--pty"][..], &[]] {
-        let submit = [&["submit"], options, &["--shell", "echo up; exec sleep 1000"]].concat();
-        let id = daemon.run(&submit).success().word();
-        daemon.wait_running(id);
-        let mut shell = Terminal::shell(&daemon);
-        shell.type_line(&format!("bgctl attach {}", id.short()));
+        let submit = [options, &["--shell", "echo up; exec sleep 1000"]].concat();
+        let (id, mut shell) = attached(&daemon, &submit, "");
         shell.wait_text("up\n");
         shell.type_keys("\x1a");
         shell.wait_text("Stopped");

@@ -34,8 +34,8 @@ pub(super) struct Shell {
 }
 
 pub(super) const BASH: Shell = Shell { argv: &["bash", "--norc", "--noprofile", "-i"], prompt: "$" };
-const ZSH: Shell = Shell { argv: &["zsh", "-f", "-i"], prompt: "$" };
-const FISH: Shell = Shell {
+pub(super) const ZSH: Shell = Shell { argv: &["zsh", "-f", "-i"], prompt: "$" };
+pub(super) const FISH: Shell = Shell {
     argv: &[
         "fish",
         "--no-config",
@@ -426,7 +426,7 @@ fn a_terminal_that_shows_bubbles_is_asked_for_one() {
 }
 
 /// The rows of the screen that are not empty.
-fn rows(screen: &vt100::Screen) -> Vec<String> {
+pub(super) fn rows(screen: &vt100::Screen) -> Vec<String> {
     let (_, columns) = screen.size();
     let rows = screen.rows(0, columns.get()).map(|row| row.trim_end().to_owned());
     rows.filter(|row| !row.is_empty()).collect()
@@ -434,7 +434,7 @@ fn rows(screen: &vt100::Screen) -> Vec<String> {
 
 /// Waits until the last rows of the screen are those of this line as a shell with the prompt `$ ` shows it.
 #[track_caller]
-fn wait_typed(terminal: &mut Terminal, line: &str) {
+pub(super) fn wait_typed(terminal: &mut Terminal, line: &str) {
     let line = format!("$ {line}");
     let expected: Vec<&str> =
         line.as_bytes().chunks(40).map(|row| str::from_utf8(row).unwrap().trim_end()).collect();

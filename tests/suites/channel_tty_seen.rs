@@ -4,8 +4,8 @@ use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
 use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::channel_tty::{
-    BASH, DELIVERED, DONE, FAILED, Gate, HELD, after, occupy, open, open_sized, origin, start, submit_from,
-    told_there,
+    BASH, DELIVERED, DONE, FAILED, FISH, Gate, HELD, ZSH, after, occupy, open, open_sized, origin, rows,
+    start, submit_from, told_there, wait_typed,
 };
 
 /// What the log says of a notice that is left out.
@@ -116,4 +116,34 @@ fn what_a_closed_terminal_was_not_told_goes_to_the_next_one() {
     next.run_line("bgctl list -q >/dev/null");
     let shown = String::from_utf8_lossy(&next.shown()).into_owned();
     assert_eq!(shown.matches("[BACKGROUND").count(), 2, "once: {shown:?}");
+}
+
+#[test]
+fn at_a_quiet_prompt_the_line_comes_right_above_it_unless_something_is_typed() {
+    for shell in [BASH, ZSH, FISH] {
+        let daemon = start();
+        let gates = ["first", "second"].map(|name| Gate::new(&daemon, name));
+        let mut terminal = open_sized(&daemon, &shell, 40);
+        for name in ["first", "second"] {
+            terminal.type_line(&format!("clear; bgctl submit --shell 'read x <{name}' | cut -c 1-8"));
+            terminal.wait(
+                "the id and the prompt",
+                |screen| matches!(&rows(screen)[..], [id, prompt] if id.len() == 8 && prompt == "$"),
+            );
+        }
+        terminal.type_line("seq 30");
+        terminal.wait_text("\n30\n$");
+        gates[0].open();
+        terminal.wait("the line above the prompt", |screen| {
+            let rows = rows(screen);
+            rows.len() > 3 && rows[rows.len() - 2].contains(DONE) && rows.ends_with(&["$".to_owned()])
+        });
+        assert!(terminal.screen().contains("\n28\n29\n30\n[BACKGROUND"), "{terminal:?}");
+        let long = format!("echo {}", "abcdefg".repeat(10));
+        terminal.type_keys(&long);
+        wait_typed(&mut terminal, &long);
+        gates[1].open();
+        terminal.wait("the line at the top", |screen| rows(screen)[0].contains(DONE));
+        wait_typed(&mut terminal, &long);
+    }
 }

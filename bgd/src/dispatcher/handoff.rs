@@ -115,6 +115,7 @@ impl Dispatcher {
                 return self.remove_offered(task);
             }
         };
+        self.notifier.awaits(&command.spec, answer.client().process);
         let client = answer.client().id;
         self.handoffs.ready.insert(task, Offered { pid, pidfd, tree, recorded, client });
         self.ask(answer, Shape::Plain, Request::Adopt { command, pid, started_at });

@@ -403,6 +403,7 @@ impl Dispatcher {
         if let Err(error) = self.choose_channel(&mut command.spec).and_then(|()| self.has_folder()) {
             return answer.refuse(&error);
         }
+        self.notifier.awaits(&command.spec, answer.client().process);
         let id = command.id;
         let brings_any = !brought.is_empty();
         if brings_any {

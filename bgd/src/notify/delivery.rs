@@ -74,6 +74,7 @@ async fn serve(served: Served, http: Rc<Http>, around: Surroundings, internals: 
         while let Some(sign) = signs.recv().await {
             match sign {
                 Sign::Visited(leader) => adapter.visited(leader),
+                Sign::Awaited(terminal, submitter) => adapter.awaits(&terminal, submitter),
                 Sign::Forgotten(task) => adapter.forget(task),
             }
         }

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice as Wire, NoticeKind};
-use bgd_shared::request::ChannelStatus;
+use bgd_shared::request::{ChannelStatus, OriginTerminal};
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
@@ -52,6 +52,11 @@ pub trait Adapter {
     /// Somebody uses `bgctl` in the terminal that this process leads.
     fn visited(&self, leader: i32) {
         let _ = leader;
+    }
+
+    /// A task was submitted by this process in this terminal, which will be told of its end.
+    fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
+        let _ = (terminal, submitter);
     }
 
     /// A task is gone: nobody can ask for it any more.
@@ -173,10 +178,12 @@ struct Queue {
 }
 
 /// What is of use to a channel beside its notices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Sign {
     /// Somebody uses `bgctl` in the terminal that this process leads.
     Visited(i32),
+    /// A task was submitted by this process in this terminal, which will be told of its end.
+    Awaited(OriginTerminal, Option<i32>),
     /// A task is gone.
     Forgotten(TaskId),
 }
@@ -343,21 +350,33 @@ impl Notifier {
 
     /// Somebody uses `bgctl` in the terminal that this process leads: what was missed elsewhere goes there.
     pub fn visited(&self, leader: i32) {
-        self.sign(Sign::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
+        self.sign(&Sign::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
+    }
+
+    /// A task was submitted by this process: its terminal will be told of its end.
+    pub fn awaits(&mut self, spec: &Spec, submitter: Option<i32>) {
+        let name = spec.channel.as_deref().filter(|name| self.channels.is_terminals(name));
+        let terminal = spec.place.as_ref().and_then(|place| place.terminal.clone());
+        let channel = name.and_then(|name| self.channels.get(name).cloned());
+        if let (Some(channel), Some(terminal)) = (channel, terminal)
+            && let Some(queue) = self.queue(&channel)
+        {
+            let _ = queue.signs.send(Sign::Awaited(terminal, submitter));
+        }
     }
 
     /// A task is gone, and no notice of it is still to be read: a line that waits must not send anybody there.
     pub fn forget(&self, task: TaskId) {
         let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
-        self.sign(Sign::Forgotten(task), waits);
+        self.sign(&Sign::Forgotten(task), waits);
     }
 
     /// Gives it to the terminals of which this is so.
-    fn sign(&self, sign: Sign, is_so: impl Fn(&Counts) -> bool) {
+    fn sign(&self, sign: &Sign, is_so: impl Fn(&Counts) -> bool) {
         for (name, queue) in self.queues.iter().filter(|(_, queue)| queue.channel.kind == ChannelKind::Tty) {
             if self.counts.get(name).is_some_and(|counts| is_so(counts)) {
                 // If nobody serves it, nothing waits there any more.
-                let _ = queue.signs.send(sign);
+                let _ = queue.signs.send(sign.clone());
             }
         }
     }

@@ -8,6 +8,7 @@
 //! the daemon: the inbox has their notices.
 
 mod device;
+mod keys;
 mod line;
 mod program;
 
@@ -27,6 +28,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
+use self::keys::Keys;
 use self::line::Line;
 use super::counts::Counts;
 use super::{Adapter, Done, Told, Undelivered};
@@ -179,6 +181,7 @@ pub struct Terminals {
     is_last: Rc<Cell<bool>>,
     /// What was for terminals that are closed: the next one that somebody uses `bgctl` in gets it.
     missed: Rc<RefCell<Lines>>,
+    keys: Keys,
     counts: Arc<Counts>,
 }
 
@@ -208,6 +211,10 @@ impl Adapter for Terminals {
             return held.again.notify_one();
         }
         self.hold(&terminal, Held { lines, dones: Vec::new(), again: Rc::default() }, At::Top, None);
+    }
+
+    fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
+        self.keys.watch(terminal, submitter);
     }
 
     fn forget(&self, task: TaskId) {
@@ -245,6 +252,7 @@ impl Terminals {
             emptied: Rc::default(),
             is_last: Rc::default(),
             missed: Rc::new(RefCell::new(Lines::new())),
+            keys: Keys::default(),
             counts,
         }
     }
@@ -274,7 +282,7 @@ impl Terminals {
         let written = if self.rests_until(terminal).is_some() {
             Written::Nothing(At::Top)
         } else {
-            write_at_prompt(terminal, &lines)?
+            self.write_at_prompt(terminal, &lines)?
         };
         match written {
             Written::All => self.rest(terminal),
@@ -289,6 +297,29 @@ impl Terminals {
             }
         }
         Ok(())
+    }
+
+    /// Writes what is there if a shell edits a line in this very moment.
+    fn write_at_prompt(&self, terminal: &OriginTerminal, lines: &Lines) -> Result<Written, String> {
+        let device::Look { front, mut device } = device::look(terminal)?;
+        match front {
+            Front::Prompt => {}
+            // It may have ended before the next look, and its shell's new prompt be there.
+            Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(At::Cursor)),
+            Front::Shell | Front::Nobody => return Ok(Written::Nothing(At::Top)),
+        }
+        let bytes = lines.bytes(self.place_at(terminal), device.size());
+        let count = device.write(&bytes).map_err(|error| unusable(&terminal.path, &error))?;
+        Ok(match bytes.get(count..) {
+            None | Some([]) => Written::All,
+            Some(_) if count == 0 => Written::Nothing(At::Top),
+            Some(rest) => Written::UpTo(rest.to_vec()),
+        })
+    }
+
+    /// Where lines are put if a shell edits a line in this very moment.
+    fn place_at(&self, terminal: &OriginTerminal) -> At {
+        if self.keys.is_prompt_new(terminal) { At::Cursor } else { At::Top }
     }
 
     /// Something was written to a terminal.
@@ -370,8 +401,11 @@ impl Serving {
                 continue;
             }
             let size = device.size();
-            let bytes =
-                self.all.held.borrow().get(&self.terminal).map(|held| held.lines.bytes(ready.at, size));
+            let at = match ready.at {
+                At::Cursor => At::Cursor,
+                At::Top => self.all.place_at(&self.terminal),
+            };
+            let bytes = self.all.held.borrow().get(&self.terminal).map(|held| held.lines.bytes(at, size));
             let bytes = bytes.unwrap_or_default();
             let count = device.write(&bytes).map_err(unusable)?;
             if let Some(rest) = bytes.get(count..).filter(|_| count > 0) {
@@ -511,24 +545,6 @@ impl Serving {
         }
         .map_err(|error| format!("cannot wait for the terminal {path}: {error}"))
     }
-}
-
-/// Writes what is there if a shell edits a line in this very moment.
-fn write_at_prompt(terminal: &OriginTerminal, lines: &Lines) -> Result<Written, String> {
-    let device::Look { front, mut device } = device::look(terminal)?;
-    match front {
-        Front::Prompt => {}
-        // It may have ended before the next look, and its shell's new prompt be there.
-        Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(At::Cursor)),
-        Front::Shell | Front::Nobody => return Ok(Written::Nothing(At::Top)),
-    }
-    let bytes = lines.bytes(At::Top, device.size());
-    let count = device.write(&bytes).map_err(|error| unusable(&terminal.path, &error))?;
-    Ok(match bytes.get(count..) {
-        None | Some([]) => Written::All,
-        Some(_) if count == 0 => Written::Nothing(At::Top),
-        Some(rest) => Written::UpTo(rest.to_vec()),
-    })
 }
 
 /// Waits for the end of a process.

@@ -244,6 +244,29 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
     Ok(Look { front, device })
 }
 
+/// A shell that edits a line, and what its ended children say of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shell {
+    pid: i32,
+    /// The page faults of those that it has waited for.
+    faults: (u64, u64),
+}
+
+/// The shell that edits a line in a terminal. None: somebody else has it, or it can't be looked at.
+pub fn shell_at(terminal: &OriginTerminal) -> Option<Shell> {
+    let (device, leader) = Device::open(terminal).ok()?;
+    let pid = if leader.front == leader.group { terminal.leader } else { leader.front };
+    let stat = ProcessStat::of(pid).filter(|_| device.is_edited() && is_shell(pid))?;
+    Some(Shell { pid, faults: (stat.field(11)?, stat.field(13)?) })
+}
+
+/// Whether a living process is not among those that have this terminal in the foreground.
+pub fn is_in_background(pid: i32, terminal: &OriginTerminal) -> bool {
+    let has_ended = ProcessStat::of(pid).is_none_or(|stat| stat.has_ended());
+    let (process, leader) = (Stat::of(pid), Stat::of(terminal.leader));
+    !has_ended && process.zip(leader).is_some_and(|(process, leader)| process.group != leader.front)
+}
+
 /// A process, if it has not ended.
 fn living(pid: i32) -> Option<PidFd> {
     PidFd::open(pid).ok().filter(|handle| !handle.has_ended())

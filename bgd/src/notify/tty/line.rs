@@ -10,12 +10,13 @@
 //! of two at the bottom of the screen, the second is lost from sight until the line is changed. Enter runs what
 //! was typed in any case.
 //!
-//! So there are two places. Above the cursor's row right after a program has ended, when the prompt is new
-//! ([`above_cursor`]). Else at the top of the screen, where no shell ever goes but with Ctrl-L ([`at_top`]): all
-//! of the typed line moves by the same rows. What remains: a line that was typed ahead, and is wider than the
-//! terminal, is torn; so is one that takes all rows of the screen; at its bottom, what a typed line or a menu
-//! has more than two rows below the cursor is lost from sight until it is drawn again; and if a program has
-//! just ended, a prompt of two rows has the line between them until it is drawn anew.
+//! So there are two places. Above the cursor's row where nothing was typed since a program has ended, as the prompt is
+//! new then ([`above_cursor`]). Else at the top of the screen, where no shell ever goes but with Ctrl-L ([`at_top`]):
+//! all of the typed line moves by the same rows. What remains: a line that was typed ahead, and is wider than the
+//! terminal, is torn, and so may one be while its shell runs programs to complete it (see `keys`); so is one that takes
+//! all rows of the screen; at its bottom, what a typed line or a menu has more than two rows below the cursor is lost
+//! from sight until it is drawn again; a new prompt of two rows has the line between them until it is drawn anew; and
+//! what a shell has shown by itself may have the line at the top between its rows.
 
 use std::fmt::Write as _;
 

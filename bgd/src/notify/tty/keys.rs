@@ -1,0 +1,142 @@
+//! Knows of which terminals the prompt is new: nothing was typed there since a program ended.
+//!
+//! When somebody reads keys or writes there, this looks who has the terminal, and how many page faults the ended children
+//! of its shell have cost: every program costs some. If that number has changed, a program has ended; if it has not and
+//! keys were read, a line may be half typed. A shell may run programs while a line is edited, to complete it: that is
+//! taken for a new prompt until the next key. What a shell does by itself (`echo`) is missed, unless it is just seen in
+//! the middle.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bgd_shared::request::OriginTerminal;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use tokio::io::unix::AsyncFd;
+
+use super::device::{self, Shell};
+use crate::sys::watch::{self, Changes};
+
+/// How many terminals are watched. With one more the first is forgotten: its prompt is never known to be new.
+const TERMINALS: usize = 16;
+
+/// That keys were read, and that something was written.
+const EVENTS: AddWatchFlags = AddWatchFlags::IN_ACCESS.union(AddWatchFlags::IN_MODIFY);
+
+/// How long nothing is looked at after a look: a program may write without a break.
+const REST: Duration = Duration::from_millis(20);
+
+/// The terminals that are watched.
+#[derive(Clone, Default)]
+pub struct Keys(Rc<RefCell<Option<Watched>>>);
+
+struct Watched {
+    /// Also awaited by [`follow`], which ends with it.
+    inotify: Rc<AsyncFd<Changes>>,
+    terminals: Vec<Terminal>,
+}
+
+struct Terminal {
+    origin: OriginTerminal,
+    watch: WatchDescriptor,
+    /// Its shell at the last look. None: a program had it.
+    shell: Option<Shell>,
+    is_prompt_new: bool,
+}
+
+impl Terminal {
+    fn look(&mut self, was_read: bool) {
+        let shell = device::shell_at(&self.origin);
+        let has_changed = shell.is_none() || shell != self.shell;
+        if has_changed && !self.is_prompt_new {
+            tracing::debug!(path = self.origin.path, "the prompt of a terminal is new");
+        }
+        self.is_prompt_new = has_changed || self.is_prompt_new && !was_read;
+        self.shell = shell;
+    }
+}
+
+impl Keys {
+    /// Watches a terminal in which this process has submitted a task.
+    pub fn watch(&self, origin: &OriginTerminal, submitter: Option<i32>) {
+        let is_new = self.0.borrow().is_none();
+        let watched = self.watched(origin, submitter);
+        if let Err(error) = watched {
+            tracing::debug!(path = origin.path, %error, "the keys of a terminal can't be watched");
+        } else if is_new && let Some(watched) = &*self.0.borrow() {
+            tokio::task::spawn_local(follow(self.clone(), Rc::clone(&watched.inotify)));
+        }
+    }
+
+    fn watched(&self, origin: &OriginTerminal, submitter: Option<i32>) -> io::Result<()> {
+        let mut watched = self.0.borrow_mut();
+        let Watched { inotify, terminals } = match &mut *watched {
+            Some(watched) => watched,
+            None => watched.insert(Watched::new()?),
+        };
+        if terminals.iter().any(|terminal| terminal.origin == *origin) {
+            return Ok(());
+        }
+        let watch = inotify.get_ref().0.add_watch(OsStr::new(&origin.path), EVENTS)?;
+        // The same device, of a session that is over.
+        terminals.retain(|terminal| terminal.watch != watch);
+        if terminals.len() == TERMINALS {
+            let _ = inotify.get_ref().0.rm_watch(terminals.remove(0).watch);
+        }
+        // A command that has ended by now is taken for one that was typed there, and its prompt for new.
+        let is_elsewhere = submitter.is_some_and(|pid| device::is_in_background(pid, origin));
+        let shell = device::shell_at(origin);
+        terminals.push(Terminal { origin: origin.clone(), watch, shell, is_prompt_new: !is_elsewhere });
+        Ok(())
+    }
+
+    /// Whether nothing was typed in a terminal since a program ended there, as far as is known.
+    pub fn is_prompt_new(&self, origin: &OriginTerminal) -> bool {
+        let mut watched = self.0.borrow_mut();
+        let Some(watched) = &mut *watched else { return false };
+        watched.read();
+        let terminal = watched.terminals.iter_mut().find(|terminal| terminal.origin == *origin);
+        terminal.is_some_and(|terminal| {
+            terminal.look(false);
+            terminal.is_prompt_new
+        })
+    }
+}
+
+impl Watched {
+    fn new() -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        Ok(Self { inotify: Rc::new(watch::changes(inotify)?), terminals: Vec::new() })
+    }
+
+    /// Takes all events there are, and looks at the terminals that they are about.
+    fn read(&mut self) {
+        let mut were_read = HashMap::new();
+        while let Ok(events) = self.inotify.get_ref().0.read_events() {
+            for event in events {
+                let is_gone = event.mask.contains(AddWatchFlags::IN_IGNORED);
+                self.terminals.retain(|terminal| !is_gone || terminal.watch != event.wd);
+                *were_read.entry(event.wd).or_default() |= event.mask.contains(AddWatchFlags::IN_ACCESS);
+            }
+        }
+        for terminal in &mut self.terminals {
+            if let Some(was_read) = were_read.get(&terminal.watch) {
+                terminal.look(*was_read);
+            }
+        }
+    }
+}
+
+/// Looks at terminals when something happens there.
+async fn follow(keys: Keys, inotify: Rc<AsyncFd<Changes>>) {
+    while let Ok(mut ready) = inotify.readable().await {
+        ready.clear_ready();
+        if let Some(watched) = &mut *keys.0.borrow_mut() {
+            watched.read();
+        }
+        tokio::time::sleep(REST).await;
+    }
+}

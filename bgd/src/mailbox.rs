@@ -1,5 +1,5 @@
 //! What reaches the dispatcher. Calls of clients come through a bounded queue, so that a flood of them
-//! waits in the clients' sockets; reports of executors come through one of their own, which holds at
+//! waits in the clients' sockets; facts of executors come through one of their own, which holds at
 //! most a few for each running process, so that no client can delay them.
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::calls::Call;
 use crate::client::Client;
 use crate::config::{Config, ConfigError};
 use crate::core::{Command, Request};
-use crate::exec::handed::Ready;
-use crate::exec::messages::{self, Facts, Report};
+use crate::exec::executor::Offer;
+use crate::exec::messages::{self, Facts, Seen};
 
 /// How many calls may wait for the dispatcher.
 const CALLS: usize = 1024;
@@ -79,8 +79,8 @@ pub enum Internal {
         params: Box<HandoffParams>,
         /// The task that it will be.
         task: TaskId,
-        /// The process, or why it can't be taken over.
-        result: Result<Box<Ready>, RpcError>,
+        /// The process, which is ready, or why it can't be taken over.
+        result: Result<Offer, RpcError>,
     },
     /// The configuration was read.
     ConfigRead {
@@ -124,8 +124,8 @@ pub type Calls = mpsc::Sender<Mail>;
 pub struct Mailbox {
     /// Calls of clients.
     pub calls: mpsc::Receiver<Mail>,
-    /// Reports of executors.
-    pub reports: mpsc::UnboundedReceiver<Report>,
+    /// Facts of executors.
+    pub facts: mpsc::UnboundedReceiver<Seen>,
     /// What the daemon's own workers have found.
     pub internals: mpsc::UnboundedReceiver<Internal>,
 }
@@ -133,8 +133,8 @@ pub struct Mailbox {
 /// An empty mailbox with its entrances.
 pub fn new() -> (Calls, Facts, Internals, Mailbox) {
     let (calls, calls_end) = mpsc::channel(CALLS);
-    let (facts, reports) = messages::channel();
+    let (facts, facts_end) = messages::facts();
     let (internals, internals_end) = mpsc::unbounded_channel();
-    let mailbox = Mailbox { calls: calls_end, reports, internals: internals_end };
+    let mailbox = Mailbox { calls: calls_end, facts: facts_end, internals: internals_end };
     (calls, facts, Internals(internals), mailbox)
 }

@@ -9,7 +9,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, Phase};
@@ -22,14 +22,16 @@ use crate::address::Address;
 use crate::cgroups::Place;
 use crate::config::Config;
 use crate::dispatcher::Dispatcher;
-use crate::exec::messages::{Facts, StartOrder};
+use crate::exec::agent::AgentThread;
+use crate::exec::local::Local;
+use crate::exec::messages::{self, Facts};
 use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::process::Surroundings;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
 use crate::exec::workers::Workers;
-use crate::exec::{cgroup, mark, reaper};
+use crate::exec::{self, cgroup, mark, reaper};
 use crate::instance::Instance;
 use crate::lock::ProcessLock;
 use crate::mailbox::{self, Internal, Internals};
@@ -222,8 +224,10 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     instance::sweep_noted(&state, address.note());
     let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
     let (calls, facts, internals, mailbox) = mailbox::new();
-    let (orders, around) =
+    let (local, around) =
         start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
+    let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), around.clone());
+    let executors = exec::table(local, agents.clone());
     watch_signals(internals.clone()).map_err(failed("signals"))?;
     let identity = Identity {
         instance: instance.id.clone(),
@@ -241,7 +245,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let workers = around.workers.clone();
-    let dispatcher = Dispatcher::new(config, identity, orders, around, internals, limits);
+    let dispatcher = Dispatcher::new(config, identity, executors, agents, around, internals, limits);
     let (closing, closing_seen) = watch::channel(false);
     let (made, listeners) = tokio::sync::mpsc::channel(1);
     let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
@@ -326,7 +330,7 @@ fn start_executors(
     cgroup: Option<PathBuf>,
     nofile: Option<libc::rlimit>,
     (facts, socket): (Facts, Arc<Path>),
-) -> Result<(mpsc::Sender<StartOrder>, Surroundings), Failure> {
+) -> Result<(Local, Surroundings), Failure> {
     let life = Arc::clone(instance);
     let restore = move || life.restore();
     let workers = Workers::start().map_err(failed("cannot start threads"))?;
@@ -334,11 +338,13 @@ fn start_executors(
     let folder = Arc::new(folder);
     let settings =
         SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup, nofile };
-    let orders = spawner::start(settings, &facts).map_err(failed("cannot start threads"))?;
+    let (reports, reported) = messages::reports();
+    let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
     reaper::start().map_err(failed("SIGCHLD"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
-    Ok((orders, Surroundings { folder, outputs, workers, facts, socket }))
+    let around = Surroundings { folder, outputs, workers, facts, reports, socket };
+    Ok((Local::new(orders, reported, around.clone()), around))
 }
 
 /// Takes the lock of a socket; `None` if another daemon has it.

@@ -13,79 +13,42 @@ use bgd_shared::time::Timestamp;
 use super::caller::ReplyTo;
 use super::input::Refusal;
 use super::notice::{Item, Notice};
-use super::task::{Finished, Snapshot, Spec};
+use super::task::{ExecutorName, Finished, Snapshot, Spec};
 
 /// Something for an executor, a client or the subscribers.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Start a process and report [`super::Fact::Started`] or [`super::Fact::StartFailed`].
+    /// Begin a run of a task, and report [`super::Fact::Started`], [`super::Fact::StartFailed`] or
+    /// [`super::Fact::Refused`]; nothing of these for what runs already ([`Begin::HandedOver`]).
     Start {
+        /// Who does that, and hears of the run from now on.
+        executor: ExecutorName,
         /// The task.
         task: TaskId,
         /// Its run.
         run: u32,
-        /// What to start.
+        /// What it is.
         spec: Arc<Spec>,
-        /// With which environment.
-        env: Arc<Env>,
+        /// What begins.
+        begin: Begin,
     },
-    /// Give a prompt to an agent, and report [`super::Fact::Started`] or [`super::Fact::Refused`].
-    Prompt {
+    /// Do something about a run.
+    Control {
+        /// Whose run it is.
+        executor: ExecutorName,
         /// The task.
         task: TaskId,
         /// Its run.
         run: u32,
-        /// Which agent, and where.
-        spec: Arc<Spec>,
-        /// With which environment.
-        env: Arc<Env>,
-        /// What it is told.
-        prompt: Arc<str>,
-        /// What is set in the session first.
-        settings: Arc<AgentSettings>,
-        /// The session that goes on; a new one if there is none.
-        session: Option<Arc<str>>,
+        /// What.
+        control: Control,
     },
-    /// Give an agent the answer that it waits for.
-    Answer {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-        /// The executor's number for the question.
-        key: u64,
-        /// The option; none denies.
-        option: Option<Box<str>>,
-    },
-    /// Supervise the process that was brought along with [`super::Request::Adopt`].
-    Adopt {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-    },
-    /// The task is no foreground job of this client any more: show it nothing of the task's terminal.
-    Detached {
-        /// The task.
-        task: TaskId,
-        /// The client.
-        client: u64,
-    },
-    /// Send a signal.
-    Signal {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-        /// The number of the signal.
-        signal: i32,
-        /// To every process of the tree.
-        tree: bool,
-    },
-    /// End the whole tree: this signal to all of it, and to those that it starts meanwhile if it is
-    /// SIGKILL. Stopped processes are continued so that they can obey. An agent is told to end its turn;
-    /// if it is SIGKILL, it is made to.
+    /// End a run. Of a process, its whole tree: this signal to all of it, and to those that it starts meanwhile if it
+    /// is SIGKILL. Stopped processes are continued so that they can obey. An agent is told to end its turn; if it is
+    /// SIGKILL, it is made to.
     End {
+        /// Whose run it is.
+        executor: ExecutorName,
         /// The task.
         task: TaskId,
         /// Its run.
@@ -95,6 +58,8 @@ pub enum Effect {
     },
     /// The task was cleared: remove its output and everything that is kept for it.
     Forget {
+        /// Whose run it was.
+        executor: ExecutorName,
         /// The task.
         task: TaskId,
         /// Its latest run.
@@ -127,6 +92,53 @@ pub enum Effect {
     },
     /// Every task has ended and every call is answered: end the daemon. Nothing comes after it.
     Exit,
+}
+
+/// What a run begins with.
+#[derive(Clone, Debug)]
+pub enum Begin {
+    /// A process is started.
+    Process {
+        /// With this environment.
+        env: Arc<Env>,
+    },
+    /// An agent is given a prompt.
+    Prompt {
+        /// In this environment.
+        env: Arc<Env>,
+        /// What it is told.
+        prompt: Arc<str>,
+        /// What is set in the session first.
+        settings: Arc<AgentSettings>,
+        /// The session that goes on; a new one if there is none.
+        session: Option<Arc<str>>,
+    },
+    /// The process that came along with [`super::Request::Adopt`] is supervised.
+    HandedOver,
+}
+
+/// What is done about a run besides ending it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// A process gets a signal.
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// Whether every process of the tree gets it.
+        tree: bool,
+    },
+    /// An agent gets the answer that it waits for.
+    Answer {
+        /// The executor's number for the question.
+        key: u64,
+        /// The option; none denies.
+        option: Option<Box<str>>,
+    },
+    /// The task is no foreground job of this client any more: it is shown nothing of the task's terminal.
+    Detach {
+        /// The client.
+        client: u64,
+    },
 }
 
 /// The answer to a call.

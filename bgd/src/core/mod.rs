@@ -25,15 +25,15 @@ mod waiters;
 
 pub use agent::{AgentPart, AgentWork, Note, Notes, QUESTIONS, Question};
 pub use caller::ReplyTo;
-pub use effect::{CoreError, Effect, Reply, Unmovable};
+pub use effect::{Begin, Control, CoreError, Effect, Reply, Unmovable};
 pub use held::env_bytes;
 pub use input::{Cancel, Command, Fact, Input, Refusal, Request, Selection};
 pub use machine::Core;
 pub use notice::{Item, Notice};
 pub use registry::{CANDIDATES, ListQuery, Page};
 pub use task::{
-    Failure, Finished, Lingering, Ordinal, Outcome, Place, Snapshot, SpawnFailure, Spec, State, StopReason,
-    Task, Work,
+    ExecutorName, Failure, Finished, Lingering, Ordinal, Outcome, Place, Snapshot, SpawnFailure, Spec, State,
+    StopReason, Task, Work,
 };
 pub use time::{Mono, Now};
 

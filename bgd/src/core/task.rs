@@ -33,6 +33,27 @@ pub enum Work {
     Agent(AgentWork),
 }
 
+impl Work {
+    /// Who does it.
+    pub const fn executor(&self) -> ExecutorName {
+        match self {
+            Self::Argv(_) | Self::Shell(_) => ExecutorName::LOCAL,
+            Self::Agent(_) => ExecutorName::AGENT,
+        }
+    }
+}
+
+/// The name that an executor has in the daemon's table of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExecutorName(pub &'static str);
+
+impl ExecutorName {
+    /// Processes of this machine.
+    pub const LOCAL: Self = Self("local");
+    /// Prompts for AI agents.
+    pub const AGENT: Self = Self("agent");
+}
+
 /// Where a submitter can be reached. Told tasks of one place share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {

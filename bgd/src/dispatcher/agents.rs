@@ -11,30 +11,15 @@ use bgd_shared::text::Env;
 use super::{Dispatcher, Shape};
 use crate::agents::Agent;
 use crate::answer::Answer;
-use crate::core::{AgentWork, Command, Fact, Refusal, Request, Spec, State, Work};
-use crate::exec::agent::{Control, Order, Tell, TurnOrder};
-use crate::exec::host::SIGKILL;
+use crate::core::{AgentWork, Command, Request, State, Work};
+use crate::exec::agent::{Order, Tell};
 use crate::exec::kin;
-use crate::exec::messages::Report;
 use crate::mailbox::Internal;
 
 impl Dispatcher {
-    /// Has a turn begun.
-    pub(super) fn prompt(&mut self, order: TurnOrder) {
-        let (task, run) = (order.task, order.run);
-        self.notifier.begin_typing(task, &order.spec);
-        if let Err(error) = self.agents.start() {
-            let refusal =
-                Refusal::new(ErrorKind::Internal, format!("cannot start a thread for agents: {error}"));
-            let fact = Fact::Refused(Box::new(refusal));
-            return self.around.facts.send(Report::Fact { task, run, fact });
-        }
-        self.agents.order_if_started(Order::Turn(Box::new(order)));
-    }
-
     /// Submits a prompt when a worker has seen that its agent's program is there.
     pub(super) fn submit_prompt(&self, answer: Answer, mut command: Box<Command>, agent: Option<&str>) {
-        let agent = match self.known_agents.find(agent) {
+        let agent = match self.agents.known().find(agent) {
             Ok(agent) => Arc::clone(agent),
             Err(error) => return answer.refuse(&error),
         };
@@ -103,7 +88,7 @@ impl Dispatcher {
     pub(super) fn list_agents(&mut self, answer: Answer, params: AgentListParams) {
         let AgentListParams { env, check, names, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
-        let agents = Arc::clone(&self.known_agents);
+        let agents = self.agents.known();
         let (found_env, internals) = (Arc::clone(&env), self.internals.clone());
         self.around.workers.later(move || {
             let found = agents.list(&names, &found_env);
@@ -126,34 +111,12 @@ impl Dispatcher {
             let agents = agents.into_iter().map(|(_, info)| info).collect();
             return answer.give(&AgentListResult { agents });
         }
-        if let Err(error) = self.agents.start() {
+        let answer = Arc::new(answer);
+        let given = Arc::clone(&answer);
+        let tell = Tell(Box::new(move |agents| given.give(&AgentListResult { agents })));
+        if let Err(error) = self.agents.order(Order::Check { agents, env, tell }) {
             let message = format!("cannot start a thread for agents: {error}");
-            return answer.refuse(&RpcError::new(ErrorKind::Internal, message));
-        }
-        let tell = Tell(Box::new(move |agents| answer.give(&AgentListResult { agents })));
-        self.agents.order_if_started(Order::Check { agents, env, tell });
-    }
-
-    /// The turn of a task that was told to end; nothing if it is a process.
-    pub(super) fn stop_turn(&self, task: TaskId, run: u32, signal: i32) {
-        let control = Control::Stop { force: signal == SIGKILL };
-        self.agents.order_if_started(Order::Control { task, run, control });
-    }
-
-    /// The agent that a task names. If there is none, the task is told.
-    pub(super) fn agent_of(&self, task: TaskId, run: u32, spec: &Spec) -> Option<Arc<Agent>> {
-        let name = match &spec.work {
-            Work::Agent(agent) => Some(&*agent.name),
-            Work::Argv(_) | Work::Shell(_) => None,
-        };
-        match self.known_agents.find(name) {
-            Ok(agent) => Some(Arc::clone(agent)),
-            // The configuration was read again meanwhile, and has it no more.
-            Err(error) => {
-                let fact = Fact::Refused(Box::new(error.into()));
-                self.around.facts.send(Report::Fact { task, run, fact });
-                None
-            }
+            answer.refuse(&RpcError::new(ErrorKind::Internal, message));
         }
     }
 }

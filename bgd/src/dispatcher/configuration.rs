@@ -37,7 +37,7 @@ impl Dispatcher {
         };
         let (changed, needs_restart) = self.config.take_over(config);
         tracing::info!(?changed, ?needs_restart, "configuration read");
-        self.known_agents = Arc::new(self.config.agents().unwrap_or_default());
+        self.agents.configure(Arc::new(self.config.agents().unwrap_or_default()));
         // They may have a mode now.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);

@@ -3,15 +3,12 @@
 
 mod agents;
 mod answers;
+mod asks;
 mod configuration;
 mod ending;
 mod handoff;
-mod handoffs;
-mod helpers;
 mod memory;
-mod shows;
 mod shutdown;
-mod terminals;
 mod told;
 mod upkeep;
 
@@ -19,28 +16,25 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::{ClearResult, OutputParams, SessionEndResult, WriteResult};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{ClearResult, OutputParams, SessionEndResult};
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
-use self::handoffs::Handoffs;
 use self::memory::Freed;
-use self::shows::Shows;
-use crate::agents::Agents;
-use crate::answer::{Answer, write_error};
+use crate::answer::Answer;
 use crate::calls::{Body, Call};
 use crate::client::Client;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, CoreError, Effect, Fact, Input, Mono, Note, Now, Reply, ReplyTo, Request, State,
+    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Reply, ReplyTo, Request, Spec,
+    State,
 };
-use crate::exec::agent::{AgentThread, Control, Order, TurnOrder};
-use crate::exec::host::Helpers;
-use crate::exec::messages::{Brought, Report, StartOrder, Streams};
-use crate::exec::process::{Processes, Surroundings};
+use crate::exec::agent::AgentThread;
+use crate::exec::executor::{Ask, Executor, Executors, Start};
+use crate::exec::messages::{Brought, Seen};
+use crate::exec::process::Surroundings;
 use crate::figures::Figures;
 use crate::mailbox::{Internal, Internals, Mail, Mailbox};
 use crate::notify::Notifier;
@@ -74,12 +68,9 @@ enum Shape {
 /// The owner of the core, and of everything that belongs to it.
 pub struct Dispatcher {
     core: Core,
-    processes: Processes,
+    executors: Executors,
+    /// The one of them that knows agents.
     agents: AgentThread,
-    /// The processes of agents and hooks.
-    helpers: Helpers,
-    /// Those of the configuration, and the known ones.
-    known_agents: Arc<Agents>,
     /// What sessions have shown that they can do, by their agents.
     agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
     subscribers: Subscribers,
@@ -87,7 +78,6 @@ pub struct Dispatcher {
     /// Cleared tasks, with their latest runs, whose output is removed when the notices of them have it.
     kept_for_notices: HashMap<TaskId, u32>,
     figures: Figures,
-    shows: Shows,
     around: Surroundings,
     /// Where workers tell what they have found.
     internals: Internals,
@@ -101,17 +91,17 @@ pub struct Dispatcher {
     last_call: u64,
     /// Calls that wait for a process that is being started.
     early: HashMap<TaskId, Vec<(Answer, Body)>>,
-    /// Starts that are ordered when the answers of this turn are on their way: a new process would
-    /// compete with whoever waits for one.
-    starts: Vec<StartOrder>,
+    /// Something was started in this turn, and waits for its answers to be on their way.
+    has_started: bool,
     /// Descriptors for the standard streams of tasks that have not started.
     brought: HashMap<TaskId, Brought>,
-    handoffs: Handoffs,
+    /// Those who told how a process ended that they handed over, until that is known.
+    exits: HashMap<TaskId, Vec<Answer>>,
     freed: Freed,
     epoch: Instant,
     ended: bool,
-    /// When helpers are made to end, once the core has ended.
-    helpers_killed_at: Option<Instant>,
+    /// When executors and channels are made to end, once the core has ended.
+    forced_at: Option<Instant>,
     ending: Ending,
 }
 
@@ -120,17 +110,16 @@ impl Dispatcher {
     pub fn new(
         config: Config,
         identity: Identity,
-        orders: std::sync::mpsc::Sender<StartOrder>,
+        executors: Executors,
+        agents: AgentThread,
         around: Surroundings,
         internals: Internals,
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
     ) -> Self {
         Self {
             core: Core::new(config.core_limits()),
-            processes: Processes::new(orders, around.clone()),
-            agents: AgentThread::new(around.clone()),
-            helpers: Helpers::default(),
-            known_agents: Arc::new(config.agents().unwrap_or_default()),
+            executors,
+            agents,
             agent_warnings: BTreeMap::new(),
             subscribers: Subscribers::new(config.limits.event_history_bytes),
             notifier: Notifier::new(
@@ -142,7 +131,6 @@ impl Dispatcher {
             internals,
             kept_for_notices: HashMap::new(),
             figures: Figures::default(),
-            shows: Shows::default(),
             reader: Reader::new(around.folder.clone(), around.workers.clone()),
             around,
             identity,
@@ -152,13 +140,13 @@ impl Dispatcher {
             pending: BTreeMap::new(),
             last_call: 0,
             early: HashMap::new(),
-            starts: Vec::new(),
+            has_started: false,
             brought: HashMap::new(),
-            handoffs: Handoffs::default(),
+            exits: HashMap::new(),
             freed: Freed::default(),
             epoch: Instant::now(),
             ended: false,
-            helpers_killed_at: None,
+            forced_at: None,
             ending: Ending::default(),
         }
     }
@@ -166,18 +154,19 @@ impl Dispatcher {
     /// Works until the core has ended, or the time for that is over. Tells whether the rest is in a hurry, too.
     pub async fn run(mut self, mut mailbox: Mailbox) -> bool {
         let mut mail = Vec::with_capacity(BATCH);
-        let mut reports = Vec::with_capacity(BATCH);
+        let mut facts = Vec::with_capacity(BATCH);
         while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
             tokio::select! {
                 biased;
-                _ = mailbox.reports.recv_many(&mut reports, BATCH) => {
-                    for report in reports.drain(..) {
-                        self.report(report);
+                _ = mailbox.facts.recv_many(&mut facts, BATCH) => {
+                    for seen in facts.drain(..) {
+                        self.fact(seen);
                     }
                 }
+                () = self.executors.attend() => {}
                 Some(internal) = mailbox.internals.recv() => self.internal(internal),
-                () = sleep_until(self.helpers_killed_at), if self.ended => self.end_by_force(),
+                () = sleep_until(self.forced_at), if self.ended => self.end_by_force(),
                 () = sleep_until(self.ending.over_at()) => {
                     tracing::error!("the end takes too long: what still runs is left behind");
                     break;
@@ -193,11 +182,9 @@ impl Dispatcher {
                     }
                 }
             }
-            if !self.starts.is_empty() {
+            if std::mem::take(&mut self.has_started) {
                 tokio::task::yield_now().await;
-                for order in self.starts.drain(..) {
-                    self.processes.start(order);
-                }
+                self.executors.all().for_each(|executor| executor.answered());
             }
         }
         self.ending.is_hurried()
@@ -218,36 +205,6 @@ impl Dispatcher {
     fn handle(&mut self, input: Input) {
         let effects = self.core.handle(self.now(), input);
         self.apply(effects);
-    }
-
-    fn report(&mut self, report: Report) {
-        match report {
-            Report::Begun { task, result, .. } if self.helpers.owns(task) => self.helper_begun(task, result),
-            Report::Begun { task, run, result } => {
-                let fact = match result {
-                    Ok(mut begun) => {
-                        let terminal = begun.terminal.take();
-                        let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal));
-                        Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
-                    }
-                    Err(failure) => {
-                        tracing::info!(%task, error = %failure.message, "task not started");
-                        Fact::StartFailed { failure }
-                    }
-                };
-                self.handle(Input::Fact { task, run, fact });
-                for (answer, body) in self.early.remove(&task).unwrap_or_default() {
-                    // Nobody is shown anything who is gone; what else was asked for is done.
-                    let shows = matches!(body, Body::Attach(..) | Body::Resize(..));
-                    if !shows || self.clients.contains_key(&answer.client().id) {
-                        self.act(answer, body);
-                    }
-                }
-            }
-            Report::Fact { task, run, fact } => self.fact(task, run, fact),
-            Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
-            Report::EndHelper { process, signal } => self.end_helper(process, signal),
-        }
     }
 
     fn internal(&mut self, internal: Internal) {
@@ -272,17 +229,19 @@ impl Dispatcher {
     }
 
     /// What an executor saw.
-    fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
-        match fact {
-            Fact::Exited { others: false, .. } | Fact::TreeEmpty => {
-                self.processes.gone(task, run);
-                self.shows.close(task);
+    fn fact(&mut self, seen: Seen) {
+        let Seen { task, run, fact } = seen;
+        let (mut has_begun, mut has_ended) = (false, false);
+        match &fact {
+            Fact::Started { .. } => has_begun = true,
+            Fact::StartFailed { failure } => {
+                has_begun = true;
+                tracing::info!(%task, error = %failure.message, "task not started");
             }
-            Fact::Exited { others: true, .. } => self.processes.close_input(task),
+            Fact::Exited { .. } => has_ended = true,
             Fact::Refused(_) => self.notifier.end_typing(task),
-            Fact::Noted { note: Note::Warning, ref text } => self.warned(task, text),
-            Fact::Started { .. }
-            | Fact::StartFailed { .. }
+            Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
+            Fact::TreeEmpty
             | Fact::Output { .. }
             | Fact::Lost { .. }
             | Fact::Session { .. }
@@ -295,14 +254,23 @@ impl Dispatcher {
             | Fact::GaveUp { .. }
             | Fact::TurnEnded { .. } => {}
         }
-        let has_ended = matches!(fact, Fact::Exited { .. });
-        if self.helpers.owns(task) {
-            self.helpers.fact(task, fact);
-        } else {
-            self.handle(Input::Fact { task, run, fact });
+        self.handle(Input::Fact { task, run, fact });
+        if has_begun {
+            self.act_on_early(task);
         }
         if has_ended {
-            self.handed_ended(task);
+            self.exit_known(task);
+        }
+    }
+
+    /// Does what was asked for while a task was being started.
+    fn act_on_early(&mut self, task: TaskId) {
+        for (answer, body) in self.early.remove(&task).unwrap_or_default() {
+            // Nobody is shown anything who is gone; what else was asked for is done.
+            let shows = matches!(body, Body::Attach(..) | Body::Resize(..));
+            if !shows || self.clients.contains_key(&answer.client().id) {
+                self.act(answer, body);
+            }
         }
     }
 
@@ -318,8 +286,7 @@ impl Dispatcher {
             Mail::Gone(client) => {
                 self.clients.remove(&client.id);
                 self.subscribers.disconnect(client.id);
-                self.shows.disconnect(client.id);
-                self.hander_left(client.id);
+                self.executors.all().for_each(|executor| executor.disconnected(client.id));
                 self.handle(Input::Disconnected { client: client.id });
                 self.forget_calls(client.id);
             }
@@ -351,7 +318,7 @@ impl Dispatcher {
             return Some((answer, body));
         };
         match self.core.get(id) {
-            Ok(task) if matches!(task.state, State::Starting { .. }) && task.agent.is_none() => {
+            Ok(task) if matches!(task.state, State::Starting { .. }) && task.spec.kind == Kind::Process => {
                 self.early.entry(task.id).or_default().push((answer, body));
                 None
             }
@@ -384,10 +351,10 @@ impl Dispatcher {
                 Err(error) => answer.refuse(&error.into()),
             },
             Body::List(query) => answer.give(&self.list(&query)),
-            Body::Write(task, data, eof) => self.write(answer, &task, data, eof),
-            Body::Attach(task, size) => self.attach(&answer, &task, size),
-            Body::Leave(task) => self.leave(&answer, &task),
-            Body::Resize(task, size) => self.resize(&answer, &task, size),
+            Body::Write(task, data, eof) => self.ask_executor(answer, &task, Ask::Write { data, eof }),
+            Body::Attach(task, size) => self.ask_executor(answer, &task, Ask::Attach { size }),
+            Body::Leave(task) => self.ask_executor(answer, &task, Ask::Leave),
+            Body::Resize(task, size) => self.ask_executor(answer, &task, Ask::Resize { size }),
             Body::Handoff(handoff) => self.handoff(answer, handoff),
             Body::Exit(task, exit) => self.exit_told(answer, &task, exit),
             Body::Subscribe(params) => self.subscribe(&answer, params),
@@ -429,36 +396,18 @@ impl Dispatcher {
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         for effect in effects {
             match effect {
-                Effect::Start { task, run, spec, env } => {
-                    let streams = Streams::Own(self.brought.remove(&task).unwrap_or_default());
-                    let ready = if spec.pty.is_some() { self.shows.prepare() } else { Ok(()) };
-                    match ready {
-                        Ok(()) => self.starts.push(StartOrder { task, run, spec, env, streams }),
-                        Err(error) => {
-                            self.around.facts.send(Report::Begun { task, run, result: Err(error) });
-                        }
-                    }
+                Effect::Start { executor, task, run, spec, begin } => {
+                    self.start(executor, task, run, spec, begin);
                 }
-                Effect::Prompt { task, run, spec, env, prompt, settings, session } => {
-                    if let Some(agent) = self.agent_of(task, run, &spec) {
-                        self.prompt(TurnOrder { task, run, agent, spec, env, prompt, settings, session });
-                    }
+                Effect::Control { executor, task, run, control } => {
+                    self.with(executor, |executor| executor.control(task, run, control));
                 }
-                Effect::Answer { task, run, key, option } => {
-                    let control = Control::Answer { key, option };
-                    self.agents.order_if_started(Order::Control { task, run, control });
+                Effect::End { executor, task, run, signal } => {
+                    self.with(executor, |executor| executor.end(task, run, signal));
                 }
-                Effect::Signal { task, run, signal, tree } => self.processes.signal(task, run, signal, tree),
-                Effect::End { task, run, signal } => {
-                    self.processes.end(task, run, signal);
-                    self.stop_turn(task, run, signal);
-                }
-                Effect::Adopt { task, run } => self.adopt_handed(task, run),
-                Effect::Detached { task, client } => self.leave_terminal(task, client),
-                Effect::Forget { task, run } => {
+                Effect::Forget { executor, task, run } => {
                     self.brought.remove(&task);
-                    self.handoffs.forget(task);
-                    self.agents.order_if_started(Order::Forget { task });
+                    self.with(executor, |executor| executor.forget(task));
                     if self.notifier.reads(task) {
                         self.kept_for_notices.insert(task, run);
                     } else {
@@ -495,30 +444,24 @@ impl Dispatcher {
         self.remove_outputs(forgotten, clears);
     }
 
-    fn write(&self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {
-        let snapshot = match self.core.get(task) {
-            Ok(snapshot) => snapshot,
-            Err(error) => return answer.refuse(&error.into()),
-        };
-        let id = snapshot.id;
-        if !matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. }) {
-            return answer.refuse(&CoreError::NotRunning(id, snapshot.status()).into());
+    fn start(&mut self, executor: ExecutorName, task: TaskId, run: u32, spec: Arc<Spec>, begin: Begin) {
+        if spec.kind == Kind::Agent {
+            self.notifier.begin_typing(task, &spec);
         }
-        let Some((answer, data)) = self.write_to_terminal(answer, id, data, eof) else { return };
-        let Some(input) = self.processes.input(id) else {
-            let hint = match snapshot.spec.kind {
-                Kind::Process => "submit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)",
-                Kind::Agent => "an agent is told something else when it has answered: `bgctl resume`",
-            };
-            let message = format!("task {id} has no standard input to write to");
-            return answer.refuse(&RpcError::new(ErrorKind::Unsupported, message).hint(hint));
-        };
-        tokio::spawn(async move {
-            match input.write(data, eof).await {
-                Ok(written) => answer.give(&WriteResult { written }),
-                Err(error) => answer.refuse(&write_error(id, &error)),
-            }
+        let shown = spec.pty.and_then(|_| self.core.get(&task.into()).ok());
+        let owner = shown.and_then(|task| task.foreground);
+        let owner = owner.and_then(|client| self.clients.get(&client).cloned());
+        let brought = self.brought.remove(&task).unwrap_or_default();
+        self.has_started = true;
+        self.with(executor, |executor| {
+            executor.start(Start { task, run, spec, begin, brought, owner });
         });
+    }
+
+    fn with(&mut self, name: ExecutorName, act: impl FnOnce(&mut dyn Executor)) {
+        if let Some(executor) = self.executors.of(name) {
+            act(executor);
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 //! dispatcher's executor starts, watches and ends them like those of tasks, so that their trees are kept
 //! together by the same rules. Here they are asked for and waited for, on whichever thread needs them.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,9 +13,9 @@ use nix::fcntl::OFlag;
 use tokio::sync::{oneshot, watch};
 
 pub use super::helper::{Alive, Life, Purpose, Watcher};
-use super::messages::{Facts, Report, StartOrder, Streams};
+use super::messages::{Report, Reports, StartOrder, Streams};
 use super::proc::TASK_MARK;
-use crate::core::{Fact, Spec, Work};
+use crate::core::{Spec, Work};
 use crate::sys::pidfd::PidFd;
 pub use crate::sys::pidfd::SIGKILL;
 
@@ -43,75 +42,10 @@ pub struct Launch {
     pub streams: [OwnedFd; 3],
 }
 
-/// A helper as the dispatcher knows it.
-#[derive(Debug)]
-struct Helper {
-    purpose: Purpose,
-    /// The signal for one that does not run yet.
-    waiting: Option<i32>,
-    watcher: Watcher,
-}
-
-/// All helpers that run, or are being started: the dispatcher's list.
-#[derive(Debug, Default)]
-pub struct Helpers(HashMap<TaskId, Helper>);
-
-impl Helpers {
-    /// A helper is being started.
-    pub fn starting(&mut self, id: TaskId, purpose: Purpose, watcher: Watcher) {
-        self.0.insert(id, Helper { purpose, waiting: None, watcher });
-    }
-
-    /// Whether this is a helper, and no task.
-    pub fn owns(&self, id: TaskId) -> bool {
-        self.0.contains_key(&id)
-    }
-
-    /// It shall get this signal when it runs.
-    pub fn end_later(&mut self, id: TaskId, signal: i32) {
-        // Nothing is stronger than SIGKILL.
-        if let Some(helper) = self.0.get_mut(&id).filter(|helper| helper.waiting != Some(SIGKILL)) {
-            helper.waiting = Some(signal);
-        }
-    }
-
-    /// It runs. Gives the signal that waited for that.
-    pub fn begun(&mut self, id: TaskId, alive: Alive) -> Option<i32> {
-        let helper = self.0.get_mut(&id)?;
-        helper.watcher.begun(Ok(alive));
-        helper.waiting.take()
-    }
-
-    /// It could not be started.
-    pub fn failed(&mut self, id: TaskId, why: Box<str>) {
-        if let Some(mut helper) = self.0.remove(&id) {
-            helper.watcher.begun(Err(why));
-        }
-    }
-
-    /// Something about its end.
-    pub fn fact(&mut self, id: TaskId, fact: Fact) {
-        if self.0.get(&id).is_some_and(|helper| helper.watcher.fact(fact)) {
-            self.0.remove(&id);
-        }
-    }
-
-    /// Those for this; all of them if it is not given.
-    pub fn of(&self, purpose: Option<Purpose>) -> Vec<TaskId> {
-        let is_wanted = |helper: &Helper| purpose.is_none_or(|purpose| helper.purpose == purpose);
-        self.0.iter().filter(|(_, helper)| is_wanted(helper)).map(|(id, _)| *id).collect()
-    }
-
-    /// Whether any is left.
-    pub fn is_busy(&self) -> bool {
-        !self.0.is_empty()
-    }
-}
-
 /// Starts helpers.
 #[derive(Clone, Debug)]
 pub struct Host {
-    facts: Facts,
+    reports: Reports,
     purpose: Purpose,
 }
 
@@ -123,13 +57,13 @@ pub struct Process {
     pub pid: i32,
     handle: Arc<Option<PidFd>>,
     life: watch::Receiver<Life>,
-    facts: Facts,
+    reports: Reports,
 }
 
 impl Host {
     /// Starts processes by way of the dispatcher.
-    pub fn new(facts: Facts, purpose: Purpose) -> Self {
-        Self { facts, purpose }
+    pub fn new(reports: Reports, purpose: Purpose) -> Self {
+        Self { reports, purpose }
     }
 
     /// Starts a process.
@@ -153,22 +87,22 @@ impl Host {
         let (begun, has_begun) = oneshot::channel();
         let (life, lives) = watch::channel(Life::Running);
         // Whoever asked may stop waiting before the process runs. Then it is ended when it does.
-        let guard = Unwanted { id, facts: self.facts.clone(), armed: true };
+        let guard = Unwanted { id, reports: self.reports.clone(), armed: true };
         let streams = Streams::Given { streams, mark: self.purpose.mark() };
         let order = StartOrder { task: id, run: RUN, spec: Arc::new(spec), env, streams };
         let watcher = Watcher { begun: Some(begun), life };
-        self.facts.send(Report::StartHelper { purpose: self.purpose, order: Box::new(order), watcher });
+        self.reports.send(Report::StartHelper { purpose: self.purpose, order: Box::new(order), watcher });
         let begun = has_begun.await.unwrap_or_else(|_| Err("the daemon is ending".into()))?;
         guard.disarm();
         let Alive { pid, handle } = begun;
-        Ok(Process { id, pid, handle: Arc::new(handle), life: lives, facts: self.facts.clone() })
+        Ok(Process { id, pid, handle: Arc::new(handle), life: lives, reports: self.reports.clone() })
     }
 }
 
 /// Ends a process whose start nobody waits for any more.
 struct Unwanted {
     id: TaskId,
-    facts: Facts,
+    reports: Reports,
     armed: bool,
 }
 
@@ -181,7 +115,7 @@ impl Unwanted {
 impl Drop for Unwanted {
     fn drop(&mut self) {
         if self.armed {
-            self.facts.send(Report::EndHelper { process: self.id, signal: SIGKILL });
+            self.reports.send(Report::EndHelper { process: self.id, signal: SIGKILL });
         }
     }
 }
@@ -189,7 +123,7 @@ impl Drop for Unwanted {
 impl Process {
     /// Sends a signal to its whole tree; SIGKILL also to what that starts meanwhile.
     pub fn end(&self, signal: i32) {
-        self.facts.send(Report::EndHelper { process: self.id, signal });
+        self.reports.send(Report::EndHelper { process: self.id, signal });
     }
 
     /// Whether its leader has ended, be it in this very moment.

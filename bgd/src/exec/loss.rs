@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 use nix::errno::Errno;
 
-use super::messages::{Facts, Report};
+use super::messages::Facts;
 use crate::core::Fact;
 
 /// The core hears of a loss that goes on at most once in this time; of the first and the last at once.
@@ -56,7 +56,7 @@ impl Loss {
         }
         self.told_at = Some(Instant::now());
         let fact = Fact::Lost { bytes, why: self.why.clone() };
-        self.facts.send(Report::Fact { task: self.task, run: self.run, fact });
+        self.facts.send(self.task, self.run, fact);
     }
 }
 
@@ -77,13 +77,13 @@ fn reason(error: &io::Error) -> Box<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::messages::channel;
+    use crate::exec::messages::{Seen, facts};
     use tokio::sync::mpsc;
 
-    fn told(reports: &mut mpsc::UnboundedReceiver<Report>) -> Vec<(u64, String)> {
+    fn told(reports: &mut mpsc::UnboundedReceiver<Seen>) -> Vec<(u64, String)> {
         std::iter::from_fn(|| reports.try_recv().ok())
-            .map(|report| match report {
-                Report::Fact { fact: Fact::Lost { bytes, why }, .. } => (bytes, why.into()),
+            .map(|seen| match seen.fact {
+                Fact::Lost { bytes, why } => (bytes, why.into()),
                 other => panic!("{other:?}"),
             })
             .collect()
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_loss_is_told_and_the_first_at_once() {
-        let (facts, mut reports) = channel();
+        let (facts, mut reports) = facts();
         let mut loss = Loss::new(TaskId::random(), 1, facts);
         let full = io::Error::from_raw_os_error(Errno::ENOSPC as i32);
         loss.add(0, &full);

@@ -1,5 +1,5 @@
-//! What executors and the dispatcher say to each other: orders down, reports up. Everybody may use it; it uses no
-//! executor.
+//! What the parts of executors say to each other and to the dispatcher: orders down, facts up. Everybody may use it; it
+//! uses no executor.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -98,7 +98,7 @@ pub struct NewTerminal {
     pub job_handle: PidFd,
 }
 
-/// Something from an executor.
+/// Something for the owner of all processes.
 #[derive(Debug)]
 pub enum Report {
     /// A process has begun, or could not.
@@ -110,7 +110,7 @@ pub enum Report {
         /// The process, or why there is none.
         result: Result<Box<Begun>, SpawnFailure>,
     },
-    /// Something that only the core cares about.
+    /// A supervisor saw something.
     Fact {
         /// The task.
         task: TaskId,
@@ -137,11 +137,11 @@ pub enum Report {
     },
 }
 
-/// Where executors report to.
+/// Where spawners, supervisors and those who need helpers report to.
 #[derive(Clone, Debug)]
-pub struct Facts(mpsc::UnboundedSender<Report>);
+pub struct Reports(mpsc::UnboundedSender<Report>);
 
-impl Facts {
+impl Reports {
     /// Reports. Nobody listens any more when the daemon ends; then it does not matter.
     pub fn send(&self, report: Report) {
         let _ = self.0.send(report);
@@ -149,7 +149,35 @@ impl Facts {
 }
 
 /// An empty channel of reports.
-pub fn channel() -> (Facts, mpsc::UnboundedReceiver<Report>) {
-    let (facts, reports) = mpsc::unbounded_channel();
-    (Facts(facts), reports)
+pub fn reports() -> (Reports, mpsc::UnboundedReceiver<Report>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Reports(sender), receiver)
+}
+
+/// What an executor saw of a run.
+#[derive(Debug)]
+pub struct Seen {
+    /// The task.
+    pub task: TaskId,
+    /// Its run.
+    pub run: u32,
+    /// What was seen.
+    pub fact: Fact,
+}
+
+/// Where executors tell the dispatcher what they see.
+#[derive(Clone, Debug)]
+pub struct Facts(mpsc::UnboundedSender<Seen>);
+
+impl Facts {
+    /// Tells. Nobody listens any more when the daemon ends; then it does not matter.
+    pub fn send(&self, task: TaskId, run: u32, fact: Fact) {
+        let _ = self.0.send(Seen { task, run, fact });
+    }
+}
+
+/// An empty channel of facts.
+pub fn facts() -> (Facts, mpsc::UnboundedReceiver<Seen>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Facts(sender), receiver)
 }

@@ -1,13 +1,16 @@
-//! Executors: they act and report facts. They decide nothing, and they may not touch the core.
+//! Executors: they act and report facts. They decide nothing, and they may not touch the core. A new one is a folder,
+//! which implements [`executor::Executor`], and a line in [`table`].
 
 pub mod agent;
 pub mod cgroup;
+pub mod executor;
 mod exits;
 pub mod handed;
 pub mod helper;
 pub mod host;
 pub mod input;
 pub mod kin;
+pub mod local;
 pub mod loss;
 pub mod mark;
 pub mod messages;
@@ -22,3 +25,13 @@ pub mod strays;
 pub mod terminal;
 pub mod tree;
 pub mod workers;
+
+use self::agent::AgentThread;
+use self::executor::Executors;
+use self::local::Local;
+use crate::core::ExecutorName;
+
+/// The executors of the daemon.
+pub fn table(local: Local, agents: AgentThread) -> Executors {
+    Executors::default().with(ExecutorName::LOCAL, local).with(ExecutorName::AGENT, agents)
+}

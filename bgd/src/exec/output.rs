@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 use self::kept::Kept;
 pub use self::read::{Part, last_line, read_part};
 use self::writes::FirstWrite;
-use super::messages::{Facts, Report};
+use super::messages::Facts;
 use super::workers::Workers;
 use crate::core::{Fact, Spec};
 
@@ -401,7 +401,7 @@ impl Shared {
             if let Some(known) = self.lock().get_mut(&task) {
                 let run = tracked.run;
                 *known = tracked;
-                self.facts.send(Report::Fact { task, run, fact });
+                self.facts.send(task, run, fact);
             }
         }
         any

@@ -17,7 +17,7 @@ use super::cgroup;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::InputPipe;
-use super::messages::{Begun, Facts, Report, StartOrder};
+use super::messages::{Begun, Facts, Report, Reports, StartOrder};
 use super::newborn::Newborns;
 use super::output::{OutputFolder, OutputWatch};
 use super::proc::{Member, Stat};
@@ -77,6 +77,8 @@ pub struct Surroundings {
     pub workers: Workers,
     /// Who hears of it.
     pub facts: Facts,
+    /// Who owns the processes.
+    pub reports: Reports,
     /// The daemon's socket.
     pub socket: Arc<Path>,
 }
@@ -125,7 +127,7 @@ impl Processes {
         let (task, run) = (order.task, order.run);
         if self.orders.send(order).is_err() {
             let error = "the daemon's spawner threads have ended".into();
-            self.around.facts.send(Report::Begun { task, run, result: Err(error) });
+            self.around.reports.send(Report::Begun { task, run, result: Err(error) });
         }
     }
 
@@ -335,7 +337,7 @@ impl Supervisor {
     }
 
     fn report(&self, fact: Fact) {
-        self.around.facts.send(Report::Fact { task: self.tree.task, run: self.run, fact });
+        self.around.reports.send(Report::Fact { task: self.tree.task, run: self.run, fact });
     }
 
     /// Has all output kept and tells how much it is. Returns why it is not known how the job of a terminal

@@ -21,7 +21,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use super::cgroup;
 use super::mark::{Mark, Marks, RESOURCE};
-use super::messages::{Begun, Brought, Facts, NewTerminal, Report, StartOrder, Streams};
+use super::messages::{Begun, Brought, NewTerminal, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::proc::{INSTANCE_MARK, TASK_MARK};
 use super::pty::Pty;
@@ -51,7 +51,7 @@ const THREADS: usize = 2;
 ///
 /// # Errors
 /// The system allows no more threads, or gives no `/dev/null`.
-pub fn start(settings: SpawnSettings, facts: &Facts) -> io::Result<mpsc::Sender<StartOrder>> {
+pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<mpsc::Sender<StartOrder>> {
     let (orders, queue) = mpsc::channel::<StartOrder>();
     let queue = Arc::new(Mutex::new(queue));
     let null = std::fs::File::open("/dev/null")?;
@@ -63,7 +63,7 @@ pub fn start(settings: SpawnSettings, facts: &Facts) -> io::Result<mpsc::Sender<
         own_limits: own_limits(),
     });
     for number in 0..THREADS {
-        let (queue, common, facts) = (Arc::clone(&queue), Arc::clone(&common), facts.clone());
+        let (queue, common, reports) = (Arc::clone(&queue), Arc::clone(&common), reports.clone());
         thread::Builder::new().name(format!("spawner-{number}")).stack_size(256 * 1024).spawn(move || {
             if let Err(error) = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None) {
                 tracing::error!(%error, "cannot block signals in a spawner");
@@ -75,7 +75,7 @@ pub fn start(settings: SpawnSettings, facts: &Facts) -> io::Result<mpsc::Sender<
                 let Ok(order) = order else { break };
                 let (task, run) = (order.task, order.run);
                 let result = common.begin(order, &mut stack);
-                facts.send(Report::Begun { task, run, result: result.map(Box::new) });
+                reports.send(Report::Begun { task, run, result: result.map(Box::new) });
             }
         })?;
     }

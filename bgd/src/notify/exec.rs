@@ -61,7 +61,7 @@ impl Exec {
         all.extend(env.iter().map(|(name, value)| (name.as_str().into(), value.0.as_str().into())));
         all.insert("BGD_SOCKET".into(), around.socket.as_os_str().into());
         Self {
-            host: Host::new(around.facts.clone(), Purpose::Hook),
+            host: Host::new(around.reports.clone(), Purpose::Hook),
             command: command.iter().map(|word| word.as_str().into()).collect(),
             env: all.into_iter().collect(),
             secrets: Secrets::new(env.values().map(|Secret(value)| value.clone())),

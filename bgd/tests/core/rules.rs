@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bgd::core::{Cancel, CoreError, Effect, Fact, Input, ListQuery, Reply, Request, Selection, StopReason};
+use bgd::core::{
+    Begin, Cancel, CoreError, Effect, Fact, Input, ListQuery, Reply, Request, Selection, StopReason,
+};
 use bgd::core::{Finished, Outcome, State};
 use bgd::failures;
 use bgd_shared::event::EventKind;
@@ -497,7 +499,9 @@ fn a_loss_of_output_is_on_the_task_and_changes_no_verdict() {
 fn an_environment_is_shared_and_dropped_with_the_last_start() {
     let mut desk = Desk::new(1);
     let effects = desk.ask(Request::Submit(Box::new(command(id(1)))));
-    let Some(Effect::Start { env: shared, .. }) = effects.into_iter().last() else { panic!("no start") };
+    let Some(Effect::Start { begin: Begin::Process { env: shared }, .. }) = effects.into_iter().last() else {
+        panic!("no start")
+    };
     assert_eq!(*shared, env(0));
     assert_eq!(Arc::strong_count(&shared), 1, "the core keeps none of a task that starts");
     for number in 2..10 {

@@ -1,7 +1,7 @@
 //! The requirements about agent tasks that the core decides, each tried out by hand.
 
 use bgd::core::{
-    CoreError, Effect, Fact, Finished, Input, Note, Outcome, Refusal, Reply, Request, Selection,
+    Begin, CoreError, Effect, Fact, Finished, Input, Note, Outcome, Refusal, Reply, Request, Selection,
 };
 use bgd::core::{Snapshot, State, StopReason};
 use bgd::failures;
@@ -37,7 +37,9 @@ fn end_of(task: &Snapshot) -> String {
 fn r01_a_prompt_is_given_with_everything_that_the_agent_needs() {
     let mut desk = Desk::new(1);
     let effects = desk.ask(Request::Submit(Box::new(prompt(id(1), STALLED_AFTER, ASK_TIMEOUT))));
-    let Some(Effect::Prompt { run: 1, env, prompt, session: None, .. }) = effects.last() else {
+    let Some(Effect::Start { run: 1, begin: Begin::Prompt { env, prompt, session: None, .. }, .. }) =
+        effects.last()
+    else {
         panic!("{effects:?}")
     };
     assert_eq!((&**prompt, env.0.len()), (FIRST_PROMPT, 1));
@@ -280,7 +282,10 @@ fn r30_a_resume_goes_on_with_the_session() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     let effects = desk.resume(task);
-    let [Effect::Prompt { run: 2, env, prompt, session, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Start { run: 2, begin: Begin::Prompt { env, prompt, session, .. }, .. }] = &effects[..]
+    else {
+        panic!("{effects:?}")
+    };
     assert_eq!((&**prompt, session.as_deref()), ("and now?", Some(&*session_of(task))));
     assert_eq!(env.0.len(), 1, "the agent's process may have to be started again");
 }

@@ -1,6 +1,8 @@
 //! The requirements about foreground jobs and hand-overs that the core decides, each tried out by hand.
 
-use bgd::core::{Cancel, CoreError, CoreLimits, Effect, Fact, Input, Reply, Request, Selection, State};
+use bgd::core::{
+    Begin, Cancel, Control, CoreError, CoreLimits, Effect, Fact, Input, Reply, Request, Selection, State,
+};
 use bgd::core::{StopReason, Unmovable};
 use bgd::failures;
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -123,7 +125,7 @@ fn r61_a_hand_over_is_done_then_told_then_answered() {
     let job = desk.job(1);
     let effects = desk.detach(job);
     let [
-        Effect::Detached { task: hidden, client: 1 },
+        Effect::Control { task: hidden, control: Control::Detach { client: 1 }, .. },
         Effect::Event { kind: Backgrounded, task: told, .. },
         Effect::Reply { to, reply: Reply::Backgrounded(shown) },
     ] = &effects[..]
@@ -289,7 +291,7 @@ fn r70_a_process_that_is_handed_over_runs_in_the_background_at_once() {
     let (running, waiting) = (desk.running(1), desk.submit(2));
     let effects = desk.adopt(3);
     assert_eq!(events(&effects), [(Submitted, id(3)), (Started, id(3)), (Backgrounded, id(3))]);
-    let adopted = |effect: &Effect| matches!(effect, Effect::Adopt { task, run: 1 } if *task == id(3));
+    let adopted = |effect: &Effect| matches!(effect, Effect::Start { task, run: 1, begin: Begin::HandedOver, .. } if *task == id(3));
     assert_eq!(effects.iter().filter(|effect| adopted(effect)).count(), 1);
     let Reply::Backgrounded(shown) = only_reply(&effects) else { panic!("{effects:?}") };
     let State::Running { pid: Some(200), started_at, time_limit: None } = shown.state else {

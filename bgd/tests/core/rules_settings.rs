@@ -1,6 +1,6 @@
 //! What is set in the session of an agent, from one run to the next, tried out by hand.
 
-use bgd::core::{Effect, Fact};
+use bgd::core::{Begin, Effect, Fact};
 use bgd_shared::agent::AgentSettings;
 
 use super::support::{Desk, refused, settings, turn_ended};
@@ -10,7 +10,7 @@ fn r30_what_is_set_in_a_session_holds_until_a_resume_that_was_accepted_says_othe
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     let set = |effects: &[Effect]| match effects {
-        [Effect::Prompt { settings, .. }] => AgentSettings::clone(settings),
+        [Effect::Start { begin: Begin::Prompt { settings, .. }, .. }] => AgentSettings::clone(settings),
         other => panic!("{other:?}"),
     };
     let (first, second) = (settings(7), AgentSettings { mode: Some("other".into()), ..settings(4) });

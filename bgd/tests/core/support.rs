@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bgd::core::{
-    AgentWork, Cancel, Command, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now, Refusal, Reply,
-    ReplyTo, Request, Selection, Snapshot, Spec, Work,
+    AgentWork, Begin, Cancel, Command, Control, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now,
+    Refusal, Reply, ReplyTo, Request, Selection, Snapshot, Spec, Work,
 };
 use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Setting};
 use bgd_shared::error::ErrorKind;
@@ -327,7 +327,7 @@ pub fn events(effects: &[Effect]) -> Vec<(EventKind, TaskId)> {
 
 pub fn starts(effects: &[Effect]) -> Vec<TaskId> {
     let starts = effects.iter().filter_map(|effect| match effect {
-        Effect::Start { task, .. } => Some(*task),
+        Effect::Start { task, begin: Begin::Process { .. }, .. } => Some(*task),
         _ => None,
     });
     starts.collect()
@@ -336,7 +336,7 @@ pub fn starts(effects: &[Effect]) -> Vec<TaskId> {
 /// The prompts with their runs and the sessions that they go on with.
 pub fn prompts(effects: &[Effect]) -> Vec<(TaskId, u32, Option<String>)> {
     let prompts = effects.iter().filter_map(|effect| match effect {
-        Effect::Prompt { task, run, session, .. } => {
+        Effect::Start { task, run, begin: Begin::Prompt { session, .. }, .. } => {
             Some((*task, *run, session.as_deref().map(str::to_owned)))
         }
         _ => None,
@@ -347,7 +347,7 @@ pub fn prompts(effects: &[Effect]) -> Vec<(TaskId, u32, Option<String>)> {
 /// What agents are answered, by the numbers of their questions.
 pub fn decisions(effects: &[Effect]) -> Vec<(u64, Option<&str>)> {
     let decisions = effects.iter().filter_map(|effect| match effect {
-        Effect::Answer { key, option, .. } => Some((*key, option.as_deref())),
+        Effect::Control { control: Control::Answer { key, option }, .. } => Some((*key, option.as_deref())),
         _ => None,
     });
     decisions.collect()

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use bgd::core::{
-    Cancel, Command, Core, Effect, Fact, Finished, Input, Lingering, ListQuery, Outcome, Reply, Request,
-    Selection, State,
+    Cancel, Command, Control, Core, Effect, Fact, Finished, Input, Lingering, ListQuery, Outcome, Reply,
+    Request, Selection, State,
 };
 use bgd_shared::request::BlockMode;
 
@@ -174,7 +174,7 @@ pub fn word(core: &Core) -> &'static str {
 
 pub fn mark(effects: &[Effect]) -> &'static str {
     let refused = |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Error(_), .. });
-    let signals = |effect: &Effect| matches!(effect, Effect::End { task, .. } | Effect::Signal { task, .. } if *task == id(1));
+    let signals = |effect: &Effect| matches!(effect, Effect::End { task, .. } | Effect::Control { task, control: Control::Signal { .. }, .. } if *task == id(1));
     match (effects.iter().any(refused), effects.iter().any(signals)) {
         (true, false) => "!",
         (false, true) => "+",

@@ -1,6 +1,8 @@
 //! Every state of an agent task against every input, written out.
 
-use bgd::core::{Cancel, Command, Core, Effect, Fact, Input, ListQuery, Note, Reply, Request, Selection};
+use bgd::core::{
+    Cancel, Command, Control, Core, Effect, Fact, Input, ListQuery, Note, Reply, Request, Selection,
+};
 use bgd_shared::request::BlockMode;
 use bgd_shared::task::Status;
 
@@ -191,8 +193,11 @@ pub fn mark(effects: &[Effect]) -> String {
     let marks = [
         ('!', has(effects, |effect| matches!(effect, Effect::Reply { reply: Reply::Error(_), .. }))),
         ('+', has(effects, |effect| matches!(effect, Effect::End { task, .. } if *task == id(1)))),
-        ('>', has(effects, |effect| matches!(effect, Effect::Prompt { .. }))),
-        ('?', has(effects, |effect| matches!(effect, Effect::Answer { .. }))),
+        ('>', has(effects, |effect| matches!(effect, Effect::Start { .. }))),
+        (
+            '?',
+            has(effects, |effect| matches!(effect, Effect::Control { control: Control::Answer { .. }, .. })),
+        ),
     ];
     let marks: String = marks.iter().filter(|(_, shown)| *shown).map(|(mark, _)| mark).collect();
     marks.replace("+?", "*")

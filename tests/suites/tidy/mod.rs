@@ -174,7 +174,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "bgd/src/notify/",
         &["notify", "channels", "core", "dirs", "exec", "mailbox", "notice", "reader", "sys"],
     ),
-    ("bgd/src/exec/", &["exec", "sys", "core", "descriptors", "agents", "client"]),
+    ("bgd/src/exec/", &["exec", "sys", "core", "descriptors", "agents", "answer", "client"]),
     ("bgd/src/connection.rs", &["calls", "client", "descriptors", "mailbox", "sys"]),
     ("bgd/src/client.rs", &[]),
     ("bgd/src/config/", &["config", "core", "dirs", "agents", "channels"]),

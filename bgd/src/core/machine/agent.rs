@@ -9,10 +9,10 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Kind;
 
 use super::stop::verdict_of_stop;
-use super::{Core, Phase};
+use super::{Core, Phase, orders};
 use crate::core::agent::{AgentPart, Note, Question};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::effect::{Begin, Control, CoreError, Reply};
 use crate::core::held::{settings_bytes, text_bytes};
 use crate::core::input::Refusal;
 use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
@@ -39,7 +39,7 @@ impl Core {
         if self.waiters.will_remove(ordinal) {
             return Err(CoreError::BeingCleared(id));
         }
-        let (spec, Some(agent)) = (task.spec.clone(), task.agent.as_deref()) else {
+        let Some(agent) = task.agent.as_deref() else {
             return Err(CoreError::NoAgent(id));
         };
         let Some(session) = agent.session.clone() else {
@@ -55,10 +55,13 @@ impl Core {
             Arc::new(settings.over(&agent.settings))
         };
         self.check_memory(text_bytes(&prompt) + settings_bytes(&settings))?;
-        let (env, run) = (agent.env.clone(), task.run + 1);
-        self.registry.change(ordinal, |task| task.run = run);
-        let (told, set, session) = (prompt.clone(), settings.clone(), Some(session));
-        self.effects.push(Effect::Prompt { task: id, run, spec, env, prompt: told, settings: set, session });
+        let (env, session) = (agent.env.clone(), Some(session));
+        let begin = Begin::Prompt { env, prompt: prompt.clone(), settings: settings.clone(), session };
+        let started = self.registry.change(ordinal, |task| {
+            task.run += 1;
+            orders::start(task, begin)
+        });
+        self.effects.extend(started);
         self.set_state(ordinal, State::Resuming { finished, prompt, settings, to, stop: None });
         Ok(())
     }
@@ -73,7 +76,7 @@ impl Core {
     ) -> Result<(), CoreError> {
         let ordinal = self.registry.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
-        let (id, run) = (task.id, task.run);
+        let id = task.id;
         let Some(agent) = task.agent.as_deref() else { return Err(CoreError::NotAsked(id, request, None)) };
         let Some(place) = agent.questions.iter().position(|question| question.request == request) else {
             let current = agent.questions.front().map(|question| question.request);
@@ -84,8 +87,9 @@ impl Core {
             let known = question.options.iter().map(|option| option.id.as_str().into()).collect();
             return Err(CoreError::NoSuchOption(id, option.into(), known));
         }
-        let (key, option) = (question.key, Some(option.into()));
-        self.effects.push(Effect::Answer { task: id, run, key, option });
+        let answer =
+            orders::control(task, Control::Answer { key: question.key, option: Some(option.into()) });
+        self.effects.push(answer);
         self.change_agent(ordinal, |agent| {
             agent.questions.remove(place);
             agent.moved(now);
@@ -214,7 +218,7 @@ impl Core {
         options: Arc<[InputOption]>,
     ) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let (id, run) = (task.id, task.run);
+        let denial = orders::deny(task, key);
         let Work::Agent(work) = &task.spec.work else { return };
         let wait_ms = work.ask_timeout_ms;
         let is_running = match &task.state {
@@ -235,7 +239,7 @@ impl Core {
             self.tell_question(now, ordinal);
             self.wake_by_question(now, ordinal);
         } else {
-            self.effects.push(Effect::Answer { task: id, run, key, option: None });
+            self.effects.push(denial);
         }
     }
 
@@ -295,9 +299,8 @@ impl Core {
     /// Denies what the agent has asked, which waits no more.
     fn deny(&mut self, now: Now, ordinal: Ordinal, questions: &[Question]) {
         let Some(task) = self.registry.get(ordinal).filter(|_| !questions.is_empty()) else { return };
-        let (id, run) = (task.id, task.run);
-        let denied = |question: &Question| Effect::Answer { task: id, run, key: question.key, option: None };
-        self.effects.extend(questions.iter().map(denied));
+        let denied = questions.iter().map(|question| orders::deny(task, question.key));
+        self.effects.extend(denied);
         self.tell_questions(now, ordinal);
     }
 

@@ -6,9 +6,9 @@ use bgd_shared::id::TaskRef;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::time::Timestamp;
 
-use super::Core;
+use super::{Core, orders};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{CoreError, Effect, Reply, Unmovable};
+use crate::core::effect::{Begin, Control, CoreError, Reply, Unmovable};
 use crate::core::input::Command;
 use crate::core::task::{Ordinal, State, StopOrder, StopReason};
 use crate::core::time::Now;
@@ -35,8 +35,9 @@ impl Core {
             }
             Some(_) => {}
         }
+        let detached = orders::control(task, Control::Detach { client: to.client });
         self.leave_foreground(ordinal);
-        self.effects.push(Effect::Detached { task: id, client: to.client });
+        self.effects.push(detached);
         self.event(now, EventKind::Backgrounded, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Backgrounded(snapshot));
@@ -58,11 +59,11 @@ impl Core {
     ) -> Result<(), CoreError> {
         let ordinal = self.insert(now, Command { key: None, ..command }, None)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
-        let (id, run) = (task.id, task.run);
-        let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
+        let (begun, time_limit) = (orders::start(task, Begin::HandedOver), task.spec.time_limit_ms);
+        let time_limit = time_limit.map(|limit| now.mono.plus_ms(limit));
         self.event(now, EventKind::Submitted, ordinal);
         self.set_state(ordinal, State::Running { pid: Some(pid), started_at, time_limit });
-        self.effects.push(Effect::Adopt { task: id, run });
+        self.effects.push(begun);
         self.event(now, EventKind::Started, ordinal);
         self.event(now, EventKind::Backgrounded, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {

@@ -3,6 +3,7 @@
 mod agent;
 mod facts;
 mod foreground;
+mod orders;
 mod requests;
 mod stop;
 mod told;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
 use super::caller::ReplyTo;
-use super::effect::{CoreError, Effect, Reply};
+use super::effect::{Begin, CoreError, Effect, Reply};
 use super::inbox::{InboxWaitId, Inboxes};
 use super::input::Input;
 use super::owners::Owners;
@@ -251,14 +252,16 @@ impl Core {
     fn begin(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
-        let (env, spec, id, run) = (env.clone(), task.spec.clone(), task.id, task.run);
-        self.effects.push(match task.agent.as_deref() {
-            None => Effect::Start { task: id, run, spec, env },
+        let env = env.clone();
+        let begin = match task.agent.as_deref() {
+            None => Begin::Process { env },
             Some(agent) => {
                 let (prompt, settings) = (agent.prompt.clone(), agent.settings.clone());
-                Effect::Prompt { task: id, run, spec, env, prompt, settings, session: None }
+                Begin::Prompt { env, prompt, settings, session: None }
             }
-        });
+        };
+        let start = orders::start(task, begin);
+        self.effects.push(start);
         self.set_state(ordinal, State::Starting { stop: None });
     }
 

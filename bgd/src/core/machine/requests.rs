@@ -7,10 +7,10 @@ use bgd_shared::id::TaskRef;
 use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::task::Status;
 
-use super::{Asker, Core, Phase};
+use super::{Asker, Core, Phase, orders};
 use crate::core::agent::AgentPart;
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::effect::{Control, CoreError, Reply};
 use crate::core::input::{Cancel, Command, Request, Selection};
 use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
 use crate::core::time::Now;
@@ -224,7 +224,7 @@ impl Core {
     fn signal(&mut self, to: ReplyTo, id: &TaskRef, signal: i32, tree: bool) -> Result<(), CoreError> {
         let ordinal = self.registry.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
-        let (id, run) = (task.id, task.run);
+        let id = task.id;
         if task.agent.is_some() {
             return Err(CoreError::NoSignals(id));
         }
@@ -237,7 +237,8 @@ impl Core {
         if !takes_signals {
             return Err(CoreError::NotRunning(id, task.status()));
         }
-        self.effects.push(Effect::Signal { task: id, run, signal, tree });
+        let signalled = orders::control(task, Control::Signal { signal, tree });
+        self.effects.push(signalled);
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Task(snapshot));
         }

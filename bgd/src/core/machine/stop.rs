@@ -4,8 +4,7 @@ use bgd_shared::event::EventKind;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Exit;
 
-use super::Core;
-use crate::core::effect::Effect;
+use super::{Core, orders};
 use crate::core::task::{
     Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, State, StopOrder, StopReason,
 };
@@ -29,9 +28,8 @@ impl Core {
     /// Tells a task to end. Told again, it keeps the first reason, and SIGKILL can only come sooner.
     pub(super) fn stop(&mut self, now: Now, ordinal: Ordinal, order: StopOrder) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let (id, run) = (task.id, task.run);
         let kill_at = (order.signal != SIGKILL).then(|| now.mono.plus_ms(order.grace_ms));
-        let end = Effect::End { task: id, run, signal: order.signal };
+        let end = orders::end(task, order.signal);
         let next = match &task.state {
             State::Queued { .. } => {
                 return self.finish_unstarted(now, ordinal, Outcome::Cancelled(order.reason));
@@ -88,8 +86,7 @@ impl Core {
     /// A task's time is over, or its grace is.
     pub(super) fn task_deadline(&mut self, now: Now, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let (id, run) = (task.id, task.run);
-        let kill = Effect::End { task: id, run, signal: SIGKILL };
+        let kill = orders::end(task, SIGKILL);
         let next = match &task.state {
             State::Queued { .. }
             | State::Starting { .. }

@@ -6,9 +6,9 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::BlockMode;
 
-use super::{Core, Phase, Timer};
+use super::{Core, Phase, Timer, orders};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{CoreError, Effect, Reply};
+use crate::core::effect::{CoreError, Reply};
 use crate::core::task::{Ordinal, Snapshot};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until, Waiter, WaiterId};
@@ -161,7 +161,7 @@ impl Core {
 
     fn remove_all(&mut self, now: Now, waiter: &Waiter) -> u64 {
         let mut removed = 0;
-        for (ordinal, id) in &waiter.tasks {
+        for (ordinal, _) in &waiter.tasks {
             let Some(mut snapshot) = self.snapshot(*ordinal) else { continue };
             // Waits that remember the task must not keep its environment.
             if let Some(agent) = &mut snapshot.agent {
@@ -169,7 +169,7 @@ impl Core {
             }
             self.waiters.remember_cleared(*ordinal, &snapshot);
             self.registry.remove(*ordinal);
-            self.effects.push(Effect::Forget { task: *id, run: snapshot.run });
+            self.effects.push(orders::forget(&snapshot));
             self.event_of(now, EventKind::Cleared, snapshot);
             removed += 1;
         }

@@ -106,7 +106,7 @@ impl Manager {
     /// Without agents.
     pub fn new(around: Surroundings) -> Rc<Self> {
         Rc::new(Self {
-            host: Host::new(around.facts.clone(), Purpose::Agent),
+            host: Host::new(around.reports.clone(), Purpose::Agent),
             around,
             pool: RefCell::default(),
             seats: RefCell::default(),

@@ -19,45 +19,124 @@ pub mod template;
 pub mod turn;
 mod turns;
 
+use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::thread;
 
+use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
 use tokio::sync::mpsc;
 
 use self::manager::Manager;
 pub use self::order::{Control, Order, Tell, TurnOrder};
+use super::executor::{Executor, Start};
 use super::process::Surroundings;
+use crate::agents::{Agent, Agents};
+use crate::core::{self, Begin, Fact, Refusal, Spec, Work};
+use crate::sys::pidfd::SIGKILL;
 
-/// The dispatcher's handle to the agents.
+/// The executor of prompts: a handle to the agents' thread.
+#[derive(Clone, Debug)]
+pub struct AgentThread(Rc<RefCell<Handle>>);
+
 #[derive(Debug)]
-pub struct AgentThread {
+struct Handle {
+    /// Those of the configuration, and the known ones.
+    known: Arc<Agents>,
     around: Surroundings,
     orders: Option<mpsc::UnboundedSender<Order>>,
 }
 
 impl AgentThread {
     /// Without the thread, until there is something to do.
-    pub fn new(around: Surroundings) -> Self {
-        Self { around, orders: None }
+    pub fn new(known: Arc<Agents>, around: Surroundings) -> Self {
+        Self(Rc::new(RefCell::new(Handle { known, around, orders: None })))
     }
 
-    /// Starts the thread, if it does not run. It does not end before this handle, unless something broke in
-    /// it; then whoever waits for it is lost, and the next ones get another.
+    /// The agents that it can give prompts to.
+    pub fn known(&self) -> Arc<Agents> {
+        Arc::clone(&self.0.borrow().known)
+    }
+
+    /// Takes over other agents, for prompts from now on.
+    pub fn configure(&self, known: Arc<Agents>) {
+        self.0.borrow_mut().known = known;
+    }
+
+    /// Gives an order to the thread, which is started if it does not run. It does not end before this handle, unless
+    /// something broke in it; then whoever waits for it is lost, and the next ones get another.
     ///
     /// # Errors
     /// The system allows no more threads.
-    pub fn start(&mut self) -> io::Result<()> {
-        if self.orders.as_ref().is_none_or(mpsc::UnboundedSender::is_closed) {
-            self.orders = Some(start(self.around.clone())?);
-        }
+    pub fn order(&self, order: Order) -> io::Result<()> {
+        let mut handle = self.0.borrow_mut();
+        let around = handle.around.clone();
+        let orders = match handle.orders.take() {
+            Some(orders) if !orders.is_closed() => orders,
+            Some(_) | None => start(around)?,
+        };
+        let _ = handle.orders.insert(orders).send(order);
         Ok(())
     }
 
     /// Gives an order that means nothing if there is no thread.
-    pub fn order_if_started(&self, order: Order) {
-        if let Some(orders) = &self.orders {
+    fn order_if_started(&self, order: Order) {
+        if let Some(orders) = &self.0.borrow().orders {
             let _ = orders.send(order);
         }
+    }
+
+    fn prompt(&self, start: Start) -> Result<(), Refusal> {
+        let Start { task, run, spec, begin, brought: _, owner: _ } = start;
+        let Begin::Prompt { env, prompt, settings, session } = begin else {
+            return Err(Refusal::new(ErrorKind::Internal, "agents run no processes of tasks"));
+        };
+        let agent = self.agent_of(&spec)?;
+        let order = TurnOrder { task, run, agent, spec, env, prompt, settings, session };
+        self.order(Order::Turn(Box::new(order))).map_err(|error| {
+            Refusal::new(ErrorKind::Internal, format!("cannot start a thread for agents: {error}"))
+        })
+    }
+
+    /// The agent that a task names.
+    fn agent_of(&self, spec: &Spec) -> Result<Arc<Agent>, Refusal> {
+        let name = match &spec.work {
+            Work::Agent(agent) => Some(&*agent.name),
+            Work::Argv(_) | Work::Shell(_) => None,
+        };
+        // The configuration may have been read again meanwhile, and have it no more.
+        self.0.borrow().known.find(name).map(Arc::clone).map_err(Refusal::from)
+    }
+}
+
+impl Executor for AgentThread {
+    fn start(&mut self, start: Start) {
+        let (task, run) = (start.task, start.run);
+        if let Err(refusal) = self.prompt(start) {
+            self.0.borrow().around.facts.send(task, run, Fact::Refused(Box::new(refusal)));
+        }
+    }
+
+    fn control(&mut self, task: TaskId, run: u32, control: core::Control) {
+        match control {
+            core::Control::Answer { key, option } => {
+                self.order_if_started(Order::Control { task, run, control: Control::Answer { key, option } });
+            }
+            core::Control::Signal { .. } => tracing::error!(%task, "an agent takes no signals"),
+            // It has no terminal.
+            core::Control::Detach { .. } => {}
+        }
+    }
+
+    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+        let control = Control::Stop { force: signal == SIGKILL };
+        self.order_if_started(Order::Control { task, run, control });
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        self.order_if_started(Order::Forget { task });
     }
 }
 

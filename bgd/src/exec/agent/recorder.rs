@@ -17,7 +17,6 @@ use super::connection::TurnEnd;
 use super::signs::{self, Model};
 use crate::core::{Fact, Note};
 use crate::exec::loss::Loss;
-use crate::exec::messages::Report;
 use crate::exec::output::{OutputFolder, read_part};
 use crate::exec::process::Surroundings;
 
@@ -97,7 +96,7 @@ impl Recorder {
 
     /// Tells the core.
     pub fn tell(&self, fact: Fact) {
-        self.around.facts.send(Report::Fact { task: self.task, run: self.run, fact });
+        self.around.facts.send(self.task, self.run, fact);
     }
 
     /// A piece of the agent's answer.

@@ -21,7 +21,6 @@ use super::order::{Control, TurnOrder};
 use super::recorder::Recorder;
 use crate::agents::Agent;
 use crate::core::{Fact, Note, Refusal, Spec};
-use crate::exec::messages::Report;
 use crate::exec::process::Surroundings;
 
 /// How long a prompt to an earlier session may be with the agent without a sign of it, before it counts as
@@ -143,8 +142,7 @@ impl Turn {
     }
 
     fn tell(&self, fact: Fact) {
-        let report = Report::Fact { task: self.order.task, run: self.order.run, fact };
-        self.around.facts.send(report);
+        self.around.facts.send(self.order.task, self.order.run, fact);
     }
 
     fn refuse(&self, refusal: Refusal) {

@@ -9,7 +9,6 @@ use super::manager::{Manager, Running};
 use super::order::TurnOrder;
 use super::turn;
 use crate::core::{Fact, Refusal};
-use crate::exec::messages::Report;
 
 impl Manager {
     pub(super) fn begin(self: &Rc<Self>, order: TurnOrder) {
@@ -28,9 +27,9 @@ impl Manager {
                 manager.around.outputs.settle(task, false).await;
                 let why = "something broke in the daemon; its log tells more";
                 let refusal = Refusal::new(ErrorKind::Internal, why);
-                facts.send(Report::Fact { task, run, fact: Fact::Refused(Box::new(refusal)) });
+                facts.send(task, run, Fact::Refused(Box::new(refusal)));
                 let fact = Fact::TurnEnded { result: Err(why.into()) };
-                facts.send(Report::Fact { task, run, fact });
+                facts.send(task, run, fact);
             }
         });
     }

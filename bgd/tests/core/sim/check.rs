@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bgd::core::{CoreError, Effect, Reply, ReplyTo, Snapshot, State, Work};
+use bgd::core::{Begin, Control, CoreError, Effect, Reply, ReplyTo, Snapshot, Spec, State, Work};
 use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -41,16 +41,22 @@ impl Sim {
         self.rules_after_each_step(&done)
     }
 
-    /// Does what the core wants done, as executors, clients and subscribers would, and notes it.
-    fn obey(&mut self, effect: Effect, done: &mut Expected) -> Checked {
-        match effect {
-            Effect::Start { task, run, spec, env } => {
+    fn is_started(
+        &mut self,
+        task: TaskId,
+        run: u32,
+        spec: &Spec,
+        begin: Begin,
+        done: &mut Expected,
+    ) -> Checked {
+        match begin {
+            Begin::Process { env } => {
                 let known = self.model.get(task);
                 prop_assert!(run == 1 && known.is_some_and(|known| known.session == spec.session));
                 self.begin(task, run, false, &env)?;
                 done.starts.push(task);
             }
-            Effect::Prompt { task, run, spec, env, prompt, settings, session } => {
+            Begin::Prompt { env, prompt, settings, session } => {
                 prop_assert!(matches!(spec.work, Work::Agent(_)));
                 self.begin(task, run, true, &env)?;
                 if session.is_some() {
@@ -61,29 +67,40 @@ impl Sim {
                     done.starts.push(task);
                 }
             }
-            Effect::Adopt { task, run } => {
+            Begin::HandedOver => {
                 self.take_over(task, run)?;
                 done.adopts.push(task);
             }
-            Effect::Detached { task, client } => {
+        }
+        Ok(())
+    }
+
+    /// Does what the core wants done, as executors, clients and subscribers would, and notes it.
+    fn obey(&mut self, effect: Effect, done: &mut Expected) -> Checked {
+        match effect {
+            Effect::Start { executor, task, run, spec, begin } => {
+                prop_assert_eq!(executor, spec.work.executor());
+                self.is_started(task, run, &spec, begin, done)?;
+            }
+            Effect::Control { task, control: Control::Detach { client }, .. } => {
                 self.hide(task, client)?;
                 done.detached.push((task, client));
             }
-            Effect::Answer { task, run, key, option } => {
+            Effect::Control { task, run, control: Control::Answer { key, option }, .. } => {
                 let proc = self.procs.iter_mut().find(|proc| (proc.task, proc.run) == (task, run));
                 let waited = proc.is_some_and(|proc| proc.waiting.remove(&key));
                 prop_assert!(waited, "{task} does not wait for an answer to {key}, or not any more");
                 done.decisions.push(Decision { task, key, option: option.map(Into::into) });
             }
-            Effect::End { task, run, signal } => {
+            Effect::End { task, run, signal, .. } => {
                 self.is_told_to_end(task, run, signal)?;
                 done.ends.push((task, signal));
             }
-            Effect::Signal { task, run, signal, tree } => {
+            Effect::Control { task, run, control: Control::Signal { signal, tree }, .. } => {
                 prop_assert!(self.living(task, run).is_some(), "nobody is left to be told");
                 done.signals.push((task, signal, tree));
             }
-            Effect::Forget { task, run } => {
+            Effect::Forget { task, run, .. } => {
                 let lives = self.procs.iter().any(|proc| proc.task == task && !proc.gave_up);
                 prop_assert!(!lives, "forgotten while it lives");
                 prop_assert!(

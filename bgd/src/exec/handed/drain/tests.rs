@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::core::Fact;
-use crate::exec::messages::{self, Report};
+use crate::exec::messages::{self, Seen};
 
 /// A drain that has begun, and the file that it fills.
 struct Begun {
@@ -30,7 +30,7 @@ async fn prepare(source: Source) -> (Prepared, tempfile::TempDir) {
 
 async fn begin(source: Source) -> Begun {
     let (prepared, home) = prepare(source).await;
-    let (facts, _reports) = messages::channel();
+    let (facts, _reports) = messages::facts();
     let loss = Loss::new(TaskId::random(), 1, facts);
     Begun { drains: prepared.begin(&loss), path: home.path().join("out"), home }
 }
@@ -120,7 +120,7 @@ async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
     let (told, tell) = oneshot::channel();
     let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));
     DrainThread::start().unwrap().prepare(TaskId::random(), flows, tell_it);
-    let (facts, mut reports) = messages::channel();
+    let (facts, mut reports) = messages::facts();
     let drains = tell.await.unwrap().begin(&Loss::new(TaskId::random(), 1, facts));
     let writers = thread::spawn(move || {
         writer.write_all(&numbered(1_000_000)).unwrap();
@@ -129,7 +129,7 @@ async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
     drains.end().await;
     writers.join().unwrap();
     let (mut lost, mut reasons) = (0, BTreeSet::new());
-    while let Ok(Report::Fact { fact: Fact::Lost { bytes, why }, .. }) = reports.try_recv() {
+    while let Ok(Seen { fact: Fact::Lost { bytes, why }, .. }) = reports.try_recv() {
         lost += bytes;
         reasons.insert(why.to_string());
     }

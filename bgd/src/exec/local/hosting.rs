@@ -1,26 +1,22 @@
-//! The dispatcher's part in helpers: the processes of agents and hooks are started and ended with those of
-//! tasks, but the core knows nothing of them.
+//! The part in helpers of the owner of processes: starting and ending them.
 
 use std::os::fd::AsFd as _;
-use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
 
-use super::Dispatcher;
+use super::Local;
 use crate::core::SpawnFailure;
+use crate::exec::executor::Close;
 use crate::exec::host::{Alive, Purpose, RUN, SIGKILL, SIGTERM, Watcher};
 use crate::exec::messages::{Begun, StartOrder};
 use crate::sys::pidfd::PidFd;
 
-/// How long helpers have to end with the daemon, and notices to be delivered, before they are made to.
-const HELPERS_GRACE: Duration = Duration::from_secs(2);
-
-impl Dispatcher {
+impl Local {
     pub(super) fn start_helper(&mut self, purpose: Purpose, order: StartOrder, mut watcher: Watcher) {
         let is_late = match purpose {
-            Purpose::Agent => self.ended,
+            Purpose::Agent => self.helpers.closing.is_some(),
             // What a daemon that ends has to tell is told, for as long as the grace lasts.
-            Purpose::Hook => self.ended && self.helpers_killed_at.is_none(),
+            Purpose::Hook => self.helpers.closing == Some(Close::Forced),
         };
         if is_late {
             return watcher.begun(Err("the daemon is ending".into()));
@@ -48,28 +44,15 @@ impl Dispatcher {
         }
     }
 
-    /// No task is left: agents that are kept warm are asked to end, and channels have a while to deliver.
-    pub(super) fn begin_to_end(&mut self) {
-        self.ended = true;
-        self.helpers_killed_at = Instant::now().checked_add(HELPERS_GRACE);
-        for process in self.helpers.of(Some(Purpose::Agent)) {
-            self.end_helper(process, SIGTERM);
+    /// No task is left: agents that are kept warm are asked to end; with force, everything is made to.
+    pub(super) fn close_helpers(&mut self, close: Close) {
+        self.helpers.closing = Some(close);
+        let (purpose, signal) = match close {
+            Close::Asked => (Some(Purpose::Agent), SIGTERM),
+            Close::Forced => (None, SIGKILL),
+        };
+        for process in self.helpers.of(purpose) {
+            self.end_helper(process, signal);
         }
-        self.notifier.close();
-    }
-
-    /// The grace is over.
-    pub(super) fn end_by_force(&mut self) {
-        self.helpers_killed_at = None;
-        for process in self.helpers.of(None) {
-            self.end_helper(process, SIGKILL);
-        }
-        // Who could not be told by now is not waited for.
-        self.notifier.give_up();
-    }
-
-    /// Whether a helper is left, or something is still to be told.
-    pub(super) fn is_busy(&self) -> bool {
-        self.helpers.is_busy() || self.notifier.is_busy()
     }
 }

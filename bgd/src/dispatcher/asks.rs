@@ -1,0 +1,44 @@
+//! The dispatcher's part in what clients ask of runs that go on: whether the core knows of such a run. What is asked for is
+//! done by its executor.
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskRef;
+
+use super::Dispatcher;
+use crate::answer::Answer;
+use crate::core::{CoreError, Snapshot, State};
+use crate::exec::executor::{Ask, Asked};
+use crate::view;
+
+impl Dispatcher {
+    /// Asks the executor of a task that runs.
+    pub(super) fn ask_executor(&mut self, answer: Answer, task: &TaskRef, what: Ask) {
+        let snapshot = match self.core.get(task) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return answer.refuse(&error.into()),
+        };
+        if let Err(error) = may_ask(&snapshot, &what, answer.client().id) {
+            return answer.refuse(&error);
+        }
+        let task = Box::new(view::task(&snapshot, &self.around.folder));
+        if let Some(executor) = self.executors.of(snapshot.spec.work.executor()) {
+            executor.ask(Asked { answer, task, what });
+        }
+    }
+}
+
+fn may_ask(task: &Snapshot, what: &Ask, client: u64) -> Result<(), RpcError> {
+    let id = task.id;
+    if matches!(what, Ask::Leave) {
+        if task.foreground != Some(client) {
+            return Ok(());
+        }
+        let message = format!("task {id} is a foreground job of this connection");
+        let error = RpcError::new(ErrorKind::InvalidParams, message);
+        return Err(error.hint("move it to the background by `background: true`, or cancel it"));
+    }
+    match &task.state {
+        State::Running { .. } | State::Stopping { exit: None, .. } => Ok(()),
+        _ => Err(CoreError::NotRunning(id, task.status()).into()),
+    }
+}

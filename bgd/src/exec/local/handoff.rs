@@ -1,0 +1,205 @@
+//! Processes that other programs hand over (R70).
+//!
+//! A worker looks at the process, the thread that drains makes itself ready, the core takes the task, and only then is
+//! anything touched. Whatever fails before that leaves the process with who offered it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{Stream, TerminalSize};
+
+use super::Local;
+use super::handoffs::{Prepared, Ready, Running};
+use crate::client::Client;
+use crate::exec::executor::{Offer, TellOffer};
+use crate::exec::handed::check::{Checked, check};
+use crate::exec::handed::drain::Flow;
+use crate::exec::handed::exit::Handed;
+use crate::exec::handed::kinds::Outputs;
+use crate::exec::handed::{HandedTerminal, Handoff, Recorded};
+use crate::exec::loss::Loss;
+use crate::exec::output::OutputFolder;
+use crate::exec::process::Taken;
+use crate::exec::pty::size_of;
+use crate::exec::terminal::TERMINAL_SIDE;
+use crate::sys::watch;
+
+impl Local {
+    /// Has a process that is offered looked at; [`Self::prepared`] follows.
+    pub(super) fn look_at(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
+        let thread = match self.handoffs.thread() {
+            Ok(thread) => thread,
+            Err(error) => {
+                let message = format!("cannot start a thread that drains pipes: {error}");
+                return tell(task, Err(RpcError::new(ErrorKind::Internal, message)));
+            }
+        };
+        let (leaders, prepare) = (self.handoffs.leaders(), self.handoffs.prepare.clone());
+        let folder = Arc::clone(&self.around.folder);
+        let (client, process) = (client.id, client.process);
+        self.around.workers.later(move || {
+            // If nobody listens any more the daemon has ended.
+            let done = move |result| drop(prepare.send(Prepared { task, client, result, tell }));
+            let looked = check(*handoff, process, &leaders)
+                .and_then(|(checked, outputs)| Ok((checked, prepare_outputs(task, outputs, &folder)?)));
+            let (checked, flows) = match looked {
+                Ok((checked, Kept::Flows(flows))) => (checked, flows),
+                Ok((checked, Kept::Recorded(recorded))) => return done(Ok((checked, recorded))),
+                Err(error) => return done(Err(error)),
+            };
+            let split = flows.len() > 1;
+            thread.prepare(
+                task,
+                flows,
+                Box::new(move |prepared| match prepared {
+                    Ok(prepared) => done(Ok((checked, Recorded::Drained { prepared, split }))),
+                    Err(error) => {
+                        folder.remove(task, 0);
+                        let message = format!("its output can't be watched: {error}");
+                        done(Err(RpcError::new(ErrorKind::Internal, message)));
+                    }
+                }),
+            );
+        });
+    }
+
+    /// Keeps a process that was looked at until the core has decided about it.
+    pub(super) fn prepared(&mut self, prepared: Prepared) {
+        let Prepared { task, client, result, tell } = prepared;
+        let kept = result.and_then(|(checked, recorded)| {
+            let kept = self.keep(task, client, checked, recorded);
+            // Nothing of it was touched.
+            kept.inspect_err(|_| self.remove_offered(task))
+        });
+        tell(task, kept);
+    }
+
+    fn keep(
+        &mut self,
+        task: TaskId,
+        client: u64,
+        checked: Checked,
+        recorded: Recorded,
+    ) -> Result<Offer, RpcError> {
+        let internal = |message| RpcError::new(ErrorKind::Internal, message);
+        let (split, pty, output_file) = match &recorded {
+            Recorded::Drained { split, .. } => (*split, None, None),
+            Recorded::File(path) => (false, None, Some(path.as_os_str().into())),
+            Recorded::Terminal(terminal) => {
+                self.terminals.prepare().map_err(|error| internal(error.message.into()))?;
+                (false, Some(terminal.size), None)
+            }
+        };
+        let Checked { pid, pidfd, tree, argv, cwd, started_at } = checked;
+        // Offered twice at the same time, it was free both times.
+        if let Some(other) = self.handoffs.leaders().0.get(&pid) {
+            let message = format!("process {pid} belongs to task {other} already");
+            return Err(RpcError::new(ErrorKind::InvalidParams, message));
+        }
+        // Not later: it is its owner's as long as the daemon can't be sure to learn of its end.
+        let pidfd = watch::process(pidfd)
+            .map_err(|error| internal(format!("process {pid} can't be watched: {error}")))?;
+        self.handoffs.ready.insert(task, Ready { pid, pidfd, tree, recorded, client: Some(client) });
+        Ok(Offer { pid, started_at, argv, cwd, split, pty, output_file })
+    }
+
+    fn remove_offered(&self, task: TaskId) {
+        let folder = Arc::clone(&self.around.folder);
+        self.around.workers.later(move || folder.remove(task, 0));
+    }
+
+    /// The core has taken a process over.
+    pub(super) fn adopt_handed(&mut self, task: TaskId, run: u32) {
+        let Some(Ready { pid, pidfd, tree, recorded, client }) = self.handoffs.ready.remove(&task) else {
+            return tracing::error!(%task, "nothing was handed over for it");
+        };
+        let mut taken = Taken { pid, pidfd, tree, split: false, own_file: None, handed: Handed::default() };
+        let loss = Loss::new(task, run, self.around.facts.clone());
+        match recorded {
+            Recorded::Drained { prepared, split } => {
+                let drains = prepared.begin(&loss);
+                self.handoffs.drained.insert(task, drains.clone());
+                (taken.split, taken.handed.drains) = (split, drains);
+            }
+            Recorded::File(path) => taken.own_file = Some(path),
+            Recorded::Terminal(terminal) => {
+                taken.handed.terminal = self.open_handed_terminal(task, terminal, loss);
+            }
+        }
+        self.processes.take_over(task, run, taken);
+        self.handoffs.running.insert(task, Running { pid, client });
+        if client.is_none() {
+            self.processes.left(task);
+        }
+    }
+
+    /// Nobody wants the output of this task any more, or the core has not taken what was offered for it.
+    pub(super) fn forget_handed(&mut self, task: TaskId) {
+        if self.handoffs.ready.remove(&task).is_some() {
+            self.remove_offered(task);
+        }
+        if let Some(drains) = self.handoffs.drained.remove(&task) {
+            drains.discard();
+        }
+    }
+
+    /// A client is gone: it tells nothing any more of what it handed over.
+    pub(super) fn hander_left(&mut self, client: u64) {
+        for ready in self.handoffs.ready.values_mut().filter(|ready| ready.client == Some(client)) {
+            ready.client = None;
+        }
+        for (task, running) in &self.handoffs.running {
+            if running.client == Some(client) {
+                self.processes.left(*task);
+            }
+        }
+    }
+}
+
+/// Where the output of a process will be kept.
+enum Kept {
+    /// In these files, when it is drained.
+    Flows(Vec<Flow>),
+    /// All is ready.
+    Recorded(Recorded),
+}
+
+/// Makes the output files: an empty one if there is no output, and none for a file of the process's own.
+fn prepare_outputs(task: TaskId, outputs: Outputs, folder: &OutputFolder) -> Result<Kept, RpcError> {
+    let failed = |error: io::Error| {
+        folder.remove(task, 0);
+        let message = format!("cannot create its output in {}: {error}", folder.path().display());
+        RpcError::new(ErrorKind::Internal, message)
+    };
+    let create = |stream| folder.create_to_drain(task, stream).map_err(failed);
+    let sources = match outputs {
+        Outputs::Drained(sources) => sources,
+        Outputs::File(path) => return Ok(Kept::Recorded(Recorded::File(path))),
+        Outputs::Pty(master) => {
+            let size = usable_size(&master)?;
+            let output = folder.create(task, Stream::Stdout).map_err(failed)?;
+            return Ok(Kept::Recorded(Recorded::Terminal(HandedTerminal { master, size, output })));
+        }
+    };
+    if sources.is_empty() {
+        create(Stream::Stdout)?;
+    }
+    let streams = [Stream::Stdout, Stream::Stderr];
+    let flows = sources.into_iter().zip(streams);
+    let flows: Result<_, RpcError> =
+        flows.map(|(source, stream)| Ok(Flow { source, file: create(stream)? })).collect();
+    Ok(Kept::Flows(flows?))
+}
+
+/// The size of a terminal as it can be shown. Many programs give none to those that they open; these get
+/// the one that everybody assumes then.
+fn usable_size(master: &OwnedFd) -> Result<TerminalSize, RpcError> {
+    let size = size_of(master).map_err(|error| {
+        RpcError::new(ErrorKind::InvalidParams, format!("the terminal does not tell its size: {error}"))
+    })?;
+    let usable = |side: u16, usual: u16| if side == 0 { usual } else { side.min(TERMINAL_SIDE) };
+    Ok(TerminalSize { rows: usable(size.rows, 24), cols: usable(size.cols, 80) })
+}

@@ -1,0 +1,226 @@
+//! The executor of processes on this machine: commands, jobs in terminals, processes that other programs hand over, and
+//! the helpers of agents and channels. It is the only one who knows what runs; it decides nothing.
+
+mod handoff;
+mod handoffs;
+mod helpers;
+mod hosting;
+mod shows;
+mod terminals;
+
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::WriteResult;
+use bgd_shared::task::Exit;
+use futures_util::future::LocalBoxFuture;
+use tokio::sync::mpsc as async_mpsc;
+
+use self::handoffs::Handoffs;
+use self::helpers::Helpers;
+use self::shows::Shows;
+use super::executor::{Ask, Asked, Close, Executor, Start, TellOffer};
+use super::handed::Handoff;
+use super::input::InputPipe;
+use super::messages::{Begun, Report, StartOrder, Streams};
+use super::process::{Processes, Surroundings};
+use crate::answer::{Answer, write_error};
+use crate::client::Client;
+use crate::core::{Begin, Control, Fact, SpawnFailure};
+
+/// How many reports are taken before others on the dispatcher's thread get their turn.
+const BATCH: usize = 64;
+
+/// The owner of all processes.
+#[derive(Debug)]
+pub struct Local {
+    processes: Processes,
+    terminals: Shows,
+    handoffs: Handoffs,
+    helpers: Helpers,
+    /// Those that are being started in a terminal, with the client who is shown it from the first byte on.
+    owners: HashMap<TaskId, Arc<Client>>,
+    /// Starts that are ordered when the answers of a turn are on their way.
+    starts: Vec<StartOrder>,
+    reports: async_mpsc::UnboundedReceiver<Report>,
+    around: Surroundings,
+}
+
+impl Local {
+    /// Without a process yet. `orders` goes to the threads that start them, whose reports come by `reports`.
+    pub fn new(
+        orders: mpsc::Sender<StartOrder>,
+        reports: async_mpsc::UnboundedReceiver<Report>,
+        around: Surroundings,
+    ) -> Self {
+        Self {
+            processes: Processes::new(orders, around.clone()),
+            terminals: Shows::default(),
+            handoffs: Handoffs::new(),
+            helpers: Helpers::default(),
+            owners: HashMap::new(),
+            starts: Vec::new(),
+            reports,
+            around,
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Begun { task, result, .. } if self.helpers.owns(task) => self.helper_begun(task, result),
+            Report::Begun { task, run, result } => self.begun(task, run, result),
+            Report::Fact { task, run, fact } => self.fact(task, run, fact),
+            Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
+            Report::EndHelper { process, signal } => self.end_helper(process, signal),
+        }
+    }
+
+    /// A process runs, or could not be started.
+    fn begun(&mut self, task: TaskId, run: u32, result: Result<Box<Begun>, SpawnFailure>) {
+        let owner = self.owners.remove(&task);
+        let fact = match result {
+            Ok(mut begun) => {
+                let terminal = begun.terminal.take();
+                let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal, owner));
+                Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
+            }
+            Err(failure) => Fact::StartFailed { failure },
+        };
+        self.around.facts.send(task, run, fact);
+    }
+
+    /// What a supervisor saw.
+    fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
+        match fact {
+            Fact::Exited { others: false, .. } | Fact::TreeEmpty => {
+                self.processes.gone(task, run);
+                self.terminals.close(task);
+            }
+            Fact::Exited { others: true, .. } => self.processes.close_input(task),
+            _ => {}
+        }
+        if matches!(fact, Fact::Exited { .. }) {
+            self.handoffs.ended(task);
+        }
+        if self.helpers.owns(task) {
+            self.helpers.fact(task, fact);
+        } else {
+            self.around.facts.send(task, run, fact);
+        }
+    }
+
+    fn start_process(&mut self, start: Start) {
+        let Start { task, run, spec, begin, brought, owner } = start;
+        let env = match begin {
+            Begin::Process { env } => env,
+            Begin::HandedOver => return self.adopt_handed(task, run),
+            Begin::Prompt { .. } => {
+                let failure = "processes are given no prompts".into();
+                return self.around.facts.send(task, run, Fact::StartFailed { failure });
+            }
+        };
+        if spec.pty.is_some() {
+            if let Err(failure) = self.terminals.prepare() {
+                return self.around.facts.send(task, run, Fact::StartFailed { failure });
+            }
+            self.owners.extend(owner.map(|owner| (task, owner)));
+        }
+        self.starts.push(StartOrder { task, run, spec, env, streams: Streams::Own(brought) });
+    }
+
+    /// Writes to the standard input of a task, if it has one.
+    fn write(&self, asked: Asked) {
+        let Asked { answer, task, what: Ask::Write { data, eof } } = asked else { return asked.refuse() };
+        match self.processes.input(task.id) {
+            Some(input) => write_to(input, task.id, data, eof, answer),
+            None => Asked { answer, task, what: Ask::Write { data, eof } }.refuse(),
+        }
+    }
+}
+
+fn write_to(input: InputPipe, task: TaskId, data: Vec<u8>, eof: bool, answer: Answer) {
+    tokio::spawn(async move {
+        match input.write(data, eof).await {
+            Ok(written) => answer.give(&WriteResult { written }),
+            Err(error) => answer.refuse(&write_error(task, &error)),
+        }
+    });
+}
+
+impl Executor for Local {
+    fn start(&mut self, start: Start) {
+        self.start_process(start);
+    }
+
+    fn control(&mut self, task: TaskId, run: u32, control: Control) {
+        match control {
+            Control::Signal { signal, tree } => self.processes.signal(task, run, signal, tree),
+            Control::Detach { client } => {
+                self.owners.remove(&task);
+                self.terminals.leave(task, client);
+            }
+            Control::Answer { .. } => tracing::error!(%task, "a process asks nothing"),
+        }
+    }
+
+    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+        self.processes.end(task, run, signal);
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        self.forget_handed(task);
+    }
+
+    fn ask(&mut self, asked: Asked) {
+        match asked.what {
+            Ask::Write { .. } if !self.terminals.is_open(asked.task.id) => self.write(asked),
+            Ask::Write { .. } | Ask::Attach { .. } | Ask::Leave | Ask::Resize { .. } => {
+                self.terminals.ask(asked);
+            }
+        }
+    }
+
+    fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
+        self.look_at(task, handoff, client, tell);
+    }
+
+    fn exited(&mut self, task: TaskId, exit: Exit) {
+        self.processes.told(task, exit);
+    }
+
+    fn disconnected(&mut self, client: u64) {
+        self.terminals.disconnect(client);
+        self.owners.retain(|_, owner| owner.id != client);
+        self.hander_left(client);
+    }
+
+    fn answered(&mut self) {
+        for order in self.starts.drain(..) {
+            self.processes.start(order);
+        }
+    }
+
+    fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async {
+            let mut reports = Vec::new();
+            tokio::select! {
+                biased;
+                _ = self.reports.recv_many(&mut reports, BATCH) => {
+                    for report in reports {
+                        self.report(report);
+                    }
+                }
+                prepared = self.handoffs.prepared() => self.prepared(prepared),
+            }
+        })
+    }
+
+    fn close(&mut self, close: Close) {
+        self.close_helpers(close);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.helpers.is_busy()
+    }
+}

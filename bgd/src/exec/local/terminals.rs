@@ -1,0 +1,61 @@
+//! The part in terminals of the owner of processes: opening those that processes begin in, or come with.
+
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+
+use super::Local;
+use super::shows::viewer;
+use crate::client::Client;
+use crate::exec::handed::HandedTerminal;
+use crate::exec::loss::Loss;
+use crate::exec::messages::NewTerminal;
+use crate::exec::process::TerminalJob;
+use crate::exec::pty::{set_size, slave_of};
+use crate::exec::terminal::{Opening, Terminal};
+
+impl Local {
+    /// A process has begun in a terminal.
+    pub(super) fn open_terminal(
+        &mut self,
+        task: TaskId,
+        run: u32,
+        new: NewTerminal,
+        owner: Option<Arc<Client>>,
+    ) -> Option<TerminalJob> {
+        let NewTerminal { pty, size, output, leader_news, job, job_handle } = new;
+        let owner = owner.map(|client| viewer(&client, Some(size), true));
+        let loss = Loss::new(task, run, self.around.facts.clone());
+        let (master, slave) = (pty.master, Some(pty.slave));
+        let opening = Opening { task, master, slave, size, output, loss, leader_news, owner };
+        match self.terminals.open(opening) {
+            Ok(terminal) => Some(TerminalJob { pid: job, handle: job_handle, name: pty.name, terminal }),
+            // Everything of it is closed then, so the leader hangs up.
+            Err(error) => {
+                tracing::error!(%task, %error, "cannot follow a terminal");
+                None
+            }
+        }
+    }
+
+    /// A terminal has come along with a process.
+    pub(super) fn open_handed_terminal(
+        &mut self,
+        task: TaskId,
+        handed: HandedTerminal,
+        loss: Loss,
+    ) -> Option<Terminal> {
+        let HandedTerminal { master, size, output } = handed;
+        if let Err(error) = set_size(&master, size) {
+            tracing::warn!(%task, %error, "cannot set the size of a terminal");
+        }
+        let slave = slave_of(&master).inspect_err(|error| {
+            tracing::warn!(%task, %error, "a terminal is followed as long as somebody has it open only");
+        });
+        let slave = slave.ok();
+        let opening = Opening { task, master, slave, size, output, loss, leader_news: None, owner: None };
+        // Everything of it is closed if that fails, so its processes are hung up.
+        let opened = self.terminals.open(opening);
+        opened.inspect_err(|error| tracing::error!(%task, %error, "cannot follow a terminal")).ok()
+    }
+}

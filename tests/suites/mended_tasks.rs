@@ -206,6 +206,32 @@ fn a_write_right_after_a_submit_is_never_refused() {
     }
 }
 
+/// The signals that wait until a process takes them, a bit each.
+fn pending_signals(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let shared = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+    u64::from_str_radix(shared.trim(), 16).unwrap()
+}
+
+#[test]
+fn the_answer_to_a_signal_comes_when_it_was_sent() {
+    let daemon = TestDaemon::start();
+    let blocks_all = "import signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+open(sys.argv[1], 'w')
+time.sleep(1000)";
+    let up = daemon.home().join("up");
+    let task = daemon.submit(&["python3", "-c", blocks_all, up.to_str().unwrap()]);
+    wait::for_file(&up);
+    let pid = daemon.task(task).pid.unwrap();
+    let mut client = daemon.client();
+    for number in 34..=60 {
+        let params = SignalParams { id: task.into(), signal: number.to_string(), tree: number % 2 == 0 };
+        client.call::<TaskSignal>(&params).unwrap();
+        assert_ne!(pending_signals(pid) & 1 << (number - 1), 0, "signal {number} is on its way only");
+    }
+}
+
 #[test]
 fn a_signal_right_after_a_submit_is_never_refused() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 100").start();

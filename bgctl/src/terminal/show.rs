@@ -113,6 +113,8 @@ struct Calls {
     detach: Option<u64>,
     write: Option<u64>,
     resize: Option<u64>,
+    /// That the job goes on. A key that stops it must not come before.
+    go_on: Option<u64>,
 }
 
 impl<'a> Show<'a> {
@@ -147,7 +149,13 @@ impl<'a> Show<'a> {
         size: TerminalSize,
     ) -> Result<Self, Failure> {
         let block = BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All };
-        let calls = Calls { block: link.call::<TaskBlock>(&block)?, detach: None, write: None, resize: None };
+        let calls = Calls {
+            block: link.call::<TaskBlock>(&block)?,
+            detach: None,
+            write: None,
+            resize: None,
+            go_on: None,
+        };
         let signals = Signals::take(SIGNALS)?;
         // A keyboard that another job in the foreground reads is none for this one.
         let keyboard =
@@ -180,7 +188,7 @@ impl<'a> Show<'a> {
         show.tell_size();
         if role == Role::Attached {
             // It may have been stopped where it was shown before, and nobody else would let it go on.
-            show.send_signal("CONT", true);
+            show.calls.go_on = show.send_signal("CONT", true);
         }
         Ok(show)
     }
@@ -390,7 +398,7 @@ impl<'a> Show<'a> {
     }
 
     fn send_typed(&mut self) {
-        if self.left.is_some() || self.calls.write.is_some() {
+        if self.left.is_some() || self.calls.write.is_some() || self.calls.go_on.is_some() {
             return;
         }
         let Some(bytes) = self.input.next_bytes() else { return };
@@ -431,16 +439,16 @@ impl<'a> Show<'a> {
             (Signal::SIGTSTP, Role::Attached) => self.stopped(),
             (_, Role::Attached) => self.leave(Ok(Left::Signalled(caught.shell_code()))),
             // When the job has stopped, the daemon tells, and this process stops too.
-            (Signal::SIGTSTP, _) => self.send_signal("TSTP", true),
-            _ => self.send_signal(caught.name(), caught.by_terminal),
+            (Signal::SIGTSTP, _) => drop(self.send_signal("TSTP", true)),
+            _ => drop(self.send_signal(caught.name(), caught.by_terminal)),
         }
     }
 
-    fn send_signal(&mut self, signal: &str, tree: bool) {
+    /// Signals the job. Returns the call, whose answer comes when that is done.
+    fn send_signal(&mut self, signal: &str, tree: bool) -> Option<u64> {
         let params = SignalParams { id: self.task.into(), signal: signal.to_owned(), tree };
-        if let Err(error) = self.link.call::<TaskSignal>(&params) {
-            self.lose_daemon(error);
-        }
+        let call = self.link.call::<TaskSignal>(&params);
+        call.map_err(|error| self.lose_daemon(error)).ok()
     }
 
     /// Stops this process with the job, until its shell lets it go on.
@@ -465,7 +473,7 @@ impl<'a> Show<'a> {
         if self.left.is_some() {
             return;
         }
-        self.send_signal("CONT", true);
+        self.calls.go_on = self.send_signal("CONT", true);
         self.come_back();
     }
 

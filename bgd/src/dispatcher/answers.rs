@@ -1,6 +1,7 @@
 //! The dispatcher's part in answers: what the core has decided, as clients are told it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::error::RpcError;
 use bgd_shared::foreground::backgrounded_message;
@@ -13,7 +14,11 @@ use bgd_shared::request::{
 use super::{Clear, Dispatcher, Shape};
 use crate::answer::Answer;
 use crate::core::{CoreError, Reply, Snapshot};
+use crate::exec::executor::Done;
 use crate::view;
+
+/// How long an answer waits for what it is about.
+const DONE: Duration = Duration::from_secs(1);
 
 impl Dispatcher {
     /// Has the outputs of cleared tasks removed, and gives the answers when they are gone.
@@ -32,6 +37,17 @@ impl Dispatcher {
                     Clear::Session(result) => answer.give(&result),
                 }
             }
+        });
+    }
+
+    /// Answers when something is done, or takes too long.
+    pub(super) fn reply_later(&self, answer: Answer, task: &Snapshot, done: Option<Done>) {
+        let result = TaskResult { task: view::task(task, &self.around.folder) };
+        tokio::spawn(async move {
+            if let Some(done) = done {
+                let _ = tokio::time::timeout(DONE, done).await;
+            }
+            answer.give(&result);
         });
     }
 

@@ -394,13 +394,14 @@ impl Dispatcher {
     fn apply(&mut self, effects: Vec<Effect>) {
         self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
+        let mut done = None;
         for effect in effects {
             match effect {
                 Effect::Start { executor, task, run, spec, begin } => {
                     self.start(executor, task, run, spec, begin);
                 }
                 Effect::Control { executor, task, run, control } => {
-                    self.with(executor, |executor| executor.control(task, run, control));
+                    self.with(executor, |executor| done = executor.control(task, run, control));
                 }
                 Effect::End { executor, task, run, signal } => {
                     self.with(executor, |executor| executor.end(task, run, signal));
@@ -435,6 +436,7 @@ impl Dispatcher {
                             let result = SessionEndResult { cancelled, cleared };
                             clears.push((answer, Clear::Session(result)));
                         }
+                        Reply::Task(task) if done.is_some() => self.reply_later(answer, &task, done.take()),
                         reply => self.reply(answer, shape, reply),
                     }
                 }

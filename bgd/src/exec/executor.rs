@@ -12,6 +12,7 @@ use bgd_shared::task::{Exit, Kind, Task as WireTask};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use futures_util::future::{LocalBoxFuture, select_all};
+use tokio::sync::oneshot;
 
 use super::handed::Handoff;
 use super::messages::Brought;
@@ -29,8 +30,9 @@ pub trait Executor {
     /// Begins a run of a task.
     fn start(&mut self, start: Start);
 
-    /// Does something about a run that was started.
-    fn control(&mut self, task: TaskId, run: u32, control: Control);
+    /// Does something about a run that was started. What takes a moment resolves when it is done, or can't be done any
+    /// more: its answer waits for that.
+    fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done>;
 
     /// Ends a run, with this signal where it is one of processes. It comes again, with SIGKILL at last.
     fn end(&mut self, task: TaskId, run: u32, signal: i32);
@@ -80,6 +82,9 @@ pub trait Executor {
         false
     }
 }
+
+/// Resolves when something was done, also if it can't be done any more.
+pub type Done = oneshot::Receiver<()>;
 
 /// How an executor ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

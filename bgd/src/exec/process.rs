@@ -11,7 +11,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use nix::errno::Errno;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc as async_mpsc;
+use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use super::cgroup;
 use super::handed::exit::Handed;
@@ -41,10 +41,10 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 const SIGCONT: i32 = 18;
 
 /// What a supervisor is told.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Control {
     /// A signal for the leader, or for the whole tree.
-    Signal { signal: i32, tree: bool },
+    Signal { signal: i32, tree: bool, done: oneshot::Sender<()> },
     /// End the tree.
     End { signal: i32 },
     /// How the leader ended, as the program says that handed it over.
@@ -219,9 +219,11 @@ impl Processes {
         self.tell(task, Control::Left);
     }
 
-    /// Sends a signal to a task's leader or to its tree.
-    pub fn signal(&self, task: TaskId, run: u32, signal: i32, tree: bool) {
-        self.control(task, run, Control::Signal { signal, tree });
+    /// Sends a signal to a task's leader or to its tree. Resolves when it was sent.
+    pub fn signal(&self, task: TaskId, run: u32, signal: i32, tree: bool) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        self.control(task, run, Control::Signal { signal, tree, done });
+        is_done
     }
 
     /// Ends a task's tree.
@@ -368,7 +370,10 @@ impl Supervisor {
                     send(pidfd.get_ref(), SIGCONT);
                 }
                 Some(order) = self.orders.recv() => match order {
-                    Control::Signal { signal, tree: false } => self.send_to_leader(pidfd.get_ref(), signal),
+                    Control::Signal { signal, tree: false, done } => {
+                        self.send_to_leader(pidfd.get_ref(), signal);
+                        let _ = done.send(());
+                    }
                     order => self.obey(order).await,
                 },
                 () = at(self.give_up_at) => self.give_up().await,
@@ -476,8 +481,10 @@ impl Supervisor {
         match order {
             Control::Told(exit) => self.know(|handed| handed.told = Some(exit)),
             Control::Left => self.know(|handed| handed.is_left = true),
-            Control::Signal { signal, .. } => {
+            Control::Signal { signal, done, .. } => {
                 self.signal(signal).await;
+                // The client may be gone.
+                let _ = done.send(());
             }
             Control::End { signal } => self.end_all(signal).await,
         }

@@ -51,6 +51,7 @@ impl Show<'_> {
                     Ok(_) | Err(_) => self.input.drop_all(),
                 }
             }
+            Received::Answer { call, .. } if self.calls.go_on == Some(call) => self.calls.go_on = None,
             Received::Answer { call, .. } if self.calls.resize == Some(call) => {
                 self.calls.resize = None;
                 self.tell_size();

@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 
 use self::manager::Manager;
 pub use self::order::{Control, Order, Tell, TurnOrder};
-use super::executor::{Executor, Start};
+use super::executor::{Done, Executor, Start};
 use super::process::Surroundings;
 use crate::agents::{Agent, Agents};
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work};
@@ -119,7 +119,7 @@ impl Executor for AgentThread {
         }
     }
 
-    fn control(&mut self, task: TaskId, run: u32, control: core::Control) {
+    fn control(&mut self, task: TaskId, run: u32, control: core::Control) -> Option<Done> {
         match control {
             core::Control::Answer { key, option } => {
                 self.order_if_started(Order::Control { task, run, control: Control::Answer { key, option } });
@@ -128,6 +128,7 @@ impl Executor for AgentThread {
             // It has no terminal.
             core::Control::Detach { .. } => {}
         }
+        None
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32) {

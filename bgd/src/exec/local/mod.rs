@@ -20,7 +20,7 @@ use tokio::sync::mpsc as async_mpsc;
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
 use self::shows::Shows;
-use super::executor::{Ask, Asked, Close, Executor, Start, TellOffer};
+use super::executor::{Ask, Asked, Close, Done, Executor, Start, TellOffer};
 use super::handed::Handoff;
 use super::input::InputPipe;
 use super::messages::{Begun, Report, StartOrder, Streams};
@@ -153,15 +153,16 @@ impl Executor for Local {
         self.start_process(start);
     }
 
-    fn control(&mut self, task: TaskId, run: u32, control: Control) {
+    fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done> {
         match control {
-            Control::Signal { signal, tree } => self.processes.signal(task, run, signal, tree),
+            Control::Signal { signal, tree } => return Some(self.processes.signal(task, run, signal, tree)),
             Control::Detach { client } => {
                 self.owners.remove(&task);
                 self.terminals.leave(task, client);
             }
             Control::Answer { .. } => tracing::error!(%task, "a process asks nothing"),
         }
+        None
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32) {

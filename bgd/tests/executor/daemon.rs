@@ -1,0 +1,149 @@
+//! A daemon in this process, with a table of executors of its own, and clients over a real socket.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use bgd::config::Config;
+use bgd::core::ExecutorName;
+use bgd::dispatcher::Dispatcher;
+use bgd::exec::agent::AgentThread;
+use bgd::exec::executor::Executors;
+use bgd::exec::messages;
+use bgd::exec::output::{OutputFolder, OutputWatch};
+use bgd::exec::process::Surroundings;
+use bgd::exec::workers::Workers;
+use bgd::server::{self, ServerLimits};
+use bgd::status::Identity;
+use bgd_shared::client::Client;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    BlockMode, BlockParams, DaemonShutdown, ShutdownParams, SubmitParams, TaskBlock, TaskSubmit,
+};
+use bgd_shared::socket::SocketPath;
+use bgd_shared::task::Task;
+use bgd_shared::text::Env;
+use bgd_shared::transport::listen;
+use tempfile::TempDir;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::scripted::Scripted;
+
+/// A daemon, and a client of it. It ends with this.
+pub struct Daemon {
+    pub client: Client,
+    socket: SocketPath,
+    thread: Option<JoinHandle<()>>,
+    _home: TempDir,
+}
+
+impl Daemon {
+    /// Starts one that runs so many tasks at once.
+    pub fn start(max_concurrent_tasks: usize) -> Self {
+        let home = tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap();
+        let socket = SocketPath::new(home.path().join("bgd.sock")).unwrap();
+        let config = Config { max_concurrent_tasks, ..Config::default() };
+        let (ready, is_ready) = oneshot::channel();
+        let (path, state) = (socket.clone(), home.path().to_owned());
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(live(config, &path, &state, ready));
+        });
+        is_ready.blocking_recv().unwrap();
+        let client = Client::connect(&socket).unwrap();
+        Self { client, socket, thread: Some(thread), _home: home }
+    }
+
+    /// Another client.
+    pub fn client_too(&self) -> Client {
+        Client::connect(&self.socket).unwrap()
+    }
+
+    /// Submits a script.
+    pub fn submit(&mut self, words: &[&str]) -> TaskId {
+        self.submit_with(words, |_| {})
+    }
+
+    /// Submits a script, with other params.
+    pub fn submit_with(&mut self, words: &[&str], change: impl FnOnce(&mut SubmitParams)) -> TaskId {
+        let mut params = SubmitParams {
+            argv: Some(words.iter().map(|word| (*word).into()).collect()),
+            cwd: Some("/".into()),
+            env: Some(Env::default()),
+            ..SubmitParams::default()
+        };
+        change(&mut params);
+        self.client.call::<TaskSubmit>(&params).unwrap().task.id
+    }
+
+    /// Waits for the end of tasks.
+    pub fn ended<const N: usize>(&mut self, tasks: [TaskId; N]) -> [Task; N] {
+        let ids = tasks.map(Into::into).to_vec();
+        let params = BlockParams { ids, timeout_ms: Some(60_000), mode: BlockMode::All };
+        let result = self.client.call::<TaskBlock>(&params).unwrap();
+        assert!(!result.timed_out, "{result:?}");
+        result.tasks.try_into().unwrap()
+    }
+
+    /// Ends it, and waits for that. Returns how many tasks were cancelled for it.
+    pub fn shut_down(&mut self, params: &ShutdownParams) -> u64 {
+        let result = self.client.call::<DaemonShutdown>(params).unwrap();
+        self.thread.take().unwrap().join().unwrap();
+        result.cancelled
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.shut_down(&ShutdownParams { grace_ms: Some(0) });
+        }
+    }
+}
+
+/// Does something with a client while the test goes on.
+pub fn thread_of<T: Send + 'static>(
+    mut client: Client,
+    work: impl FnOnce(&mut Client) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    thread::spawn(move || work(&mut client))
+}
+
+async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot::Sender<()>) {
+    let (calls, facts, internals, mailbox) = bgd::mailbox::new();
+    let workers = Workers::start().unwrap();
+    let folder = Arc::new(OutputFolder::open(state.to_owned()).unwrap());
+    let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
+    let (reports, _) = messages::reports();
+    let path = socket.as_path();
+    let around = Surroundings { folder, outputs, workers, facts, reports, socket: path.into() };
+    // The line in the table.
+    let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(around.facts.clone()));
+    let agents = AgentThread::new(Arc::default(), around.clone());
+    let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
+    let identity = Identity {
+        instance: "test".into(),
+        lost_tasks: 0,
+        pid: 0,
+        socket: path.into(),
+        state_dir: state.into(),
+        config_path: state.join("config.toml"),
+        config_loaded: false,
+        config_error: None,
+        tree: "session",
+        tree_reason: "a test".into(),
+        started: Instant::now(),
+    };
+    let dispatcher = Dispatcher::new(config, identity, executors, agents, around, internals, limits);
+    let listener = listen(socket).unwrap();
+    let (closing, closing_seen) = watch::channel(false);
+    let (_made, listeners) = mpsc::channel(1);
+    let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
+    ready.send(()).unwrap();
+    dispatcher.run(mailbox).await;
+    closing.send_replace(true);
+    server.await.unwrap();
+}

@@ -1,0 +1,87 @@
+//! An executor whose tasks do what their words say: no processes, no threads, no clock.
+
+use std::collections::HashMap;
+
+use bgd::core::{Control, Fact, Work};
+use bgd::exec::executor::{Done, Executor, Start};
+use bgd::exec::messages::Facts;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Exit;
+
+const SIGKILL: i32 = 9;
+
+/// What a task does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Script {
+    /// Runs until it is told to end.
+    Runs,
+    /// Runs until it is made to end.
+    Stubborn,
+    /// Runs, and of its end nothing right is told.
+    Forgets,
+}
+
+/// The tasks that run.
+pub struct Scripted {
+    running: HashMap<TaskId, Script>,
+    facts: Facts,
+}
+
+impl Scripted {
+    /// Without tasks.
+    pub fn new(facts: Facts) -> Self {
+        Self { running: HashMap::new(), facts }
+    }
+
+    fn exited(&mut self, task: TaskId, run: u32, exit: Exit) {
+        self.running.remove(&task);
+        self.facts.send(task, run, Fact::Exited { exit, others: false });
+    }
+}
+
+impl Executor for Scripted {
+    fn start(&mut self, start: Start) {
+        let Start { task, run, spec, .. } = start;
+        let Work::Argv(words) = &spec.work else { panic!("a script has words") };
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let started = Fact::Started { pid: None };
+        let script = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["runs"] => Script::Runs,
+            ["stubborn"] => Script::Stubborn,
+            ["forgets"] => Script::Forgets,
+            ["ends", code] => {
+                self.facts.send(task, run, started);
+                return self.exited(task, run, Exit::Code(code.parse().unwrap()));
+            }
+            ["fails", why] => return self.facts.send(task, run, Fact::StartFailed { failure: why.into() }),
+            ref other => panic!("no such script: {other:?}"),
+        };
+        self.running.insert(task, script);
+        self.facts.send(task, run, started);
+    }
+
+    fn control(&mut self, _: TaskId, _: u32, _: Control) -> Option<Done> {
+        None
+    }
+
+    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+        match self.running.get(&task) {
+            None => {}
+            Some(Script::Stubborn) if signal != SIGKILL => {}
+            Some(Script::Runs | Script::Stubborn) => self.exited(task, run, Exit::Signal(signal)),
+            // Of a run that never was, and of a task that nobody submitted.
+            Some(Script::Forgets) if signal != SIGKILL => {
+                let exited = Fact::Exited { exit: Exit::Code(0), others: false };
+                self.facts.send(task, run + 1, exited.clone());
+                self.facts.send(TaskId::random(), run, exited);
+            }
+            Some(Script::Forgets) => {
+                self.facts.send(task, run, Fact::GaveUp { why: "nobody knows".into() });
+            }
+        }
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        self.running.remove(&task);
+    }
+}

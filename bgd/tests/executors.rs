@@ -93,13 +93,16 @@ fn what_only_other_executors_can_is_refused() {
 fn r11_the_end_of_the_daemon_ends_it() {
     let mut daemon = Daemon::start(4);
     let (willing, stubborn) = (daemon.submit(&["runs"]), daemon.submit(&["stubborn"]));
-    let waiting = daemon.client_too();
-    let params =
-        BlockParams { ids: vec![willing.into(), stubborn.into()], timeout_ms: None, mode: BlockMode::All };
-    let waits = daemon::thread_of(waiting, move |client| client.call::<TaskBlock>(&params).unwrap().tasks);
+    let mut waiting = daemon.client_too();
+    let ids = vec![willing.into(), stubborn.into()];
+    let params = BlockParams { ids, timeout_ms: None, mode: BlockMode::All };
+    let waits = waiting.send::<TaskBlock>(&params, &[]).unwrap();
+    // Its answer comes when the daemon knows who waits.
+    waiting.call::<TaskGet>(&IdParams { id: willing.into() }).unwrap();
     let cancelled = daemon.shut_down(&ShutdownParams { grace_ms: Some(10) });
     assert_eq!(cancelled, 2);
-    let ends: Vec<_> = waits.join().unwrap().into_iter().map(|task| (task.status, task.exit)).collect();
+    let ended = waiting.answer::<TaskBlock>(waits).unwrap().tasks;
+    let ends: Vec<_> = ended.into_iter().map(|task| (task.status, task.exit)).collect();
     let cancelled = |signal| (Status::Cancelled, Some(Exit::Signal(signal)));
     assert_eq!(ends, [cancelled(15), cancelled(9)]);
 }

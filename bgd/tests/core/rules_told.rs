@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bgd::core::{Cancel, CoreError, CoreLimits, Effect, Fact, Input, Notice, Reply, Request, Selection};
+use bgd::core::{
+    Begin, Cancel, CoreError, CoreLimits, Effect, Fact, Input, Notice, Reply, Request, Selection,
+};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::notice::NoticeKind::{self, Completed, Failed, NeedsInput, Started};
@@ -253,7 +255,11 @@ fn r55_a_job_that_ends_where_it_is_seen_is_told_to_nobody() {
 fn r55_a_resume_that_is_refused_is_the_end_of_nothing() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
-    assert!(desk.resume(task).iter().all(|effect| matches!(effect, Effect::Start { .. })));
+    assert!(
+        desk.resume(task)
+            .iter()
+            .all(|effect| matches!(effect, Effect::Start { begin: Begin::Prompt { .. }, .. }))
+    );
     assert_eq!(told(&desk.fact_of_run(task, 2, refused())), []);
     desk.resumed(task, 3);
     assert_eq!(told(&desk.fact_of_run(task, 3, turn_ended())), [(Completed, task, 3)]);

@@ -1,7 +1,7 @@
 //! Every state of an agent task against every input, written out.
 
 use bgd::core::{
-    Cancel, Command, Control, Core, Effect, Fact, Input, ListQuery, Note, Reply, Request, Selection,
+    Begin, Cancel, Command, Control, Core, Effect, Fact, Input, ListQuery, Note, Reply, Request, Selection,
 };
 use bgd_shared::request::BlockMode;
 use bgd_shared::task::Status;
@@ -193,7 +193,7 @@ pub fn mark(effects: &[Effect]) -> String {
     let marks = [
         ('!', has(effects, |effect| matches!(effect, Effect::Reply { reply: Reply::Error(_), .. }))),
         ('+', has(effects, |effect| matches!(effect, Effect::End { task, .. } if *task == id(1)))),
-        ('>', has(effects, |effect| matches!(effect, Effect::Start { .. }))),
+        ('>', has(effects, |effect| matches!(effect, Effect::Start { begin: Begin::Prompt { .. }, .. }))),
         (
             '?',
             has(effects, |effect| matches!(effect, Effect::Control { control: Control::Answer { .. }, .. })),

@@ -104,14 +104,6 @@ impl Drop for Daemon {
     }
 }
 
-/// Does something with a client while the test goes on.
-pub fn thread_of<T: Send + 'static>(
-    mut client: Client,
-    work: impl FnOnce(&mut Client) -> T + Send + 'static,
-) -> JoinHandle<T> {
-    thread::spawn(move || work(&mut client))
-}
-
 async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot::Sender<()>) {
     let (calls, facts, internals, mailbox) = bgd::mailbox::new();
     let workers = Workers::start().unwrap();

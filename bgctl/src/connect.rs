@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bgd_shared::client::{BUSY, Client, ClientError};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::holder::Phase;
 use bgd_shared::socket::{SocketError, SocketPath};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
@@ -206,6 +207,52 @@ enum Words {
     Taken,
 }
 
+/// Has the daemon's program check the configuration that it would begin with.
+///
+/// # Errors
+/// It is wrong, or there is no such program.
+pub fn check_config() -> Result<(), Failure> {
+    let program = program();
+    let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
+    let mut child = command(&program)
+        .arg("--check")
+        .stderr(writer)
+        .spawn()
+        .map_err(|error| no_program(&format!("{} can't be started: {error}", program.display())))?;
+    let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
+        .map_err(|error| Failure::io("can't hear what checks the configuration", &error))?;
+    let Some(words) = words else {
+        let _ = child.kill();
+        return Err(never_ready(child.id()));
+    };
+    let ended = child.wait().map_err(|error| Failure::io("can't wait for the check", &error))?;
+    // Any other code says nothing of the configuration; an older program does not know the option.
+    if ended.code() != Some(Code::CONFIG.0.into()) {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&words);
+    let message = words.trim_end().trim_start_matches("bgd: ").to_owned();
+    Err(Failure::new(Code::CONFIG, ErrorKind::ConfigInvalid.as_str(), message))
+}
+
+/// The daemon's program, with what of this environment is for a daemon.
+fn command(program: &OsStr) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| is_kept(name)))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+fn no_program(message: &str) -> Failure {
+    Failure::new(Code::NO_DAEMON, "no_daemon", message)
+        .hint("put bgd beside bgctl or on PATH, or set BGD_DAEMON to its path")
+}
+
 /// Starts a daemon and waits for its first words.
 fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, Failure> {
     let program = program();
@@ -214,23 +261,15 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, F
     // other verbs have none.
     fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))
         .map_err(|error| Failure::io("can't hand over a pipe", &error.into()))?;
-    let mut child = Command::new(&program)
+    let mut child = command(&program)
         .arg("--socket")
         .arg(socket.as_path())
         .arg("--ready-fd")
         .arg(writer.as_raw_fd().to_string())
-        .env_clear()
-        .envs(std::env::vars_os().filter(|(name, _)| is_kept(name)))
         .envs(variables.iter().map(|(name, value)| (name, value)))
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
         .spawn()
         .map_err(|error| {
-            let message = format!("no daemon answers, and {} can't be started: {error}", program.display());
-            Failure::new(Code::NO_DAEMON, "no_daemon", message)
-                .hint("put bgd beside bgctl or on PATH, or set BGD_DAEMON to its path")
+            no_program(&format!("no daemon answers, and {} can't be started: {error}", program.display()))
         })?;
     drop(writer);
     let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)

@@ -57,6 +57,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "TARGET")]
     pub log: Option<LogTarget>,
 
+    /// Check the configuration and exit, starting nothing: with 0 if it is valid, else with 78
+    #[arg(long, conflicts_with = "ready_fd")]
+    pub check: bool,
+
     /// Detach, and write `ready` (with `lost COUNT` if tasks of a killed daemon were), `taken` or `error CODE MESSAGE` to this descriptor when it is known
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<RawFd>,
@@ -78,6 +82,7 @@ Examples:
   bgd                                  serve the default socket, in the foreground
   bgd --log stderr                     the same, and see what it does
   BGD_LOG=debug bgd --log stderr       see more of it
+  bgd --check                          is the configuration valid?
 
 Signals: TERM and INT cancel every task and end the daemon (a second one does not wait for the
 grace), HUP reads the configuration again. Under systemd it takes its socket from socket activation
@@ -124,6 +129,9 @@ pub fn main() -> ExitCode {
         return leader::main();
     }
     let args = Args::parse();
+    if args.check {
+        return check(&args);
+    }
     let mut ready = match Ready::new(args.ready_fd) {
         Ok(ready) => ready,
         Err(error) => {
@@ -158,13 +166,30 @@ fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "bgd: {}", bgd_shared::show::lines(message));
 }
 
+/// Says what is wrong with the configuration, if anything is.
+fn check(args: &Args) -> ExitCode {
+    match configuration(args) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The configuration, and its file.
+fn configuration(args: &Args) -> Result<(Config, PathBuf), Failure> {
+    let path = args.config.clone().unwrap_or_else(Config::default_path);
+    let config = Config::load(&path).map_err(|error| Failure::new(CONFIG, error.to_string()))?;
+    Ok((config, path))
+}
+
 fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     let socket = match &args.socket {
         Some(path) => SocketPath::new(path)?,
         None => SocketPath::from_env()?,
     };
-    let config_path = args.config.clone().unwrap_or_else(Config::default_path);
-    let config = Config::load(&config_path).map_err(|error| Failure::new(CONFIG, error.to_string()))?;
+    let (config, config_path) = configuration(args)?;
     socket.prepare_folder()?;
     let Some(lock) = take_lock(&socket.beside("lock"))? else {
         ready.say("taken\n");

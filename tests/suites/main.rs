@@ -29,6 +29,7 @@ mod channel_tty_seen;
 mod channel_typing;
 mod channel_webhook;
 mod cli;
+mod cli_first_steps;
 mod cli_table;
 mod console;
 mod docs;

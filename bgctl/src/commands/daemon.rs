@@ -55,6 +55,11 @@ fn hello(client: &mut Client) -> Result<HelloResult, Failure> {
 
 /// Stops the daemon and starts another one. What that ends is told first.
 fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
+    // Afterwards the tasks would be gone, and no daemon could be started.
+    connect::check_config().map_err(|failure| Failure {
+        message: format!("nothing was stopped: {}", failure.message),
+        ..failure
+    })?;
     // One that does not answer can't say; stopping it tells what is wrong with it.
     if let Ok(Some(mut client)) = context.running()
         && !context.json()

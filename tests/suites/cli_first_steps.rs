@@ -1,0 +1,26 @@
+//! Where a new user stumbles: what is said then is true, and nothing is lost by it.
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bgd_tests::TestDaemon;
+
+#[test]
+fn a_restart_with_a_broken_configuration_stops_nothing() {
+    let home = TestDaemon::home_only();
+    let id: TaskId = home.run(&["submit", "--", "sleep", "1000"]).success().word();
+    home.wait_running(id);
+    let daemon = home.process();
+    home.write_config("max_concurrent_tasks = 0\n");
+    let refused = home.run(&["daemon", "restart"]).expect_code(78);
+    let path = home.config_path();
+    let told = format!("bgctl: nothing was stopped: {}: `max_concurrent_tasks` is 0", path.display());
+    assert!(refused.stderr.starts_with(&told) && refused.stdout.is_empty(), "{}", refused.stderr);
+    let json = home.run(&["--json", "daemon", "restart"]).expect_code(78).stderr;
+    assert!(json.contains("\"kind\":\"config_invalid\""), "{json}");
+    assert_eq!(home.task(id).status, Status::Running);
+    assert_eq!(home.process().pid(), daemon.pid());
+    home.write_config("max_concurrent_tasks = 3\n");
+    home.run(&["daemon", "restart"]).success();
+    daemon.gone();
+    home.run(&["daemon", "stop"]).success();
+}

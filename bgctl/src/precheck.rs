@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use bgd_shared::request::{DaemonStatusOf, NoParams, SubmitParams};
+use bgd_shared::request::{ChannelStatus, DaemonStatusOf, NoParams, SubmitParams};
 use bgd_shared::text::OsText;
 
 use crate::context::Context;
@@ -49,11 +49,16 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
 /// The daemon is gone.
 pub fn channel(name: &str, context: &mut Context) -> Result<Option<String>, Failure> {
     let channels = context.call::<DaemonStatusOf>(&NoParams {})?.channels;
-    let problem = channels.into_iter().find(|channel| channel.name == name).and_then(|channel| {
-        // One that nothing has ever gone through is as good as one without settings.
-        channel.problem.or_else(|| channel.last_error.filter(|_| channel.sent == 0))
-    });
+    let problem = channels.into_iter().find(|channel| channel.name == name).and_then(problem);
     Ok(problem.map(|problem| format!("the channel {} can't deliver: {}", shown(name), clean(&problem))))
+}
+
+/// Why it is not likely to deliver anything.
+fn problem(channel: ChannelStatus) -> Option<String> {
+    // One that nothing has ever gone through is as good as one without settings. Terminals are not one channel: what
+    // went wrong in another says nothing of this one.
+    let is_one = channel.kind != "tty";
+    channel.problem.or_else(|| channel.last_error.filter(|_| is_one && channel.sent == 0))
 }
 
 fn shown(text: &str) -> String {
@@ -113,6 +118,23 @@ mod tests {
             let warnings = check(&params(argv, cwd, "/bin:/"), "submit", Code::USAGE).unwrap();
             assert!(matches!(&*warnings, [one] if one.contains(named)), "{warnings:?}");
         }
+    }
+
+    #[test]
+    fn another_terminal_that_is_closed_says_nothing_of_this_one() {
+        let of = |name: &str, problem: Option<&str>| {
+            let channel = ChannelStatus {
+                name: name.into(),
+                kind: name.into(),
+                problem: problem.map(Into::into),
+                last_error: Some("/dev/pts/3 is closed".into()),
+                ..crate::render::samples::daemon().channels.remove(0)
+            };
+            super::problem(ChannelStatus { sent: 0, ..channel })
+        };
+        assert_eq!(of("exec", None).as_deref(), Some("/dev/pts/3 is closed"));
+        assert_eq!(of("tty", None), None);
+        assert_eq!(of("tty", Some("no terminal")).as_deref(), Some("no terminal"));
     }
 
     #[test]

@@ -128,9 +128,9 @@ mod tests {
                 kind: name.into(),
                 problem: problem.map(Into::into),
                 last_error: Some("/dev/pts/3 is closed".into()),
-                ..crate::render::samples::daemon().channels.remove(0)
+                ..ChannelStatus::default()
             };
-            super::problem(ChannelStatus { sent: 0, ..channel })
+            super::problem(channel)
         };
         assert_eq!(of("exec", None).as_deref(), Some("/dev/pts/3 is closed"));
         assert_eq!(of("tty", None), None);

@@ -74,6 +74,18 @@ fn nothing_is_advised_that_can_not_be_done_any_more() {
 }
 
 #[test]
+fn nothing_is_advised_about_what_the_daemon_took_with_it() {
+    let mut daemon = start();
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line("bgctl submit -d 'the job' -- sleep 1000; bgctl daemon stop");
+    terminal.wait_text("stopped; 1 task was cancelled\n$");
+    terminal.wait_text("[BACKGROUND TASK CANCELLED] ");
+    assert!(daemon.ended().success());
+    terminal.wait_line("$");
+    assert!(!terminal.screen().contains("(bgctl output"), "{terminal:?}");
+}
+
+#[test]
 fn a_line_that_waits_advises_nothing_about_a_task_that_was_cleared_meanwhile() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);

@@ -86,7 +86,8 @@ fn the_page_names_every_status_and_event() {
 
 #[test]
 fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_other() {
-    let page = docs::read("man/bgd-config.5");
+    // A long range is a block of its own, which is a cell all the same.
+    let page = docs::read("man/bgd-config.5").replace("T{\n", "").replace("\nT}", "");
     let mut keys = Config::default().keys();
     keys.extend(["default_agent", "default_deliver_to"].map(str::to_owned));
     assert_eq!(set(bold_tags_of_section(&page, "KEYS", None)), set(keys.clone()));

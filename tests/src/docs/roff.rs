@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 /// The longest line of text.
 const WIDTH: usize = 78;
 
+/// The longest part in bold that is never broken into lines.
+const UNBROKEN: usize = 40;
+
 /// Prose: what stands between backticks becomes bold; everything else stays as it is.
 pub fn prose(text: &str) -> String {
     let mut lines = String::new();
@@ -125,7 +128,11 @@ fn symbols(text: &str) -> String {
 
 fn marked(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(place, part)| {
-        if place % 2 == 1 { bold(part).replace(' ', "\\ ") } else { symbols(&part.replace('\\', "\\e")) }
+        if place % 2 == 0 {
+            return symbols(&part.replace('\\', "\\e"));
+        }
+        // What a reader copies stays in one line, where it fits into one.
+        if part.len() <= UNBROKEN { bold(part).replace(' ', "\\ ") } else { bold(part) }
     });
     parts.collect()
 }
@@ -149,9 +156,20 @@ fn sentences(text: &str) -> Vec<String> {
     sentences
 }
 
+/// What a line may be broken between: a blank behind a backslash is one that stays.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_escaped = false;
+    let is_end = move |c: char| {
+        let ends = c == ' ' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        ends
+    };
+    text.split(is_end).filter(|word| !word.is_empty())
+}
+
 fn wrap(text: &str, into: &mut String) {
     let mut length = 0;
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
+    for word in words(text) {
         if length > 0 && length + 1 + word.len() > WIDTH {
             into.push('\n');
             length = 0;
@@ -176,6 +194,8 @@ mod tests {
     fn prose_is_escaped_and_wrapped_by_sentences() {
         assert_eq!(prose("One `a-b` \\ two. Three."), "One \\fBa\\-b\\fR \\e two.\nThree.\n");
         assert_eq!(prose(".x 'y"), "\\&.x 'y\n");
+        let line = format!("{} `bgctl daemon stop`.", "w".repeat(62));
+        assert_eq!(prose(&line), format!("{}\n\\fBbgctl\\ daemon\\ stop\\fR.\n", "w".repeat(62)));
         assert!(prose(&"word ".repeat(40)).lines().all(|line| line.len() <= WIDTH));
     }
 

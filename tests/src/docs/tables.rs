@@ -180,12 +180,14 @@ fn limits_of_agents() -> String {
 /// The tables of the page on the configuration.
 pub fn of_config() -> Tables {
     let mut table =
-        ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\t\\fBreload\\fR\n".to_owned();
+        ".TS\nl2 l2 lx2 l.\n\\fBkey\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\t\\fBreload\\fR\n".to_owned();
     for (key, default) in config_defaults() {
         let range = config_range(&key).unwrap_or_else(|| match key.as_str() {
             "default_agent" => "a known agent".to_owned(),
             "default_deliver_to" => "names of channels".to_owned(),
-            "background_key" => "ctrl- and a letter but c, i, j, m or one of @ \\ ] ^ _; none".to_owned(),
+            "background_key" => {
+                "ctrl- and a letter but c, i, j, m or one of @ \\e ] \\(ha _; none".to_owned()
+            }
             "allow_root" => "true, false".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
             "grace.cancel" => "0s to 100 years".to_owned(),
@@ -193,7 +195,7 @@ pub fn of_config() -> Tables {
         });
         let range = if counts_bytes(&key) { in_units(&range) } else { range };
         let reload = if needs_restart(&key) { "restart" } else { "yes" };
-        table += &([key.as_str(), &default, &range, reload].join("\t") + "\n");
+        table += &([key.as_str(), &default, &cell(&range), reload].join("\t") + "\n");
     }
     table += ".TE\n";
     Tables::from([
@@ -205,13 +207,22 @@ pub fn of_config() -> Tables {
     ])
 }
 
+/// The most characters of a cell that is not wrapped.
+const CELL: usize = 22;
+
+/// A text in the column that is as wide as the others leave room for.
+fn cell(text: &str) -> String {
+    if text.len() > CELL { format!("T{{\n{text}\nT}}") } else { text.to_owned() }
+}
+
 /// The keys of `[agents.NAME]`. All of them are taken over by a reload.
 fn agent_keys_table() -> String {
     let mut table =
-        ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\n".to_owned();
+        ".TS\nl2 l2 l2 lx.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\n".to_owned();
     for key in AGENT_KEYS {
         let row = agent_key(key);
-        table += &([key, row.kind, &row.default.unwrap_or_else(|| "none".to_owned()), &row.range].join("\t")
+        table += &([key, row.kind, &row.default.unwrap_or_else(|| "none".to_owned()), &cell(&row.range)]
+            .join("\t")
             + "\n");
     }
     table + ".TE\n"

@@ -32,7 +32,7 @@ impl Code {
     pub const CONFIG: Self = Self(78);
     /// `run` and `block --exit-code`: the task's own time limit ended it. What timeout(1) exits with.
     pub const TIME_LIMIT: Self = Self(124);
-    /// `run`: the program was found, but can't be run.
+    /// `run`: the program was found, but can't be run; or its folder can't be entered.
     pub const NOT_EXECUTABLE: Self = Self(126);
     /// `run`: there is no such program.
     pub const NOT_FOUND: Self = Self(127);

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use bgd_shared::request::{ChannelStatus, DaemonStatusOf, NoParams, SubmitParams};
 use bgd_shared::text::OsText;
+use nix::unistd::{AccessFlags, access};
 
 use crate::context::Context;
 use crate::exit::Code;
@@ -41,6 +42,19 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
     }
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
     Ok(vec![format!("there is no program {name}{place}: the task will fail unless it is installed in time")])
+}
+
+/// Whether the folder of a job that starts at once can be entered: of whoever names it, it is no fault of bgd.
+///
+/// # Errors
+/// It can't.
+pub fn folder(params: &SubmitParams) -> Result<(), Failure> {
+    let Some(folder) = &params.cwd else { return Ok(()) };
+    let path = Path::new(OsStr::from_bytes(folder.as_bytes()));
+    // With a slash behind it, it must be a folder.
+    let Err(error) = access(&path.join(""), AccessFlags::X_OK) else { return Ok(()) };
+    let message = format!("cannot enter the folder {}: {}", shown(&folder.to_string_lossy()), error.desc());
+    Err(Failure::new(Code::NOT_EXECUTABLE, "usage", message).hint("name another folder with --cwd"))
 }
 
 /// Why the channel of a task can't deliver, as far as the daemon knows.

@@ -46,10 +46,12 @@ on standard error: standard output is the job's own.
 EXIT CODES:
   the job's own, or 128 + the signal that ended it
     0  also: it was moved to the background
-    1  the agent failed or was cancelled; or a command ended with 0 and failed
-       all the same, as its time limit was over
+    1  the agent failed or was cancelled; or a command was cancelled and
+       ended with 0
    70  it could not be started for another reason than these, or nobody knows its code
-  126  the program was found, but can't be run
+  124  its time limit was over
+  126  the program was found, but can't be run; or the folder (--cwd)
+       can't be entered
   127  there is no such program
   129  the terminal was closed
   130  the agent was cancelled by Ctrl-C")]

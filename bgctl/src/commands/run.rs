@@ -40,6 +40,7 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
         direct: args.direct,
         ..job::params(args.job, work, context.named_socket()?)?
     };
+    precheck::folder(&params)?;
     // Whatever else is missing is told at once, as the job starts at once.
     precheck::check(&params, "run", Code::NOT_FOUND)?;
     // What the user started directly is the terminal's only reader: what it leaves there is the shell's.

@@ -2,11 +2,13 @@
 //! that is not there, a line in quotes. The daemon finds out the same when the job starts, which may be much later.
 
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use bgd_shared::request::{ChannelStatus, DaemonStatusOf, NoParams, SubmitParams};
+use bgd_shared::show;
 use bgd_shared::text::OsText;
 use nix::unistd::{AccessFlags, access};
 
@@ -30,18 +32,51 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
         return Ok(vec![format!("there is no folder {shown}: the task will fail unless it is made in time")]);
     }
     let Some([program, arguments @ ..]) = params.argv.as_deref() else { return Ok(Vec::new()) };
-    if is_there(program, params, folder) {
-        return Ok(Vec::new());
-    }
     let name = shown(&program.to_string_lossy());
+    match find(program, params, folder) {
+        Found::Program => return Ok(Vec::new()),
+        Found::NoProgram => return Ok(vec![format!("{name} is not executable: the task will fail")]),
+        Found::Nothing => {}
+    }
     if arguments.is_empty() && program.as_bytes().contains(&b' ') {
         let message = format!("no program is called \"{name}\": in quotes it is one word");
-        return Err(Failure::new(code, "usage", message).hint(format!(
-            "drop the quotes: `bgctl {verb} -- {name}`; or have a shell read the line: `bgctl {verb} --shell '{name}'`"
-        )));
+        return Err(Failure::new(code, "usage", message).hint(instead(verb, &name)));
     }
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
     Ok(vec![format!("there is no program {name}{place}: the task will fail unless it is installed in time")])
+}
+
+/// What only a shell understands.
+const OF_SHELLS: &[char] = &['|', '&', ';', '<', '>', '$', '*', '`'];
+
+/// Words at the beginning of a line that are no programs, or do something else as programs.
+const BUILTINS: &[&str] = &[
+    ".", "alias", "case", "cd", "eval", "exec", "exit", "export", "for", "if", "popd", "pushd", "read",
+    "set", "source", "trap", "ulimit", "umask", "unset", "until", "wait", "while",
+];
+
+/// How a line is written that was taken for a program.
+fn instead(verb: &str, line: &str) -> String {
+    let by_shell = format!("`bgctl {verb} --shell {}`", show::quoted(line));
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let is_variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
+    let variables = words.iter().copied().take_while(is_variable).count();
+    let (set, command) = words.split_at(variables);
+    let first = command.first().copied().unwrap_or_default();
+    if command.is_empty() || line.contains(OF_SHELLS) || BUILTINS.contains(&first) {
+        return format!("have a shell read the line: {by_shell}");
+    }
+    let set: String = set.iter().flat_map(|variable| ["--env ", variable, " "]).collect();
+    format!(
+        "drop the quotes: `bgctl {verb} {set}-- {}`; or have a shell read the line: {by_shell}",
+        command.join(" ")
+    )
+}
+
+/// Whether a variable of a shell may be called so.
+fn is_name(word: &str) -> bool {
+    let is_of_names = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    word.chars().all(is_of_names) && word.starts_with(|c: char| !c.is_ascii_digit())
 }
 
 /// Whether the folder of a job that starts at once can be entered: of whoever names it, it is no fault of bgd.
@@ -79,19 +114,31 @@ fn shown(text: &str) -> String {
     bounded(&clean(text), SHOWN_CHARS).into_owned()
 }
 
-/// Whether there is such a program for the job, as execvp(3) looks for it.
-fn is_there(program: &OsText, params: &SubmitParams, folder: &Path) -> bool {
+/// What there is by the name of a program.
+enum Found {
+    Program,
+    /// A file that can't be executed, or a folder.
+    NoProgram,
+    Nothing,
+}
+
+/// What there is for the job, as execvp(3) looks for it.
+fn find(program: &OsText, params: &SubmitParams, folder: &Path) -> Found {
     let name = OsStr::from_bytes(program.as_bytes());
+    let is_program = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
     if program.as_bytes().contains(&b'/') {
-        return folder.join(name).exists();
+        return match folder.join(name).metadata() {
+            Ok(file) if is_program(&file) => Found::Program,
+            Ok(_) => Found::NoProgram,
+            Err(_) => Found::Nothing,
+        };
     }
     let path = params.env.as_ref().and_then(|env| env.get("PATH"));
     // Without one the daemon's system has a default, which nobody else knows.
-    let Some(path) = path else { return true };
-    std::env::split_paths(OsStr::from_bytes(path.as_bytes())).any(|place| {
-        let file = folder.join(place).join(name);
-        file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-    })
+    let Some(path) = path else { return Found::Program };
+    let is_there = std::env::split_paths(OsStr::from_bytes(path.as_bytes()))
+        .any(|place| folder.join(place).join(name).metadata().is_ok_and(|file| is_program(&file)));
+    if is_there { Found::Program } else { Found::Nothing }
 }
 
 #[cfg(test)]
@@ -126,6 +173,8 @@ mod tests {
         for (argv, cwd, named) in [
             (&["nosuch", "x y"][..], "/", "no program nosuch in PATH"),
             (&["/bin/nosuch"], "/", "no program /bin/nosuch:"),
+            (&["/etc/passwd"], "/", "/etc/passwd is not executable"),
+            (&["./etc", "x"], "/", "./etc is not executable"),
             (&["etc"], "/", "no program etc in PATH"),
             (&["sh"], "/nowhere/at/all", "no folder /nowhere/at/all"),
         ] {
@@ -157,6 +206,21 @@ mod tests {
         let text = failure.to_string();
         for part in ["\"make -j8\"", "`bgctl submit -- make -j8`", "--shell 'make -j8'"] {
             assert!(text.contains(part), "{text}");
+        }
+        for (line, hint) in [
+            ("FOO=1 make all", "drop the quotes: `bgctl run --env FOO=1 -- make all`; or have a shell"),
+            ("make | tee log", "have a shell read the line: `bgctl run --shell 'make | tee log'`"),
+            ("cd src && make", "have a shell read the line: `bgctl run --shell 'cd src && make'`"),
+            ("source it", "have a shell read the line: `bgctl run --shell 'source it'`"),
+            ("A=1 cd x", "have a shell read the line: `bgctl run --shell 'A=1 cd x'`"),
+            ("echo 'a b'", "`bgctl run --shell 'echo '\\''a b'\\'''`"),
+            ("1=a b", "drop the quotes: `bgctl run -- 1=a b`"),
+        ] {
+            let failure = check(&params(&[line], "/", "/bin"), "run", Code::NOT_FOUND).unwrap_err();
+            assert_eq!(failure.code, Code::NOT_FOUND);
+            assert!(failure.hint.as_deref().is_some_and(|told| told.contains(hint)), "{failure}");
+            let is_for_shells = hint.starts_with("have");
+            assert_eq!(failure.to_string().contains("drop the quotes"), !is_for_shells, "{failure}");
         }
         assert!(check(&params(&["make -j8", "all"], "/", "/bin"), "submit", Code::USAGE).is_ok());
     }

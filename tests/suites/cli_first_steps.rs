@@ -24,3 +24,16 @@ fn a_restart_with_a_broken_configuration_stops_nothing() {
     daemon.gone();
     home.run(&["daemon", "stop"]).success();
 }
+
+#[test]
+fn a_known_key_is_said_to_be_known() {
+    let daemon = TestDaemon::start();
+    let words = ["submit", "--session", "s", "--key", "nightly", "--"];
+    let submit = |command: &[&str]| daemon.run(&[&words[..], command].concat()).success();
+    let first = submit(&["true"]);
+    assert_eq!(first.stderr, "");
+    daemon.block(&[first.word()]);
+    let again = submit(&["no-such-program"]);
+    assert_eq!(again.stdout, first.stdout);
+    assert_eq!(again.stderr, "bgctl: the task with the key nightly exists already: completed\n");
+}

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 
 use bgd_shared::request::{Stdin, SubmitParams, TaskSubmit, TerminalSize};
+use bgd_shared::time::Timestamp;
 
 use crate::cli::SubmitArgs;
 use crate::context::Context;
@@ -12,6 +13,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::render::clean;
+use crate::render::table::status;
 use crate::{precheck, prompt};
 
 /// Submits, and prints the id.
@@ -31,6 +33,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let warnings = precheck::check(&params, "submit", Code::USAGE)?;
     let input = io::stdin();
     let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
+    let begun = Timestamp::now();
     let result = context.call_with_fds::<TaskSubmit>(&params, descriptors)?;
     if context.json() {
         context.print_json(&result)?;
@@ -39,6 +42,11 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     context.print(&format!("{}\n", result.task.id))?;
     // The id is out before anything else can fail.
     context.flush()?;
+    if let Some(key) = params.key.filter(|_| result.task.created_at < begun) {
+        // Nothing was started, so that nothing of this command line can go wrong.
+        say(&format!("the task with the key {} exists already: {}", clean(&key), status(&result.task)));
+        return Ok(Code::OK);
+    }
     for warning in &warnings {
         warn(warning);
     }
@@ -54,9 +62,13 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Standard error may be closed; the task is what counts.
 fn warn(text: &str) {
-    let _ = writeln!(io::stderr(), "bgctl: warning: {text}");
+    say(&format!("warning: {text}"));
+}
+
+/// Standard error may be closed; the task is what counts.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "bgctl: {text}");
 }
 
 /// What was given as the prompt, if this is one: by its option, or in place of a command.

@@ -1,6 +1,7 @@
 //! Where a new user stumbles: what is said then is true, and nothing is lost by it.
 
 use bgd_shared::id::TaskId;
+use bgd_shared::limits::LIST_PAGE_DEFAULT;
 use bgd_shared::task::Status;
 use bgd_tests::TestDaemon;
 
@@ -36,4 +37,16 @@ fn a_known_key_is_said_to_be_known() {
     let again = submit(&["no-such-program"]);
     assert_eq!(again.stdout, first.stdout);
     assert_eq!(again.stderr, "bgctl: the task with the key nightly exists already: completed\n");
+}
+
+#[test]
+fn a_list_is_cut_in_silence_only_where_that_was_asked_for() {
+    let daemon = TestDaemon::start();
+    let ids: Vec<TaskId> = (0..=LIST_PAGE_DEFAULT).map(|_| daemon.submit(&["true"])).collect();
+    daemon.block(&ids);
+    let list = |words: &[&str]| daemon.run(&[&["list"], words].concat()).success();
+    assert_eq!(list(&[]).stderr, "1 more; --all shows them\n");
+    for words in [&["--limit", "3"][..], &["-q", "--limit", "3"], &["-q"], &["--all"]] {
+        assert_eq!(list(words).stderr, "", "{words:?}");
+    }
 }

@@ -38,7 +38,8 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     } else if is_terminal {
         let _ = writeln!(std::io::stderr(), "no tasks");
     }
-    if result.next.is_some() {
+    // Whoever reads ids, or has said how many, knows that there may be more.
+    if result.next.is_some() && !quiet && args.limit.is_none() {
         context.flush()?;
         let more = matching(&result.summary, &args.status).saturating_sub(result.tasks.len() as u64);
         // Standard error may be closed; the list is what counts.

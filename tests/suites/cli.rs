@@ -572,7 +572,8 @@ fn daemon_verbs_tell_what_is_so() {
     }
     assert!(daemon.run(&["daemon", "reload"]).success().stdout_text().contains("nothing has changed"));
     daemon.write_config("max_concurrent_tasks = 6\n");
-    assert!(daemon.run(&["daemon", "reload"]).success().stdout_text().contains("max_concurrent_tasks"));
+    let told = daemon.run(&["daemon", "reload"]).success().stdout_text();
+    assert_eq!(told, "changed: max_concurrent_tasks\n");
     let status: DaemonStatus = daemon.run(&["--json", "daemon", "status"]).success().json();
     assert_eq!((status.limits.max_concurrent_tasks, status.pid), (6, daemon.pid()));
     let task: Task = daemon.run(&["--json", "submit", "--", "true"]).success().json::<TaskResult>().task;

@@ -50,3 +50,19 @@ fn a_list_is_cut_in_silence_only_where_that_was_asked_for() {
         assert_eq!(list(words).stderr, "", "{words:?}");
     }
 }
+
+#[test]
+fn a_reload_tells_what_was_taken_out_from_what_was_set() {
+    let agent = "[agents.x]\ncommand = [\"true\"]\n";
+    let daemon = TestDaemon::builder()
+        .config(format!("max_concurrent_tasks = 100\n[limits]\ntasks = 50\n{agent}"))
+        .start();
+    daemon.write_config("tree = \"session\"\n[limits]\ntasks = 60\n");
+    let told = daemon.run(&["daemon", "reload"]).success().stdout_text();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.first(), Some(&"changed: limits.tasks"), "{told}");
+    assert_eq!(lines.last(), Some(&"needs a restart: tree"), "{told}");
+    for key in ["max_concurrent_tasks", "agents.x.command"] {
+        assert!(lines.contains(&&*format!("back to default: {key}")), "{told}");
+    }
+}

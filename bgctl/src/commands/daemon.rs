@@ -121,12 +121,14 @@ fn reload(context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
+/// What a reload did, a key a line: those of an agent may be many.
 fn reloaded(result: &ReloadResult) -> String {
-    let line = |what: &str, keys: &[String]| match keys {
-        [] => String::new(),
-        keys => format!("{what}: {}\n", keys.join(", ")),
-    };
-    let text = line("in force now", &result.changed) + &line("need a restart", &result.needs_restart);
+    let ReloadResult { changed, defaulted, needs_restart } = result;
+    let is_set = |key: &&String| !defaulted.contains(key);
+    let lines = (changed.iter().filter(is_set).map(|key| format!("changed: {key}\n")))
+        .chain(defaulted.iter().map(|key| format!("back to default: {key}\n")))
+        .chain(needs_restart.iter().map(|key| format!("needs a restart: {key}\n")));
+    let text: String = lines.collect();
     if text.is_empty() { "nothing has changed\n".to_owned() } else { text }
 }
 
@@ -146,7 +148,8 @@ mod tests {
     #[test]
     fn a_reload_says_what_it_did() {
         assert_eq!(reloaded(&ReloadResult::default()), "nothing has changed\n");
-        let result = ReloadResult { changed: vec!["a".into(), "b".into()], needs_restart: vec!["c".into()] };
-        assert_eq!(reloaded(&result), "in force now: a, b\nneed a restart: c\n");
+        let keys = |keys: &str| keys.split_whitespace().map(str::to_owned).collect();
+        let result = ReloadResult { changed: keys("a b c"), defaulted: keys("b"), needs_restart: keys("d") };
+        assert_eq!(reloaded(&result), "changed: a\nchanged: c\nback to default: b\nneeds a restart: d\n");
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bgd_shared::foreground::Key;
 use bgd_shared::limits;
-use bgd_shared::request::Limits as WireLimits;
+use bgd_shared::request::{Limits as WireLimits, ReloadResult};
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -285,23 +285,26 @@ impl Config {
         self.flat().into_iter().map(|(key, _)| key).collect()
     }
 
-    /// Takes over what can change while running. Returns the keys that changed, and those that changed
-    /// but need a restart.
-    pub fn take_over(&mut self, new: Self) -> (Vec<String>, Vec<String>) {
+    /// Takes over what can change while running, and says what that changed.
+    pub fn take_over(&mut self, new: Self) -> ReloadResult {
         let tree = self.tree;
+        let defaults: BTreeMap<String, toml::Value> = Self::default().flat().into_iter().collect();
+        let values: BTreeMap<String, toml::Value> = new.flat().into_iter().collect();
         let mut old: BTreeMap<String, toml::Value> = self.flat().into_iter().collect();
-        let mut changed: Vec<String> = new
-            .flat()
-            .into_iter()
-            .filter(|(key, value)| old.remove(key).as_ref() != Some(value))
-            .map(|(key, _)| key)
+        let mut changed: Vec<String> = values
+            .iter()
+            .filter(|(key, value)| old.remove(*key).as_ref() != Some(value))
+            .map(|(key, _)| key.clone())
             .collect();
         // What is left was taken out.
         changed.extend(old.into_keys());
-        let (restart, changed) = changed.into_iter().partition(|key| NEEDS_RESTART.contains(&key.as_str()));
+        let (needs_restart, changed): (Vec<_>, Vec<_>) =
+            changed.into_iter().partition(|key| NEEDS_RESTART.contains(&key.as_str()));
+        let has_default = |key: &&String| values.get(*key) == defaults.get(*key);
+        let defaulted = changed.iter().filter(has_default).cloned().collect();
         *self = new;
         self.tree = tree;
-        (changed, restart)
+        ReloadResult { changed, defaulted, needs_restart }
     }
 
     /// The agents that it describes, with those that are known without it.
@@ -489,8 +492,9 @@ mod tests {
     fn a_reload_tells_what_changed_and_what_needs_a_restart() {
         let mut config = Config::default();
         let new = parse("tree = \"session\"\nallow_root = true\n[limits]\ntasks = 10").unwrap();
-        let (changed, restart) = config.take_over(new);
+        let ReloadResult { changed, defaulted, needs_restart: restart } = config.take_over(new);
         assert_eq!(changed, ["allow_root", "limits.tasks"]);
+        assert!(defaulted.is_empty(), "{defaulted:?}");
         assert_eq!(restart, ["tree"]);
         assert_eq!((config.limits.tasks, config.tree), (10, TreeMode::Auto));
     }

@@ -35,7 +35,7 @@ impl Dispatcher {
                 return;
             }
         };
-        let (changed, needs_restart) = self.config.take_over(config);
+        let ReloadResult { changed, defaulted, needs_restart } = self.config.take_over(config);
         tracing::info!(?changed, ?needs_restart, "configuration read");
         self.agents.configure(Arc::new(self.config.agents().unwrap_or_default()));
         // They may have a mode now.
@@ -48,7 +48,7 @@ impl Dispatcher {
         self.identity.config_loaded = self.identity.config_path.exists();
         self.identity.config_error = None;
         if let Some(answer) = asked {
-            answer.give(&ReloadResult { changed, needs_restart });
+            answer.give(&ReloadResult { changed, defaulted, needs_restart });
         }
     }
 

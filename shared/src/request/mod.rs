@@ -242,6 +242,9 @@ pub struct SubscribeResult {
 pub struct ReloadResult {
     /// The keys that changed and are in force now.
     pub changed: Vec<String>,
+    /// Those of them that have their default again, or are gone with their table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub defaulted: Vec<String>,
     /// The keys that changed and need a restart.
     pub needs_restart: Vec<String>,
 }

@@ -393,9 +393,9 @@ pub fn needs_restart(key: &str) -> bool {
         (_, other) => panic!("{key} is {other:?}, which nobody knows how to change"),
     };
     let new = load(&format!("{key} = {other}\n")).unwrap_or_else(|error| panic!("{error}"));
-    let (changed, restart) = Config::default().take_over(new);
-    assert_eq!(changed.len() + restart.len(), 1, "{key}: {changed:?} {restart:?}");
-    restart == [key]
+    let result = Config::default().take_over(new);
+    assert_eq!(result.changed.len() + result.needs_restart.len(), 1, "{key}: {result:?}");
+    result.needs_restart == [key]
 }
 
 /// Reads a configuration of one dotted key.

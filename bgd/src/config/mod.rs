@@ -161,14 +161,14 @@ pub enum ConfigError {
         message: String,
     },
     /// A key is not known.
-    #[error("{}: unknown key `{key}`{}", .path.display(), .near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    #[error("{}: unknown key `{key}`{advice}", .path.display())]
     UnknownKey {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// The nearest known one.
-        near: Option<String>,
+        /// What may have been meant, behind a semicolon; empty if nobody knows.
+        advice: String,
     },
     /// A value can't be meant.
     #[error("{}: `{key}` {what}", .path.display())]
@@ -225,8 +225,8 @@ impl Config {
         let config: Self =
             config.map_err(|error| parse_error(words::no_value(text, &error, &track.path())))?;
         if let Some(key) = unknown {
-            let near = nearest(&key, &known_keys(&key));
-            return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, near });
+            let advice = advice(&key);
+            return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, advice });
         }
         config.check(path)?;
         let value = |(key, what)| ConfigError::Value { path: path.to_path_buf(), key, what };
@@ -384,6 +384,21 @@ fn known_keys(unknown: &str) -> Vec<String> {
     keys
 }
 
+/// What may have been meant by a key that is not known.
+fn advice(key: &str) -> String {
+    // In TOML it is the table's above it, wherever its line is meant to be.
+    let below = key.rsplit_once('.').map(|(_, last)| last).filter(|last| {
+        !matches!(*last, "agents" | "channels") && known_keys("").iter().any(|known| known == last)
+    });
+    match (below, nearest(key, &known_keys(key))) {
+        (Some(last), _) => {
+            format!("; `{last}` belongs to no table: it goes above the first [table] of the file")
+        }
+        (None, Some(near)) => format!("; did you mean `{near}`?"),
+        (None, None) => String::new(),
+    }
+}
+
 fn nearest(key: &str, known: &[String]) -> Option<String> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let near = |name: &&String| {
@@ -440,6 +455,15 @@ mod tests {
         );
         let error = parse("[limits]\nconections = 3").unwrap_err();
         assert!(error.contains("`limits.conections`; did you mean `limits.connections`?"), "{error}");
+        let error =
+            parse("[agents.claude-cli]\ncommand = [\"a\"]\ndefault_deliver_to = [\"tty\"]").unwrap_err();
+        assert_eq!(
+            error,
+            "config.toml: unknown key `agents.claude-cli.default_deliver_to`; `default_deliver_to` belongs to no \
+             table: it goes above the first [table] of the file"
+        );
+        let error = parse("[limits]\nmax_concurrent_tasks = 3").unwrap_err();
+        assert!(error.contains("`max_concurrent_tasks` belongs to no table"), "{error}");
         let error = parse("[grace]\nxyzzy_plugh = 3").unwrap_err();
         assert_eq!(error, "config.toml: unknown key `grace.xyzzy_plugh`");
     }

@@ -93,8 +93,10 @@ pub fn head(notice: &Wire) -> String {
     let why = reason(notice).map(|why| format!(" {asks}{}", one_line(why))).unwrap_or_default();
     let comma = if why.is_empty() { "" } else { "," };
     let time = match (notice.kind, notice.duration_ms) {
-        (NoticeKind::Completed, Some(ms)) => format!(" in {}", show::duration(ms)),
-        (_, Some(ms)) => format!("{comma} after {}", show::duration(ms)),
+        (NoticeKind::Completed, Some(ms)) => format!(" in {}", show::elapsed(ms)),
+        // The reason has the limit, and the task has taken as long.
+        (_, Some(_)) if notice.task.timed_out => String::new(),
+        (_, Some(ms)) => format!("{comma} after {}", show::elapsed(ms)),
         (_, None) => String::new(),
     };
     let suspect = if notice.task.suspect.is_some() { " (suspect)" } else { "" };

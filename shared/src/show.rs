@@ -84,7 +84,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     out
 }
 
-/// A duration in milliseconds as people write it.
+/// A duration in milliseconds as people write it, to the millisecond: of limits and other settings.
 pub fn duration(ms: u64) -> String {
     let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
     match (hours, minutes, seconds, ms % 1000) {
@@ -95,6 +95,18 @@ pub fn duration(ms: u64) -> String {
         (0, minutes, seconds, _) => format!("{minutes}m {seconds}s"),
         (hours, 0, 0, _) => format!("{hours}h"),
         (hours, minutes, _, _) => format!("{hours}h {minutes}m"),
+    }
+}
+
+/// How long something took or has lasted, in milliseconds, as lists and notices show it: two units at most, the smaller one left out where it says nothing.
+pub fn elapsed(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0 => format!("{}.{}s", seconds, ms % 1000 / 100),
+        1..=59 => format!("{seconds}s"),
+        60..=3_599 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3_600..=86_399 => format!("{}h {:02}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d {:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
 }
 
@@ -295,6 +307,16 @@ mod tests {
         for (ms, text) in cases {
             assert_eq!(duration(ms), text);
         }
+    }
+
+    #[test]
+    fn durations_are_shown_with_two_units_at_most() {
+        let shown: Vec<_> = [0, 940, 1_000, 59_999, 60_000, 3_599_000, 3_600_000, 86_399_000, 90_000_000]
+            .map(elapsed)
+            .into_iter()
+            .collect();
+        assert_eq!(shown, ["0.0s", "0.9s", "1s", "59s", "1m 00s", "59m 59s", "1h 00m", "23h 59m", "1d 01h"]);
+        assert!(elapsed(u64::MAX).ends_with('h'));
     }
 
     #[test]

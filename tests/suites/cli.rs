@@ -379,7 +379,7 @@ fn a_time_limit_reads_as_one_wherever_it_is_told() {
         }
         let inbox = daemon.inbox("s");
         let notice = &inbox.iter().find(|item| item.notice.task.id.to_string() == id).unwrap().notice;
-        assert!(notice.title.contains("timed out after 200ms"), "{}", notice.title);
+        assert!(notice.title.contains(" timed out after 200ms: \""), "{}", notice.title);
         assert!(!notice.text.contains("signal 15") && !notice.text.contains("exit code"), "{}", notice.text);
     }
     daemon.run(&["run", "--time-limit", "200ms", "--", "sleep", "1000"]).expect_code(124);

@@ -102,7 +102,8 @@ fn ended(task: &Task) -> String {
     let status = task.status.as_str().to_uppercase();
     let why =
         task.error.as_deref().map(|why| format!(" {}", bounded(&clean(why), SHOWN))).unwrap_or_default();
-    let time = task.started_at.map(|started| {
+    // The error of a time limit has the time.
+    let time = task.started_at.filter(|_| !task.timed_out).map(|started| {
         let comma = if why.is_empty() { "" } else { "," };
         let after = if task.status == Status::Completed { "in" } else { "after" };
         let ended = task.completed_at.unwrap_or(started);

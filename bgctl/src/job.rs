@@ -39,7 +39,7 @@ pub enum Work {
 /// it.
 ///
 /// # Errors
-/// The folder can't be found.
+/// The folder can't be found, or there is no command.
 pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<SubmitParams, Failure> {
     let mut set = args.env;
     if let Some(socket) = socket {
@@ -60,6 +60,9 @@ pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<Submi
         ..SubmitParams::default()
     };
     Ok(match work {
+        Work::Argv(words) if words.first().is_none_or(|program| program.is_empty()) => {
+            return Err(Failure::usage("no command given: its first word is empty"));
+        }
         Work::Argv(words) => {
             SubmitParams { argv: Some(words.into_iter().map(OsText::from).collect()), ..common }
         }

@@ -270,11 +270,8 @@ impl Agents {
     /// There is none; the known ones are named.
     pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, RpcError> {
         let Some(name) = name.or(self.default.as_deref()) else {
-            return Err(RpcError::new(
-                ErrorKind::InvalidParams,
-                "`agent` is missing: who shall get the prompt?",
-            )
-            .hint(format!("name one of {}, or set default_agent in the configuration", self.names())));
+            return Err(RpcError::new(ErrorKind::InvalidParams, "no agent given")
+                .hint(format!("name one of {}, or set default_agent in the configuration", self.names())));
         };
         self.by_name.get(name).ok_or_else(|| {
             RpcError::new(ErrorKind::UnknownAgent, format!("there is no agent {name:?}"))

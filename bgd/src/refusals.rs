@@ -144,7 +144,7 @@ fn still_active(id: TaskId, status: Status) -> RpcError {
         (ErrorKind::BeingResumed, "being resumed")
     };
     RpcError::new(kind, format!("task {id} is {what}, so it can't be cleared"))
-        .hint("cancel it first, or clear it with `all` (`bgctl clear --all ID`)")
+        .hint("cancel it first; `bgctl clear --all ID` does both")
 }
 
 fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {

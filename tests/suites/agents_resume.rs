@@ -387,7 +387,7 @@ fn r37_what_is_missing_is_named() {
         params.as_object_mut().unwrap().remove(name);
         params
     };
-    assert_eq!(kind(&without("agent"), "`agent`"), "invalid_params");
+    assert_eq!(kind(&without("agent"), "no agent given"), "invalid_params");
     assert_eq!(kind(&without("description"), "`description`"), "invalid_params");
     assert_eq!(kind(&without("prompt"), "`prompt`"), "prompt_required");
     assert_eq!(kind(&json!({"resume": TaskId::random()}), "`prompt`"), "prompt_required");

@@ -66,3 +66,23 @@ fn a_reload_tells_what_was_taken_out_from_what_was_set() {
         assert!(lines.contains(&&*format!("back to default: {key}")), "{told}");
     }
 }
+
+#[test]
+fn what_is_missing_is_said_in_words_of_the_command_line() {
+    let daemon = TestDaemon::start();
+    let running = daemon.submit(&["sleep", "1000"]).to_string();
+    daemon.wait_running(running.parse().unwrap());
+    let cases: &[(i32, &[&str], &str)] = &[
+        (2, &["submit", ""], "no command given"),
+        (2, &["run", "--", "", "x"], "no command given"),
+        (2, &["submit", "--prompt", "do it", "-d", "d"], "no agent given"),
+        (65, &["write", &running, "x"], "--stdin-pipe"),
+        (65, &["clear", &running], "bgctl clear --all ID"),
+        (2, &["handoff", "--pid", "1"], "--pid 1: no process that can be handed over"),
+    ];
+    for (code, words, told) in cases {
+        let stderr = daemon.run(words).expect_code(*code).stderr;
+        assert!(stderr.contains(told), "{words:?}: {stderr}");
+        assert!(!stderr.contains("`all`") && !stderr.contains("`argv`"), "{stderr}");
+    }
+}

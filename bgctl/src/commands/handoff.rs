@@ -57,8 +57,10 @@ pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
 
 /// A handle to the process that has this number now.
 fn open(pid: i32) -> Result<OwnedFd, Failure> {
-    let Some(number) = Pid::from_raw(pid).filter(|_| pid > 0) else {
-        return Err(Failure::usage(format!("--pid {pid} is no process")));
+    let Some(number) = Pid::from_raw(pid).filter(|_| pid > 1) else {
+        return Err(Failure::usage(format!(
+            "--pid {pid}: no process that can be handed over has this number"
+        )));
     };
     pidfd_open(number, PidfdFlags::empty()).map_err(|error| match Errno::from_raw(error.raw_os_error()) {
         Errno::ESRCH => Failure::new(

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 use crate::bounded;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::living::{Living, state_folder};
+use crate::living::Living;
+use crate::state::log_file;
 
 /// Variables that the daemon is given; all else belongs to whoever happened to call first.
 const KEPT: &[&str] = &[
@@ -325,10 +326,6 @@ fn understand(words: &[u8]) -> Result<Words, Failure> {
                 .hint("bgctl and bgd may be of different versions"))
         }
     }
-}
-
-fn log_file() -> PathBuf {
-    state_folder().join("bgd.log")
 }
 
 /// Connects to a daemon that was started by other means a moment ago: it holds its lock already, and

@@ -10,6 +10,7 @@ use bgd_shared::transport::{ConnectError, Silent};
 use serde::Serialize;
 
 use crate::exit::{self, Code};
+use crate::state::log_file;
 
 /// What ended a verb: an exit code with a sentence, and a word on what to do where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,11 @@ impl Failure {
         Self::new(Code::INTERNAL, "garbled", format!("the daemon sent output that can't be read: {error}"))
     }
 
+    /// The daemon has gone while it was needed.
+    pub fn lost(message: impl Into<String>) -> Self {
+        Self::new(Code::NO_DAEMON, "connection_lost", message).hint(log_hint())
+    }
+
     /// The system refused something on this side.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(Code::INTERNAL, "io", format!("{what}: {error}"))
@@ -127,6 +133,11 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Where to look for why a daemon has ended.
+fn log_hint() -> String {
+    format!("its log may say why: {}", log_file().display())
+}
 
 /// Only writing to standard output uses `?` on an [`io::Error`]; other places say what they did.
 impl From<io::Error> for Failure {
@@ -209,7 +220,7 @@ impl From<ClientError> for Failure {
                 candidates: error.data.candidates,
             },
             ClientError::Io(_) | ClientError::Closed => Self::new(code, "connection_lost", error.to_string())
-                .hint("the daemon may have ended; its log says why"),
+                .hint(format!("the daemon may have ended; {}", log_hint())),
             ClientError::Garbled(_) => Self::new(code, "garbled", error.to_string())
                 .hint("bgctl and the daemon may be of different versions: `bgctl daemon status` tells"),
         }

@@ -33,6 +33,7 @@ mod prompt;
 mod remote;
 pub mod render;
 mod session;
+mod state;
 mod tail;
 mod terminal;
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Holder, of_lock};
@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::failure::Failure;
 use crate::follow::left_until;
+use crate::state::state_folder;
 
 /// A daemon that lives.
 #[derive(Debug)]
@@ -74,13 +75,4 @@ impl Living {
             }
         }
     }
-}
-
-/// The daemon's part of `$XDG_STATE_HOME`, as it is for this process.
-pub fn state_folder() -> PathBuf {
-    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    var("XDG_STATE_HOME")
-        .or_else(|| var("HOME").map(|home| home.join(".local/state")))
-        .unwrap_or_default()
-        .join("bgd")
 }

@@ -82,7 +82,7 @@ fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Fail
         return told(outcome).map(drop);
     }
     let message = "the daemon has ended, and its tasks and events with it";
-    Err(Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why"))
+    Err(Failure::lost(message))
 }
 
 fn pass_on(

@@ -221,7 +221,7 @@ impl Console {
             self.link.read().map_err(|error| match error {
                 ClientError::Closed | ClientError::Io(_) => {
                     let message = "the daemon is gone, and the tasks with it";
-                    Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why")
+                    Failure::lost(message)
                 }
                 error => error.into(),
             })?;

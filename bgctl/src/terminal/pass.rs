@@ -11,7 +11,6 @@ use nix::sys::signal::Signal;
 use super::answers;
 use super::signals::{Caught, Signals, stop_here};
 use super::turn::Wants;
-use crate::exit::Code;
 use crate::failure::Failure;
 
 /// The signals that are passed on.
@@ -84,7 +83,7 @@ impl Passing {
             self.link.read().map_err(|error| match error {
                 ClientError::Closed | ClientError::Io(_) => {
                     let message = "the daemon is gone, and the job with it";
-                    Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why")
+                    Failure::lost(message)
                 }
                 error => error.into(),
             })?;

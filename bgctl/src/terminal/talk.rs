@@ -426,7 +426,7 @@ impl<'a> Talk<'a> {
         let failure = match error {
             ClientError::Closed | ClientError::Io(_) => {
                 let message = "the daemon is gone, and the task with it";
-                Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why")
+                Failure::lost(message)
             }
             error => error.into(),
         };

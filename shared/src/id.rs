@@ -65,6 +65,9 @@ pub struct TaskRef {
 /// Why a text can't name a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskRefError {
+    /// No character: in a script, what was to print the id has printed nothing.
+    #[error("no task id given, as it is empty: did the command fail that was to print it?")]
+    Empty,
     /// Fewer than four characters.
     #[error("task id {0:?} is too short: give its first {ID_PREFIX_CHARS} characters or more")]
     TooShort(String),
@@ -118,6 +121,9 @@ impl FromStr for TaskRef {
             }
             bits = (bits << 4) | u128::from(digit);
             digits += 1;
+        }
+        if text.is_empty() {
+            return Err(TaskRefError::Empty);
         }
         if (digits as usize) < ID_PREFIX_CHARS {
             return Err(TaskRefError::TooShort(text.to_owned()));
@@ -187,6 +193,7 @@ mod tests {
     #[test]
     fn what_is_no_id_is_named() {
         assert!(matches!("abc".parse::<TaskRef>(), Err(TaskRefError::TooShort(_))));
+        assert_eq!("".parse::<TaskRef>(), Err(TaskRefError::Empty));
         for text in ["nope", "12345678x", "1234-5678", "3f2a9c1e-aaaa-aaaa-aaaa-aaaaaaaaaaaaa"] {
             assert!(matches!(text.parse::<TaskRef>(), Err(TaskRefError::NotAnId(_))), "{text}");
         }

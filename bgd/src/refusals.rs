@@ -22,13 +22,10 @@ impl From<CoreError> for RpcError {
                 error
             }
             CoreError::NotComplete(id, status, finished) => not_complete(id, status, finished.as_deref()),
-            CoreError::EndedFirst(id, status) => {
-                Self::new(ErrorKind::AlreadyFinished, format!("task {id} has ended already, it is {status}"))
-                    .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
-            }
+            CoreError::EndedFirst(id, status) => ended_first(id, status),
             CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
             CoreError::NotRunning(id, status) => {
-                Self::new(ErrorKind::NotRunning, format!("task {id} does not run, it is {status}"))
+                Self::new(ErrorKind::NotRunning, format!("task {id} is not running: {}", state(status)))
                     .hint("only a running task takes signals and input")
             }
             CoreError::NoSignals(id) => Self::new(
@@ -81,6 +78,24 @@ impl From<CoreError> for RpcError {
     }
 }
 
+fn ended_first(id: TaskId, status: Status) -> RpcError {
+    let message = format!("task {id} has ended already: {}", state(status));
+    RpcError::new(ErrorKind::AlreadyFinished, message)
+        .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
+}
+
+/// A status in a sentence of its own.
+fn state(status: Status) -> &'static str {
+    match status {
+        Status::Pending => "it is pending",
+        Status::Running => "it is running",
+        Status::Resumed => "it is being resumed",
+        Status::Completed => "it completed",
+        Status::Failed => "it failed",
+        Status::Cancelled => "it was cancelled",
+    }
+}
+
 fn full_memory(held: usize, more: usize, limit: usize) -> RpcError {
     let size = |bytes: usize| ByteSize(bytes as u64);
     let message = format!(
@@ -115,7 +130,7 @@ fn not_complete(id: TaskId, status: Status, finished: Option<&Finished>) -> RpcE
         ("has no result", "`bgctl output` shows what it wrote")
     };
     let mut error =
-        RpcError::new(ErrorKind::NotComplete, format!("task {id} {word}, it is {status}{why}")).hint(hint);
+        RpcError::new(ErrorKind::NotComplete, format!("task {id} {word}: {}{why}", state(status))).hint(hint);
     error.data.failure = failure.map(Box::new);
     error
 }

@@ -378,7 +378,7 @@ fn problem(daemon: &TestDaemon, api: Api, logged: u64) -> String {
     wait::for_lines(&daemon.state_dir().join("bgd.log"), logged, CANNOT);
     let problem = channel(daemon, api).problem.expect("a problem");
     let page = daemon.run(&["daemon", "status"]).success().stdout_text();
-    let shown = format!("channel:     {}: 0 sent; to be mended: {problem}", api.name());
+    let shown = format!("channel:     {}: 0 sent; needs fixing: {problem}", api.name());
     assert!(page.lines().any(|line| line == shown), "{shown}: {page}");
     problem
 }

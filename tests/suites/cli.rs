@@ -220,7 +220,7 @@ fn a_restart_says_what_it_ends_and_begins_anew() {
     let runs = submitted(&home, &["--", "sleep", "1000"]);
     home.wait_running(runs);
     let outcome = home.run(&["daemon", "restart"]).success();
-    let told = "bgctl: restarting cancels 1 active task and removes 1 finished task and the output\n";
+    let told = "bgctl: restarting cancels 1 active task and removes 1 finished task with its output\n";
     assert_eq!(outcome.stderr, told);
     first.gone();
     let second = home.process();

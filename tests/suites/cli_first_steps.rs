@@ -87,3 +87,19 @@ fn what_is_missing_is_said_in_words_of_the_command_line() {
         assert!(!stderr.contains("`all`") && !stderr.contains("`argv`"), "{stderr}");
     }
 }
+
+#[test]
+fn how_a_task_is_stands_in_a_sentence_of_its_own() {
+    let daemon = TestDaemon::start();
+    let failed = daemon.submit_shell("exit 3").to_string();
+    daemon.block(&[failed.parse().unwrap()]);
+    let told = daemon.run(&["output", "--result", &failed]).expect_code(65).stderr;
+    assert!(told.contains("has no result: it failed: exited with code 3"), "{told}");
+    let told = daemon.run(&["signal", &failed, "HUP"]).expect_code(65).stderr;
+    assert!(told.contains("is not running: it failed\n"), "{told}");
+    let told = daemon.run(&["clear", "--session", "nobody"]).success();
+    assert_eq!(
+        told.stderr,
+        "there are no finished tasks of a session nobody; `bgctl list` shows those of all\n"
+    );
+}

@@ -199,7 +199,7 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         ),
         ("task.submit", json!({"shell": "true"}), "invalid_params", -32602, "cwd"),
         ("hello", json!({"protocol": 2}), "unsupported", -32018, "protocol 2"),
-        ("task.attach", json!({"id": id}), "not_running", -32019, "does not run"),
+        ("task.attach", json!({"id": id}), "not_running", -32019, "is not running: it completed"),
         ("task.attach", json!({"id": id, "rows": 5}), "invalid_params", -32602, "cols"),
         ("task.resize", json!({"id": id, "rows": 0, "cols": 5}), "invalid_params", -32602, "rows"),
         ("task.detach", json!({"id": id, "background": true}), "already_finished", -32012, "ended already"),

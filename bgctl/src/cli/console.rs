@@ -8,7 +8,7 @@ use clap::Args;
 #[command(after_help = "\
 EXAMPLES:
   bgctl console                    a prompt; its tasks are of a parent session of its own
-  bgctl console --session work     of this session; news of its other tasks are shown too
+  bgctl console --session work     of this session; news of its other tasks is shown too
   bgctl console --key ctrl-]       another key, as for a terminal in tmux
 
 AT THE PROMPT:

@@ -64,6 +64,9 @@ pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
 /// What is wrong with the command line, and the right verb if one was typed that is known from elsewhere: the
 /// nearest spelling would be another thing.
 pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::MissingRequiredArgument && args.iter().any(|arg| arg == "cancel") {
+        return without_ids(command, error);
+    }
     let word = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
         (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word.clone(),
         _ => return error,
@@ -78,6 +81,18 @@ pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) ->
         Some((_, answer)) => {
             command.error(ErrorKind::InvalidSubcommand, format!("there is no verb `{word}`: {answer}"))
         }
+        None => error,
+    }
+}
+
+/// What is said to a `cancel` that names no task.
+fn without_ids(command: &mut Command, error: clap::Error) -> clap::Error {
+    let is_of_ids = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(args)) if args.iter().any(|arg| arg.contains("<ID>")));
+    match command.find_subcommand_mut("cancel").filter(|_| is_of_ids) {
+        Some(verb) => verb.error(
+            ErrorKind::MissingRequiredArgument,
+            "no task given: name tasks by their ids, or every active one with --all",
+        ),
         None => error,
     }
 }
@@ -110,6 +125,14 @@ mod tests {
                 "{word}"
             );
         }
+    }
+
+    #[test]
+    fn a_cancel_of_nothing_is_told_of_all() {
+        let told_nothing = told(&["cancel"]);
+        assert!(told_nothing.contains("no task given") && told_nothing.contains("--all"), "{told_nothing}");
+        assert!(!told(&["cancel", "--session", "s", "abcd"]).contains("no task given"));
+        assert!(!told(&["block"]).contains("--all"));
     }
 
     #[test]

@@ -27,14 +27,17 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         return Ok(Code::OK);
     }
     context.print(&format!("cleared {}\n", result.cleared))?;
-    if let (true, 0, Some(session)) = (is_implied, result.cleared, &params.session) {
+    if let (0, Some(session)) = (result.cleared, &params.session) {
         context.flush()?;
+        let session = clean(session);
+        let remark = if is_implied {
+            format!("only the current session ({session}) was looked at; --all-sessions clears every session")
+        } else {
+            let what = if params.all { "tasks" } else { "finished tasks" };
+            format!("there are no {what} of a session {session}; `bgctl list` shows those of all")
+        };
         // Standard error may be closed; the number is what counts.
-        let _ = writeln!(
-            std::io::stderr(),
-            "only the current session ({}) was looked at; --all-sessions clears every session",
-            clean(session)
-        );
+        let _ = writeln!(std::io::stderr(), "{remark}");
     }
     Ok(Code::OK)
 }

@@ -90,7 +90,10 @@ fn ends(tasks: &Summary) -> Option<String> {
     let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
     let parts = [
         count(active, "active").map(|text| format!("cancels {text}")),
-        count(finished, "finished").map(|text| format!("removes {text} and the output")),
+        count(finished, "finished").map(|text| {
+            let whose = if finished == 1 { "its" } else { "their" };
+            format!("removes {text} with {whose} output")
+        }),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| format!("restarting {}", parts.join(" and ")))
@@ -141,8 +144,9 @@ mod tests {
         let of = |running, failed| ends(&Summary { running, failed, ..Summary::default() });
         assert_eq!(of(0, 0), None);
         assert_eq!(of(1, 0).as_deref(), Some("restarting cancels 1 active task"));
-        let both = "restarting cancels 2 active tasks and removes 1 finished task and the output";
+        let both = "restarting cancels 2 active tasks and removes 1 finished task with its output";
         assert_eq!(of(2, 1).as_deref(), Some(both));
+        assert_eq!(of(0, 6).as_deref(), Some("restarting removes 6 finished tasks with their output"));
     }
 
     #[test]

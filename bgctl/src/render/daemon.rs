@@ -78,7 +78,7 @@ fn channel(channel: &ChannelStatus, now: Timestamp) -> String {
             counts.push(format!("{count} {word}"));
         }
     }
-    let problem = channel.problem.as_ref().map(|what| format!("to be mended: {what}"));
+    let problem = channel.problem.as_ref().map(|what| format!("needs fixing: {what}"));
     let retry = channel.retry.as_ref().map(|met| retry(met, now));
     let last_error = channel.last_error.as_ref().map(|why| {
         let ago = channel.last_error_at.map(|at| format!(" ({} ago)", show_ms(between(at, now))));
@@ -121,7 +121,7 @@ mod tests {
             "ran:         2 times, 1d 00h on average, half of them took longer than a day",
             "channel:     ops (exec): 5 sent, 2 failed, 1 dropped, 4 queued; last error: it \u{fffd}exited with 3 (5s ago)",
             "channel:     web (webhook): 1 sent, 2 queued; trying again in 3s, 2 of 5 tries done, last: http://h answers with 500 (1s ago)",
-            "channel:     slack: 0 sent; to be mended: no chat is set",
+            "channel:     slack: 0 sent; needs fixing: no chat is set",
             "channel:     tty: 0 sent",
             "inboxes:     1 notice for 1 session, 2 lost (limits.inbox_items)",
             "memory:      1.0 MiB, tasks hold 512.0 KiB of 256.0 MiB",

@@ -6,9 +6,6 @@ use bgd_shared::task::Exit;
 
 use crate::core::{Failure, Finished, Outcome, StopReason, Task};
 
-/// Why a task was ended that the daemon took with it.
-pub const SHUT_DOWN: &str = "the daemon was shut down";
-
 /// Why a task failed or was cancelled, in a sentence; nothing if it was neither, or a user asked for it.
 pub fn error(task: &Task) -> Option<String> {
     task.finished().and_then(error_of)
@@ -67,6 +64,6 @@ const fn cause(reason: StopReason) -> Option<&'static str> {
         StopReason::Cancelled | StopReason::TimedOut(_) => None,
         StopReason::SessionEnded => Some("its parent session ended"),
         StopReason::Abandoned => Some("its terminal or client went away"),
-        StopReason::Shutdown => Some(SHUT_DOWN),
+        StopReason::Shutdown => Some("the daemon was shut down"),
     }
 }

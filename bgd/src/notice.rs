@@ -5,7 +5,6 @@ use bgd_shared::show;
 use bgd_shared::task::{Exit, Task};
 
 use crate::core::Notice;
-use crate::failures;
 
 /// The most characters of an error or a question in a title.
 const TITLE_PART_CHARS: usize = 200;
@@ -72,11 +71,6 @@ fn title(notice: &Wire) -> String {
 /// The description of the task, on one line.
 pub fn name(notice: &Wire) -> String {
     show::line(&notice.task.description).trim().to_owned()
-}
-
-/// Whether the daemon took the task with it: nobody can be asked about it then.
-pub fn is_of_a_shutdown(notice: &Wire) -> bool {
-    notice.kind == NoticeKind::Cancelled && notice.task.error.as_deref() == Some(failures::SHUT_DOWN)
 }
 
 /// A title without the description.

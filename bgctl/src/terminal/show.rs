@@ -24,7 +24,6 @@ use super::screen::Screen;
 use super::signals::{Caught, Signals, stop_group};
 use super::turn::{Ready, Wants};
 use super::ways_out::WaysOut;
-use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::clean;
 
@@ -514,7 +513,7 @@ impl<'a> Show<'a> {
         let failure = match (error, self.role) {
             (ClientError::Closed | ClientError::Io(_), Role::Foreground | Role::Direct) => {
                 let message = "the daemon is gone, and the job with it";
-                Failure::new(Code::NO_DAEMON, "connection_lost", message).hint("its log may say why")
+                Failure::lost(message)
             }
             (error, _) => error.into(),
         };

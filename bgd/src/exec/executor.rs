@@ -178,7 +178,7 @@ impl Asked {
         let error = match (&self.what, self.task.kind) {
             (Ask::Write { .. }, kind) => {
                 let hint = match kind {
-                    Kind::Process => "submit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)",
+                    Kind::Process => "resubmit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)",
                     Kind::Agent => "an agent is told something else when it has answered: `bgctl resume`",
                 };
                 unsupported(format!("task {id} has no standard input to write to"), hint)

@@ -20,7 +20,7 @@ use super::typing::Typing;
 use super::webhook::Webhook;
 use super::{Adapter, Done, Outcomes, Served, Sign, Told, Undelivered};
 use crate::channels::ChannelKind;
-use crate::core::Notice;
+use crate::core::{Notice, Outcome, StopReason};
 use crate::exec::process::Surroundings;
 use crate::mailbox::{Internal, Internals};
 use crate::reader;
@@ -101,7 +101,10 @@ async fn read(
     done: Rc<Cell<Option<Done>>>,
 ) -> Result<Told, Undelivered> {
     let folder = Arc::clone(&around.folder);
-    let (place, task, is_removed) = (notice.task.spec.place.clone(), notice.task.id, notice.is_removed);
+    let (place, task) = (notice.task.spec.place.clone(), notice.task.id);
+    let outcome = notice.task.finished().map(|finished| &finished.outcome);
+    // What the daemon ends with itself, it takes with it.
+    let is_removed = notice.is_removed || outcome == Some(&Outcome::Cancelled(StopReason::Shutdown));
     let read = around.workers.run(move || reader::notice(&notice, &folder)).await;
     internals.send(Internal::NoticeRead { task });
     let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;

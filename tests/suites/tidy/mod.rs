@@ -169,7 +169,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/sys/", &["sys"]),
     ("bgd/src/agents.rs", &[]),
     ("bgd/src/channels.rs", &[]),
-    ("bgd/src/notice.rs", &["core", "failures"]),
+    ("bgd/src/notice.rs", &["core"]),
     (
         "bgd/src/notify/",
         &["notify", "channels", "core", "dirs", "exec", "mailbox", "notice", "reader", "sys"],

@@ -49,7 +49,7 @@ pub struct Line {
 pub fn line(notice: &Notice, is_removed: bool) -> Line {
     let id = notice.task.id.short();
     let hint = match notice.kind {
-        _ if is_removed || notice::is_of_a_shutdown(notice) => String::new(),
+        _ if is_removed => String::new(),
         NoticeKind::Started => String::new(),
         NoticeKind::NeedsInput => format!(" (bgctl status {id})"),
         NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!(" (bgctl output {id})"),

@@ -99,7 +99,7 @@ pub fn notice(notice: &Notice, folder: &OutputFolder) -> WireNotice {
 
 fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult> {
     let task = &notice.task;
-    let is_wanted = match (notice.kind, task.spec.kind) {
+    let is_wanted = match (notice.kind, task.spec.kind()) {
         (NoticeKind::Completed, _) | (NoticeKind::Failed, Kind::Process) => task.has_begun(),
         (NoticeKind::Failed, Kind::Agent)
         | (NoticeKind::Started | NoticeKind::NeedsInput | NoticeKind::Cancelled, _) => false,
@@ -121,7 +121,7 @@ fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult>
 /// The result of a task, or its end: an agent's answer is in a file of its own, a command's result is what it
 /// wrote.
 fn result(task: &Snapshot, folder: &OutputFolder) -> io::Result<Part> {
-    match task.spec.kind {
+    match task.spec.kind() {
         Kind::Agent => last_part(&answer_file(task, folder), true, AGENT_RESULT_BYTES, 0),
         Kind::Process => {
             let files = folder.files_of(task.id, &task.spec);

@@ -28,7 +28,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let is_success = snapshot.status() == Status::Completed;
     WireTask {
         id: snapshot.id,
-        kind: spec.kind,
+        kind: spec.kind(),
         origin: spec.origin,
         foreground: snapshot.foreground.is_some(),
         pty: spec.pty.is_some(),

@@ -8,7 +8,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits;
 use bgd_shared::long_env;
 use bgd_shared::request::{OriginTerminal, Stdin, SubmitParams};
-use bgd_shared::task::{Kind, Origin};
+use bgd_shared::task::Origin;
 use bgd_shared::text::{Env, OsText};
 
 use super::checks::{check_size, check_tags};
@@ -127,7 +127,6 @@ fn submit(mut params: SubmitParams) -> Result<Command, RpcError> {
     }
     let rlimits = (!params.rlimits.is_empty()).then(|| Arc::new(params.rlimits));
     let spec = Spec {
-        kind: if prompt.is_some() { Kind::Agent } else { Kind::Process },
         origin: if params.foreground { Origin::Run } else { Origin::Submit },
         description: params.description.filter(|text| !text.is_empty()).map(Into::into),
         work,

@@ -18,6 +18,7 @@ mod intern;
 mod machine;
 mod notice;
 mod owners;
+mod queue;
 mod registry;
 mod task;
 mod time;

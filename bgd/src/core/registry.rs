@@ -241,11 +241,6 @@ impl Registry {
         }
     }
 
-    /// The task that has waited longest.
-    pub fn oldest_pending(&self) -> Option<Ordinal> {
-        self.by_status.get(&Status::Pending)?.first().copied()
-    }
-
     /// All tasks, or all of a parent session, the oldest first.
     pub fn of_session(&self, session: Option<&str>) -> Vec<Ordinal> {
         match session {
@@ -331,7 +326,7 @@ fn session_key(task: &Task) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use bgd_shared::task::{Kind, Origin};
+    use bgd_shared::task::Origin;
     use bgd_shared::time::Timestamp;
 
     use super::super::task::Work;
@@ -339,7 +334,6 @@ mod tests {
 
     fn task(bits: u128, session: Option<&str>) -> Task {
         let spec = Spec {
-            kind: Kind::Process,
             origin: Origin::Submit,
             description: None,
             work: Work::Shell(OsText::from("true")),
@@ -448,7 +442,6 @@ mod tests {
         assert!(registry.by_key(Some("s"), "key").is_none());
         assert_eq!(registry.ordinal(TaskId::from_u128(1)), None);
         assert_eq!(registry.of_session(Some("s")), []);
-        assert_eq!(registry.oldest_pending(), Some(other));
         assert!(registry.remove(other).is_some());
         assert!(registry.sessions.is_empty());
         assert_eq!((registry.len(), registry.summary(), registry.held()), (0, Summary::default(), 0));

@@ -67,8 +67,6 @@ pub struct Place {
 /// Everything about a task that never changes, shared by all snapshots of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Command or agent.
-    pub kind: Kind,
     /// How it came.
     pub origin: Origin,
     /// For people; `None` stands for the command.
@@ -109,7 +107,6 @@ impl Spec {
     /// The order for a process that is no task's own: nothing in it differs from the daemon's.
     pub fn of_daemon() -> Self {
         Self {
-            kind: Kind::Process,
             origin: Origin::Submit,
             description: None,
             work: Work::Argv([].into()),
@@ -127,6 +124,14 @@ impl Spec {
             split: false,
             output_file: None,
             time_limit_ms: None,
+        }
+    }
+
+    /// Command or agent.
+    pub const fn kind(&self) -> Kind {
+        match self.work {
+            Work::Argv(_) | Work::Shell(_) => Kind::Process,
+            Work::Agent(_) => Kind::Agent,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{HandoffParams, TaskResult};
-use bgd_shared::task::{Exit, Kind, Origin};
+use bgd_shared::task::{Exit, Origin};
 use bgd_shared::text::Env;
 
 use super::{Dispatcher, Shape};
@@ -101,7 +101,6 @@ impl Dispatcher {
 /// What the core is told of a process that is handed over.
 fn command(id: TaskId, params: HandoffParams, offer: Offer) -> Command {
     let spec = Spec {
-        kind: Kind::Process,
         origin: Origin::Handoff,
         description: Some(params.description.into()),
         work: Work::Argv(offer.argv.into()),

@@ -318,7 +318,7 @@ impl Dispatcher {
             return Some((answer, body));
         };
         match self.core.get(id) {
-            Ok(task) if matches!(task.state, State::Starting { .. }) && task.spec.kind == Kind::Process => {
+            Ok(task) if matches!(task.state, State::Starting { .. }) && task.spec.kind() == Kind::Process => {
                 self.early.entry(task.id).or_default().push((answer, body));
                 None
             }
@@ -447,7 +447,7 @@ impl Dispatcher {
     }
 
     fn start(&mut self, executor: ExecutorName, task: TaskId, run: u32, spec: Arc<Spec>, begin: Begin) {
-        if spec.kind == Kind::Agent {
+        if spec.kind() == Kind::Agent {
             self.notifier.begin_typing(task, &spec);
         }
         let shown = spec.pty.and_then(|_| self.core.get(&task.into()).ok());

@@ -11,7 +11,7 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::BlockMode;
-use bgd_shared::task::{Exit, Kind, Origin, Status};
+use bgd_shared::task::{Exit, Origin, Status};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
 
@@ -34,7 +34,6 @@ pub fn env(number: u8) -> Env {
 
 pub fn command(id: TaskId) -> Command {
     let spec = Spec {
-        kind: Kind::Process,
         origin: Origin::Submit,
         description: None,
         work: Work::Argv([OsText::from("true")].into()),
@@ -60,7 +59,6 @@ pub fn command(id: TaskId) -> Command {
 pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command {
     let mut command = command(id);
     let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms, ..AgentWork::default() };
-    command.spec.kind = Kind::Agent;
     command.spec.work = Work::Agent(work);
     command.prompt = Some(FIRST_PROMPT.into());
     command

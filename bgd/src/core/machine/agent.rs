@@ -347,7 +347,7 @@ fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
 
 /// The task, if it can be resumed, with how it ended.
 fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
-    match task.spec.kind {
+    match task.spec.kind() {
         Kind::Agent => {}
         Kind::Process => return Err(CoreError::NoAgent(task.id)),
     }

@@ -24,6 +24,7 @@ use super::effect::{Begin, CoreError, Effect, Reply};
 use super::inbox::{InboxWaitId, Inboxes};
 use super::input::Input;
 use super::owners::Owners;
+use super::queue::{Queue, Standing};
 use super::registry::{ListQuery, Page, Registry};
 use super::task::{Ordinal, Snapshot, State, Task};
 use super::time::{Mono, Now};
@@ -56,8 +57,7 @@ pub struct Core {
     foreground: BTreeSet<(u64, Ordinal)>,
     inboxes: Inboxes,
     owners: Owners,
-    /// Tasks that have a slot.
-    slots_used: usize,
+    queue: Queue,
     seq: u64,
     phase: Phase,
     #[serde(skip)]
@@ -86,7 +86,7 @@ impl Core {
             foreground: BTreeSet::new(),
             inboxes: Inboxes::default(),
             owners: Owners::default(),
-            slots_used: 0,
+            queue: Queue::default(),
             seq: 0,
             phase: Phase::Open,
             effects: Vec::new(),
@@ -209,17 +209,17 @@ impl Core {
         self.effects.push(Effect::Event { seq: self.seq, at: now.wall, kind, task });
     }
 
-    /// Changes a task's state, and keeps its timer and the count of slots.
+    /// Changes a task's state, and keeps its timer and its standing in the queue.
     fn set_state(&mut self, ordinal: Ordinal, state: State) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let (had_slot, old_deadline) = (has_slot(&task.state), task.deadline());
-        let Some((slot, deadline)) = self.registry.change(ordinal, |task| {
+        let (before, old_deadline) = (Standing::from(&task.state), task.deadline());
+        let Some((after, deadline)) = self.registry.change(ordinal, |task| {
             task.state = state;
-            (has_slot(&task.state), task.deadline())
+            (Standing::from(&task.state), task.deadline())
         }) else {
             return;
         };
-        self.slots_used = self.slots_used + usize::from(slot) - usize::from(had_slot);
+        self.queue.change(ordinal, before, after);
         self.retime_to(ordinal, old_deadline, deadline);
     }
 
@@ -240,10 +240,11 @@ impl Core {
         }
     }
 
-    /// Starts the oldest pending tasks while slots are free (R02, R03).
+    /// Starts tasks while slots are free.
     fn fill_slots(&mut self) {
-        while self.phase == Phase::Open && self.slots_used < self.limits.max_concurrent_tasks {
-            let Some(ordinal) = self.registry.oldest_pending() else { return };
+        while self.phase == Phase::Open
+            && let Some(ordinal) = self.queue.next(self.limits.max_concurrent_tasks)
+        {
             self.begin(ordinal);
         }
     }
@@ -279,15 +280,5 @@ impl Core {
 
     fn with_ids(&self, ordinals: &[Ordinal]) -> Vec<(Ordinal, TaskId)> {
         ordinals.iter().filter_map(|ordinal| Some((*ordinal, self.registry.get(*ordinal)?.id))).collect()
-    }
-}
-
-/// Whether a task in this state has one of the slots.
-const fn has_slot(state: &State) -> bool {
-    match state {
-        State::Starting { .. } | State::Running { .. } | State::Stopping { .. } | State::Resuming { .. } => {
-            true
-        }
-        State::Queued { .. } | State::Finished(_) => false,
     }
 }

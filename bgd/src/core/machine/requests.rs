@@ -12,6 +12,7 @@ use crate::core::agent::AgentPart;
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{Control, CoreError, Reply};
 use crate::core::input::{Cancel, Command, Request, Selection};
+use crate::core::queue::Standing;
 use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};
@@ -142,7 +143,9 @@ impl Core {
             state: State::Queued { env },
         };
         self.check_memory(self.registry.held_more_with(&task))?;
+        let standing = Standing::from(&task.state);
         let ordinal = self.registry.insert(task);
+        self.queue.change(ordinal, Standing::Out, standing);
         if let Some(client) = client {
             self.foreground.insert((client, ordinal));
         }

@@ -9,6 +9,7 @@ use bgd_shared::request::BlockMode;
 use super::{Core, Phase, Timer, orders};
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, Reply};
+use crate::core::queue::Standing;
 use crate::core::task::{Ordinal, Snapshot};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until, Waiter, WaiterId};
@@ -168,6 +169,7 @@ impl Core {
                 agent.drop_env();
             }
             self.waiters.remember_cleared(*ordinal, &snapshot);
+            self.queue.change(*ordinal, Standing::from(&snapshot.state), Standing::Out);
             self.registry.remove(*ordinal);
             self.effects.push(orders::forget(&snapshot));
             self.event_of(now, EventKind::Cleared, snapshot);

@@ -155,7 +155,8 @@ impl Sim {
         for index in ["/owners/by_client", "/owners/counts"] {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
-        prop_assert_eq!((&json["inboxes"]["bytes"], &json["slots_used"]), (&0.into(), &0.into()));
+        prop_assert!(is_empty(&json, "/queue/waiting"), "somebody still waits: {json}");
+        prop_assert_eq!((&json["inboxes"]["bytes"], &json["queue"]["slots_used"]), (&0.into(), &0.into()));
         prop_assert_eq!(self.core.held(), 0, "nothing is left that could hold memory");
         prop_assert_eq!(self.core.summary().total(), 0);
         Ok(())

@@ -170,6 +170,7 @@ pub struct CancelArgs {
 EXAMPLES:
   bgctl clear                         finished tasks of the current session
   bgctl clear 3f2a 91bc               these
+  bgctl clear -- $ids                 in scripts: an error if there are none, never all
   bgctl clear --session discord:4711  those of another parent session
   bgctl clear --all-sessions          those of every session, and of none
   bgctl clear --all                   running tasks too: cancels them first

@@ -23,10 +23,10 @@ use crate::cgroups::Place;
 use crate::config::Config;
 use crate::dispatcher::Dispatcher;
 use crate::exec::agent::AgentThread;
+use crate::exec::context::Context;
 use crate::exec::local::Local;
 use crate::exec::messages::{self, Facts};
 use crate::exec::output::{OutputFolder, OutputWatch};
-use crate::exec::process::Surroundings;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
@@ -249,9 +249,9 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     instance::sweep_noted(&state, address.note());
     let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
     let (calls, facts, internals, mailbox) = mailbox::new();
-    let (local, around) =
+    let (local, context) =
         start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
-    let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), around.clone());
+    let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
     let executors = exec::table(local, agents.clone());
     watch_signals(internals.clone()).map_err(failed("signals"))?;
     let identity = Identity {
@@ -269,8 +269,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
-    let workers = around.workers.clone();
-    let dispatcher = Dispatcher::new(config, identity, executors, agents, around, internals, limits);
+    let workers = context.workers.clone();
+    let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
     let (closing, closing_seen) = watch::channel(false);
     let (made, listeners) = tokio::sync::mpsc::channel(1);
     let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
@@ -355,7 +355,7 @@ fn start_executors(
     cgroup: Option<PathBuf>,
     nofile: Option<libc::rlimit>,
     (facts, socket): (Facts, Arc<Path>),
-) -> Result<(Local, Surroundings), Failure> {
+) -> Result<(Local, Context), Failure> {
     let life = Arc::clone(instance);
     let restore = move || life.restore();
     let workers = Workers::start().map_err(failed("cannot start threads"))?;
@@ -368,8 +368,8 @@ fn start_executors(
     reaper::start().map_err(failed("SIGCHLD"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
-    let around = Surroundings { folder, outputs, workers, facts, reports, socket };
-    Ok((Local::new(orders, reported, around.clone()), around))
+    let context = Context { folder, outputs, workers, facts, reports, socket };
+    Ok((Local::new(orders, reported, context.clone()), context))
 }
 
 /// Takes the lock of a socket; `None` if another daemon has it.

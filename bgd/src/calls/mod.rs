@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::core::{Cancel, Command, ListQuery, Ordinal, Request, Selection};
 use crate::exec::handed::Handoff;
-use crate::exec::messages::Brought;
+use crate::exec::messages::Inherited;
 use crate::signals;
 
 mod checks;
@@ -41,7 +41,7 @@ pub enum Body {
     /// `hello`, with the parent session that ends with the connection.
     Hello(Option<Arc<str>>),
     /// `task.submit`, with the descriptors that came along.
-    Submit(Box<Command>, Brought),
+    Submit(Box<Command>, Inherited),
     /// `task.submit` of a prompt, with the agent that gets it, if one is named.
     Prompt(Box<Command>, Option<String>),
     /// `agent.list`

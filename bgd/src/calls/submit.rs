@@ -14,17 +14,20 @@ use bgd_shared::text::{Env, OsText};
 use super::checks::{check_size, check_tags};
 use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, prompt_required, resume};
 use crate::core::{AgentWork, Command, Place, Spec, Work};
-use crate::exec::messages::Brought;
+use crate::exec::messages::Inherited;
 
 /// Takes the descriptors in the order in which they travel; more than are named are closed.
-fn take_brought(params: &SubmitParams, fds: &mut impl Iterator<Item = OwnedFd>) -> Result<Brought, RpcError> {
+fn take_inherited(
+    params: &SubmitParams,
+    fds: &mut impl Iterator<Item = OwnedFd>,
+) -> Result<Inherited, RpcError> {
     let mut take = |name: &str, is_named: bool| match (is_named, is_named.then(|| fds.next()).flatten()) {
         (true, None) => Err(missing(&format!("`{name}` is \"fd\""))),
         (_, fd) => Ok(fd),
     };
     let stdin = take("stdin", params.stdin == Some(Stdin::Fd))?;
     let outputs = [take("stdout", params.stdout.is_some())?, take("stderr", params.stderr.is_some())?];
-    Ok(Brought { stdin, outputs })
+    Ok(Inherited { stdin, outputs })
 }
 
 fn missing(what: &str) -> RpcError {
@@ -63,9 +66,9 @@ pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, Rp
         if !params.settings.is_empty() {
             return Err(invalid("`settings` goes with `prompt`, not with a command"));
         }
-        let brought = take_brought(&params, &mut fds)?;
+        let inherited = take_inherited(&params, &mut fds)?;
         params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
-        return Ok(Body::Submit(Box::new(submit(params)?), brought));
+        return Ok(Body::Submit(Box::new(submit(params)?), inherited));
     }
     check_prompt(&params)?;
     params.env = environment(params.env.take(), params.env_fd, &mut fds)?;

@@ -43,7 +43,7 @@ impl Dispatcher {
             settings: named,
         });
         let internals = self.internals.clone();
-        self.around.workers.later(move || {
+        self.context.workers.later(move || {
             let result = agent.check(&command.env);
             internals.send(Internal::AgentFound { answer, command, result });
         });
@@ -78,7 +78,7 @@ impl Dispatcher {
             return self.ask(answer, Shape::Plain, request);
         };
         let internals = self.internals.clone();
-        self.around.workers.later(move || match kin::may_answer(client, agent, task) {
+        self.context.workers.later(move || match kin::may_answer(client, agent, task) {
             Ok(()) => internals.send(Internal::MayAnswer { answer, request }),
             Err(error) => answer.refuse(&error),
         });
@@ -90,7 +90,7 @@ impl Dispatcher {
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
         let agents = self.agents.known();
         let (found_env, internals) = (Arc::clone(&env), self.internals.clone());
-        self.around.workers.later(move || {
+        self.context.workers.later(move || {
             let found = agents.list(&names, &found_env);
             internals.send(Internal::AgentsFound { answer, env, check, found });
         });

@@ -26,8 +26,8 @@ impl Dispatcher {
         if tasks.is_empty() && clears.is_empty() {
             return;
         }
-        let folder = Arc::clone(&self.around.folder);
-        self.around.workers.later(move || {
+        let folder = Arc::clone(&self.context.folder);
+        self.context.workers.later(move || {
             for (task, runs) in tasks {
                 folder.remove(task, runs);
             }
@@ -42,7 +42,7 @@ impl Dispatcher {
 
     /// Answers when something is done, or takes too long.
     pub(super) fn reply_later(&self, answer: Answer, task: &Snapshot, done: Option<Done>) {
-        let result = TaskResult { task: view::task(task, &self.around.folder) };
+        let result = TaskResult { task: view::task(task, &self.context.folder) };
         tokio::spawn(async move {
             if let Some(done) = done {
                 let _ = tokio::time::timeout(DONE, done).await;
@@ -53,16 +53,18 @@ impl Dispatcher {
 
     pub(super) fn reply(&self, answer: Answer, shape: Shape, reply: Reply) {
         let tasks = |tasks: Vec<Snapshot>| -> Vec<_> {
-            tasks.iter().map(|task| view::task(task, &self.around.folder)).collect()
+            tasks.iter().map(|task| view::task(task, &self.context.folder)).collect()
         };
         match reply {
             Reply::Error(error) => answer.refuse(&self.refusal(error)),
             Reply::Backgrounded(snapshot) => {
                 let message = backgrounded_message(snapshot.id);
-                answer.give(&DetachResult { task: view::task(&snapshot, &self.around.folder), message });
+                answer.give(&DetachResult { task: view::task(&snapshot, &self.context.folder), message });
             }
             Reply::Task(snapshot) => match shape {
-                Shape::Plain => answer.give(&TaskResult { task: view::task(&snapshot, &self.around.folder) }),
+                Shape::Plain => {
+                    answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
+                }
                 Shape::Output(params) => self.reader.output(snapshot, params, answer),
                 Shape::Result => self.reader.result(snapshot, answer),
             },
@@ -96,7 +98,7 @@ impl Dispatcher {
             _ => None,
         };
         let mut error = RpcError::from(error);
-        error.data.task = ended.map(|task| Box::new(view::task(&task, &self.around.folder)));
+        error.data.task = ended.map(|task| Box::new(view::task(&task, &self.context.folder)));
         error
     }
 

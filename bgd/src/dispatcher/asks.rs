@@ -20,7 +20,7 @@ impl Dispatcher {
         if let Err(error) = may_ask(&snapshot, &what, answer.client().id) {
             return answer.refuse(&error);
         }
-        let task = Box::new(view::task(&snapshot, &self.around.folder));
+        let task = Box::new(view::task(&snapshot, &self.context.folder));
         if let Some(executor) = self.executors.of(snapshot.spec.work.executor()) {
             executor.ask(Asked { answer, task, what });
         }

@@ -15,7 +15,7 @@ impl Dispatcher {
     /// Has the configuration read on a worker; [`Internal::ConfigRead`] follows.
     pub(super) fn read_config(&self, asked: Option<Answer>) {
         let (path, internals) = (self.identity.config_path.clone(), self.internals.clone());
-        self.around.workers.later(move || {
+        self.context.workers.later(move || {
             let config = Config::load(&path).map(Box::new);
             internals.send(Internal::ConfigRead { config, asked });
         });
@@ -42,7 +42,7 @@ impl Dispatcher {
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
         self.handle(Input::Configure(self.config.core_limits()));
-        self.around.outputs.set_limit(self.config.limits.output_bytes.0);
+        self.context.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);
         self.server_limits.send_replace((&self.config).into());
         self.identity.config_loaded = self.identity.config_path.exists();
@@ -54,8 +54,8 @@ impl Dispatcher {
 
     /// Whether a task would find the folder for its output; one that was removed is made again.
     pub(super) fn has_folder(&self) -> Result<(), RpcError> {
-        self.around.folder.ensure().map_err(|error| {
-            let path = self.around.folder.path().display();
+        self.context.folder.ensure().map_err(|error| {
+            let path = self.context.folder.path().display();
             let message =
                 format!("the folder of the outputs was removed, and can't be made again: {path}: {error}");
             RpcError::new(ErrorKind::Internal, message)

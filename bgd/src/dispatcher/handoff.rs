@@ -79,7 +79,7 @@ impl Dispatcher {
             return answer.refuse(&error.hint("the daemon knows by itself how what it started has ended"));
         }
         if !matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. }) {
-            return answer.give(&TaskResult { task: view::task(&snapshot, &self.around.folder) });
+            return answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
         }
         if let Some(executor) = self.executors.of(TAKER) {
             executor.exited(snapshot.id, exit);
@@ -91,7 +91,9 @@ impl Dispatcher {
     pub(super) fn exit_known(&mut self, task: TaskId) {
         for answer in self.exits.remove(&task).unwrap_or_default() {
             match self.core.get(&task.into()) {
-                Ok(snapshot) => answer.give(&TaskResult { task: view::task(&snapshot, &self.around.folder) }),
+                Ok(snapshot) => {
+                    answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
+                }
                 Err(error) => answer.refuse(&error.into()),
             }
         }

@@ -32,9 +32,9 @@ use crate::core::{
     State,
 };
 use crate::exec::agent::AgentThread;
+use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executor, Executors, Start};
-use crate::exec::messages::{Brought, Seen};
-use crate::exec::process::Surroundings;
+use crate::exec::messages::{Inherited, Seen};
 use crate::figures::Figures;
 use crate::mailbox::{Internal, Internals, Mail, Mailbox};
 use crate::notify::Notifier;
@@ -44,7 +44,7 @@ use crate::status::Identity;
 use crate::subscribers::Subscribers;
 use crate::view;
 
-/// How many letters are taken from the mailbox before effects of timers get their turn.
+/// How many calls are taken from the mailbox before effects of timers get their turn.
 const BATCH: usize = 64;
 
 /// The answer to a call that removed tasks.
@@ -78,7 +78,7 @@ pub struct Dispatcher {
     /// Cleared tasks, with their latest runs, whose output is removed when the notices of them have it.
     kept_for_notices: HashMap<TaskId, u32>,
     figures: Figures,
-    around: Surroundings,
+    context: Context,
     /// Where workers tell what they have found.
     internals: Internals,
     reader: Reader,
@@ -94,7 +94,7 @@ pub struct Dispatcher {
     /// Something was started in this turn, and waits for its answers to be on their way.
     has_started: bool,
     /// Descriptors for the standard streams of tasks that have not started.
-    brought: HashMap<TaskId, Brought>,
+    inherited: HashMap<TaskId, Inherited>,
     /// Those who told how a process ended that they handed over, until that is known.
     exits: HashMap<TaskId, Vec<Answer>>,
     freed: Freed,
@@ -112,7 +112,7 @@ impl Dispatcher {
         identity: Identity,
         executors: Executors,
         agents: AgentThread,
-        around: Surroundings,
+        context: Context,
         internals: Internals,
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
     ) -> Self {
@@ -125,14 +125,14 @@ impl Dispatcher {
             notifier: Notifier::new(
                 config.channels().unwrap_or_default(),
                 config.limits.channel_queue,
-                around.clone(),
+                context.clone(),
                 internals.clone(),
             ),
             internals,
             kept_for_notices: HashMap::new(),
             figures: Figures::default(),
-            reader: Reader::new(around.folder.clone(), around.workers.clone()),
-            around,
+            reader: Reader::new(context.folder.clone(), context.workers.clone()),
+            context,
             identity,
             config,
             server_limits,
@@ -141,7 +141,7 @@ impl Dispatcher {
             last_call: 0,
             early: HashMap::new(),
             has_started: false,
-            brought: HashMap::new(),
+            inherited: HashMap::new(),
             exits: HashMap::new(),
             freed: Freed::default(),
             epoch: Instant::now(),
@@ -212,7 +212,7 @@ impl Dispatcher {
             Internal::AgentFound { answer, command, result } => match result {
                 // Its client went away meanwhile, and nobody would tell the core so again (R71).
                 Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
-                Ok(()) => self.submit(answer, command, Brought::default()),
+                Ok(()) => self.submit(answer, command, Inherited::default()),
                 Err(error) => answer.refuse(&error),
             },
             Internal::AgentsFound { answer, env, check, found } => {
@@ -329,7 +329,7 @@ impl Dispatcher {
     fn act(&mut self, answer: Answer, body: Body) {
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
-            Body::Submit(command, brought) => self.submit(answer, command, brought),
+            Body::Submit(command, inherited) => self.submit(answer, command, inherited),
             Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
             Body::Core(request) => {
                 if let Request::Shutdown { grace_ms } = request {
@@ -366,20 +366,20 @@ impl Dispatcher {
         }
     }
 
-    fn submit(&mut self, answer: Answer, mut command: Box<Command>, brought: Brought) {
+    fn submit(&mut self, answer: Answer, mut command: Box<Command>, inherited: Inherited) {
         if let Err(error) = self.choose_channel(&mut command.spec).and_then(|()| self.has_folder()) {
             return answer.refuse(&error);
         }
         self.notifier.awaits(&command.spec, answer.client().process);
         let id = command.id;
-        let brings_any = !brought.is_empty();
-        if brings_any {
-            self.brought.insert(id, brought);
+        let inherits_any = !inherited.is_empty();
+        if inherits_any {
+            self.inherited.insert(id, inherited);
         }
         self.ask(answer, Shape::Plain, Request::Submit(command));
         // A key that is known, or a refusal: there is no such task, and nobody uses the descriptors.
-        if brings_any && self.core.get(&id.into()).is_err() {
-            self.brought.remove(&id);
+        if inherits_any && self.core.get(&id.into()).is_err() {
+            self.inherited.remove(&id);
         }
     }
 
@@ -407,7 +407,7 @@ impl Dispatcher {
                     self.with(executor, |executor| executor.end(task, run, signal));
                 }
                 Effect::Forget { executor, task, run } => {
-                    self.brought.remove(&task);
+                    self.inherited.remove(&task);
                     self.with(executor, |executor| executor.forget(task));
                     if self.notifier.reads(task) {
                         self.kept_for_notices.insert(task, run);
@@ -418,12 +418,18 @@ impl Dispatcher {
                 }
                 Effect::Event { seq, at, kind, task } => {
                     if kind.is_terminal() {
-                        self.brought.remove(&task.id);
+                        self.inherited.remove(&task.id);
                         self.notifier.end_typing(task.id);
                     }
                     self.figures.count(kind, at, &task);
                     let session = task.spec.session.clone();
-                    self.subscribers.publish(seq, at, kind, &view::task(&task, &self.around.folder), session);
+                    self.subscribers.publish(
+                        seq,
+                        at,
+                        kind,
+                        &view::task(&task, &self.context.folder),
+                        session,
+                    );
                 }
                 Effect::Notice { notice, seen_by } => self.tell(notice, &seen_by),
                 Effect::Reply { to, reply } => {
@@ -453,10 +459,10 @@ impl Dispatcher {
         let shown = spec.pty.and_then(|_| self.core.get(&task.into()).ok());
         let owner = shown.and_then(|task| task.foreground);
         let owner = owner.and_then(|client| self.clients.get(&client).cloned());
-        let brought = self.brought.remove(&task).unwrap_or_default();
+        let inherited = self.inherited.remove(&task).unwrap_or_default();
         self.has_started = true;
         self.with(executor, |executor| {
-            executor.start(Start { task, run, spec, begin, brought, owner });
+            executor.start(Start { task, run, spec, begin, inherited, owner });
         });
     }
 

@@ -118,7 +118,7 @@ impl Dispatcher {
     pub(super) fn list(&self, query: &ListQuery) -> ListResult {
         let page = self.core.list(query);
         ListResult {
-            tasks: page.tasks.iter().map(|task| view::task(task, &self.around.folder)).collect(),
+            tasks: page.tasks.iter().map(|task| view::task(task, &self.context.folder)).collect(),
             next: page.next.map(|ordinal| ordinal.0),
             summary: page.summary,
         }
@@ -132,7 +132,7 @@ impl Dispatcher {
             ran: self.figures.ran.shown(),
             channels: self.notifier.status(),
             untold: self.notifier.untold(),
-            outputs_watched: self.around.outputs.is_watching(),
+            outputs_watched: self.context.outputs.is_watching(),
         };
         self.identity.status(&self.core, &self.config, counted)
     }

@@ -16,6 +16,6 @@ impl Dispatcher {
     /// Has a worker give back what was freed.
     pub(super) fn give_memory_back(&mut self) {
         self.freed.given_back();
-        self.around.workers.later(memory::give_back);
+        self.context.workers.later(memory::give_back);
     }
 }

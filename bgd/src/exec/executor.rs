@@ -15,7 +15,7 @@ use futures_util::future::{LocalBoxFuture, select_all};
 use tokio::sync::oneshot;
 
 use super::handed::Handoff;
-use super::messages::Brought;
+use super::messages::Inherited;
 use crate::answer::Answer;
 use crate::client::Client;
 use crate::core::{Begin, Control, ExecutorName, Spec};
@@ -129,7 +129,7 @@ pub struct Start {
     /// What begins.
     pub begin: Begin,
     /// Descriptors for its standard streams.
-    pub brought: Brought,
+    pub inherited: Inherited,
     /// The client whose foreground job it is.
     pub owner: Option<Arc<Client>>,
 }

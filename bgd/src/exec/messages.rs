@@ -33,14 +33,14 @@ pub struct StartOrder {
 
 /// Descriptors that the submitter sent along for the standard streams of a process.
 #[derive(Debug, Default)]
-pub struct Brought {
+pub struct Inherited {
     /// Standard input.
     pub stdin: Option<OwnedFd>,
     /// Standard output and error.
     pub outputs: [Option<OwnedFd>; 2],
 }
 
-impl Brought {
+impl Inherited {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.stdin.is_none() && self.outputs.iter().all(Option::is_none)
@@ -52,7 +52,7 @@ impl Brought {
 pub enum Streams {
     /// Output files of its own, and what the task asks for as standard input: nothing, or a pipe; what
     /// its submitter sent along takes their place.
-    Own(Brought),
+    Own(Inherited),
     /// These, for a helper.
     Given {
         /// Standard input, output and error.

@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod cgroup;
+pub mod context;
 pub mod executor;
 mod exits;
 pub mod handed;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -14,16 +14,15 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use super::cgroup;
+use super::context::Context;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::InputPipe;
-use super::messages::{Begun, Facts, Report, Reports, StartOrder};
+use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
-use super::output::{OutputFolder, OutputWatch};
 use super::proc::{Member, Stat};
 use super::terminal::Terminal;
 use super::tree::{Signalled, Tree};
-use super::workers::Workers;
 use crate::core::Fact;
 use crate::sys::pidfd::{PidFd, SIGKILL};
 use crate::sys::watch;
@@ -66,23 +65,6 @@ pub struct TerminalJob {
     pub terminal: Terminal,
 }
 
-/// What supervisors share.
-#[derive(Clone, Debug)]
-pub struct Surroundings {
-    /// Where outputs are.
-    pub folder: Arc<OutputFolder>,
-    /// Who follows them.
-    pub outputs: OutputWatch,
-    /// Who does what blocks.
-    pub workers: Workers,
-    /// Who hears of it.
-    pub facts: Facts,
-    /// Who owns the processes.
-    pub reports: Reports,
-    /// The daemon's socket.
-    pub socket: Arc<Path>,
-}
-
 /// A process that another program started and the daemon takes over.
 #[derive(Debug)]
 pub struct Taken {
@@ -113,13 +95,13 @@ struct Supervised {
 pub struct Processes {
     supervised: HashMap<TaskId, Supervised>,
     orders: mpsc::Sender<StartOrder>,
-    around: Surroundings,
+    context: Context,
 }
 
 impl Processes {
     /// No processes yet.
-    pub fn new(orders: mpsc::Sender<StartOrder>, around: Surroundings) -> Self {
-        Self { supervised: HashMap::new(), orders, around }
+    pub fn new(orders: mpsc::Sender<StartOrder>, context: Context) -> Self {
+        Self { supervised: HashMap::new(), orders, context }
     }
 
     /// Has a process started; [`Report::Begun`] follows.
@@ -127,7 +109,7 @@ impl Processes {
         let (task, run) = (order.task, order.run);
         if self.orders.send(order).is_err() {
             let error = "the daemon's spawner threads have ended".into();
-            self.around.reports.send(Report::Begun { task, run, result: Err(error) });
+            self.context.reports.send(Report::Begun { task, run, result: Err(error) });
         }
     }
 
@@ -139,9 +121,9 @@ impl Processes {
             InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
         });
         if let Some(split) = split {
-            self.around.outputs.track(task, run, split);
+            self.context.outputs.track(task, run, split);
         }
-        let files = self.around.folder.files(task, split.unwrap_or(false));
+        let files = self.context.folder.files(task, split.unwrap_or(false));
         let tree = Tree {
             task,
             leader: pid,
@@ -162,10 +144,10 @@ impl Processes {
     pub fn take_over(&mut self, task: TaskId, run: u32, taken: Taken) {
         let Taken { pid, pidfd, tree, split, own_file, handed } = taken;
         match own_file {
-            Some(file) => self.around.outputs.track_own(task, run, &file),
-            None => self.around.outputs.track(task, run, split),
+            Some(file) => self.context.outputs.track_own(task, run, &file),
+            None => self.context.outputs.track(task, run, split),
         }
-        let files = self.around.folder.files(task, split);
+        let files = self.context.folder.files(task, split);
         let handed_tree = Some(Arc::new(tree));
         let tree = Tree {
             task,
@@ -192,12 +174,12 @@ impl Processes {
     ) {
         let (control, orders) = async_mpsc::unbounded_channel();
         self.supervised.insert(tree.task, Supervised { run, control, input });
-        let around = self.around.clone();
+        let context = self.context.clone();
         let supervisor = Supervisor {
             tree,
             job,
             run,
-            around,
+            context,
             orders,
             ending: None,
             give_up_at: None,
@@ -270,7 +252,7 @@ pub(super) struct Supervisor {
     /// What the leader stands for, if it leads a terminal.
     job: Option<TerminalJob>,
     run: u32,
-    around: Surroundings,
+    context: Context,
     pub(super) orders: async_mpsc::UnboundedReceiver<Control>,
     /// The signal that the tree was told to end with.
     ending: Option<i32>,
@@ -334,12 +316,12 @@ impl Supervisor {
             let _ = self.tell_output(false).await;
         }
         if let Some(cgroup) = self.tree.cgroup.take() {
-            self.around.workers.later(move || cgroup::remove(&cgroup));
+            self.context.workers.later(move || cgroup::remove(&cgroup));
         }
     }
 
     fn report(&self, fact: Fact) {
-        self.around.reports.send(Report::Fact { task: self.tree.task, run: self.run, fact });
+        self.context.reports.send(Report::Fact { task: self.tree.task, run: self.run, fact });
     }
 
     /// Has all output kept and tells how much it is. Returns why it is not known how the job of a terminal
@@ -350,7 +332,7 @@ impl Supervisor {
         if let Some(terminal) = self.job.as_ref().map(|job| &job.terminal).or(handed) {
             unknown = terminal.drain().await;
         }
-        if let Some(fact) = self.around.outputs.settle(self.tree.task, lives_on).await {
+        if let Some(fact) = self.context.outputs.settle(self.tree.task, lives_on).await {
             self.report(fact);
         }
         unknown
@@ -469,7 +451,7 @@ impl Supervisor {
     async fn give_up(&mut self) {
         self.give_up_at = None;
         let tree = self.tree.clone();
-        let left = self.around.workers.run(move || tree.survivors()).await;
+        let left = self.context.workers.run(move || tree.survivors()).await;
         let left = left.unwrap_or_else(|| "it is not known which".into());
         let seconds = GIVE_UP.as_secs();
         tracing::error!(task = %self.tree.task, %left, "processes do not end after SIGKILL");
@@ -524,7 +506,7 @@ impl Supervisor {
         }
         loop {
             let tree = self.tree.clone();
-            match self.around.workers.run(move || tree.members(WATCHED)).await {
+            match self.context.workers.run(move || tree.members(WATCHED)).await {
                 Some(Ok(members)) => return members,
                 Some(Err(error)) => {
                     tracing::warn!(task = %self.tree.task, %error, "cannot look at a tree");
@@ -542,7 +524,7 @@ impl Supervisor {
     /// Signals every process of the tree.
     async fn signal(&self, signal: i32) -> Signalled {
         let tree = self.tree.clone();
-        self.around.workers.run(move || tree.signal(signal)).await.unwrap_or_default()
+        self.context.workers.run(move || tree.signal(signal)).await.unwrap_or_default()
     }
 
     /// Tells those to end that were born while the others were told, and whose parents have ended: nobody else would

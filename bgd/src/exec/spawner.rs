@@ -21,7 +21,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use super::cgroup;
 use super::mark::{Mark, Marks, RESOURCE};
-use super::messages::{Begun, Brought, NewTerminal, Report, Reports, StartOrder, Streams};
+use super::messages::{Begun, Inherited, NewTerminal, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::proc::{INSTANCE_MARK, TASK_MARK};
 use super::pty::Pty;
@@ -260,12 +260,12 @@ impl Common {
 
     /// Opens what a process has as standard streams.
     fn streams(&self, task: TaskId, spec: &Spec, streams: Streams) -> Result<Open, SpawnFailure> {
-        let Brought { stdin, outputs: given } = match streams {
+        let Inherited { stdin, outputs: given } = match streams {
             Streams::Given { streams: [stdin, out, err], .. } => {
                 let (stdin, err, given) = (Some(stdin), Some(err), [None, None]);
                 return Ok(Open { stdin, given, out, err, input: None, split: None });
             }
-            Streams::Own(brought) => brought,
+            Streams::Own(inherited) => inherited,
         };
         let folder = &self.settings.folder;
         let create = |stream| -> Result<OwnedFd, SpawnFailure> {

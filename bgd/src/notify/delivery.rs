@@ -21,23 +21,19 @@ use super::webhook::Webhook;
 use super::{Adapter, Done, Outcomes, Served, Sign, Told, Undelivered};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
-use crate::exec::process::Surroundings;
+use crate::exec::context::Context;
 use crate::mailbox::{Internal, Internals};
 use crate::reader;
 
 /// Serves channels until no more come and every queue is empty.
-pub async fn serve_all(
-    mut served: mpsc::UnboundedReceiver<Served>,
-    around: Surroundings,
-    internals: Internals,
-) {
+pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, context: Context, internals: Internals) {
     let http = Rc::new(Http::default());
     let mut workers = JoinSet::new();
     loop {
         tokio::select! {
             next = served.recv() => match next {
                 Some(next) => {
-                    workers.spawn_local(serve(next, Rc::clone(&http), around.clone(), internals.clone()));
+                    workers.spawn_local(serve(next, Rc::clone(&http), context.clone(), internals.clone()));
                 }
                 None => break,
             },
@@ -48,10 +44,10 @@ pub async fn serve_all(
 }
 
 /// Serves one channel until nobody can tell it anything more.
-async fn serve(served: Served, http: Rc<Http>, around: Surroundings, internals: Internals) {
+async fn serve(served: Served, http: Rc<Http>, context: Context, internals: Internals) {
     let Served { channel, mut orders, mut typing, mut signs, counts } = served;
     let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
-    let Some(adapter) = adapter(&outcomes, &http, &around) else { return };
+    let Some(adapter) = adapter(&outcomes, &http, &context) else { return };
     let mut shown = Typing::new(Rc::clone(&adapter));
     // It waits for no notice, and no notice for it.
     let show = async {
@@ -63,7 +59,7 @@ async fn serve(served: Served, http: Rc<Http>, around: Surroundings, internals: 
         while let Some(notice) = orders.recv().await {
             let done = Rc::new(Cell::new(Some(Done::new(&outcomes))));
             let delivered = async {
-                let told = read(notice, &around, &internals, Rc::clone(&done)).await?;
+                let told = read(notice, &context, &internals, Rc::clone(&done)).await?;
                 adapter.notify(&told).await
             };
             settle(&done, delivered).await;
@@ -96,26 +92,26 @@ async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Resul
 /// A notice with its result.
 async fn read(
     notice: Arc<Notice>,
-    around: &Surroundings,
+    context: &Context,
     internals: &Internals,
     done: Rc<Cell<Option<Done>>>,
 ) -> Result<Told, Undelivered> {
-    let folder = Arc::clone(&around.folder);
+    let folder = Arc::clone(&context.folder);
     let (place, task) = (notice.task.spec.place.clone(), notice.task.id);
     let outcome = notice.task.finished().map(|finished| &finished.outcome);
     // What the daemon ends with itself, it takes with it.
     let is_removed = notice.is_removed || outcome == Some(&Outcome::Cancelled(StopReason::Shutdown));
-    let read = around.workers.run(move || reader::notice(&notice, &folder)).await;
+    let read = context.workers.run(move || reader::notice(&notice, &folder)).await;
     internals.send(Internal::NoticeRead { task });
     let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
     Ok(Told { notice, place, is_removed, done })
 }
 
 /// The adapter to a channel. `None` for the inbox, which has its items from the core and gets no queue.
-fn adapter(outcomes: &Outcomes, http: &Rc<Http>, around: &Surroundings) -> Option<Rc<dyn Adapter>> {
+fn adapter(outcomes: &Outcomes, http: &Rc<Http>, context: &Context) -> Option<Rc<dyn Adapter>> {
     let http = Rc::clone(http);
     Some(match &outcomes.channel.kind {
-        ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, around)),
+        ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, context)),
         ChannelKind::Webhook { url, headers, timeout } => {
             Rc::new(Webhook::new(http, outcomes, (url, headers), *timeout))
         }

@@ -23,9 +23,9 @@ use super::{Adapter, Told, Undelivered};
 use crate::channels::Secret;
 use crate::core::Spec;
 use crate::dirs;
+use crate::exec::context::Context;
 use crate::exec::host::{Host, Launch, Leased, Purpose, SIGKILL, SIGTERM, Theirs, pipe, said};
 use crate::exec::proc::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
-use crate::exec::process::Surroundings;
 
 /// How long a command has between SIGTERM and SIGKILL when its time is over.
 const GRACE: Duration = Duration::from_secs(2);
@@ -53,15 +53,15 @@ impl Exec {
         command: &[String],
         env: &BTreeMap<String, Secret>,
         timeout: Duration,
-        around: &Surroundings,
+        context: &Context,
     ) -> Self {
         let inherited = Env::of_this_process();
         let mut all: BTreeMap<Box<str>, OsText> =
             inherited.0.iter().filter(|(name, _)| !OF_OTHERS.contains(&&**name)).cloned().collect();
         all.extend(env.iter().map(|(name, value)| (name.as_str().into(), value.0.as_str().into())));
-        all.insert("BGD_SOCKET".into(), around.socket.as_os_str().into());
+        all.insert("BGD_SOCKET".into(), context.socket.as_os_str().into());
         Self {
-            host: Host::new(around.reports.clone(), Purpose::Hook),
+            host: Host::new(context.reports.clone(), Purpose::Hook),
             command: command.iter().map(|word| word.as_str().into()).collect(),
             env: all.into_iter().collect(),
             secrets: Secrets::new(env.values().map(|Secret(value)| value.clone())),

@@ -40,7 +40,7 @@ use self::counts::Counts;
 use self::undelivered::Undelivered;
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
 use crate::core::{Notice, Place, Spec};
-use crate::exec::process::Surroundings;
+use crate::exec::context::Context;
 use crate::mailbox::{Internal, Internals};
 
 /// An adapter to one channel.
@@ -112,7 +112,7 @@ type TypingOrder = (Option<Arc<str>>, oneshot::Receiver<()>);
 struct Outcomes {
     channel: Arc<Channel>,
     counts: Arc<Counts>,
-    log: RefCell<Seldom>,
+    log: RefCell<RateLimiter>,
 }
 
 /// Takes what became of one notice. One of which nobody tells that was not delivered.
@@ -205,13 +205,13 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// What may come so often that not all of it is logged, with how often it was left out.
 #[derive(Debug, Default)]
-struct Seldom {
+struct RateLimiter {
     begun: Option<Instant>,
     logged: u32,
     left_out: u64,
 }
 
-impl Seldom {
+impl RateLimiter {
     /// How often it was left out since it was logged last, if it may be logged.
     fn is_due(&mut self) -> Option<u64> {
         if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_EVERY) {
@@ -242,7 +242,7 @@ pub struct Notifier {
     /// How many notices of a channel wait at most, the one that is being delivered included. Those that
     /// come when there are so many are dropped, and counted.
     queue_limit: usize,
-    around: Surroundings,
+    context: Context,
     internals: Internals,
     thread: Option<mpsc::UnboundedSender<Served>>,
     queues: BTreeMap<Arc<str>, Queue>,
@@ -252,19 +252,19 @@ pub struct Notifier {
     /// Tasks with notices whose results were not read yet, and how many these are.
     unread: HashMap<TaskId, usize>,
     untold: u64,
-    log_untold: Seldom,
-    log_full: Seldom,
+    log_untold: RateLimiter,
+    log_full: RateLimiter,
     is_closing: bool,
     is_busy: bool,
 }
 
 impl Notifier {
     /// Without the thread, until there is something to tell.
-    pub fn new(channels: Channels, queue_limit: usize, around: Surroundings, internals: Internals) -> Self {
+    pub fn new(channels: Channels, queue_limit: usize, context: Context, internals: Internals) -> Self {
         let mut this = Self {
             channels,
             queue_limit,
-            around,
+            context,
             internals,
             thread: None,
             queues: BTreeMap::new(),
@@ -272,8 +272,8 @@ impl Notifier {
             typing: HashMap::new(),
             unread: HashMap::new(),
             untold: 0,
-            log_untold: Seldom::default(),
-            log_full: Seldom::default(),
+            log_untold: RateLimiter::default(),
+            log_full: RateLimiter::default(),
             is_closing: false,
             is_busy: false,
         };
@@ -475,7 +475,7 @@ impl Notifier {
 
     fn serve(&mut self, served: Served) -> io::Result<()> {
         if self.thread.as_ref().is_none_or(mpsc::UnboundedSender::is_closed) {
-            self.thread = Some(start(self.around.clone(), self.internals.clone())?);
+            self.thread = Some(start(self.context.clone(), self.internals.clone())?);
             self.is_busy = true;
         }
         if let Some(thread) = &self.thread {
@@ -536,12 +536,12 @@ impl Notifier {
 }
 
 /// Starts the thread. It ends when its handle is dropped and every queue is empty.
-fn start(around: Surroundings, internals: Internals) -> io::Result<mpsc::UnboundedSender<Served>> {
+fn start(context: Context, internals: Internals) -> io::Result<mpsc::UnboundedSender<Served>> {
     let (served, waiting) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("channels".to_owned()).spawn(move || {
         let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime, delivery::serve_all(waiting, around, internals.clone()));
+        local.block_on(&runtime, delivery::serve_all(waiting, context, internals.clone()));
         internals.send(Internal::ChannelsDone);
     })?;
     Ok(served)

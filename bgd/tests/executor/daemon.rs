@@ -11,10 +11,10 @@ use bgd::config::Config;
 use bgd::core::ExecutorName;
 use bgd::dispatcher::Dispatcher;
 use bgd::exec::agent::AgentThread;
+use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::{OutputFolder, OutputWatch};
-use bgd::exec::process::Surroundings;
 use bgd::exec::workers::Workers;
 use bgd::server::{self, ServerLimits};
 use bgd::status::Identity;
@@ -111,10 +111,10 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
     let (reports, _) = messages::reports();
     let path = socket.as_path();
-    let around = Surroundings { folder, outputs, workers, facts, reports, socket: path.into() };
+    let context = Context { folder, outputs, workers, facts, reports, socket: path.into() };
     // The line in the table.
-    let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(around.facts.clone()));
-    let agents = AgentThread::new(Arc::default(), around.clone());
+    let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
+    let agents = AgentThread::new(Arc::default(), context.clone());
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let identity = Identity {
         instance: "test".into(),
@@ -129,7 +129,7 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
         tree_reason: "a test".into(),
         started: Instant::now(),
     };
-    let dispatcher = Dispatcher::new(config, identity, executors, agents, around, internals, limits);
+    let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
     let listener = listen(socket).unwrap();
     let (closing, closing_seen) = watch::channel(false);
     let (_made, listeners) = mpsc::channel(1);

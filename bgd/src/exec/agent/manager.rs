@@ -24,8 +24,8 @@ use super::start::Start;
 use super::template::{self, Template};
 use crate::agents::Agent;
 use crate::core::{Refusal, Spec};
+use crate::exec::context::Context;
 use crate::exec::host::{Host, Purpose};
-use crate::exec::process::Surroundings;
 
 /// How many agents are checked at a time. One may need half a gigabyte.
 const CHECKS: usize = 4;
@@ -57,7 +57,7 @@ pub(super) struct Running {
 #[derive(Debug)]
 pub struct Manager {
     host: Host,
-    pub(super) around: Surroundings,
+    pub(super) context: Context,
     pool: RefCell<Pool<Key>>,
     seats: RefCell<HashMap<Seat, watch::Receiver<Outcome>>>,
     pub(super) turns: RefCell<HashMap<TaskId, Running>>,
@@ -104,10 +104,10 @@ impl Lease {
 
 impl Manager {
     /// Without agents.
-    pub fn new(around: Surroundings) -> Rc<Self> {
+    pub fn new(context: Context) -> Rc<Self> {
         Rc::new(Self {
-            host: Host::new(around.reports.clone(), Purpose::Agent),
-            around,
+            host: Host::new(context.reports.clone(), Purpose::Agent),
+            context,
             pool: RefCell::default(),
             seats: RefCell::default(),
             turns: RefCell::default(),
@@ -180,7 +180,7 @@ impl Manager {
         let agent = &order.agent;
         let start = Start { agent: agent.clone(), env: order.env.clone(), like: order.spec.clone() };
         if agent.protocol == AgentProtocol::Template {
-            let template = Template::new(self.host.clone(), start, self.around.clone());
+            let template = Template::new(self.host.clone(), start, self.context.clone());
             let live = Rc::new(Live::of(Connection::Template(template)));
             return Ok(Lease { place: None, live, was_warm: false });
         }

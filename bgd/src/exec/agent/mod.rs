@@ -31,8 +31,8 @@ use tokio::sync::mpsc;
 
 use self::manager::Manager;
 pub use self::order::{Control, Order, Tell, TurnOrder};
+use super::context::Context;
 use super::executor::{Done, Executor, Start};
-use super::process::Surroundings;
 use crate::agents::{Agent, Agents};
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work};
 use crate::sys::pidfd::SIGKILL;
@@ -45,14 +45,14 @@ pub struct AgentThread(Rc<RefCell<Handle>>);
 struct Handle {
     /// Those of the configuration, and the known ones.
     known: Arc<Agents>,
-    around: Surroundings,
+    context: Context,
     orders: Option<mpsc::UnboundedSender<Order>>,
 }
 
 impl AgentThread {
     /// Without the thread, until there is something to do.
-    pub fn new(known: Arc<Agents>, around: Surroundings) -> Self {
-        Self(Rc::new(RefCell::new(Handle { known, around, orders: None })))
+    pub fn new(known: Arc<Agents>, context: Context) -> Self {
+        Self(Rc::new(RefCell::new(Handle { known, context, orders: None })))
     }
 
     /// The agents that it can give prompts to.
@@ -72,10 +72,10 @@ impl AgentThread {
     /// The system allows no more threads.
     pub fn order(&self, order: Order) -> io::Result<()> {
         let mut handle = self.0.borrow_mut();
-        let around = handle.around.clone();
+        let context = handle.context.clone();
         let orders = match handle.orders.take() {
             Some(orders) if !orders.is_closed() => orders,
-            Some(_) | None => start(around)?,
+            Some(_) | None => start(context)?,
         };
         let _ = handle.orders.insert(orders).send(order);
         Ok(())
@@ -89,7 +89,7 @@ impl AgentThread {
     }
 
     fn prompt(&self, start: Start) -> Result<(), Refusal> {
-        let Start { task, run, spec, begin, brought: _, owner: _ } = start;
+        let Start { task, run, spec, begin, inherited: _, owner: _ } = start;
         let Begin::Prompt { env, prompt, settings, session } = begin else {
             return Err(Refusal::new(ErrorKind::Internal, "agents run no processes of tasks"));
         };
@@ -115,7 +115,7 @@ impl Executor for AgentThread {
     fn start(&mut self, start: Start) {
         let (task, run) = (start.task, start.run);
         if let Err(refusal) = self.prompt(start) {
-            self.0.borrow().around.facts.send(task, run, Fact::Refused(Box::new(refusal)));
+            self.0.borrow().context.facts.send(task, run, Fact::Refused(Box::new(refusal)));
         }
     }
 
@@ -141,12 +141,12 @@ impl Executor for AgentThread {
     }
 }
 
-fn start(around: Surroundings) -> io::Result<mpsc::UnboundedSender<Order>> {
+fn start(context: Context) -> io::Result<mpsc::UnboundedSender<Order>> {
     let (orders, queue) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("agents".to_owned()).spawn(move || {
         let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime, Manager::new(around).run(queue));
+        local.block_on(&runtime, Manager::new(context).run(queue));
     })?;
     Ok(orders)
 }

@@ -16,9 +16,9 @@ use bgd_shared::text::beginning;
 use super::connection::TurnEnd;
 use super::signs::{self, Model};
 use crate::core::{Fact, Note};
+use crate::exec::context::Context;
 use crate::exec::loss::Loss;
 use crate::exec::output::{OutputFolder, read_part};
-use crate::exec::process::Surroundings;
 
 /// The bytes of an answer that are kept: its last ones.
 #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
@@ -40,7 +40,7 @@ pub struct Recorder {
     task: TaskId,
     run: u32,
     split: bool,
-    around: Surroundings,
+    context: Context,
     /// Closed while nothing is expected.
     file: Option<File>,
     /// Whether what was written last ended its line.
@@ -64,18 +64,18 @@ impl Recorder {
     ///
     /// # Errors
     /// What the system says, as a sentence.
-    pub fn begin(task: TaskId, run: u32, split: bool, around: Surroundings) -> Result<Self, String> {
-        let file = open(&around.folder, task).map_err(|error| {
-            format!("cannot create its output in {}: {error}", around.folder.path().display())
+    pub fn begin(task: TaskId, run: u32, split: bool, context: Context) -> Result<Self, String> {
+        let file = open(&context.folder, task).map_err(|error| {
+            format!("cannot create its output in {}: {error}", context.folder.path().display())
         })?;
-        let loss = Loss::new(task, run, around.facts.clone());
-        let before = ends(&around.folder, task, split);
-        around.outputs.track(task, run, split);
+        let loss = Loss::new(task, run, context.facts.clone());
+        let before = ends(&context.folder, task, split);
+        context.outputs.track(task, run, split);
         Ok(Self {
             task,
             run,
             split,
-            around,
+            context,
             file: Some(file),
             line_ended: true,
             answer: Answer::default(),
@@ -91,12 +91,12 @@ impl Recorder {
 
     /// The turn did not begin: the output stays as it was.
     pub async fn abandon(self) {
-        self.around.outputs.settle(self.task, false).await;
+        self.context.outputs.settle(self.task, false).await;
     }
 
     /// Tells the core.
     pub fn tell(&self, fact: Fact) {
-        self.around.facts.send(self.task, self.run, fact);
+        self.context.facts.send(self.task, self.run, fact);
     }
 
     /// A piece of the agent's answer.
@@ -216,12 +216,12 @@ impl Recorder {
         self.file = None;
         self.is_late = true;
         let (cut, answer) = std::mem::take(&mut self.answer).last();
-        let folder = Arc::clone(&self.around.folder);
+        let folder = Arc::clone(&self.context.folder);
         let (task, run) = (self.task, self.run);
         let kept = match &result {
             Ok(()) => {
                 let kept = self
-                    .around
+                    .context
                     .workers
                     .run(move || folder.keep_result(task, run, cut, answer.as_bytes()))
                     .await;
@@ -232,7 +232,7 @@ impl Recorder {
         if let Err(error) = kept {
             self.failed(&error);
         }
-        if let Some(fact) = self.around.outputs.settle(self.task, false).await {
+        if let Some(fact) = self.context.outputs.settle(self.task, false).await {
             self.tell(fact);
         }
         self.loss.tell();
@@ -257,14 +257,14 @@ impl Recorder {
         // The size is told at once: nobody follows the output of a task that is over.
         self.file = None;
         self.loss.tell();
-        let bytes = self.around.folder.size(self.task, self.split);
+        let bytes = self.context.folder.size(self.task, self.split);
         self.tell(Fact::Output { bytes, dropped: [0; 2], tell: false });
     }
 
     fn write(&mut self, text: &str) {
         let file = match &mut self.file {
             Some(file) => file,
-            None => match open(&self.around.folder, self.task) {
+            None => match open(&self.context.folder, self.task) {
                 Ok(file) => self.file.insert(file),
                 Err(error) => return self.lose(text, &error),
             },

@@ -23,9 +23,9 @@ use super::last_words::Telling;
 use super::start::Start;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 use crate::core::Refusal;
+use crate::exec::context::Context;
 use crate::exec::host::{Host, Launch, Process, SIGKILL, SIGTERM, Theirs, pipe};
 use crate::exec::output::OutputFolder;
-use crate::exec::process::Surroundings;
 
 /// The bytes of what the program printed that are searched for answer and session: the last ones.
 const SEARCHED_BYTES: u64 = 16 * 1024 * 1024;
@@ -41,7 +41,7 @@ const ARGUMENT_BYTES: usize = 128 * 1024;
 pub struct Template {
     host: Host,
     start: Start,
-    around: Surroundings,
+    context: Context,
     turn: RefCell<Option<Turn>>,
     process: RefCell<Option<Process>>,
     /// It was told to end, perhaps before its process was there.
@@ -58,9 +58,9 @@ struct Turn {
 
 impl Template {
     /// For one turn.
-    pub fn new(host: Host, start: Start, around: Surroundings) -> Self {
+    pub fn new(host: Host, start: Start, context: Context) -> Self {
         let (turn, process) = (RefCell::default(), RefCell::default());
-        Self { host, start, around, turn, process, cancelled: Cell::default() }
+        Self { host, start, context, turn, process, cancelled: Cell::default() }
     }
 
     /// Notes what the turn is for; its session is known when the program has told it.
@@ -133,7 +133,7 @@ impl Template {
     }
 
     async fn run(&self, turn: &Turn, prompt: &str) -> Result<TurnEnd, Box<str>> {
-        let folder = &self.around.folder;
+        let folder = &self.context.folder;
         let unusable = |error: io::Error| format!("its output can't be used: {error}");
         let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
         let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
@@ -168,7 +168,7 @@ impl Template {
         let files = folder.files(turn.task, true);
         let (out, err) = (files.path(Stream::Stdout).to_owned(), files.path(Stream::Stderr).to_owned());
         let agent = Arc::clone(&self.start.agent);
-        let read = self.around.workers.run(move || Printed::read(&agent, &out, &err, from, &exit)).await;
+        let read = self.context.workers.run(move || Printed::read(&agent, &out, &err, from, &exit)).await;
         let printed = read.ok_or("what it printed can't be read")?.map_err(unusable)?;
         if let Some(session) = printed.session {
             let _ = turn.updates.send(Update::Session(session)).await;

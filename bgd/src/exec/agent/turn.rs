@@ -21,7 +21,7 @@ use super::order::{Control, TurnOrder};
 use super::recorder::Recorder;
 use crate::agents::Agent;
 use crate::core::{Fact, Note, Refusal, Spec};
-use crate::exec::process::Surroundings;
+use crate::exec::context::Context;
 
 /// How long a prompt to an earlier session may be with the agent without a sign of it, before it counts as
 /// accepted. An agent that has forgotten the session says so within that time, and the task is not touched.
@@ -48,7 +48,7 @@ struct Asked {
 /// A turn that goes on.
 struct Turn {
     order: TurnOrder,
-    around: Surroundings,
+    context: Context,
     control: mpsc::UnboundedReceiver<Control>,
     /// Questions that wait, by their number.
     asked: HashMap<u64, Asked>,
@@ -66,12 +66,12 @@ pub async fn run(
     manager: Rc<Manager>,
     order: TurnOrder,
     control: mpsc::UnboundedReceiver<Control>,
-    around: Surroundings,
+    context: Context,
 ) {
     let withdrawn = mpsc::unbounded_channel();
     let mut turn = Turn {
         order,
-        around,
+        context,
         control,
         asked: HashMap::new(),
         last_question: 0,
@@ -142,7 +142,7 @@ impl Turn {
     }
 
     fn tell(&self, fact: Fact) {
-        self.around.facts.send(self.order.task, self.order.run, fact);
+        self.context.facts.send(self.order.task, self.order.run, fact);
     }
 
     fn refuse(&self, refusal: Refusal) {
@@ -164,7 +164,7 @@ impl Turn {
         let folder = order.spec.cwd.clone();
         let opening = async {
             let is_folder = move || std::path::Path::new(folder.as_os_str()).is_dir();
-            if self.around.workers.run(is_folder).await != Some(true) {
+            if self.context.workers.run(is_folder).await != Some(true) {
                 return Err(no_folder(&order.spec).into());
             }
             // The configuration may have been read again since it was submitted.
@@ -233,7 +233,7 @@ impl Turn {
             self.warn(&opened);
         }
         let TurnOrder { task, run, spec, .. } = &self.order;
-        let recorder = match Recorder::begin(*task, *run, spec.split, self.around.clone()) {
+        let recorder = match Recorder::begin(*task, *run, spec.split, self.context.clone()) {
             Ok(recorder) => recorder,
             Err(error) => {
                 self.refuse(Refusal::new(ErrorKind::Internal, error));

@@ -15,16 +15,16 @@ impl Manager {
         let (task, run) = (order.task, order.run);
         let (control, orders) = mpsc::unbounded_channel();
         self.turns.borrow_mut().insert(task, Running { run, control });
-        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, orders, self.around.clone()));
+        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, orders, self.context.clone()));
         let manager = Rc::clone(self);
         tokio::task::spawn_local(async move {
             // A turn always tells its end. If it breaks before, the task must not be left running: of these
             // two facts the one that fits is taken.
             if let Err(error) = turn.await {
                 tracing::error!(%task, %error, "a turn broke");
-                let facts = &manager.around.facts;
+                let facts = &manager.context.facts;
                 manager.turn_ended(task, run);
-                manager.around.outputs.settle(task, false).await;
+                manager.context.outputs.settle(task, false).await;
                 let why = "something broke in the daemon; its log tells more";
                 let refusal = Refusal::new(ErrorKind::Internal, why);
                 facts.send(task, run, Fact::Refused(Box::new(refusal)));

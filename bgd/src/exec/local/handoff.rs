@@ -38,9 +38,9 @@ impl Local {
             }
         };
         let (leaders, prepare) = (self.handoffs.leaders(), self.handoffs.prepare.clone());
-        let folder = Arc::clone(&self.around.folder);
+        let folder = Arc::clone(&self.context.folder);
         let (client, process) = (client.id, client.process);
-        self.around.workers.later(move || {
+        self.context.workers.later(move || {
             // If nobody listens any more the daemon has ended.
             let done = move |result| drop(prepare.send(Prepared { task, client, result, tell }));
             let looked = check(*handoff, process, &leaders)
@@ -107,8 +107,8 @@ impl Local {
     }
 
     fn remove_offered(&self, task: TaskId) {
-        let folder = Arc::clone(&self.around.folder);
-        self.around.workers.later(move || folder.remove(task, 0));
+        let folder = Arc::clone(&self.context.folder);
+        self.context.workers.later(move || folder.remove(task, 0));
     }
 
     /// The core has taken a process over.
@@ -117,7 +117,7 @@ impl Local {
             return tracing::error!(%task, "nothing was handed over for it");
         };
         let mut taken = Taken { pid, pidfd, tree, split: false, own_file: None, handed: Handed::default() };
-        let loss = Loss::new(task, run, self.around.facts.clone());
+        let loss = Loss::new(task, run, self.context.facts.clone());
         match recorded {
             Recorded::Drained { prepared, split } => {
                 let drains = prepared.begin(&loss);
@@ -147,7 +147,7 @@ impl Local {
     }
 
     /// A client is gone: it tells nothing any more of what it handed over.
-    pub(super) fn hander_left(&mut self, client: u64) {
+    pub(super) fn client_left(&mut self, client: u64) {
         for ready in self.handoffs.ready.values_mut().filter(|ready| ready.client == Some(client)) {
             ready.client = None;
         }

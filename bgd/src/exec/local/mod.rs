@@ -20,12 +20,12 @@ use tokio::sync::mpsc as async_mpsc;
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
 use self::shows::Shows;
+use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, Start, TellOffer};
 use super::handed::Handoff;
-use super::input::InputPipe;
 use super::messages::{Begun, Report, StartOrder, Streams};
-use super::process::{Processes, Surroundings};
-use crate::answer::{Answer, write_error};
+use super::process::Processes;
+use crate::answer::write_error;
 use crate::client::Client;
 use crate::core::{Begin, Control, Fact, SpawnFailure};
 
@@ -44,7 +44,7 @@ pub struct Local {
     /// Starts that are ordered when the answers of a turn are on their way.
     starts: Vec<StartOrder>,
     reports: async_mpsc::UnboundedReceiver<Report>,
-    around: Surroundings,
+    context: Context,
 }
 
 impl Local {
@@ -52,17 +52,17 @@ impl Local {
     pub fn new(
         orders: mpsc::Sender<StartOrder>,
         reports: async_mpsc::UnboundedReceiver<Report>,
-        around: Surroundings,
+        context: Context,
     ) -> Self {
         Self {
-            processes: Processes::new(orders, around.clone()),
+            processes: Processes::new(orders, context.clone()),
             terminals: Shows::default(),
             handoffs: Handoffs::new(),
             helpers: Helpers::default(),
             owners: HashMap::new(),
             starts: Vec::new(),
             reports,
-            around,
+            context,
         }
     }
 
@@ -87,7 +87,7 @@ impl Local {
             }
             Err(failure) => Fact::StartFailed { failure },
         };
-        self.around.facts.send(task, run, fact);
+        self.context.facts.send(task, run, fact);
     }
 
     /// What a supervisor saw.
@@ -106,46 +106,40 @@ impl Local {
         if self.helpers.owns(task) {
             self.helpers.fact(task, fact);
         } else {
-            self.around.facts.send(task, run, fact);
+            self.context.facts.send(task, run, fact);
         }
     }
 
     fn start_process(&mut self, start: Start) {
-        let Start { task, run, spec, begin, brought, owner } = start;
+        let Start { task, run, spec, begin, inherited, owner } = start;
         let env = match begin {
             Begin::Process { env } => env,
             Begin::HandedOver => return self.adopt_handed(task, run),
             Begin::Prompt { .. } => {
                 let failure = "processes are given no prompts".into();
-                return self.around.facts.send(task, run, Fact::StartFailed { failure });
+                return self.context.facts.send(task, run, Fact::StartFailed { failure });
             }
         };
         if spec.pty.is_some() {
             if let Err(failure) = self.terminals.prepare() {
-                return self.around.facts.send(task, run, Fact::StartFailed { failure });
+                return self.context.facts.send(task, run, Fact::StartFailed { failure });
             }
             self.owners.extend(owner.map(|owner| (task, owner)));
         }
-        self.starts.push(StartOrder { task, run, spec, env, streams: Streams::Own(brought) });
+        self.starts.push(StartOrder { task, run, spec, env, streams: Streams::Own(inherited) });
     }
 
     /// Writes to the standard input of a task, if it has one.
     fn write(&self, asked: Asked) {
+        let Some(input) = self.processes.input(asked.task.id) else { return asked.refuse() };
         let Asked { answer, task, what: Ask::Write { data, eof } } = asked else { return asked.refuse() };
-        match self.processes.input(task.id) {
-            Some(input) => write_to(input, task.id, data, eof, answer),
-            None => Asked { answer, task, what: Ask::Write { data, eof } }.refuse(),
-        }
+        tokio::spawn(async move {
+            match input.write(data, eof).await {
+                Ok(written) => answer.give(&WriteResult { written }),
+                Err(error) => answer.refuse(&write_error(task.id, &error)),
+            }
+        });
     }
-}
-
-fn write_to(input: InputPipe, task: TaskId, data: Vec<u8>, eof: bool, answer: Answer) {
-    tokio::spawn(async move {
-        match input.write(data, eof).await {
-            Ok(written) => answer.give(&WriteResult { written }),
-            Err(error) => answer.refuse(&write_error(task, &error)),
-        }
-    });
 }
 
 impl Executor for Local {
@@ -193,7 +187,7 @@ impl Executor for Local {
     fn disconnected(&mut self, client: u64) {
         self.terminals.disconnect(client);
         self.owners.retain(|_, owner| owner.id != client);
-        self.hander_left(client);
+        self.client_left(client);
     }
 
     fn answered(&mut self) {

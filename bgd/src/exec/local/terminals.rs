@@ -25,7 +25,7 @@ impl Local {
     ) -> Option<TerminalJob> {
         let NewTerminal { pty, size, output, leader_news, job, job_handle } = new;
         let owner = owner.map(|client| viewer(&client, Some(size), true));
-        let loss = Loss::new(task, run, self.around.facts.clone());
+        let loss = Loss::new(task, run, self.context.facts.clone());
         let (master, slave) = (pty.master, Some(pty.slave));
         let opening = Opening { task, master, slave, size, output, loss, leader_news, owner };
         match self.terminals.open(opening) {

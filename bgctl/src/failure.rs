@@ -72,6 +72,14 @@ impl Failure {
         Self::new(Code::INTERNAL, "garbled", format!("the daemon sent output that can't be read: {error}"))
     }
 
+    /// What went wrong with a connection that was needed all the time; `message` if the daemon has gone.
+    pub fn of_link(error: ClientError, message: &str) -> Self {
+        match error {
+            ClientError::Closed | ClientError::Io(_) => Self::lost(message),
+            error => error.into(),
+        }
+    }
+
     /// The daemon has gone while it was needed.
     pub fn lost(message: impl Into<String>) -> Self {
         Self::new(Code::NO_DAEMON, "connection_lost", message).hint(log_hint())

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 
-use bgd_shared::client::{Client, ClientError, PolledClient, Protocol, Received};
+use bgd_shared::client::{Client, PolledClient, Protocol, Received};
 use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -218,13 +218,8 @@ impl Console {
         let ready = wants.wait().map_err(|error| Failure::io("can't wait", &error))?;
         ready.tend(&mut self.link)?;
         if ready.reads_link {
-            self.link.read().map_err(|error| match error {
-                ClientError::Closed | ClientError::Io(_) => {
-                    let message = "the daemon is gone, and the tasks with it";
-                    Failure::lost(message)
-                }
-                error => error.into(),
-            })?;
+            let message = "the daemon is gone, and the tasks with it";
+            self.link.read().map_err(|error| Failure::of_link(error, message))?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd as _;
 
-use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
+use bgd_shared::client::{PolledClient, Protocol, Received};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockMode, BlockParams, SignalParams, TaskBlock, TaskSignal};
 use bgd_shared::task::Task;
@@ -80,13 +80,8 @@ impl Passing {
         let ready = wants.wait().map_err(|error| Failure::io("can't wait", &error))?;
         ready.tend(&mut self.link)?;
         if ready.reads_link {
-            self.link.read().map_err(|error| match error {
-                ClientError::Closed | ClientError::Io(_) => {
-                    let message = "the daemon is gone, and the job with it";
-                    Failure::lost(message)
-                }
-                error => error.into(),
-            })?;
+            let message = "the daemon is gone, and the job with it";
+            self.link.read().map_err(|error| Failure::of_link(error, message))?;
         }
         Ok(())
     }

@@ -510,12 +510,11 @@ impl<'a> Show<'a> {
     }
 
     fn lose_daemon(&mut self, error: ClientError) {
-        let failure = match (error, self.role) {
-            (ClientError::Closed | ClientError::Io(_), Role::Foreground | Role::Direct) => {
-                let message = "the daemon is gone, and the job with it";
-                Failure::lost(message)
+        let failure = match self.role {
+            Role::Foreground | Role::Direct => {
+                Failure::of_link(error, "the daemon is gone, and the job with it")
             }
-            (error, _) => error.into(),
+            Role::Attached => error.into(),
         };
         self.leave(Err(failure));
     }

@@ -423,13 +423,7 @@ impl<'a> Talk<'a> {
     }
 
     fn lose_daemon(&mut self, error: ClientError) {
-        let failure = match error {
-            ClientError::Closed | ClientError::Io(_) => {
-                let message = "the daemon is gone, and the task with it";
-                Failure::lost(message)
-            }
-            error => error.into(),
-        };
+        let failure = Failure::of_link(error, "the daemon is gone, and the task with it");
         self.leave(Err(failure));
     }
 

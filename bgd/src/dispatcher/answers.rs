@@ -41,12 +41,10 @@ impl Dispatcher {
     }
 
     /// Answers when something is done, or takes too long.
-    pub(super) fn reply_later(&self, answer: Answer, task: &Snapshot, done: Option<Done>) {
+    pub(super) fn reply_later(&self, answer: Answer, task: &Snapshot, done: Done) {
         let result = TaskResult { task: view::task(task, &self.context.folder) };
         tokio::spawn(async move {
-            if let Some(done) = done {
-                let _ = tokio::time::timeout(DONE, done).await;
-            }
+            let _ = tokio::time::timeout(DONE, done).await;
             answer.give(&result);
         });
     }

@@ -442,8 +442,10 @@ impl Dispatcher {
                             let result = SessionEndResult { cancelled, cleared };
                             clears.push((answer, Clear::Session(result)));
                         }
-                        Reply::Task(task) if done.is_some() => self.reply_later(answer, &task, done.take()),
-                        reply => self.reply(answer, shape, reply),
+                        reply => match (reply, done.take()) {
+                            (Reply::Task(task), Some(done)) => self.reply_later(answer, &task, done),
+                            (reply, _) => self.reply(answer, shape, reply),
+                        },
                     }
                 }
                 Effect::Exit => self.begin_to_end(),

@@ -578,16 +578,6 @@ fn a_shell_whose_file_was_replaced_is_one() {
 }
 
 #[test]
-fn the_end_of_the_daemon_is_told_where_it_is_stopped() {
-    let mut daemon = start();
-    let mut terminal = open(&daemon, &BASH);
-    terminal.type_line("bgctl submit -d 'the job' -- sleep 1000; bgctl daemon stop");
-    terminal.wait_text("stopped; 1 task was cancelled\n$");
-    terminal.wait_text("[BACKGROUND TASK CANCELLED] ");
-    assert!(daemon.ended().success());
-}
-
-#[test]
 fn lines_that_are_held_when_the_daemon_ends_are_counted() {
     let mut daemon = start();
     let mut terminal = open(&daemon, &BASH);

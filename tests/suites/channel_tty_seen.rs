@@ -74,7 +74,7 @@ fn nothing_is_advised_that_can_not_be_done_any_more() {
 }
 
 #[test]
-fn nothing_is_advised_about_what_the_daemon_took_with_it() {
+fn the_end_of_the_daemon_is_told_where_it_is_stopped_and_advises_nothing() {
     let mut daemon = start();
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line("bgctl submit -d 'the job' -- sleep 1000; bgctl daemon stop");

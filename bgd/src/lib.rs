@@ -38,3 +38,4 @@ pub mod status;
 pub mod subscribers;
 pub mod sys;
 pub mod view;
+pub mod wall_clock;

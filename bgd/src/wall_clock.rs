@@ -1,0 +1,141 @@
+//! Wakes at a time of the wall clock: also right after that was set, and after the machine has slept. Nothing is polled:
+//! the kernel's timer tells both. It decides nothing.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use bgd_shared::time::Timestamp;
+use nix::errno::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+use crate::sys::watch;
+
+/// A timer on the wall clock.
+#[derive(Debug)]
+pub struct WallClock {
+    timer: AsyncFd<OwnedFd>,
+    at: Option<Timestamp>,
+}
+
+/// What the timer says when it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    /// Its time has come, or the clock was set.
+    Look,
+    /// Nothing has happened.
+    Wait,
+}
+
+impl WallClock {
+    /// A timer that is set to nothing. It belongs to the runtime that it is made in.
+    ///
+    /// # Errors
+    /// No descriptor is left for it.
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = watch::readable(timerfd_create(TimerfdClockId::Realtime, flags)?)?;
+        Ok(Self { timer, at: None })
+    }
+
+    /// Sets the time to wake at, or none. To set it to what it is costs nothing.
+    ///
+    /// # Errors
+    /// What the system says; the timer is set to nothing then.
+    pub fn set(&mut self, at: Option<Timestamp>) -> io::Result<()> {
+        if self.at == at {
+            return Ok(());
+        }
+        self.at = None;
+        let it_value = at.map_or(Timespec { tv_sec: 0, tv_nsec: 0 }, timespec);
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+        let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+        timerfd_settime(self.timer.get_ref(), flags, &once)?;
+        self.at = at;
+        Ok(())
+    }
+
+    /// Waits until the time has come or the clock was set, and for ever if it is set to nothing. It may wake for neither.
+    /// From then on it is set to nothing: set it again. It may be dropped while it waits, and loses nothing.
+    pub async fn due(&mut self) {
+        while self.at.is_some() {
+            let Ok(mut ready) = self.timer.readable().await else { break };
+            match word(read(self.timer.get_ref())) {
+                Word::Look => {
+                    self.at = None;
+                    return;
+                }
+                Word::Wait => ready.clear_ready(),
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// What the kernel calls this time. 0 would stop the timer, and what was before 1970 has come anyway.
+fn timespec(at: Timestamp) -> Timespec {
+    let ms = at.unix_ms().max(1);
+    Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 }
+}
+
+fn read(timer: &OwnedFd) -> nix::Result<usize> {
+    nix::unistd::read(timer, &mut [0; 8])
+}
+
+fn word(read: nix::Result<usize>) -> Word {
+    match read {
+        Err(Errno::EAGAIN | Errno::EINTR) => Word::Wait,
+        // ECANCELED: the clock was set. Whatever else it may be, a look does no harm.
+        Ok(_) | Err(_) => Word::Look,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whether it is due at once.
+    async fn is_due(clock: &mut WallClock) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), clock.due()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn it_wakes_when_the_time_has_come_and_once() {
+        let mut clock = WallClock::new().unwrap();
+        assert!(!is_due(&mut clock).await, "it is set to nothing");
+        for ms in [i64::MIN, 0, 1, Timestamp::now().unix_ms()] {
+            clock.set(Some(Timestamp::from_unix_ms(ms))).unwrap();
+            clock.due().await;
+            assert!(!is_due(&mut clock).await, "{ms} is over");
+        }
+        let soon = Timestamp::now().plus_ms(20);
+        clock.set(Some(soon)).unwrap();
+        clock.set(Some(soon)).unwrap();
+        assert!(tokio::time::timeout(Duration::ZERO, clock.due()).await.is_err(), "dropped while it waits");
+        clock.due().await;
+        assert!(Timestamp::now() >= soon);
+    }
+
+    #[tokio::test]
+    async fn another_time_or_none_takes_the_place_of_the_first() {
+        let mut clock = WallClock::new().unwrap();
+        clock.set(Some(Timestamp::from_unix_ms(i64::MAX))).unwrap();
+        assert!(!is_due(&mut clock).await);
+        clock.set(Some(Timestamp::now())).unwrap();
+        clock.due().await;
+        clock.set(Some(Timestamp::now())).unwrap();
+        clock.set(None).unwrap();
+        assert!(!is_due(&mut clock).await);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_a_reason_to_look() {
+        assert_eq!(word(Err(Errno::ECANCELED)), Word::Look);
+        assert_eq!(word(Ok(8)), Word::Look);
+        assert_eq!([Errno::EAGAIN, Errno::EINTR].map(|errno| word(Err(errno))), [Word::Wait; 2]);
+    }
+}

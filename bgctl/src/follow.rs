@@ -2,7 +2,7 @@
 //! Nothing is polled in turns; the process sleeps until one of them speaks.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
@@ -60,7 +60,12 @@ pub fn follow(
     loop {
         copier.copy_growing()?;
         if wait(client, &changes, copier)? {
-            let answer = client.answer::<TaskBlock>(call);
+            let answer = match client.answered::<TaskBlock>(call) {
+                // It has only said that it lives.
+                Ok(None) => continue,
+                Ok(Some(ended)) => Ok(ended),
+                Err(error) => Err(error),
+            };
             copier.copy_growing()?;
             return match answer {
                 Ok(ended) => Ok(ended.tasks.into_iter().next()),
@@ -79,10 +84,14 @@ pub fn follow(
 pub const LOOK_EVERY_MS: u8 = 250;
 
 /// What tells that a file has grown.
-struct Changes(Option<Inotify>);
+pub struct Changes(Option<Inotify>);
 
 impl Changes {
-    fn of(path: &Path) -> io::Result<Self> {
+    /// Watches this file.
+    ///
+    /// # Errors
+    /// It is gone, or the system has no watch to give for another reason than that there are too many.
+    pub fn of(path: &Path) -> io::Result<Self> {
         let watched = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).and_then(|changes| {
             changes.add_watch(path, AddWatchFlags::IN_MODIFY)?;
             Ok(changes)
@@ -93,6 +102,22 @@ impl Changes {
             Err(error) => Err(error.into()),
         }
     }
+
+    /// What can be read when the file has grown; nothing where it has to be looked.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes what was told, so that the next growth is told anew.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn take(&self) -> Result<(), Failure> {
+        match self.0.as_ref().map(Inotify::read_events) {
+            None | Some(Ok(_) | Err(Errno::EAGAIN | Errno::EINTR)) => Ok(()),
+            Some(Err(error)) => Err(Failure::io("can't wait", &error.into())),
+        }
+    }
 }
 
 /// Whether the system has no inotify instance or watch left for this user.
@@ -100,7 +125,7 @@ pub fn is_exhausted(error: Errno) -> bool {
     matches!(error, Errno::EMFILE | Errno::ENFILE | Errno::ENOSPC | Errno::ENOMEM)
 }
 
-/// Sleeps until the file may have changed (`false`) or the daemon has answered (`true`).
+/// Sleeps until the file may have changed (`false`) or the daemon has said something (`true`).
 fn wait(client: &mut Client, changes: &Changes, copier: &Copier) -> Result<bool, Failure> {
     let until = client.until().map(left_until);
     let timeout = match changes.0 {
@@ -112,7 +137,7 @@ fn wait(client: &mut Client, changes: &Changes, copier: &Copier) -> Result<bool,
         // Without flags only a reader who went away is told.
         PollFd::new(copier.out(), PollFlags::empty()),
     ];
-    sources.extend(changes.0.as_ref().map(|changes| PollFd::new(changes.as_fd(), PollFlags::POLLIN)));
+    sources.extend(changes.descriptor().map(|changes| PollFd::new(changes, PollFlags::POLLIN)));
     loop {
         match poll(&mut sources, timeout) {
             Ok(_) => break,
@@ -125,11 +150,8 @@ fn wait(client: &mut Client, changes: &Changes, copier: &Copier) -> Result<bool,
     if reader.intersects(PollFlags::POLLERR | PollFlags::POLLHUP) {
         return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
     }
-    if let Some(changes) = changes.0.as_ref().filter(|_| !file.is_empty()) {
-        match changes.read_events() {
-            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
-            Err(error) => return Err(Failure::io("can't wait", &error.into())),
-        }
+    if !file.is_empty() {
+        changes.take()?;
     }
     if daemon.is_empty() {
         client.keep_up()?;

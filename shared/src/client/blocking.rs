@@ -207,6 +207,33 @@ impl Client {
         }
     }
 
+    /// The answer of a call that was sent, if it has come. It is for whoever polls the socket together with others, and
+    /// has found that it can be read: that may also be the word of a daemon that was looked after.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a broken connection.
+    pub fn answered<M: Method>(&mut self, call: u64) -> Result<Option<M::Result>, ClientError> {
+        match self.stream.read(&mut self.buffer) {
+            Ok(0) => return Err(ClientError::Closed),
+            Ok(count) => {
+                self.silence.heard(Instant::now());
+                self.protocol.push(&self.buffer[..count]);
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Some(received) = self.protocol.next_received()? {
+            match received {
+                Received::Answer { call, outcome } => self.answers.push_back((call, outcome)),
+                Received::Output(_) | Received::Stopped(_) => {}
+                Received::News(news) => self.news.push_back(*news),
+            }
+        }
+        let place = self.answers.iter().position(|(answered, _)| *answered == call);
+        let outcome = place.and_then(|place| self.answers.remove(place));
+        outcome.map(|(_, outcome)| Protocol::result::<M>(outcome)).transpose()
+    }
+
     /// Waits for the next event of the subscriptions made here.
     ///
     /// # Errors
@@ -369,5 +396,30 @@ impl AsFd for Client {
     /// has begun to arrive.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::request::{SessionEnd, SessionEndParams};
+
+    #[test]
+    fn r21_whoever_polls_is_not_kept_by_the_word_of_a_daemon_that_was_looked_after() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let mut client = Client::over(OwnedFd::from(here).into());
+        let call = client.send::<SessionEnd>(&SessionEndParams { session: "s".into() }, &[]).unwrap();
+        there.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}\n").unwrap();
+        assert_eq!(client.answered::<SessionEnd>(call).unwrap(), None);
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{call},"result":{{"cancelled":1,"cleared":2}}}}"#);
+        let (begin, end) = answer.split_at(20);
+        there.write_all(begin.as_bytes()).unwrap();
+        assert_eq!(client.answered::<SessionEnd>(call).unwrap(), None, "it has not come yet");
+        there.write_all(format!("{end}\n").as_bytes()).unwrap();
+        assert_eq!(client.answered::<SessionEnd>(call).unwrap().map(|end| end.cleared), Some(2));
+        drop(there);
+        assert!(matches!(client.answered::<SessionEnd>(call), Err(ClientError::Closed)));
     }
 }

@@ -93,6 +93,12 @@ kinds! {
     PermissionDenied = "permission_denied", -32021;
     /// The configuration file is wrong; the old one stays in force.
     ConfigInvalid = "config_invalid", -32022;
+    /// No group has this name.
+    UnknownGroup = "unknown_group", -32023;
+    /// The group has tasks that have not ended, so it can't be removed.
+    GroupInUse = "group_in_use", -32024;
+    /// Only pending tasks can be held, released or edited.
+    NotPending = "not_pending", -32025;
 }
 
 impl fmt::Display for ErrorKind {

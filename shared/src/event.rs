@@ -30,6 +30,20 @@ pub enum EventKind {
     Cancelled,
     /// A follow-up prompt is with the agent.
     Resumed,
+    /// Its process is ready, as its `ready` says.
+    Ready,
+    /// Its processes were paused.
+    Paused,
+    /// They go on.
+    Continued,
+    /// It was held while it was pending.
+    Held,
+    /// It is held no more.
+    Released,
+    /// What it waits for was changed, or its description.
+    Edited,
+    /// It failed, or ended, and is pending again until its next attempt.
+    Retrying,
     /// It was removed from the daemon.
     Cleared,
 }
@@ -48,6 +62,13 @@ impl EventKind {
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
             Self::Resumed => "resumed",
+            Self::Ready => "ready",
+            Self::Paused => "paused",
+            Self::Continued => "continued",
+            Self::Held => "held",
+            Self::Released => "released",
+            Self::Edited => "edited",
+            Self::Retrying => "retrying",
             Self::Cleared => "cleared",
         }
     }

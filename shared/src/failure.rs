@@ -13,7 +13,7 @@ pub enum FailureKind {
     Exit,
     /// A signal ended it.
     Signal,
-    /// Its time limit ended it.
+    /// Its time limit ended it, or it was not ready in time.
     Timeout,
     /// Its agent refused the prompt, or ended the turn badly.
     Agent,

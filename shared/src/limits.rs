@@ -111,3 +111,36 @@ pub const OWNED_SESSIONS: usize = 64;
 
 /// How long the first answer of a connection may take, the connecting included.
 pub const FIRST_ANSWER: Duration = Duration::from_secs(5);
+
+/// The most conditions on other tasks that one task may have.
+pub const AFTER: usize = 1000;
+
+/// The most groups.
+pub const GROUPS: usize = 1000;
+
+/// The longest name of a group, in bytes.
+pub const GROUP_BYTES: usize = 64;
+
+/// The most slots of a group.
+pub const GROUP_SLOTS: u32 = 100_000;
+
+/// The most times that a task is tried again.
+pub const RETRIES: u32 = 1000;
+
+/// The attempts of a task that are shown: the last ones.
+pub const ATTEMPTS: usize = 16;
+
+/// The longest text that says when a task is ready, in bytes.
+pub const READY_BYTES: usize = 4096;
+
+/// The bytes of a line of output that are searched: the first ones.
+pub const LINE_SEARCH_BYTES: usize = 64 * 1024;
+
+/// Commands in one part of a batch.
+pub const BATCH_PART: usize = 10_000;
+
+/// Tasks of one batch.
+pub const BATCH_TASKS: usize = 1_000_000;
+
+/// Tasks that one call submits again.
+pub const RERUNS: usize = 10_000;

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::id::TaskId;
+use crate::order::{CancelReason, DEFAULT_GROUP, Dependency, Waiting};
 use crate::question::NeedsInput;
+use crate::ready::Ready;
 use crate::settings::AgentSettings;
 use crate::show;
 use crate::text::OsText;
@@ -15,13 +17,14 @@ use crate::time::Timestamp;
 /// ```text
 /// pending ─▶ running ─▶ completed | failed | cancelled
 /// pending ─▶ cancelled
+/// running ─▶ pending                                          (between two attempts)
 /// completed ─▶ resumed ─▶ completed | failed | cancelled      (agent tasks only)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Waits for a free slot.
+    /// Waits: for a free slot, or for what `waiting` says.
     Pending,
     /// Has a slot.
     Running,
@@ -132,6 +135,25 @@ impl Exit {
     }
 }
 
+/// One attempt of a task that was tried several times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Attempt {
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub completed_at: Timestamp,
+    /// How its process ended.
+    pub exit: Option<Exit>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Where its output begins in the task's output, in bytes.
+    pub offset: u64,
+}
+
 /// What is known of a task's work while it goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -229,6 +251,9 @@ pub struct Task {
     pub pty: bool,
     /// Where it is in its life.
     pub status: Status,
+    /// Whether its processes are paused. It keeps its slots then, and its time limit goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
     /// What its submitter called it; else the command.
     pub description: String,
     /// The command, if it was given as arguments.
@@ -262,6 +287,12 @@ pub struct Task {
     /// How long each of its runs may take, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_ms: Option<u64>,
+    /// When its process is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
+    /// How long each of its runs has to become ready, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_timeout_ms: Option<u64>,
     /// Free labels of its submitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -279,6 +310,9 @@ pub struct Task {
     /// When its process was started, or the prompt of this run was with the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// When this run became ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Timestamp>,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
@@ -306,10 +340,65 @@ pub struct Task {
     /// What its agent can do although its `permissions` mean to keep it from that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+    /// The group that it waits and runs in. Left out if it is `default`.
+    #[serde(default = "default_group", skip_serializing_if = "is_default_group")]
+    pub group: String,
+    /// The batch that it was submitted with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<TaskId>,
+    /// The task that it is the same as, submitted again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<TaskId>,
+    /// Its priority in its group, -100 to 100. Left out if it is 0.
+    #[serde(default, skip_serializing_if = "is_zero_priority")]
+    pub priority: i32,
+    /// How many slots it takes. Left out if it is 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub slots: u32,
+    /// While it has slots: the lowest of their numbers, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// The tasks that it starts after.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<Dependency>,
+    /// While it is pending: what it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
+    /// The number of its latest attempt, if it may have several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Its attempts that have ended, the last 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
+    /// Why it was cancelled. Only of cancelled tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<CancelReason>,
     /// What is known of its work.
     pub progress: Progress,
     /// Where its output is.
     pub output: Output,
+}
+
+fn default_group() -> String {
+    DEFAULT_GROUP.to_owned()
+}
+
+fn is_default_group(group: &str) -> bool {
+    group == DEFAULT_GROUP
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_one(value: &u32) -> bool {
+    *value == 1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero_priority(value: &i32) -> bool {
+    *value == 0
 }
 
 /// How many tasks are in each status.

@@ -411,6 +411,9 @@ mod tests {
         let (here, mut there) = UnixStream::pair().unwrap();
         let mut client = Client::over(OwnedFd::from(here).into());
         let call = client.send::<SessionEnd>(&SessionEndParams { session: "s".into() }, &[]).unwrap();
+        // What is left unread would make the end a reset.
+        let asked = there.read(&mut [0; 1024]).unwrap();
+        assert!(asked > 0);
         there.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}\n").unwrap();
         assert_eq!(client.answered::<SessionEnd>(call).unwrap(), None);
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{call},"result":{{"cancelled":1,"cleared":2}}}}"#);

@@ -13,12 +13,18 @@ use crate::error::RpcError;
 use crate::foreground::Key;
 use crate::id::TaskRef;
 
+mod batch;
 mod foreground;
+mod group;
+mod order;
 mod session;
 mod status;
 mod task;
 
+pub use batch::*;
 pub use foreground::*;
+pub use group::*;
+pub use order::*;
 pub use session::*;
 pub use status::*;
 pub use task::*;
@@ -82,6 +88,8 @@ methods! {
     Hello = "hello", HelloParams => HelloResult;
     /// Hands over a command (R01).
     TaskSubmit = "task.submit", SubmitParams => TaskResult, SubmitParams::out_of_line;
+    /// Hands over many commands at once, all or none (R112).
+    TaskSubmitMany = "task.submit_many", SubmitManyParams => SubmitManyResult, SubmitManyParams::out_of_line;
     /// Gives a follow-up prompt to the session of a completed agent task (R30 to R36).
     TaskResume = "task.resume", ResumeParams => TaskResult;
     /// A page of tasks, the newest first (R06).
@@ -112,6 +120,28 @@ methods! {
     TaskHandoff = "task.handoff", HandoffParams => DetachResult;
     /// Tells how a process ended that was handed over.
     TaskExit = "task.exit", ExitParams => TaskResult;
+    /// Holds pending tasks until they are released (R106).
+    TaskHold = "task.hold", SelectParams => TasksResult;
+    /// Releases tasks that are held (R106).
+    TaskRelease = "task.release", SelectParams => TasksResult;
+    /// Pauses running tasks: every process of theirs stops (R106).
+    TaskPause = "task.pause", SelectParams => TasksResult;
+    /// Continues tasks that are paused (R106).
+    TaskContinue = "task.continue", SelectParams => TasksResult;
+    /// Changes what a pending task waits for (R107).
+    TaskEdit = "task.edit", EditParams => TaskResult;
+    /// Submits tasks that have ended again (R116).
+    TaskRerun = "task.rerun", RerunParams => RerunResult;
+    /// The groups, `default` first, then by name (R100).
+    GroupList = "group.list", NoParams => GroupListResult;
+    /// Makes a group, or gives it another number of slots (R100).
+    GroupSet = "group.set", GroupSetParams => GroupResult;
+    /// Starts no pending task of a group any more (R100).
+    GroupPause = "group.pause", GroupParams => GroupResult;
+    /// Starts pending tasks of a group again (R100).
+    GroupContinue = "group.continue", GroupParams => GroupResult;
+    /// Removes a group whose tasks have all ended (R100).
+    GroupRemove = "group.remove", GroupParams => GroupResult;
     /// Asks to be told what happens.
     EventsSubscribe = "events.subscribe", SubscribeParams => SubscribeResult;
     /// Ends a parent session: cancels its active tasks and clears all of them (R54).

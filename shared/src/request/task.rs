@@ -5,15 +5,19 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::foreground::{Given, TerminalSize};
+use super::order::Matching;
 use crate::encoding::Encoding;
 use crate::error::RpcError;
 use crate::id::{TaskId, TaskRef};
 use crate::limits::BLOCK_TIMEOUT_MS;
 use crate::long_env;
+use crate::order::{After, Restart, Retry};
+use crate::ready::Ready;
 use crate::rlimit::Rlimits;
 use crate::settings::AgentSettings;
 use crate::task::{Status, Summary, Task};
 use crate::text::{Env, OsText};
+use crate::time::Timestamp;
 
 /// What a process gets as standard input. Null, or left out: nothing, as from `/dev/null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,6 +118,41 @@ pub struct SubmitParams {
     /// Idempotency: the same key in the same parent session gives the same task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The group that it waits and runs in (R100). Default: `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Its priority in its group, -100 to 100 (R101). Default 0; higher starts first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// How many slots of its group it takes, at most as many as that has (R102). Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// The tasks that it starts after, at most 1000 (R103). All conditions must come true; when one can't any more,
+    /// the task is cancelled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<After>,
+    /// How long it waits before it may start, in milliseconds (R105).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
+    /// When it may start, by the wall clock (R105). A time that is over is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<Timestamp>,
+    /// Whether it waits until `task.release` (R106).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+    /// When it is tried again after it failed (R108).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// When it is started again, for as long as nobody ends it (R109). It excludes `retry`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
+    /// When its process is ready (R110): `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL`, `file:PATH` or `notify`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
+    /// How long each of its runs has to become ready, in milliseconds; then it fails with `not ready after …`.
+    /// Left out: as long as it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_timeout_ms: Option<u64>,
 }
 
 impl SubmitParams {
@@ -163,6 +202,15 @@ pub struct ListParams {
     /// Only tasks in one of these statuses. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status: Vec<Status>,
+    /// Only tasks of this group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Only tasks of this batch: its id, or a unique prefix of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<TaskRef>,
+    /// Only tasks that have every one of these labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
     /// How many, 1 to 1000. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
@@ -276,6 +324,18 @@ impl BlockMode {
     }
 }
 
+/// What a block waits for each task to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum BlockUntil {
+    /// Ended.
+    #[default]
+    Ended,
+    /// Ready, as its `ready` says, or ended.
+    Ready,
+}
+
 #[allow(clippy::unnecessary_wraps, reason = "serde wants the field's own type")]
 fn default_block_timeout() -> Option<u64> {
     Some(BLOCK_TIMEOUT_MS)
@@ -287,13 +347,32 @@ fn default_block_timeout() -> Option<u64> {
 #[serde(deny_unknown_fields)]
 pub struct BlockParams {
     /// The tasks. None: answered at once.
+    #[serde(default)]
     pub ids: Vec<TaskRef>,
+    /// In place of `ids`: the tasks for which this holds at the time of the call. None: answered at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matching: Option<Matching>,
     /// How long to wait at most, in milliseconds; null for as long as it takes. Default 60000.
     #[serde(default = "default_block_timeout")]
     pub timeout_ms: Option<u64>,
     /// When to answer.
     #[serde(default)]
     pub mode: BlockMode,
+    /// What it waits for each task to be: `mode` takes one that is so for one that has ended.
+    #[serde(default)]
+    pub until: BlockUntil,
+}
+
+impl Default for BlockParams {
+    fn default() -> Self {
+        Self {
+            ids: Vec::new(),
+            matching: None,
+            timeout_ms: default_block_timeout(),
+            mode: BlockMode::default(),
+            until: BlockUntil::default(),
+        }
+    }
 }
 
 /// Result of `task.block`.
@@ -310,7 +389,7 @@ pub struct BlockResult {
     pub active: Vec<TaskId>,
 }
 
-/// Params of `task.cancel`: `ids`, or `all`.
+/// Params of `task.cancel`: `ids`, `matching` or `all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -318,6 +397,9 @@ pub struct CancelParams {
     /// The tasks. One that has ended is returned as it is; what lingers of it is ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<TaskRef>,
+    /// Every active task for which this holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matching: Option<Matching>,
     /// Every active task (of the session, if one is named).
     #[serde(default)]
     pub all: bool,
@@ -350,6 +432,9 @@ pub struct ClearParams {
     /// list is an error too; left out, it stands for all of which nothing lingers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<TaskRef>>,
+    /// In place of `ids`: the finished tasks for which this holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matching: Option<Matching>,
     /// Only tasks of this parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,

@@ -1,0 +1,426 @@
+//! When a task is ready, as `--ready` and the wire write it (R110), and how lines of output are searched.
+//!
+//! It only reads what is written; who looks whether it has come true is the daemon.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anstream::adapter::strip_bytes;
+use memchr::memchr;
+use regex::bytes::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{LINE_SEARCH_BYTES, READY_BYTES};
+use crate::text::beginning;
+
+/// When a task is ready. Written as `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL` (or the URL alone), `file:PATH` or
+/// `notify`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ready {
+    /// A line of its output matches this regular expression, in the syntax of the crate `regex`.
+    Line(Box<str>),
+    /// Somebody listens on a TCP port.
+    Tcp {
+        /// A name or an address, an IPv6 address without its brackets; `None` is this machine, by IPv4 or IPv6.
+        host: Option<Box<str>>,
+        /// 1 to 65535.
+        port: u16,
+    },
+    /// A GET of this URL is answered with a status from 200 to 399.
+    Http(HttpUrl),
+    /// There is a file of this path, which is relative to the task's folder or absolute.
+    File(Box<str>),
+    /// It says so itself, as `sd_notify(3)` does.
+    Notify,
+}
+
+/// A URL that begins with `http://`, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpUrl {
+    /// Scheme, host and port, as in `http://[::1]:8080`.
+    pub origin: Box<str>,
+    /// The path with the query; at least `/`.
+    pub target: Box<str>,
+}
+
+/// Why a text says nothing about when a task is ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadyError {
+    /// It begins with none of the known words.
+    #[error("{0:?} is none of line:REGEX, tcp:[HOST:]PORT, http:URL, file:PATH and notify")]
+    Unknown(String),
+    /// It is longer than any of them may be.
+    #[error("it has {0} bytes; at most {READY_BYTES} are taken")]
+    TooLong(usize),
+    /// Something behind the colon is wrong.
+    #[error("{kind}: {what}")]
+    Wrong {
+        /// The word before the colon.
+        kind: &'static str,
+        /// What is wrong, in a sentence.
+        what: String,
+    },
+}
+
+fn wrong(kind: &'static str, what: impl Into<String>) -> ReadyError {
+    ReadyError::Wrong { kind, what: what.into() }
+}
+
+impl FromStr for Ready {
+    type Err = ReadyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let ready = Self::read(text)?;
+        ready.check().map(|()| ready)
+    }
+}
+
+impl Ready {
+    /// Reads all but a regular expression, which takes longer than all else: who lists tasks has no use for that.
+    fn read(text: &str) -> Result<Self, ReadyError> {
+        if text.len() > READY_BYTES {
+            return Err(ReadyError::TooLong(text.len()));
+        }
+        match text.split_once(':') {
+            None if text == "notify" => Ok(Self::Notify),
+            Some(("line", pattern)) => Ok(Self::Line(pattern.into())),
+            Some(("tcp", address)) => tcp(address).map_err(|what| wrong("tcp", what)),
+            // People type the URL as they know it.
+            Some(("http" | "https", rest)) if rest.starts_with("//") => http(text),
+            Some(("http", url)) => http(url),
+            Some(("file", "")) => Err(wrong("file", "the path is missing, as in file:run/server.pid")),
+            Some(("file", path)) if path.contains('\0') => Err(wrong("file", "the path holds a NUL byte")),
+            Some(("file", path)) => Ok(Self::File(path.into())),
+            Some(_) | None => Err(ReadyError::Unknown(beginning(text, 64).to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(pattern) => write!(f, "line:{pattern}"),
+            Self::Tcp { host: None, port } => write!(f, "tcp:{port}"),
+            Self::Tcp { host: Some(host), port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Self::Tcp { host: Some(host), port } => write!(f, "tcp:{host}:{port}"),
+            Self::Http(HttpUrl { origin, target }) => write!(f, "http:{origin}{target}"),
+            Self::File(path) => write!(f, "file:{path}"),
+            Self::Notify => f.write_str("notify"),
+        }
+    }
+}
+
+impl Ready {
+    /// Whether its regular expression, if it has one, can be used.
+    ///
+    /// # Errors
+    /// It does not compile, or takes too much memory.
+    pub fn check(&self) -> Result<(), ReadyError> {
+        match self {
+            Self::Line(pattern) => line_regex(pattern).map(drop).map_err(|what| wrong("line", what)),
+            Self::Tcp { .. } | Self::Http(_) | Self::File(_) | Self::Notify => Ok(()),
+        }
+    }
+
+    /// The bytes of the texts in it.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Line(text) | Self::File(text) => text.len(),
+            Self::Tcp { host, .. } => host.as_deref().map_or(0, str::len),
+            Self::Http(HttpUrl { origin, target }) => origin.len() + target.len(),
+            Self::Notify => 0,
+        }
+    }
+}
+
+fn tcp(address: &str) -> Result<Ready, String> {
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) => (Some(host_name(host)?), port),
+        None => (None, address),
+    };
+    Ok(Ready::Tcp { host: host.map(Into::into), port: port_number(port)? })
+}
+
+/// A host without the brackets that stand around an IPv6 address.
+fn host_name(host: &str) -> Result<&str, String> {
+    if let Some(inside) = host.strip_prefix('[') {
+        let inside = inside.strip_suffix(']').filter(|address| address.parse::<std::net::Ipv6Addr>().is_ok());
+        return inside.ok_or_else(|| format!("{host:?} is no IPv6 address in brackets, such as [::1]"));
+    }
+    if host.contains(':') {
+        return Err(format!("{host:?}: an IPv6 address stands in brackets, such as [::1]"));
+    }
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    match host {
+        "" => Err("the host before the colon is empty; leave out the colon for this machine".to_owned()),
+        host if host.bytes().all(is_of_name) => Ok(host),
+        host => Err(format!("{host:?} is no name of a host")),
+    }
+}
+
+fn port_number(port: &str) -> Result<u16, String> {
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let number = is_number.then(|| port.parse().ok()).flatten().filter(|port| *port > 0);
+    number.ok_or_else(|| format!("{port:?} is no port: give a number from 1 to 65535"))
+}
+
+fn http(url: &str) -> Result<Ready, ReadyError> {
+    HttpUrl::read(url).map(Ready::Http).map_err(|what| wrong("http", what))
+}
+
+impl HttpUrl {
+    fn read(url: &str) -> Result<Self, String> {
+        let shown = || beginning(url, 64);
+        let Some(rest) = url.strip_prefix("http://") else {
+            return Err(format!("{:?} does not begin with http://, the only scheme that is taken", shown()));
+        };
+        if let Some(odd) = url.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
+            return Err(format!("{:?}: {odd:?} has to be percent-encoded", shown()));
+        }
+        // What comes behind it is for browsers.
+        let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
+        let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err(format!("{:?}: a user name or password can't be sent", shown()));
+        }
+        let (host, port) = match authority.rsplit_once(':').filter(|_| !authority.ends_with(']')) {
+            Some((host, port)) => (host, Some(port_number(port)?)),
+            None => (authority, None),
+        };
+        if host.is_empty() {
+            return Err(format!("{:?} names no host", shown()));
+        }
+        host_name(host)?;
+        let origin = port.map_or_else(|| format!("http://{host}"), |port| format!("http://{host}:{port}"));
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        Ok(Self { origin: origin.into(), target: format!("{slash}{target}").into() })
+    }
+}
+
+/// The most memory that a compiled regular expression may take, in bytes.
+const REGEX_BYTES: usize = 1024 * 1024;
+
+/// Compiles the regular expression of `line:REGEX`. It is for single lines, without their ends.
+///
+/// # Errors
+/// It does not compile, or takes more than 1 MiB of memory; says why.
+pub fn line_regex(pattern: &str) -> Result<Regex, String> {
+    if pattern.is_empty() {
+        return Err("the regular expression is missing, as in line:Listening on".to_owned());
+    }
+    let built = RegexBuilder::new(pattern).size_limit(REGEX_BYTES).build();
+    built.map_err(|error| match error {
+        regex::Error::CompiledTooBig(limit) => {
+            format!("the regular expression takes more than {limit} bytes when it is compiled")
+        }
+        // It ends with what is wrong, behind several lines that show where.
+        error => error.to_string(),
+    })
+}
+
+/// Searches a growing output for a line that matches.
+///
+/// A line is searched when it is complete, without its end and without the escape sequences of terminals. Of one
+/// that is longer than 64 KiB the first 64 KiB are.
+#[derive(Debug)]
+pub struct LineSearch {
+    regex: Regex,
+    /// The beginning of the line whose end has not come yet.
+    begun: Vec<u8>,
+}
+
+impl LineSearch {
+    /// Nothing was read yet.
+    pub fn new(regex: Regex) -> Self {
+        Self { regex, begun: Vec::new() }
+    }
+
+    /// Reads on. Returns the first line that matches, if one is complete with these bytes; how many of them were
+    /// read, its end included, comes with it.
+    pub fn read(&mut self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+        let mut read = 0;
+        while let Some(end) = memchr(b'\n', &bytes[read..]) {
+            self.keep(&bytes[read..read + end]);
+            read += end + 1;
+            if let Some(line) = self.last() {
+                return Some((line, read));
+            }
+        }
+        self.keep(&bytes[read..]);
+        None
+    }
+
+    /// The output ends here: the last line, if that matches and nothing ended it.
+    pub fn last(&mut self) -> Option<Vec<u8>> {
+        let line = self.begun.strip_suffix(b"\r").unwrap_or(&self.begun);
+        let found = if memchr(b'\x1b', line).is_some() {
+            let plain: Vec<u8> = strip_bytes(line).flatten().copied().collect();
+            self.regex.is_match(&plain).then_some(plain)
+        } else {
+            self.regex.is_match(line).then(|| line.to_vec())
+        };
+        self.begun.clear();
+        found
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = LINE_SEARCH_BYTES.saturating_sub(self.begun.len());
+        self.begun.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}
+
+impl Serialize for Ready {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A regular expression is not compiled: see [`Ready::check`].
+impl<'de> Deserialize<'de> for Ready {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::read(&text).map_err(|error| serde::de::Error::custom(format!("`ready`: {error}")))
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Ready {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Ready".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "When a task is ready: `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL`, `file:PATH` or `notify`.",
+            "type": "string",
+            "maxLength": READY_BYTES,
+            "pattern": "^(line:.+|tcp:.+|http:(http:)?//.+|file:.+|notify)$"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn error(text: &str) -> String {
+        text.parse::<Ready>().expect_err(text).to_string()
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_written_the_same() {
+        for text in [
+            "line:^Listening on .*:\\d+$",
+            "line:a:b",
+            "tcp:5432",
+            "tcp:localhost:80",
+            "tcp:db.example:65535",
+            "tcp:127.0.0.1:1",
+            "tcp:[::1]:8080",
+            "http:http://localhost:8080/health?deep=1",
+            "http:http://[::1]:80/",
+            "file:run/server.pid",
+            "file:/tmp/a b:c",
+            "notify",
+        ] {
+            let ready: Ready = text.parse().unwrap();
+            assert_eq!(ready.to_string(), text);
+            let json = serde_json::to_string(&ready).unwrap();
+            assert_eq!(serde_json::from_str::<Ready>(&json).unwrap(), ready);
+        }
+        let ready: Ready = "http:http://host?x=1#part".parse().unwrap();
+        assert_eq!(ready.to_string(), "http:http://host/?x=1");
+        assert_eq!("http://host:80/x".parse::<Ready>().unwrap().to_string(), "http:http://host:80/x");
+        let host = Some("::1".into());
+        assert_eq!("tcp:[::1]:8080".parse(), Ok(Ready::Tcp { host, port: 8080 }));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, part) in [
+            ("", "is none of line:REGEX"),
+            ("ready", "\"ready\" is none of"),
+            ("udp:53", "is none of"),
+            ("notify:", "is none of"),
+            ("line:", "regular expression is missing"),
+            ("line:a(b", "unclosed group"),
+            ("line:(?:a{1000}){1000}", "takes more than 1048576 bytes"),
+            ("tcp:", "\"\" is no port"),
+            ("tcp:0", "\"0\" is no port: give a number from 1 to 65535"),
+            ("tcp:65536", "\"65536\" is no port"),
+            ("tcp:+80", "\"+80\" is no port"),
+            ("tcp:host", "\"host\" is no port"),
+            ("tcp::80", "host before the colon is empty"),
+            ("tcp:::1:80", "stands in brackets"),
+            ("tcp:[x]:80", "no IPv6 address in brackets"),
+            ("tcp:a b:80", "no name of a host"),
+            ("http:https://host/", "does not begin with http://"),
+            ("https://host/", "\"https://host/\" does not begin with http://"),
+            ("http:host", "does not begin with http://"),
+            ("http:http://", "names no host"),
+            ("http:http:///path", "names no host"),
+            ("http:http://host:0/", "\"0\" is no port"),
+            ("http:http://me@host/", "user name or password"),
+            ("http:http://host/a b", "' ' has to be percent-encoded"),
+            ("http:http://ho[st/", "no name of a host"),
+            ("file:", "the path is missing"),
+            ("file:a\0b", "NUL byte"),
+        ] {
+            let error = error(text);
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+        assert_eq!(error(&"line:".repeat(1000)), "it has 5000 bytes; at most 4096 are taken");
+    }
+
+    fn search(pattern: &str) -> LineSearch {
+        LineSearch::new(line_regex(pattern).unwrap())
+    }
+
+    #[test]
+    fn a_line_is_found_when_it_is_complete() {
+        let mut lines = search("^ready on \\d+$");
+        assert_eq!(lines.read(b"not ready on 1\nready"), None);
+        assert_eq!(lines.read(b" on 80"), None);
+        assert_eq!(lines.read(b"80\r\nready on 1\n"), Some((b"ready on 8080".to_vec(), 4)));
+        assert_eq!(lines.read(b"ready on 2"), None);
+        assert_eq!(lines.last(), Some(b"ready on 2".to_vec()));
+        assert_eq!(lines.last(), None);
+    }
+
+    #[test]
+    fn colours_and_other_bytes_hide_nothing() {
+        let mut lines = search("ready in \\d+ ms$");
+        let shown = b"\x1b[32mVITE\x1b[39m \x1b[2mready in \x1b[0m\x1b[1m312\x1b[22m ms\x1b[0m\r\n";
+        assert_eq!(lines.read(shown), Some((b"VITE ready in 312 ms".to_vec(), shown.len())));
+        assert_eq!(lines.read(b"\xff\xfe ready in 5 ms\n"), Some((b"\xff\xfe ready in 5 ms".to_vec(), 17)));
+    }
+
+    #[test]
+    fn a_long_line_is_searched_by_its_beginning() {
+        let mut lines = search("a$");
+        let long = vec![b'a'; LINE_SEARCH_BYTES];
+        assert_eq!(lines.read(&long), None);
+        assert_eq!(lines.read(b"b\nbbb\n"), Some((long, 2)), "what comes behind it is cut off");
+        assert_eq!(lines.read(b"bbb\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(kind in "(line|tcp|http|file|notify|)", text: String) {
+            if let Ok(ready) = format!("{kind}:{text}").parse::<Ready>() {
+                prop_assert_eq!(ready.to_string().parse::<Ready>(), Ok(ready));
+            }
+        }
+
+        #[test]
+        fn it_is_the_same_in_whichever_parts_it_comes(text in "[ab\n]{0,40}", cut in 0usize..40) {
+            let all = |parts: &[&[u8]]| {
+                let mut lines = search("^ab*$");
+                parts.iter().find_map(|part| lines.read(part)).map(|(line, _)| line)
+            };
+            let (first, second) = text.as_bytes().split_at(cut.min(text.len()));
+            prop_assert_eq!(all(&[first, second]), all(&[text.as_bytes()]));
+        }
+    }
+}

@@ -10,10 +10,16 @@ mod ops;
 mod rules;
 #[path = "core/rules_agent.rs"]
 mod rules_agent;
+#[path = "core/rules_batch.rs"]
+mod rules_batch;
 #[path = "core/rules_foreground.rs"]
 mod rules_foreground;
 #[path = "core/rules_notes.rs"]
 mod rules_notes;
+#[path = "core/rules_ready.rs"]
+mod rules_ready;
+#[path = "core/rules_rerun.rs"]
+mod rules_rerun;
 #[path = "core/rules_settings.rs"]
 mod rules_settings;
 #[path = "core/rules_told.rs"]

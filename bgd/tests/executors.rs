@@ -95,7 +95,7 @@ fn r11_the_end_of_the_daemon_ends_it() {
     let (willing, stubborn) = (daemon.submit(&["runs"]), daemon.submit(&["stubborn"]));
     let mut waiting = daemon.client_too();
     let ids = vec![willing.into(), stubborn.into()];
-    let params = BlockParams { ids, timeout_ms: None, mode: BlockMode::All };
+    let params = BlockParams { ids, timeout_ms: None, mode: BlockMode::All, ..BlockParams::default() };
     let waits = waiting.send::<TaskBlock>(&params, &[]).unwrap();
     // Its answer comes when the daemon knows who waits.
     waiting.call::<TaskGet>(&IdParams { id: willing.into() }).unwrap();

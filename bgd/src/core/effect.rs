@@ -11,6 +11,7 @@ use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::caller::ReplyTo;
+use super::group::GroupState;
 use super::input::Refusal;
 use super::notice::{Item, Notice};
 use super::task::{ExecutorName, Finished, Snapshot, Spec};
@@ -101,6 +102,8 @@ pub enum Begin {
     Process {
         /// With this environment.
         env: Arc<Env>,
+        /// What it is told of its place among others.
+        place: Box<RunPlace>,
     },
     /// An agent is given a prompt.
     Prompt {
@@ -112,9 +115,33 @@ pub enum Begin {
         settings: Arc<AgentSettings>,
         /// The session that goes on; a new one if there is none.
         session: Option<Arc<str>>,
+        /// The tasks that it came after.
+        after: Box<[AfterTask]>,
     },
     /// The process that came along with [`super::Request::Adopt`] is supervised.
     HandedOver,
+}
+
+/// What a process is told of its place among others (R102, R104).
+#[derive(Clone, Debug)]
+pub struct RunPlace {
+    /// The numbers of its slots, the lowest first; none if it takes none.
+    pub slots: Box<[u32]>,
+    /// Its group; `None` stands for the default one.
+    pub group: Option<Arc<str>>,
+    /// The number of this attempt, if it may have several.
+    pub attempt: Option<u32>,
+    /// The tasks that it came after.
+    pub after: Box<[AfterTask]>,
+}
+
+/// A task that another one came after.
+#[derive(Clone, Debug)]
+pub struct AfterTask {
+    /// The task.
+    pub id: TaskId,
+    /// The task as it is when the other one starts; `None` if it was cleared.
+    pub task: Option<Snapshot>,
 }
 
 /// What is done about a run besides ending it.
@@ -134,6 +161,10 @@ pub enum Control {
         /// The option; none denies.
         option: Option<Box<str>>,
     },
+    /// Every process of the tree stops, those too that it starts meanwhile.
+    Pause,
+    /// They go on.
+    Continue,
     /// The task is no foreground job of this client any more: it is shown nothing of the task's terminal.
     Detach {
         /// The client.
@@ -146,6 +177,15 @@ pub enum Control {
 pub enum Reply {
     /// One task.
     Task(Snapshot),
+    /// A part of a batch is staged, or the last one is in: these tasks.
+    Many {
+        /// The batch.
+        batch: TaskId,
+        /// The tasks of the part.
+        ids: Vec<TaskId>,
+    },
+    /// Tasks were submitted again: the new ids, each with the old one.
+    Rerun(Vec<(TaskId, TaskId)>),
     /// A job that is in the background now.
     Backgrounded(Snapshot),
     /// Tasks after a cancel.
@@ -187,6 +227,8 @@ pub enum Reply {
     },
     /// The client owns the parent session.
     Owned,
+    /// A group as it is now.
+    Group(GroupState),
     /// Every task has ended.
     ShutDown {
         /// How many were cancelled.
@@ -207,6 +249,30 @@ pub enum Unmovable {
     Direct,
 }
 
+/// Why a task that has not ended can't be paused or continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpausable {
+    /// It has no processes yet.
+    Pending,
+    /// It is an agent's turn.
+    Agent,
+    /// It is being ended.
+    Ending,
+}
+
+/// Why a task can't be submitted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unrepeatable {
+    /// It was a foreground job, or another program started it.
+    Job,
+    /// Its streams were descriptors of its submitter.
+    Streams,
+    /// It was resumed: its prompts build upon each other.
+    Resumed,
+    /// Its environment is not kept any more.
+    NoEnvironment,
+}
+
 /// Why a request can't be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreError {
@@ -224,6 +290,8 @@ pub enum CoreError {
     NotRunning(TaskId, Status),
     /// Signals are for processes.
     NoSignals(TaskId),
+    /// The task can't be paused or continued, and why.
+    NotPausable(TaskId, Unpausable),
     /// Only agent tasks have a conversation to go on with.
     NoAgent(TaskId),
     /// Only completed tasks can be resumed.
@@ -259,4 +327,51 @@ pub enum CoreError {
     },
     /// The daemon is about to end.
     ShuttingDown,
+    /// What tasks shall wait for, or a group, is not possible.
+    Order(OrderError),
+}
+
+/// Why tasks can't be ordered so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OrderError {
+    /// No group has this name; these have one.
+    UnknownGroup(Box<str>, Vec<Arc<str>>),
+    /// No more groups fit.
+    TooManyGroups(usize),
+    /// So many tasks of the group have not ended.
+    GroupInUse(Arc<str>, u64),
+    /// The default group can't be removed.
+    DefaultGroup,
+    /// The task wants so many slots, and its group has fewer.
+    TooManySlots {
+        /// Wanted.
+        wanted: u32,
+        /// Its group.
+        group: Arc<str>,
+        /// How many that has.
+        slots: u32,
+    },
+    /// A batch of so many tasks does not fit, beside those that are there or have their places reserved.
+    LargeBatch {
+        /// The tasks of the batch, as far as they are known.
+        wanted: usize,
+        /// Those that there is room for.
+        room: usize,
+    },
+    /// Only what has ended is submitted again.
+    NotEnded(TaskId, Status),
+    /// The task can't be submitted again, and why.
+    NotRepeatable(TaskId, Unrepeatable),
+    /// So many tasks at once are too many to be submitted again.
+    TooManyReruns(usize),
+    /// No batch has this id.
+    NoBatch(Box<str>),
+    /// A further part names a batch that this connection does not submit.
+    NotStaged(TaskId),
+    /// The connection submits another batch already, which has further parts.
+    AlreadyStaged(TaskId),
+    /// Only pending tasks can be held, released or edited.
+    NotPending(TaskId, Status),
+    /// The first task comes after the second already, so the second can't come after the first.
+    Cycle(TaskId, TaskId),
 }

@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentSettings;
+use bgd_shared::ready::Ready;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::text::{Env, OsText};
 use serde::Serialize;
 
 use super::agent::AgentPart;
+use super::plan::{Again, Attempt, Dependency, Plan};
 use super::task::{Failure, Outcome, Place, SpawnFailure, Spec, State, Task, Work};
 
 /// What a task costs beside its texts: itself, its spec and its places in the indexes.
@@ -24,6 +26,9 @@ const TEXT_BYTES: usize = 32;
 
 /// What a resource limit costs in a map of them.
 const RLIMIT_BYTES: usize = 80;
+
+/// What a condition on another task costs where those are kept that come after it.
+const DEPENDENT_BYTES: usize = 64;
 
 /// What a text costs.
 pub fn text_bytes(text: &str) -> usize {
@@ -48,8 +53,17 @@ pub fn env_bytes(env: &Env) -> usize {
     env.0.iter().map(|(name, value)| text_bytes(name) + os_text(value)).sum()
 }
 
+/// What the words of a command cost.
+pub fn argv_bytes(argv: &[OsText]) -> usize {
+    argv.iter().map(os_text).sum()
+}
+
 fn place_bytes(place: &Place) -> usize {
     env_bytes(&place.env) + optional(place.terminal.as_ref().map(|terminal| terminal.path.as_str()))
+}
+
+fn ready_bytes(ready: &Ready) -> usize {
+    TEXT_BYTES + size_of::<Ready>() + ready.text_bytes()
 }
 
 fn rlimits_bytes(rlimits: &Rlimits) -> usize {
@@ -60,7 +74,7 @@ impl Spec {
     /// What a task costs that was submitted so, without what it may share with others.
     pub fn own_bytes(&self) -> usize {
         let work = match &self.work {
-            Work::Argv(argv) => argv.iter().map(os_text).sum(),
+            Work::Argv(argv) => argv_bytes(argv),
             Work::Shell(line) => os_text(line),
             Work::Agent(agent) => {
                 text_bytes(&agent.name) + settings_bytes(&agent.settings) + size_of::<AgentPart>()
@@ -69,7 +83,8 @@ impl Spec {
         let labels: usize = self.tags.iter().map(|tag| text_bytes(tag)).sum();
         let labels = labels + optional(self.session.as_deref()) + optional(self.channel.as_deref());
         let file = self.output_file.as_deref().map_or(0, os_text);
-        TASK_BYTES + work + labels + file + optional(self.description.as_deref())
+        let ready = self.ready.as_deref().map_or(0, ready_bytes);
+        TASK_BYTES + work + labels + file + ready + optional(self.description.as_deref())
     }
 
     /// What it costs that others may share.
@@ -104,7 +119,8 @@ impl Task {
                 outcome_bytes(&finished.outcome) + text_bytes(prompt) + settings_bytes(settings)
             }
         };
-        state + self.agent.as_deref().map_or(0, AgentPart::own_bytes)
+        let plan = self.plan.as_deref().map_or(0, Plan::own_bytes);
+        state + plan + self.agent.as_deref().map_or(0, AgentPart::own_bytes)
     }
 
     /// What it costs, without what it shares with others.
@@ -113,7 +129,7 @@ impl Task {
     }
 
     /// The environments that it holds.
-    fn envs(&self) -> [Option<Shared>; 2] {
+    fn envs(&self) -> [Option<Shared>; 3] {
         let shared = |env: &Arc<Env>| Shared::new(env, env_bytes(env));
         let queued = match &self.state {
             State::Queued { env } => Some(shared(env)),
@@ -123,7 +139,22 @@ impl Task {
             | State::Finished(_)
             | State::Resuming { .. } => None,
         };
-        [queued, self.agent.as_ref().map(|agent| shared(&agent.env))]
+        let again = self.plan().again.as_ref().map(|again| shared(&again.env));
+        [queued, again, self.agent.as_ref().map(|agent| shared(&agent.env))]
+    }
+}
+
+impl Plan {
+    /// What it costs, without what it shares with others.
+    pub fn own_bytes(&self) -> usize {
+        let again = self.again.as_deref().map_or(0, |again| {
+            let errors = again.attempts.iter().map(|attempt| optional(attempt.error.as_deref()));
+            size_of::<Again>() + again.attempts.len() * size_of::<Attempt>() + errors.sum::<usize>()
+        });
+        size_of::<Self>()
+            + self.after.len() * (size_of::<Dependency>() + DEPENDENT_BYTES)
+            + optional(self.description.as_deref())
+            + again
     }
 }
 
@@ -131,7 +162,7 @@ impl Failure {
     /// What it costs besides the place that it has in its task.
     fn own_bytes(&self) -> usize {
         match self {
-            Self::Exit => 0,
+            Self::Exit | Self::CrashLoop { .. } | Self::NotReady { .. } => 0,
             Self::Spawn(failure) => TEXT_BYTES + size_of::<SpawnFailure>() + text_bytes(&failure.message),
             Self::Agent(text) => text_bytes(text),
             Self::TimedOut { last_words, .. } => optional(last_words.as_deref()),
@@ -184,7 +215,7 @@ impl Shared {
 #[derive(Clone, Copy, Debug)]
 pub struct Changing {
     own: usize,
-    envs: [Option<Shared>; 2],
+    envs: [Option<Shared>; 3],
 }
 
 impl Changing {

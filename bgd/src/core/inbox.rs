@@ -245,6 +245,8 @@ mod tests {
             key: None,
             created_at: Timestamp::default(),
             retrieved_at: None,
+            ready_at: None,
+            paused: false,
             run: 1,
             resume_count: 0,
             output_bytes: 0,
@@ -253,6 +255,8 @@ mod tests {
             updated_at: None,
             foreground: None,
             agent: None,
+            plan: None,
+            place: crate::core::task::QueuePlace::default(),
             state: State::Starting { stop: None },
         };
         let (kind, at) = (NoticeKind::Completed, Timestamp::default());

@@ -1,18 +1,23 @@
 //! What the core is told: requests of clients, facts of executors, and what else happens.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::BlockMode;
+use bgd_shared::order::After;
+use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Exit;
-use bgd_shared::text::Env;
+use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
 use super::agent::Note;
 use super::caller::ReplyTo;
+use super::filter::Filter;
+use super::plan::Rule;
 use super::task::{SpawnFailure, Spec};
 
 /// Everything that can happen to the core, apart from time going by.
@@ -39,8 +44,15 @@ pub enum Input {
         /// The connection.
         client: u64,
     },
+    /// Nothing has happened; [`super::Core::has_more`] asked for it.
+    GoOn,
     /// The configuration has changed.
-    Configure(CoreLimits),
+    Configure {
+        /// The limits.
+        limits: CoreLimits,
+        /// The groups besides the default one, with their slots.
+        groups: BTreeMap<Arc<str>, u32>,
+    },
 }
 
 /// A request that changes something or waits for something. Questions are asked of the core directly.
@@ -48,6 +60,10 @@ pub enum Input {
 pub enum Request {
     /// R01. The id is new and random.
     Submit(Box<Command>),
+    /// R112: a part of a batch.
+    SubmitMany(Box<Part>),
+    /// R116: submits tasks again.
+    Rerun(Box<Rerun>),
     /// Moves a foreground job of the client to the background.
     Detach {
         /// The task.
@@ -90,11 +106,13 @@ pub enum Request {
     /// R22 to R25.
     Block {
         /// The tasks.
-        ids: Vec<TaskRef>,
+        which: Selection,
         /// How long at most, in milliseconds.
         timeout_ms: Option<u64>,
         /// For all of them, or for one.
         mode: BlockMode,
+        /// What each must be.
+        until: BlockUntil,
     },
     /// R05.
     Cancel(Cancel),
@@ -105,6 +123,34 @@ pub enum Request {
         /// Whether active ones are cancelled and cleared too.
         active_too: bool,
     },
+    /// R106: holds pending tasks, or releases them.
+    Hold {
+        /// Which tasks. If they are named, all of them must be pending.
+        which: Selection,
+        /// Whether they are held from now on.
+        held: bool,
+    },
+    /// R107: changes what a pending task waits for.
+    Edit(Box<Edit>),
+    /// R100: makes a group, or gives it another number of slots.
+    SetGroup {
+        /// Its name.
+        name: Arc<str>,
+        /// How many slots it has, at least 1.
+        slots: u32,
+    },
+    /// R100: pauses a group, or lets it go on.
+    PauseGroup {
+        /// Its name.
+        name: Arc<str>,
+        /// Whether nothing in it starts from now on.
+        paused: bool,
+    },
+    /// R100: removes a group whose tasks have all ended.
+    RemoveGroup {
+        /// Its name.
+        name: Arc<str>,
+    },
     /// A signal for a running task.
     Signal {
         /// The task.
@@ -113,6 +159,13 @@ pub enum Request {
         signal: i32,
         /// For every process of the tree.
         tree: bool,
+    },
+    /// R106: has the processes of tasks stopped, or go on.
+    SetPaused {
+        /// Which tasks.
+        which: Selection,
+        /// Whether they are paused then.
+        paused: bool,
     },
     /// R54.
     EndSession {
@@ -150,7 +203,7 @@ pub enum Request {
 }
 
 /// A new task.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Command {
     /// Its id.
     pub id: TaskId,
@@ -164,6 +217,93 @@ pub struct Command {
     pub key: Option<Arc<str>>,
     /// Whether it is a foreground job of the client.
     pub foreground: bool,
+    /// How it shall be ordered among others.
+    pub plan: PlanRequest,
+}
+
+/// The limits of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchLimits {
+    /// How many of it run at once.
+    pub jobs: Option<u32>,
+    /// When so many have failed, the rest is cancelled.
+    pub max_fails: Option<u32>,
+}
+
+/// A part of a batch.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The batch; new with the first part.
+    pub batch: TaskId,
+    /// With the first part: what its tasks have in common, and its limits. The work and the id are not looked at.
+    pub first: Option<(Box<Command>, BatchLimits)>,
+    /// Its tasks: new random ids, each with its command.
+    pub items: Vec<BatchItem>,
+    /// Whether further parts follow.
+    pub more: bool,
+}
+
+/// A task of a batch before it is one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BatchItem {
+    /// Its id.
+    pub id: TaskId,
+    /// Its command.
+    pub argv: Box<[OsText]>,
+}
+
+/// How a new task shall be ordered among others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanRequest {
+    /// Its group; `None` stands for the default one.
+    pub group: Option<Arc<str>>,
+    /// Higher starts first.
+    pub priority: i32,
+    /// How many slots it takes.
+    pub slots: u32,
+    /// What must become of other tasks first.
+    pub after: Vec<After>,
+    /// When it may start.
+    pub start: Option<StartTime>,
+    /// Whether it waits to be released.
+    pub hold: bool,
+    /// Whether and when it starts again after an end of its own.
+    pub again: Option<Rule>,
+}
+
+impl Default for PlanRequest {
+    fn default() -> Self {
+        let (group, priority, slots, after) = (None, 0, 1, Vec::new());
+        Self { group, priority, slots, after, start: None, hold: false, again: None }
+    }
+}
+
+/// When a task may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StartTime {
+    /// So many milliseconds from now.
+    In(u64),
+    /// At this time of the wall clock.
+    At(Timestamp),
+}
+
+/// What is changed about a pending task; the rest stays.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    /// The task.
+    pub id: TaskRef,
+    /// For people.
+    pub description: Option<Box<str>>,
+    /// Its group.
+    pub group: Option<Arc<str>>,
+    /// Its priority.
+    pub priority: Option<i32>,
+    /// How many slots it takes.
+    pub slots: Option<u32>,
+    /// What must become of other tasks first, in place of what was asked before.
+    pub after: Option<Vec<After>>,
+    /// When it may start.
+    pub start: Option<StartTime>,
 }
 
 /// Which tasks a request is about.
@@ -176,6 +316,21 @@ pub enum Selection {
         /// The parent session.
         session: Option<Arc<str>>,
     },
+    /// Those for which this holds.
+    Matching(Box<Filter>),
+}
+
+/// Which tasks are submitted again.
+#[derive(Clone, Debug)]
+pub struct Rerun {
+    /// These; of those that are not named one by one, the ones that have ended.
+    pub which: Selection,
+    /// Only those of them that have failed.
+    pub failed: bool,
+    /// Those too that were cancelled because one of them went otherwise than they wanted.
+    pub with_dependents: bool,
+    /// A random number, from which the new ids are made.
+    pub seed: u128,
 }
 
 /// How tasks are cancelled.
@@ -287,6 +442,10 @@ pub enum Fact {
         /// Which ones, and why they live on, for people.
         why: Box<str>,
     },
+    /// The process is ready, as [`Spec::ready`] says.
+    Ready,
+    /// It was not within [`Spec::ready_timeout_ms`].
+    NotReady,
     /// The output has grown, or a part of it was dropped.
     Output {
         /// Bytes so far.

@@ -9,15 +9,21 @@
 //! Its state can be serialised whole, at any time.
 
 mod agent;
+mod batch;
 mod caller;
 mod effect;
+mod filter;
+mod group;
 mod held;
 mod inbox;
 mod input;
 mod intern;
+mod kept;
 mod machine;
 mod notice;
+mod ordinal;
 mod owners;
+mod plan;
 mod queue;
 mod registry;
 mod task;
@@ -26,15 +32,24 @@ mod waiters;
 
 pub use agent::{AgentPart, AgentWork, Note, Notes, QUESTIONS, Question};
 pub use caller::ReplyTo;
-pub use effect::{Begin, Control, CoreError, Effect, Reply, Unmovable};
+pub use effect::{
+    AfterTask, Begin, Control, CoreError, Effect, OrderError, Reply, RunPlace, Unmovable, Unpausable,
+    Unrepeatable,
+};
+pub use filter::Filter;
+pub use group::GroupState;
 pub use held::env_bytes;
-pub use input::{Cancel, Command, Fact, Input, Refusal, Request, Selection};
+pub use input::{
+    BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Part, PlanRequest, Refusal, Request, Rerun,
+    Selection, StartTime,
+};
 pub use machine::Core;
 pub use notice::{Item, Notice};
+pub use plan::{Again, Attempt, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};
 pub use registry::{CANDIDATES, ListQuery, Page};
 pub use task::{
-    ExecutorName, Failure, Finished, Lingering, Ordinal, Outcome, Place, Snapshot, SpawnFailure, Spec, State,
-    StopReason, Task, Work,
+    ExecutorName, Failure, Finished, Lingering, Ordinal, Outcome, Place, QueuePlace, Snapshot, SpawnFailure,
+    Spec, State, StopReason, Task, Work,
 };
 pub use time::{Mono, Now};
 
@@ -50,6 +65,8 @@ pub struct CoreLimits {
     pub tasks: usize,
     /// Bytes that tasks and inboxes may hold when another task comes.
     pub memory: usize,
+    /// Bytes of environments that are kept so that tasks can be submitted again.
+    pub environments: usize,
     /// How long a cancelled task has to end before SIGKILL, in milliseconds.
     pub grace_ms: u64,
     /// Items of one inbox, at least 1. With one more the oldest are dropped.

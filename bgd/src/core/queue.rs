@@ -1,59 +1,484 @@
-//! Who starts next: tasks that wait are taken first in, first out, while slots are free. It knows nothing else of them.
+//! Who starts next: the groups with their slots, and the tasks that wait for these. In a group the highest priority is
+//! first, then who came first; nobody overtakes the first one, even if that does not fit yet (R100 to R102). Of a batch
+//! only so many compete at once (R112). What else a task waits for is not known here.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
+use bgd_shared::id::TaskId;
+use bgd_shared::order::DEFAULT_GROUP;
 use serde::{Deserialize, Serialize};
 
-use super::task::{Ordinal, State};
+use super::task::{Ordinal, State, Task};
+
+/// What a task wants of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Its group; `None` stands for the default one.
+    pub group: Option<Arc<str>>,
+    /// Higher starts first.
+    pub priority: i32,
+    /// How many slots it takes.
+    pub slots: u32,
+    /// Its batch.
+    pub batch: Option<TaskId>,
+}
 
 /// What a task means to the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It waits for a slot.
-    Waits,
-    /// It has one.
-    HasSlot,
+    /// It waits for slots.
+    Waits(Demand),
+    /// It has them.
+    HasSlots(Demand),
     /// It has nothing to do with the queue.
     Out,
 }
 
-impl From<&State> for Standing {
-    fn from(state: &State) -> Self {
-        match state {
-            State::Queued { .. } => Self::Waits,
+impl From<&Task> for Standing {
+    fn from(task: &Task) -> Self {
+        let plan = task.plan();
+        let demand = || {
+            let (group, priority, slots) = (plan.group.clone(), plan.priority, plan.slots);
+            Demand { group, priority, slots, batch: plan.batch }
+        };
+        match &task.state {
+            State::Queued { .. } if plan.is_open() => Self::Waits(demand()),
             State::Starting { .. }
             | State::Running { .. }
             | State::Stopping { .. }
-            | State::Resuming { .. } => Self::HasSlot,
-            State::Finished(_) => Self::Out,
+            | State::Resuming { .. } => Self::HasSlots(demand()),
+            State::Queued { .. } | State::Finished(_) => Self::Out,
         }
     }
 }
 
-/// The tasks that wait, and how many have a slot. Those that must not wait take one above the limit.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// The numbers of a group's slots. The lowest free one is always given first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Numbers {
+    /// Free ones below `top`.
+    holes: BTreeSet<u32>,
+    /// Nobody has a number above this one.
+    top: u32,
+}
+
+impl Numbers {
+    fn taken(&self) -> u32 {
+        self.top - u32::try_from(self.holes.len()).unwrap_or(u32::MAX)
+    }
+
+    fn take(&mut self) -> u32 {
+        self.holes.pop_first().unwrap_or_else(|| {
+            self.top += 1;
+            self.top
+        })
+    }
+
+    fn give_back(&mut self, number: u32) {
+        self.holes.insert(number);
+        while self.top > 0 && self.holes.remove(&self.top) {
+            self.top -= 1;
+        }
+    }
+}
+
+/// A group of tasks.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Group {
+    slots: u32,
+    is_paused: bool,
+    numbers: Numbers,
+    /// Those that wait, the first to start first, each with the slots that it takes.
+    waiting: BTreeSet<(Reverse<i32>, Ordinal, u32)>,
+}
+
+impl Group {
+    /// The one that starts next, if it can now. One that wants more than there is waits until nobody else runs: the
+    /// limit was lowered behind it.
+    fn next(&self) -> Option<Ordinal> {
+        let (_, ordinal, slots) = *self.waiting.first().filter(|_| !self.is_paused)?;
+        let taken = self.numbers.taken();
+        let fits = slots == 0 || taken == 0 || taken.saturating_add(slots) <= self.slots;
+        fits.then_some(ordinal)
+    }
+}
+
+/// A batch of which only so many run at once.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Lane {
+    jobs: u32,
+    /// How many compete for slots or have some.
+    admitted: u32,
+    /// Those that wait to be admitted, the first to be so first, each with its group and the slots that it takes.
+    parked: BTreeSet<Parked>,
+}
+
+/// A task that waits to be admitted, in the order of that.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Parked {
+    priority: Reverse<i32>,
+    task: Ordinal,
+    group: Option<Arc<str>>,
+    slots: u32,
+}
+
+impl Parked {
+    fn new(task: Ordinal, demand: &Demand) -> Self {
+        let Demand { group, priority, slots, .. } = demand;
+        Self { priority: Reverse(*priority), task, group: group.clone(), slots: *slots }
+    }
+}
+
+/// What a group is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSlots {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How many slots it has.
+    pub slots: u32,
+    /// How many are taken.
+    pub taken: u32,
+    /// Whether nothing in it starts.
+    pub is_paused: bool,
+}
+
+/// The groups, and who waits in them. Tasks that must not wait take slots above the limit.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Queue {
-    waiting: BTreeSet<Ordinal>,
-    slots_used: usize,
+    default: Arc<str>,
+    groups: BTreeMap<Arc<str>, Group>,
+    /// Those whose first task can start.
+    startable: BTreeSet<Arc<str>>,
+    /// The slots of those that have some.
+    numbers: HashMap<Ordinal, Box<[u32]>>,
+    /// What the configuration said last of its groups.
+    configured: BTreeMap<Arc<str>, u32>,
+    /// The batches of which only so many run at once.
+    lanes: BTreeMap<TaskId, Lane>,
+    /// Those of them that may have room.
+    roomy: BTreeSet<TaskId>,
 }
 
 impl Queue {
-    /// A task has come or gone, or is in another state.
-    pub fn change(&mut self, task: Ordinal, from: Standing, to: Standing) {
+    /// Only the default group, with so many slots.
+    pub fn new(slots: u32) -> Self {
+        let default: Arc<str> = DEFAULT_GROUP.into();
+        let mut queue = Self {
+            groups: BTreeMap::new(),
+            startable: BTreeSet::new(),
+            numbers: HashMap::new(),
+            configured: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            roomy: BTreeSet::new(),
+            default: default.clone(),
+        };
+        queue.configure([(default, slots)].into());
+        queue
+    }
+
+    /// A task has come or gone, or wants something else. Returns the lowest of its slots, if it has some.
+    pub fn change(&mut self, task: Ordinal, from: &Standing, to: &Standing) -> Option<u32> {
+        if from == to {
+            return self.slot(task);
+        }
         match from {
-            Standing::Waits => _ = self.waiting.remove(&task),
-            Standing::HasSlot => self.slots_used = self.slots_used.saturating_sub(1),
+            Standing::Waits(demand) if self.unpark(task, demand) => {}
+            Standing::Waits(demand) => {
+                self.with(demand, |group| {
+                    group.waiting.remove(&(Reverse(demand.priority), task, demand.slots));
+                });
+                self.leave_lane(demand);
+            }
+            Standing::HasSlots(demand) => {
+                self.leave_lane(demand);
+                let numbers = self.numbers.remove(&task).unwrap_or_default();
+                self.with(demand, |group| {
+                    numbers.iter().for_each(|number| group.numbers.give_back(*number));
+                });
+            }
             Standing::Out => {}
         }
         match to {
-            Standing::Waits => _ = self.waiting.insert(task),
-            Standing::HasSlot => self.slots_used += 1,
+            Standing::Waits(demand) if self.park(task, demand) => {}
+            Standing::Waits(demand) => self.with(demand, |group| {
+                group.waiting.insert((Reverse(demand.priority), task, demand.slots));
+            }),
+            Standing::HasSlots(demand) => {
+                if let Some(lane) = demand.batch.and_then(|batch| self.lanes.get_mut(&batch)) {
+                    lane.admitted += 1;
+                }
+                let mut numbers = Vec::with_capacity(demand.slots as usize);
+                self.with(demand, |group| numbers.extend((0..demand.slots).map(|_| group.numbers.take())));
+                if !numbers.is_empty() {
+                    self.numbers.insert(task, numbers.into());
+                }
+            }
             Standing::Out => {}
+        }
+        self.slot(task)
+    }
+
+    /// The lowest of the slots that a task has.
+    pub fn slot(&self, task: Ordinal) -> Option<u32> {
+        self.numbers(task).first().copied()
+    }
+
+    /// The numbers of the slots that a task has.
+    pub fn numbers(&self, task: Ordinal) -> &[u32] {
+        self.numbers.get(&task).map_or(&[], |numbers| numbers)
+    }
+
+    /// Of this batch only so many run at once.
+    pub fn limit_batch(&mut self, batch: TaskId, jobs: u32) {
+        self.lanes.insert(batch, Lane { jobs, ..Lane::default() });
+    }
+
+    /// No task of this batch is left.
+    pub fn forget_batch(&mut self, batch: TaskId) {
+        self.lanes.remove(&batch);
+        self.roomy.remove(&batch);
+    }
+
+    /// Whether a task waits for others of its batch.
+    pub fn is_parked(&self, task: Ordinal, standing: &Standing) -> bool {
+        let Standing::Waits(demand) = standing else { return false };
+        let lane = demand.batch.and_then(|batch| self.lanes.get(&batch));
+        lane.is_some_and(|lane| lane.parked.contains(&Parked::new(task, demand)))
+    }
+
+    /// Has those compete for slots that their batches have room for.
+    pub fn admit(&mut self) {
+        while let Some(batch) = self.roomy.pop_first() {
+            while let Some(lane) = self.lanes.get_mut(&batch).filter(|lane| lane.admitted < lane.jobs)
+                && let Some(Parked { priority: Reverse(priority), task, group, slots }) =
+                    lane.parked.pop_first()
+            {
+                lane.admitted += 1;
+                let demand = Demand { group, priority, slots, batch: Some(batch) };
+                self.with(&demand, |group| {
+                    group.waiting.insert((Reverse(priority), task, slots));
+                });
+            }
         }
     }
 
-    /// The task that starts next, if so many may run at once (R02, R03).
-    pub fn next(&self, slots: usize) -> Option<Ordinal> {
-        self.waiting.first().copied().filter(|_| self.slots_used < slots)
+    /// Has a task wait for others of its batch, if only so many of that run at once.
+    fn park(&mut self, task: Ordinal, demand: &Demand) -> bool {
+        let Some(batch) = demand.batch else { return false };
+        let Some(lane) = self.lanes.get_mut(&batch) else { return false };
+        lane.parked.insert(Parked::new(task, demand));
+        self.roomy.insert(batch);
+        true
+    }
+
+    /// Undoes that; tells whether it did wait so.
+    fn unpark(&mut self, task: Ordinal, demand: &Demand) -> bool {
+        let lane = demand.batch.and_then(|batch| self.lanes.get_mut(&batch));
+        lane.is_some_and(|lane| lane.parked.remove(&Parked::new(task, demand)))
+    }
+
+    fn leave_lane(&mut self, demand: &Demand) {
+        let Some(batch) = demand.batch else { return };
+        if let Some(lane) = self.lanes.get_mut(&batch) {
+            lane.admitted = lane.admitted.saturating_sub(1);
+            self.roomy.insert(batch);
+        }
+    }
+
+    /// The task that starts next. The answer costs the same however many tasks and groups there are.
+    pub fn next(&self) -> Option<Ordinal> {
+        self.startable.first().and_then(|name| self.groups.get(name)).and_then(Group::next)
+    }
+
+    /// The group of this name as tasks name it, or nothing if there is none.
+    #[allow(clippy::option_option, reason = "the inner one is the name, which the default group has not")]
+    pub fn find(&self, name: &str) -> Option<Option<Arc<str>>> {
+        if name == &*self.default {
+            return Some(None);
+        }
+        self.groups.get_key_value(name).map(|(name, _)| Some(name.clone()))
+    }
+
+    /// How many slots a group has.
+    pub fn slots_of(&self, group: Option<&str>) -> u32 {
+        self.groups.get(group.unwrap_or(&self.default)).map_or(0, |group| group.slots)
+    }
+
+    /// Whether nothing in a group starts.
+    pub fn is_paused(&self, group: Option<&str>) -> bool {
+        self.groups.get(group.unwrap_or(&self.default)).is_some_and(|group| group.is_paused)
+    }
+
+    /// Every group: the default one, then the others by name.
+    pub fn groups(&self) -> impl Iterator<Item = GroupSlots> {
+        let others = self.groups.keys().filter(|name| **name != self.default);
+        std::iter::once(&self.default).chain(others).filter_map(|name| self.group(name))
+    }
+
+    /// How many groups there are.
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// One group.
+    pub fn group(&self, name: &str) -> Option<GroupSlots> {
+        let (name, group) = self.groups.get_key_value(name)?;
+        let (slots, taken, is_paused) = (group.slots, group.numbers.taken(), group.is_paused);
+        Some(GroupSlots { name: name.clone(), slots, taken, is_paused })
+    }
+
+    /// Makes a group, or gives it another number of slots.
+    pub fn set(&mut self, name: &str, slots: u32) {
+        let name = match self.groups.get_key_value(name) {
+            Some((name, _)) => name.clone(),
+            None => name.into(),
+        };
+        self.groups.entry(name.clone()).or_default().slots = slots;
+        self.look_at(&name);
+    }
+
+    /// Pauses a group, or lets it go on.
+    pub fn pause(&mut self, name: &str, is_paused: bool) {
+        if let Some((name, _)) = self.groups.get_key_value(name) {
+            let name = name.clone();
+            self.groups.entry(name.clone()).or_default().is_paused = is_paused;
+            self.look_at(&name);
+        }
+    }
+
+    /// Removes a group in which nobody waits and nobody runs.
+    pub fn remove(&mut self, name: &str) {
+        self.groups.remove(name);
+        self.startable.remove(name);
+    }
+
+    /// The groups of the configuration: a new or changed one has so many slots, one that was set by hand and is not
+    /// changed there keeps its own. Those that are in it no more stay; they may have tasks.
+    pub fn configure(&mut self, groups: BTreeMap<Arc<str>, u32>) {
+        for (name, slots) in &groups {
+            if self.configured.get(name) != Some(slots) {
+                self.set(name, *slots);
+            }
+        }
+        self.configured = groups;
+    }
+
+    fn with(&mut self, demand: &Demand, change: impl FnOnce(&mut Group)) {
+        let name = demand.group.clone().unwrap_or_else(|| self.default.clone());
+        change(self.groups.entry(name.clone()).or_default());
+        self.look_at(&name);
+    }
+
+    /// Keeps whether the group's first task can start.
+    fn look_at(&mut self, name: &Arc<str>) {
+        if self.groups.get(name).and_then(Group::next).is_some() {
+            self.startable.insert(name.clone());
+        } else {
+            self.startable.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demand(group: Option<&str>, priority: i32, slots: u32) -> Demand {
+        Demand { group: group.map(Into::into), priority, slots, batch: None }
+    }
+
+    fn wait(queue: &mut Queue, task: u64, demand: Demand) {
+        queue.change(Ordinal(task), &Standing::Out, &Standing::Waits(demand));
+    }
+
+    /// Starts what can be started, and tells which tasks these were, with their lowest slots.
+    fn start(queue: &mut Queue, demand: impl Fn(u64) -> Demand) -> Vec<(u64, Option<u32>)> {
+        let mut started = Vec::new();
+        while let Some(task) = queue.next() {
+            let demand = demand(task.0);
+            let slot = queue.change(task, &Standing::Waits(demand.clone()), &Standing::HasSlots(demand));
+            started.push((task.0, slot));
+        }
+        started
+    }
+
+    fn end(queue: &mut Queue, task: u64, demand: Demand) {
+        queue.change(Ordinal(task), &Standing::HasSlots(demand), &Standing::Out);
+    }
+
+    #[test]
+    fn r100_each_group_counts_by_itself() {
+        let mut queue = Queue::new(1);
+        queue.set("gpu", 2);
+        let of = |task: u64| demand((task > 2).then_some("gpu"), 0, 1);
+        (1..=6).for_each(|task| wait(&mut queue, task, of(task)));
+        assert_eq!(start(&mut queue, of), [(1, Some(1)), (3, Some(1)), (4, Some(2))]);
+        end(&mut queue, 3, of(3));
+        assert_eq!(start(&mut queue, of), [(5, Some(1))], "the lowest free number");
+    }
+
+    #[test]
+    fn r101_the_highest_priority_is_first_and_is_not_overtaken() {
+        let mut queue = Queue::new(2);
+        let of = |task: u64| match task {
+            2 => demand(None, -5, 0),
+            3 => demand(None, 7, 2),
+            _ => demand(None, 0, 1),
+        };
+        wait(&mut queue, 1, of(1));
+        assert_eq!(start(&mut queue, of), [(1, Some(1))]);
+        (2..=4).for_each(|task| wait(&mut queue, task, of(task)));
+        assert_eq!(start(&mut queue, of), [], "3 does not fit, and nobody overtakes it");
+        end(&mut queue, 1, of(1));
+        assert_eq!(start(&mut queue, of), [(3, Some(1))], "and 4 does not fit");
+        end(&mut queue, 3, of(3));
+        assert_eq!(start(&mut queue, of), [(4, Some(1)), (2, None)]);
+    }
+
+    #[test]
+    fn r100_a_paused_group_starts_nothing_and_a_lowered_limit_ends_nothing() {
+        let mut queue = Queue::new(3);
+        let of = |_: u64| demand(None, 0, 1);
+        queue.pause(DEFAULT_GROUP, true);
+        (1..=5).for_each(|task| wait(&mut queue, task, of(task)));
+        assert_eq!(start(&mut queue, of), []);
+        queue.pause(DEFAULT_GROUP, false);
+        assert_eq!(start(&mut queue, of).len(), 3);
+        queue.set(DEFAULT_GROUP, 1);
+        end(&mut queue, 1, of(1));
+        end(&mut queue, 2, of(2));
+        assert_eq!(start(&mut queue, of), [], "the third has the only slot");
+        end(&mut queue, 3, of(3));
+        assert_eq!(start(&mut queue, of), [(4, Some(1))]);
+    }
+
+    #[test]
+    fn one_that_wants_more_than_there_is_left_runs_alone() {
+        let mut queue = Queue::new(4);
+        let of = |task: u64| demand(None, 0, if task == 2 { 4 } else { 1 });
+        (1..=3).for_each(|task| wait(&mut queue, task, of(task)));
+        queue.set(DEFAULT_GROUP, 2);
+        assert_eq!(start(&mut queue, of), [(1, Some(1))]);
+        end(&mut queue, 1, of(1));
+        assert_eq!(start(&mut queue, of), [(2, Some(1))]);
+        assert_eq!(queue.numbers(Ordinal(2)), [1, 2, 3, 4]);
+        end(&mut queue, 2, of(2));
+        assert_eq!(start(&mut queue, of), [(3, Some(1))]);
+    }
+
+    #[test]
+    fn what_was_set_by_hand_stays_until_the_configuration_changes() {
+        let mut queue = Queue::new(2);
+        let config = |gpu: u32| BTreeMap::from([(Arc::from(DEFAULT_GROUP), 2), (Arc::from("gpu"), gpu)]);
+        queue.configure(config(1));
+        queue.set("gpu", 5);
+        queue.set("night", 1);
+        queue.configure(config(1));
+        assert_eq!(queue.slots_of(Some("gpu")), 5);
+        queue.configure(config(3));
+        assert_eq!((queue.slots_of(Some("gpu")), queue.slots_of(Some("night"))), (3, 1));
+        let names: Vec<_> = queue.groups().map(|group| group.name.to_string()).collect();
+        assert_eq!(names, [DEFAULT_GROUP, "gpu", "night"]);
     }
 }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::LIST_PAGE_BYTES;
 use bgd_shared::rlimit::Rlimits;
-use bgd_shared::task::{Status, Summary};
+use bgd_shared::task::{Origin, Status, Summary};
 use bgd_shared::text::{Env, OsText};
 use serde::{Deserialize, Serialize};
 
 use super::effect::CoreError;
+use super::filter::Filter;
 use super::held::{Changing, Held};
 use super::intern::Interner;
+use super::kept::KeptEnvs;
 use super::task::{Ordinal, Place, Snapshot, Spec, State, Task};
 
 /// The most candidates that an ambiguous id is answered with.
@@ -25,6 +27,12 @@ pub struct ListQuery {
     pub session: Option<String>,
     /// Only in these statuses; empty for all.
     pub status: Vec<Status>,
+    /// Only of this group.
+    pub group: Option<String>,
+    /// Only of this batch: its id, or the beginning of it.
+    pub batch: Option<TaskRef>,
+    /// Only with every one of these labels.
+    pub tags: Vec<String>,
     /// At most so many.
     pub limit: usize,
     /// Only older ones than this.
@@ -64,6 +72,7 @@ pub struct Registry {
     summary: Summary,
     last: Ordinal,
     held: Held,
+    kept: KeptEnvs,
     #[serde(skip)]
     envs: Interner<Env>,
     #[serde(skip)]
@@ -83,23 +92,32 @@ struct Stored {
     sessions: BTreeMap<Arc<str>, SessionIndex>,
     summary: Summary,
     last: Ordinal,
+    kept: KeptEnvs,
 }
 
 impl From<Stored> for Registry {
     /// What tasks shared was written down with each of them, and is shared again.
     fn from(stored: Stored) -> Self {
-        let Stored { tasks, by_id, by_status, sessions, summary, last } = stored;
+        let Stored { tasks, by_id, by_status, sessions, summary, last, kept } = stored;
         let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
         for (ordinal, mut task) in tasks {
             registry.share_spec(Arc::make_mut(&mut task.spec));
             if let State::Queued { env } = &mut task.state {
                 *env = registry.share_env(Env::clone(env));
             }
+            if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
+                again.env = registry.share_env(Env::clone(&again.env));
+            }
             if let Some(agent) = &mut task.agent {
                 agent.env = registry.share_env(Env::clone(&agent.env));
             }
             registry.held.add(&task);
             registry.tasks.insert(ordinal, task);
+        }
+        registry.kept.limit(kept.most());
+        for (ordinal, env) in kept.into_each() {
+            let env = registry.share_env(Env::clone(&env));
+            registry.kept.keep(ordinal, env);
         }
         registry
     }
@@ -164,6 +182,9 @@ impl Registry {
         }
         *self.summary.count_mut(status) += 1;
         self.held.add(&task);
+        if let (Origin::Submit, State::Queued { env }) = (task.spec.origin, &task.state) {
+            self.kept.keep(ordinal, env.clone());
+        }
         self.tasks.insert(ordinal, Box::new(task));
         ordinal
     }
@@ -172,6 +193,7 @@ impl Registry {
     pub fn remove(&mut self, ordinal: Ordinal) -> Option<Task> {
         let task = self.tasks.remove(&ordinal)?;
         self.held.remove(&task);
+        self.kept.forget(ordinal);
         let status = task.status();
         self.by_id.remove(&task.id);
         if let Some(index) = self.by_status.get_mut(&status) {
@@ -219,6 +241,16 @@ impl Registry {
         self.tasks.get(&ordinal).map(Box::as_ref)
     }
 
+    /// Keeps at most so many bytes of environments from now on.
+    pub fn limit_kept_envs(&mut self, most: usize) {
+        self.kept.limit(most);
+    }
+
+    /// The environment that a task was submitted with, unless it had to go.
+    pub fn kept_env(&self, ordinal: Ordinal) -> Option<&Arc<Env>> {
+        self.kept.get(ordinal)
+    }
+
     /// The number of a task.
     pub fn ordinal(&self, id: TaskId) -> Option<Ordinal> {
         self.by_id.get(&id).copied()
@@ -253,6 +285,19 @@ impl Registry {
         }
     }
 
+    /// Those for which this holds, the oldest first; `batch` is the one that the filter names.
+    pub fn matching(&self, filter: &Filter, batch: Option<TaskId>) -> Vec<Ordinal> {
+        let holds = |task: &Task| {
+            (filter.status.is_empty() || filter.status.contains(&task.status()))
+                && filter.group.as_deref().is_none_or(|group| task.plan().group() == group)
+                && (batch.is_none() || task.plan().batch == batch)
+                && has_tags(task, &filter.tags)
+        };
+        let mut found = self.of_session(filter.session.as_deref());
+        found.retain(|ordinal| self.get(*ordinal).is_some_and(holds));
+        found
+    }
+
     /// How many tasks of a parent session are to end yet.
     pub fn active_of(&self, session: &str) -> u64 {
         self.sessions.get(session).map_or(0, |index| index.summary.active())
@@ -264,15 +309,21 @@ impl Registry {
     }
 
     /// A page of tasks. Its cost depends on its length, and with a status filter within a session on
-    /// how many tasks of that session are passed over.
-    pub fn list(&self, query: &ListQuery) -> Page {
+    /// how many tasks of that session are passed over. `batch` is the one that the query names.
+    pub fn list(&self, query: &ListQuery, batch: Option<TaskId>) -> Page {
         let end = query.after.unwrap_or(Ordinal(u64::MAX));
         let session = query.session.as_ref().map(|session| self.sessions.get(session.as_str()));
         let summary = match session {
             None => self.summary,
             Some(index) => index.map(|index| index.summary).unwrap_or_default(),
         };
-        let wanted = |task: &Task| query.status.is_empty() || query.status.contains(&task.status());
+        let is_narrow = query.group.is_some() || batch.is_some() || !query.tags.is_empty();
+        let wanted = |task: &Task| {
+            (query.status.is_empty() || query.status.contains(&task.status()))
+                && query.group.as_deref().is_none_or(|group| task.plan().group() == group)
+                && (batch.is_none() || task.plan().batch == batch)
+                && has_tags(task, &query.tags)
+        };
         let mut found: Vec<Ordinal> = match session {
             Some(None) => Vec::new(),
             Some(Some(index)) => index
@@ -283,6 +334,10 @@ impl Registry {
                 .take(query.limit + 1)
                 .copied()
                 .collect(),
+            None if is_narrow => {
+                let newest = self.tasks.range(..end).rev().filter(|(_, task)| wanted(task));
+                newest.take(query.limit + 1).map(|(ordinal, _)| *ordinal).collect()
+            }
             None if query.status.is_empty() => {
                 self.tasks.range(..end).rev().take(query.limit + 1).map(|(ordinal, _)| *ordinal).collect()
             }
@@ -319,6 +374,10 @@ impl Registry {
     }
 }
 
+fn has_tags(task: &Task, tags: &[String]) -> bool {
+    tags.iter().all(|tag| task.spec.tags.iter().any(|known| **known == **tag))
+}
+
 /// The key of the session index that a task belongs to.
 fn session_key(task: &Task) -> Arc<str> {
     task.spec.session.clone().unwrap_or_default()
@@ -329,7 +388,7 @@ mod tests {
     use bgd_shared::task::Origin;
     use bgd_shared::time::Timestamp;
 
-    use super::super::task::Work;
+    use super::super::task::{QueuePlace, Work};
     use super::*;
 
     fn task(bits: u128, session: Option<&str>) -> Task {
@@ -350,6 +409,8 @@ mod tests {
             direct: false,
             split: false,
             output_file: None,
+            ready: None,
+            ready_timeout_ms: None,
             time_limit_ms: None,
         };
         Task {
@@ -358,6 +419,8 @@ mod tests {
             key: Some("key".into()),
             created_at: Timestamp::default(),
             retrieved_at: None,
+            ready_at: None,
+            paused: false,
             run: 1,
             resume_count: 0,
             output_bytes: 0,
@@ -366,7 +429,9 @@ mod tests {
             updated_at: None,
             foreground: None,
             agent: None,
+            plan: None,
             state: State::Queued { env: Arc::new(Env::default()) },
+            place: QueuePlace::default(),
         }
     }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::id::TaskId;
+use bgd_shared::order::Condition;
+use bgd_shared::ready::Ready;
 use bgd_shared::request::{OriginTerminal, Stdin, TerminalSize};
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::task::{Exit, Kind, Origin, Status};
@@ -13,14 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::{AgentPart, AgentWork};
 use super::caller::ReplyTo;
+pub use super::ordinal::Ordinal;
+use super::plan::{EndedTask, NotBefore, PLAIN, Plan};
 use super::time::Mono;
 
 /// The signal that nobody survives.
 pub const SIGKILL: i32 = 9;
 
-/// The number of a task in the order of submission. It is the order of the queue, and the cursor of lists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Ordinal(pub u64);
+/// The first signal that ends a task, unless another one is named.
+pub const SIGTERM: i32 = 15;
 
 /// What does the work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +104,10 @@ pub struct Spec {
     pub output_file: Option<Box<OsText>>,
     /// How long it may run, in milliseconds.
     pub time_limit_ms: Option<u64>,
+    /// When it is ready.
+    pub ready: Option<Box<Ready>>,
+    /// How long it has for that, in milliseconds.
+    pub ready_timeout_ms: Option<u64>,
 }
 
 impl Spec {
@@ -124,6 +131,8 @@ impl Spec {
             split: false,
             output_file: None,
             time_limit_ms: None,
+            ready: None,
+            ready_timeout_ms: None,
         }
     }
 
@@ -144,7 +153,12 @@ impl Spec {
         };
         let tags: usize = self.tags.iter().map(|tag| tag.len()).sum();
         let file = self.output_file.as_ref().map_or(0, |file| file.as_bytes().len());
-        work + tags + file + self.cwd.as_bytes().len() + self.description.as_deref().map_or(0, str::len)
+        let ready = self.ready.as_ref().map_or(0, |ready| ready.text_bytes());
+        work + tags
+            + file
+            + ready
+            + self.cwd.as_bytes().len()
+            + self.description.as_deref().map_or(0, str::len)
     }
 }
 
@@ -155,12 +169,20 @@ pub enum StopReason {
     Cancelled,
     /// Its time limit, in milliseconds, was over.
     TimedOut(u64),
+    /// It was not ready after so long, in milliseconds.
+    NotReady(u64),
     /// Its parent session has ended.
     SessionEnded,
     /// It was a foreground job, and its client is gone (R71).
     Abandoned,
     /// The daemon ends.
     Shutdown,
+    /// A condition on another task can't come true any more (R103).
+    Dependency(Condition, EndedTask),
+    /// So many of its batch have failed (R112).
+    MaxFails(u32),
+    /// It has ended by itself, and what is left of its tree goes before its next attempt (R108, R109).
+    NextAttempt,
 }
 
 /// The order to end a task that has not started yet.
@@ -272,6 +294,11 @@ pub enum Failure {
     Exit,
     /// Its agent refused the prompt, or ended the turn badly, and what was said of that.
     Agent(Box<str>),
+    /// It was to run for ever, and ended too soon so often in a row (R109).
+    CrashLoop {
+        /// How often.
+        ends: u32,
+    },
     /// Its time limit ended it.
     TimedOut {
         /// The limit, in milliseconds.
@@ -279,13 +306,18 @@ pub enum Failure {
         /// What its agent had said last beside its answer.
         last_words: Option<Box<str>>,
     },
+    /// It was not ready in time.
+    NotReady {
+        /// The time that it had, in milliseconds.
+        limit_ms: u64,
+    },
 }
 
 impl Failure {
     /// The bytes of the texts in it.
     pub fn text_bytes(&self) -> usize {
         match self {
-            Self::Exit => 0,
+            Self::Exit | Self::CrashLoop { .. } | Self::NotReady { .. } => 0,
             Self::Spawn(failure) => failure.message.len(),
             Self::Agent(text) => text.len(),
             Self::TimedOut { last_words, .. } => last_words.as_deref().map_or(0, str::len),
@@ -355,6 +387,10 @@ pub struct Task {
     pub created_at: Timestamp,
     /// When its result was first asked for.
     pub retrieved_at: Option<Timestamp>,
+    /// When this run became ready.
+    pub ready_at: Option<Timestamp>,
+    /// Whether its processes are paused.
+    pub paused: bool,
     /// The number that facts of this run carry. It counts every attempt, also a resume that the agent
     /// refused, so that no late fact is taken for one of another run.
     pub run: u32,
@@ -372,12 +408,30 @@ pub struct Task {
     pub foreground: Option<u64>,
     /// What only agent tasks have.
     pub agent: Option<Box<AgentPart>>,
+    /// How it is ordered among others; `None` stands for the plain plan.
+    pub plan: Option<Box<Plan>>,
     /// Where it is.
     pub state: State,
+    /// Only in snapshots: the lowest of the slots that it has, or whether the group that it waits in is paused.
+    pub place: QueuePlace,
 }
 
 /// The most bytes that the words and numbers of a failure take besides its own texts.
 const FAILURE_BYTES: usize = 64;
+
+/// The most bytes of the sentence on a condition that can't come true.
+const DEPENDENCY_BYTES: usize = 160;
+
+/// How a snapshot's task stood with its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePlace {
+    /// The lowest of its slots.
+    pub slot: Option<u32>,
+    /// Whether its group is paused.
+    pub is_paused: bool,
+    /// Whether it waits for others of its batch, of which only so many run at once.
+    pub is_parked: bool,
+}
 
 /// A task as it was at one moment; cheap to take.
 pub type Snapshot = Box<Task>;
@@ -402,7 +456,13 @@ impl Task {
         let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
         let lost = self.lost.as_ref().map_or(0, |lost| lost.why.len());
         let key = self.key.as_deref().map_or(0, str::len);
-        self.spec.text_bytes() + agent + lost + key + self.failure_bytes()
+        let plan = self.plan.as_deref().map_or(0, Plan::text_bytes);
+        self.spec.text_bytes() + agent + lost + key + plan + self.failure_bytes()
+    }
+
+    /// How it is ordered among others.
+    pub fn plan(&self) -> &Plan {
+        self.plan.as_deref().unwrap_or(&PLAIN)
     }
 
     /// Whether its time limit ended it.
@@ -424,7 +484,9 @@ impl Task {
     /// Whether its first run has begun, so that its output is there.
     pub fn has_begun(&self) -> bool {
         match &self.state {
-            State::Queued { .. } | State::Starting { .. } => false,
+            State::Queued { .. } | State::Starting { .. } => {
+                self.plan().again.as_ref().is_some_and(|again| !again.attempts.is_empty())
+            }
             State::Running { .. } | State::Stopping { .. } => true,
             State::Finished(finished) | State::Resuming { finished, .. } => finished.started_at.is_some(),
         }
@@ -433,7 +495,8 @@ impl Task {
     /// When it wants to be looked at again.
     pub fn deadline(&self) -> Option<Mono> {
         match &self.state {
-            State::Queued { .. } | State::Starting { .. } | State::Resuming { .. } => None,
+            State::Queued { .. } => self.plan().not_before.and_then(NotBefore::mono),
+            State::Starting { .. } | State::Resuming { .. } => None,
             State::Running { time_limit, .. } => {
                 let agent = self.agent.as_deref().and_then(AgentPart::deadline);
                 (*time_limit).into_iter().chain(agent).min()
@@ -450,9 +513,22 @@ impl Task {
     fn failure_bytes(&self) -> usize {
         let Some(finished) = self.finished() else { return 0 };
         match (&finished.outcome, &finished.exit) {
+            (Outcome::Cancelled(StopReason::Dependency(..)), _) => DEPENDENCY_BYTES,
             (Outcome::Completed | Outcome::Cancelled(_), _) => 0,
-            (Outcome::Failed(Failure::Exit), Some(Exit::Unknown(why))) => 2 * (FAILURE_BYTES + why.len()),
+            (Outcome::Failed(Failure::Exit | Failure::CrashLoop { .. }), Some(Exit::Unknown(why))) => {
+                2 * (FAILURE_BYTES + why.len())
+            }
             (Outcome::Failed(failure), _) => 2 * (FAILURE_BYTES + failure.text_bytes()),
+        }
+    }
+
+    /// Drops what only its own runs need: whoever keeps a copy of it must not keep its environment.
+    pub fn drop_env(&mut self) {
+        if let Some(agent) = self.agent.as_deref_mut() {
+            agent.drop_env();
+        }
+        if let Some(again) = self.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
+            again.env = Arc::default();
         }
     }
 

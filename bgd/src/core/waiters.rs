@@ -18,6 +18,8 @@ pub struct WaiterId(pub u64);
 pub enum Until {
     /// Ended.
     Finished,
+    /// Ready, or ended.
+    Ready,
     /// Ended, with no process of its tree left.
     Settled,
 }
@@ -27,8 +29,14 @@ impl Until {
     pub fn holds(self, task: &Task) -> bool {
         match self {
             Self::Finished => task.is_finished(),
+            Self::Ready => task.is_finished() || task.ready_at.is_some(),
             Self::Settled => task.is_settled(),
         }
+    }
+
+    /// Whether a task is so when it has become that.
+    fn comes_with(self, what: Self) -> bool {
+        self == what || (self, what) == (Self::Ready, Self::Finished)
     }
 }
 
@@ -132,13 +140,13 @@ impl Waiters {
         Some(waiter)
     }
 
-    /// A task has become finished or settled: returns the waits that are over by it, the oldest first.
+    /// A task has become ready, finished or settled: returns the waits that are over by it, the oldest first.
     pub fn became(&mut self, ordinal: Ordinal, what: Until) -> Vec<WaiterId> {
         let Some(waiting) = self.by_task.get(&ordinal) else { return Vec::new() };
         let mut over = Vec::new();
         for id in waiting {
             if let Some(waiter) = self.by_id.get_mut(id)
-                && waiter.until == what
+                && waiter.until.comes_with(what)
                 && waiter.open.remove(&ordinal)
             {
                 waiter.missing = waiter.missing.saturating_sub(1);

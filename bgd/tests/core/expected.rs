@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bgd::core::{CoreError, Notice, Reply, ReplyTo, Snapshot, Unmovable};
+use bgd::core::{CoreError, Notice, OrderError, Reply, ReplyTo, Snapshot, Unmovable, Unpausable};
 use bgd::failures;
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
@@ -19,6 +19,10 @@ use super::support::KILL;
 pub enum Answer {
     Task(TaskId, Status),
     Backgrounded(TaskId, Status),
+    /// A batch and its tasks.
+    Many(TaskId, Vec<TaskId>),
+    /// New tasks, and which they are the same as.
+    Rerun(Vec<(TaskId, TaskId)>),
     Tasks(Vec<(TaskId, Status)>),
     Blocked {
         tasks: Vec<(TaskId, Status)>,
@@ -39,6 +43,8 @@ pub enum Answer {
         left: u64,
     },
     Owned,
+    /// Its name, its slots, how many are used, whether it is paused.
+    Group(String, u32, u32, bool),
     ShutDown(u64),
     /// The task is not complete, and what went wrong with it.
     NoResult(TaskId, Status, Option<String>),
@@ -51,6 +57,8 @@ impl From<&Reply> for Answer {
         match reply {
             Reply::Task(task) => Self::Task(task.id, task.status()),
             Reply::Backgrounded(task) => Self::Backgrounded(task.id, task.status()),
+            Reply::Rerun(pairs) => Self::Rerun(pairs.clone()),
+            Reply::Many { batch, ids } => Self::Many(*batch, ids.clone()),
             Reply::Tasks(tasks) => Self::Tasks(short(tasks)),
             Reply::Blocked { tasks, timed_out } => {
                 Self::Blocked { tasks: short(tasks), timed_out: *timed_out }
@@ -67,6 +75,9 @@ impl From<&Reply> for Answer {
                 Self::Acknowledged { acknowledged: *acknowledged, left: *left }
             }
             Reply::Owned => Self::Owned,
+            Reply::Group(group) => {
+                Self::Group(group.name.to_string(), group.slots, group.used, group.is_paused)
+            }
             Reply::ShutDown { cancelled } => Self::ShutDown(*cancelled),
             Reply::Error(CoreError::NotComplete(id, status, finished)) => {
                 Self::NoResult(*id, *status, finished.as_deref().and_then(failures::error_of))
@@ -134,6 +145,8 @@ pub struct Expected {
     pub detached: Vec<(TaskId, u64)>,
     pub ends: Vec<(TaskId, i32)>,
     pub signals: Vec<(TaskId, i32, bool)>,
+    /// Those that are paused, or continued.
+    pub pauses: Vec<(TaskId, bool)>,
     pub events: Vec<(TaskId, EventKind)>,
     pub notices: Vec<Told>,
     pub forgets: Vec<TaskId>,
@@ -147,6 +160,8 @@ impl Expected {
         let answer = |answer: &Answer| match answer {
             Answer::Task(..) => "task",
             Answer::Backgrounded(..) => "backgrounded",
+            Answer::Many(..) => "a batch",
+            Answer::Rerun(_) => "run again",
             Answer::Tasks(_) => "cancel ends",
             Answer::Blocked { timed_out: false, .. } => "block ends",
             Answer::Blocked { timed_out: true, .. } => "block times out",
@@ -160,38 +175,22 @@ impl Expected {
             Answer::Acknowledged { left: 0, .. } => "acknowledged all",
             Answer::Acknowledged { .. } => "acknowledged a part",
             Answer::Owned => "owned",
+            Answer::Group(..) => "a group",
             Answer::ShutDown(_) => "shutdown ends",
             Answer::NoResult(..) => "not complete",
-            Answer::Error(error) => match error {
-                CoreError::NotFound(_) => "not found",
-                CoreError::Ambiguous(..) => "ambiguous",
-                CoreError::NotComplete(..) => "not complete",
-                CoreError::EndedFirst(..) => "ended first",
-                CoreError::NotBackgroundable(_, Unmovable::InBackground) => "in the background already",
-                CoreError::NotBackgroundable(_, Unmovable::OfAnother) => "another's job",
-                CoreError::NotBackgroundable(_, Unmovable::Direct) => "a direct job",
-                CoreError::NotRunning(..) => "not running",
-                CoreError::StillActive(..) => "still active",
-                CoreError::NoSignals(_) => "no signals",
-                CoreError::NoAgent(_) => "no agent",
-                CoreError::NotResumable(..) => "not resumable",
-                CoreError::BeingResumed(_) => "being resumed",
-                CoreError::BeingCleared(_) => "being cleared",
-                CoreError::Withdrawn(_) => "resume withdrawn",
-                CoreError::Refused(..) => "resume refused",
-                CoreError::NotAsked(..) => "not asked",
-                CoreError::NoSuchOption(..) => "no such option",
-                CoreError::Full(_) => "full",
-                CoreError::FullMemory { .. } => "full of memory",
-                CoreError::TooManyJobs(_) => "too many jobs",
-                CoreError::TooManySessions(_) => "too many sessions",
-                CoreError::ShuttingDown => "shutting down",
-            },
+            Answer::Error(error) => error_name(error),
         };
         let decision = |decision: &Decision| if decision.option.is_some() { "answered" } else { "denied" };
         let event = |event: &(TaskId, EventKind)| match event.1 {
             EventKind::Resumed => Some("resumed"),
             EventKind::NeedsInput => Some("needs input"),
+            EventKind::Held => Some("held"),
+            EventKind::Released => Some("released"),
+            EventKind::Edited => Some("edited"),
+            EventKind::Retrying => Some("retrying"),
+            EventKind::Ready => Some("ready"),
+            EventKind::Paused => Some("paused"),
+            EventKind::Continued => Some("continued"),
             _ => None,
         };
         let notice = |told: &Told| match told.kind {
@@ -207,12 +206,79 @@ impl Expected {
     }
 }
 
+/// The name of what went wrong.
+const fn error_name(error: &CoreError) -> &'static str {
+    match error {
+        CoreError::NotFound(_) => "not found",
+        CoreError::Ambiguous(..) => "ambiguous",
+        CoreError::NotComplete(..) => "not complete",
+        CoreError::EndedFirst(..) => "ended first",
+        CoreError::NotBackgroundable(_, Unmovable::InBackground) => "in the background already",
+        CoreError::NotBackgroundable(_, Unmovable::OfAnother) => "another's job",
+        CoreError::NotBackgroundable(_, Unmovable::Direct) => "a direct job",
+        CoreError::NotRunning(..) => "not running",
+        CoreError::StillActive(..) => "still active",
+        CoreError::NoSignals(_) => "no signals",
+        CoreError::NotPausable(_, Unpausable::Pending) => "paused too early",
+        CoreError::NotPausable(_, Unpausable::Agent) => "an agent is not paused",
+        CoreError::NotPausable(_, Unpausable::Ending) => "paused too late",
+        CoreError::NoAgent(_) => "no agent",
+        CoreError::NotResumable(..) => "not resumable",
+        CoreError::BeingResumed(_) => "being resumed",
+        CoreError::BeingCleared(_) => "being cleared",
+        CoreError::Withdrawn(_) => "resume withdrawn",
+        CoreError::Refused(..) => "resume refused",
+        CoreError::NotAsked(..) => "not asked",
+        CoreError::NoSuchOption(..) => "no such option",
+        CoreError::Full(_) => "full",
+        CoreError::FullMemory { .. } => "full of memory",
+        CoreError::TooManyJobs(_) => "too many jobs",
+        CoreError::TooManySessions(_) => "too many sessions",
+        CoreError::ShuttingDown => "shutting down",
+        CoreError::Order(OrderError::UnknownGroup(..)) => "an unknown group",
+        CoreError::Order(OrderError::TooManyGroups(_)) => "too many groups",
+        CoreError::Order(OrderError::GroupInUse(..)) => "a group in use",
+        CoreError::Order(OrderError::DefaultGroup) => "the default group",
+        CoreError::Order(OrderError::TooManySlots { .. }) => "too many slots",
+        CoreError::Order(OrderError::NotPending(..)) => "not pending",
+        CoreError::Order(OrderError::Cycle(..)) => "a cycle",
+        CoreError::Order(OrderError::LargeBatch { .. }) => "a large batch",
+        CoreError::Order(OrderError::NotEnded(..)) => "not ended",
+        CoreError::Order(OrderError::NotRepeatable(..)) => "not repeatable",
+        CoreError::Order(OrderError::TooManyReruns(_)) => "too many reruns",
+        CoreError::Order(OrderError::NoBatch(_)) => "no batch",
+        CoreError::Order(OrderError::NotStaged(_)) => "a part of nothing",
+        CoreError::Order(OrderError::AlreadyStaged(_)) => "two batches at once",
+    }
+}
+
 /// Counts by name.
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Places that a long run must have come to, or its silence says nothing.
-pub const PLACES: [&str; 78] = [
+pub const PLACES: [&str; 107] = [
+    "a crash loop",
+    "a batch",
+    "a cycle",
+    "a part of nothing",
+    "no batch",
+    "the rest of a batch is cancelled",
+    "two batches at once",
+    "waits for its batch",
+    "a dependency can't come true",
+    "a group",
+    "a group in use",
+    "an unknown group",
+    "edited",
+    "held",
+    "not pending",
+    "released",
+    "retrying",
+    "starts at a time",
+    "starts behind others",
+    "too many slots",
     "a direct job",
+    "a large batch",
     "a loss is kept",
     "a notice is seen anyway",
     "a page of an inbox",
@@ -228,6 +294,7 @@ pub const PLACES: [&str; 78] = [
     "acknowledged nothing",
     "adopted",
     "ambiguous",
+    "an agent is not paused",
     "an empty inbox",
     "an end is told to nobody",
     "an inbox",
@@ -241,6 +308,7 @@ pub const PLACES: [&str; 78] = [
     "block times out",
     "cancel ends",
     "clear ends",
+    "continued",
     "copy goes on",
     "denied",
     "ended first",
@@ -267,10 +335,16 @@ pub const PLACES: [&str; 78] = [
     "not complete",
     "not found",
     "not kept for an ended session",
+    "not ready",
     "not resumable",
     "not running",
     "one owner of two goes",
     "owned",
+    "paused",
+    "paused too early",
+    "paused too late",
+    "paused while starting",
+    "ready",
     "refused, as it was",
     "resume fails",
     "resume is cancelled",

@@ -16,6 +16,51 @@ pub enum Op {
         time_limit: Option<u16>,
         agent: Option<Patience>,
         place: Place,
+        /// Only in the background.
+        plan: Option<PlanPick>,
+        /// It becomes ready, and how long it has for that.
+        ready: Option<ReadyPick>,
+    },
+    /// A batch in some parts.
+    Many {
+        client: usize,
+        session: Option<u8>,
+        env: u8,
+        plan: Option<PlanPick>,
+        jobs: Option<u32>,
+        max_fails: Option<u32>,
+        /// How many tasks each part has.
+        parts: Vec<usize>,
+        /// A further part of a batch that nobody submits.
+        stray: bool,
+        /// The last part says that more follow, and none does.
+        open: bool,
+    },
+    /// Pauses tasks, or continues them.
+    Pause {
+        client: usize,
+        which: Which,
+        paused: bool,
+    },
+    Hold {
+        client: usize,
+        which: Which,
+        held: bool,
+    },
+    Edit {
+        client: usize,
+        pick: Pick,
+        aimed: bool,
+        group: Option<u8>,
+        priority: Option<i8>,
+        slots: Option<u32>,
+        after: Option<Vec<(Pick, u8)>>,
+        start: Option<StartPick>,
+    },
+    Group {
+        client: usize,
+        group: u8,
+        change: Change,
     },
     Detach {
         client: usize,
@@ -52,6 +97,7 @@ pub enum Op {
         picks: Vec<Pick>,
         timeout: Option<u16>,
         mode: BlockMode,
+        ready: bool,
     },
     Cancel {
         client: usize,
@@ -121,6 +167,10 @@ pub enum Op {
         proc: usize,
         roll: u8,
     },
+    /// A task that is to run for ever fails again and again.
+    Relapse {
+        pick: usize,
+    },
     /// A fact that is late, comes twice or is of another run.
     Stale {
         pick: usize,
@@ -135,6 +185,49 @@ pub enum Op {
         status: u8,
         limit: usize,
     },
+}
+
+/// How a task is ordered.
+#[derive(Clone, Debug)]
+pub struct PlanPick {
+    pub group: Option<u8>,
+    pub priority: i8,
+    pub slots: u32,
+    /// With the numbers of conditions.
+    pub after: Vec<(Pick, u8)>,
+    pub start: Option<StartPick>,
+    pub hold: bool,
+    pub again: Option<Again>,
+}
+
+/// When a task may start.
+#[derive(Clone, Copy, Debug)]
+pub enum StartPick {
+    In(u16),
+    /// So many milliseconds from a time that is over.
+    At(u16),
+}
+
+/// Whether it starts again.
+#[derive(Clone, Copy, Debug)]
+pub enum Again {
+    Retry { times: u8, delay: u16, codes: bool, signal: bool },
+    OnFailure,
+    Always,
+}
+
+/// What is changed about a group.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    Slots(u32),
+    Pause(bool),
+    Remove,
+}
+
+/// How long a task has to become ready, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadyPick {
+    pub timeout: Option<u16>,
 }
 
 /// Where a task begins.
@@ -184,6 +277,10 @@ pub enum Which {
     Ids(Vec<Pick>),
     All,
     Session(u8),
+    /// Those of a group that have not ended.
+    Group(u8),
+    /// Those of a batch; also of one that is not there.
+    Batch(usize),
 }
 
 /// Why a fact means nothing any more.
@@ -196,7 +293,7 @@ pub enum Stale {
 }
 
 /// How many kinds of facts come too late.
-pub const STALE_FACTS: usize = 13;
+pub const STALE_FACTS: usize = 15;
 
 pub const CLIENTS: usize = 4;
 pub const SESSIONS: u8 = 3;
@@ -216,6 +313,8 @@ fn which() -> impl Strategy<Value = Which> {
         6 => vec(pick(), 0..4).prop_map(Which::Ids),
         1 => Just(Which::All),
         1 => (0..SESSIONS).prop_map(Which::Session),
+        1 => (0u8..3).prop_map(Which::Group),
+        1 => (0usize..6).prop_map(Which::Batch),
     ]
 }
 
@@ -265,6 +364,91 @@ fn told() -> impl Strategy<Value = Op> {
     ]
 }
 
+fn after() -> impl Strategy<Value = Vec<(Pick, u8)>> {
+    vec((pick(), 0u8..5), 0..3)
+}
+
+fn start() -> impl Strategy<Value = StartPick> {
+    prop_oneof![ms().prop_map(StartPick::In), ms().prop_map(StartPick::At)]
+}
+
+fn again() -> impl Strategy<Value = Again> {
+    prop_oneof![
+        6 => (1u8..4, ms(), any::<bool>(), any::<bool>())
+            .prop_map(|(times, delay, codes, signal)| Again::Retry { times, delay, codes, signal }),
+        1 => Just(Again::OnFailure),
+        3 => Just(Again::Always),
+    ]
+}
+
+/// Often something plain, so that one rule is seen without the others.
+fn plan() -> impl Strategy<Value = PlanPick> {
+    (
+        option::weighted(0.4, prop_oneof![20 => 0u8..3, 1 => Just(3u8)]),
+        prop_oneof![3 => Just(0i8), 1 => -2i8..=2],
+        prop_oneof![6 => Just(1u32), 2 => 0u32..4],
+        after(),
+        option::weighted(0.2, start()),
+        prop::bool::weighted(0.1),
+        option::weighted(0.4, again()),
+    )
+        .prop_map(|(group, priority, slots, after, start, hold, again)| PlanPick {
+            group,
+            priority,
+            slots,
+            after,
+            start,
+            hold,
+            again,
+        })
+}
+
+/// What is submitted at once.
+fn many() -> impl Strategy<Value = Op> {
+    (
+        0..CLIENTS,
+        option::of(0..SESSIONS),
+        0u8..3,
+        option::weighted(0.4, plan()),
+        option::weighted(0.6, 1u32..3),
+        option::weighted(0.6, 1u32..3),
+        vec(1usize..5, 1..4),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(|(client, session, env, plan, jobs, max_fails, parts, stray, open)| Op::Many {
+            client,
+            session,
+            env,
+            plan,
+            jobs,
+            max_fails,
+            parts,
+            stray,
+            open,
+        })
+}
+
+/// What clients change about the order of tasks.
+fn order() -> impl Strategy<Value = Op> {
+    let client = || 0..CLIENTS;
+    prop_oneof![
+        20 => (client(), which(), any::<bool>()).prop_map(|(client, which, held)| Op::Hold { client, which, held }),
+        20 => (
+            (client(), pick(), prop::bool::weighted(0.8)),
+            option::weighted(0.3, 0u8..4), option::weighted(0.3, -2i8..=2), option::weighted(0.3, 0u32..5),
+            option::weighted(0.5, after()), option::weighted(0.3, start()),
+        )
+            .prop_map(|((client, pick, aimed), group, priority, slots, after, start)| Op::Edit {
+                client, pick, aimed, group, priority, slots, after, start
+            }),
+        24 => (client(), 0u8..3, prop_oneof![
+            9 => (1u32..5).prop_map(Change::Slots), 3 => any::<bool>().prop_map(Change::Pause), 9 => Just(Change::Remove),
+        ])
+            .prop_map(|(client, group, change)| Op::Group { client, group, change }),
+    ]
+}
+
 /// Mostly more than is ever held.
 fn memory() -> impl Strategy<Value = usize> {
     prop_oneof![3 => Just(1 << 20), 1 => 2_000usize..40_000]
@@ -281,10 +465,15 @@ fn op() -> impl Strategy<Value = Op> {
     let session = || option::of(0..SESSIONS);
     prop_oneof![
         90 => (client(), session(), option::weighted(0.2, 0u8..3), 0u8..3, option::weighted(0.3, ms()),
-            option::weighted(0.5, patience()), place())
-            .prop_map(|(client, session, key, env, time_limit, agent, place)| Op::Submit {
-                client, session, key, env, time_limit, agent, place
+            option::weighted(0.5, patience()), place(), option::weighted(0.4, plan()),
+            option::weighted(0.3, option::of(ms()).prop_map(|timeout| ReadyPick { timeout })))
+            .prop_map(|(client, session, key, env, time_limit, agent, place, plan, ready)| Op::Submit {
+                client, session, key, env, time_limit, agent, place, plan, ready
             }),
+        40 => (client(), which(), prop::bool::weighted(0.6))
+            .prop_map(|(client, which, paused)| Op::Pause { client, which, paused }),
+        40 => order(),
+        14 => many(),
         30 => (client(), pick(), prop::bool::weighted(0.8), prop::bool::weighted(0.8), any::<bool>())
             .prop_map(|(client, pick, aimed, by_owner, twice)| Op::Detach {
                 client, pick, aimed, by_owner, twice
@@ -302,8 +491,8 @@ fn op() -> impl Strategy<Value = Op> {
             9 => Just(0i64), 1 => -1_000_000i64..1_000_000
         ])
             .prop_map(|(ms, late, wall_jump)| Op::Advance { ms, late, wall_jump }),
-        40 => (client(), vec(pick(), 0..5), option::weighted(0.7, ms()), block_mode())
-            .prop_map(|(client, picks, timeout, mode)| Op::Block { client, picks, timeout, mode }),
+        40 => (client(), vec(pick(), 0..5), option::weighted(0.7, ms()), block_mode(), any::<bool>())
+            .prop_map(|(client, picks, timeout, mode, ready)| Op::Block { client, picks, timeout, mode, ready }),
         30 => (client(), which(), option::of(signal()), option::of(ms()))
             .prop_map(|(client, which, signal, grace)| Op::Cancel { client, which, signal, grace }),
         24 => (client(), which(), any::<bool>())
@@ -320,6 +509,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(max_concurrent_tasks, tasks, memory, grace, inbox_items)| Op::Configure {
                 max_concurrent_tasks, tasks, memory, grace, inbox_items
             }),
+        9 => (0usize..32).prop_map(|pick| Op::Relapse { pick }),
         20 => (0usize..64, stale(), 0usize..STALE_FACTS).prop_map(|(pick, kind, fact)| Op::Stale { pick, kind, fact }),
         5 => Just(Op::Reload),
         10 => (session(), any::<u8>(), 1usize..6)

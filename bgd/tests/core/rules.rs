@@ -9,12 +9,15 @@ use bgd::core::{Finished, Outcome, State};
 use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
-use bgd_shared::request::BlockMode::{All, Any};
+use bgd_shared::request::{
+    BlockMode::{All, Any},
+    BlockUntil,
+};
 use bgd_shared::task::Status;
 
 use super::support::{
-    Desk, KILL, TERM, blocked, command, ends, env, events, exited, id, ids, limits, only_reply, refs,
-    refusal, replies, starts,
+    Desk, KILL, TERM, blocked, command, configure, ends, env, events, exited, id, ids, limits, only_reply,
+    refs, refusal, replies, starts,
 };
 
 /// Submits a task of this parent session.
@@ -75,9 +78,9 @@ fn r03_the_limit_is_kept_and_nobody_is_rejected_for_it() {
     let tasks: Vec<TaskId> = (1..=50).map(|number| desk.submit(number)).collect();
     assert_eq!((desk.core.summary().running, desk.core.summary().pending), (2, 48));
     let mut wider = limits(5);
-    assert_eq!(starts(&desk.input(Input::Configure(wider))), tasks[2..5]);
+    assert_eq!(starts(&desk.input(configure(wider))), tasks[2..5]);
     wider.max_concurrent_tasks = 1;
-    assert!(starts(&desk.input(Input::Configure(wider))).is_empty());
+    assert!(starts(&desk.input(configure(wider))).is_empty());
     for task in &tasks[..4] {
         let error = "no such program";
         assert!(
@@ -92,7 +95,7 @@ fn r03_the_limit_is_kept_and_nobody_is_rejected_for_it() {
 fn r03_only_a_full_registry_refuses() {
     let mut desk = Desk::new(1);
     let narrow = bgd::core::CoreLimits { tasks: 1, ..limits(1) };
-    assert!(desk.input(Input::Configure(narrow)).is_empty());
+    assert!(desk.input(configure(narrow)).is_empty());
     desk.finished(1, 0);
     let effects = desk.ask(Request::Submit(Box::new(command(id(2)))));
     assert_eq!(refusal(&effects), &CoreError::Full(1));
@@ -394,7 +397,7 @@ fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_only() {
     };
     assert_eq!(starts(&effects), [theirs]);
     let query = ListQuery { session: Some("tmux:%1".to_owned()), limit: 10, ..ListQuery::default() };
-    let page = desk.core.list(&query);
+    let page = desk.core.list(&query).unwrap();
     assert!(page.tasks.is_empty() && page.summary.total() == 0);
     let effects = desk.ask(Request::EndSession { session: "nobody's".into() });
     assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 0, cleared: 0 }));
@@ -444,7 +447,7 @@ fn a_time_limit_ends_the_task_as_failed() {
 fn a_time_limit_without_a_grace_kills_at_once() {
     let mut desk = Desk::new(1);
     let no_grace = bgd::core::CoreLimits { grace_ms: 0, ..limits(1) };
-    assert!(desk.input(Input::Configure(no_grace)).is_empty());
+    assert!(desk.input(configure(no_grace)).is_empty());
     let mut command = command(id(1));
     command.spec.time_limit_ms = Some(1000);
     assert_eq!(starts(&desk.ask(Request::Submit(Box::new(command)))), [id(1)]);
@@ -476,7 +479,8 @@ fn a_request_with_one_unknown_id_does_nothing_at_all() {
     let which = || ids(&[task, id(9)]);
     assert_eq!(refusal(&desk.cancel(which())), &error);
     assert_eq!(refusal(&desk.ask(Request::Clear { which: which(), active_too: true })), &error);
-    let block = Request::Block { ids: refs(&[task, id(9)]), timeout_ms: None, mode: Any };
+    let both = Selection::Ids(refs(&[task, id(9)]));
+    let block = Request::Block { which: both, timeout_ms: None, mode: Any, until: BlockUntil::Ended };
     assert_eq!(refusal(&desk.ask(block)), &error);
     assert_eq!(desk.status(task), Status::Running);
 }
@@ -498,8 +502,11 @@ fn a_loss_of_output_is_on_the_task_and_changes_no_verdict() {
 #[test]
 fn an_environment_is_shared_and_dropped_with_the_last_start() {
     let mut desk = Desk::new(1);
+    // None is kept for another run.
+    desk.input(configure(bgd::core::CoreLimits { environments: 0, ..limits(1) }));
     let effects = desk.ask(Request::Submit(Box::new(command(id(1)))));
-    let Some(Effect::Start { begin: Begin::Process { env: shared }, .. }) = effects.into_iter().last() else {
+    let Some(Effect::Start { begin: Begin::Process { env: shared, .. }, .. }) = effects.into_iter().last()
+    else {
         panic!("no start")
     };
     assert_eq!(*shared, env(0));

@@ -10,11 +10,13 @@ use bgd_shared::event::EventKind::{Backgrounded, Cancelled, Completed, Failed, S
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::request::BlockMode::All;
+use bgd_shared::request::BlockUntil;
 use bgd_shared::task::{Exit, Status};
 
 use super::support::{
-    ASK_TIMEOUT, Desk, HUP, KILL, STALLED_AFTER, TERM, asked, blocked, command, decisions, ends, events,
-    exited, id, ids, limits, only_reply, prompt, prompts, refusal, refused, replies, starts, turn_ended,
+    ASK_TIMEOUT, Desk, HUP, KILL, STALLED_AFTER, TERM, asked, blocked, command, configure, decisions, ends,
+    events, exited, id, ids, limits, only_reply, prompt, prompts, refusal, refused, replies, starts,
+    turn_ended,
 };
 
 const GONE: Input = Input::Disconnected { client: 1 };
@@ -308,7 +310,7 @@ fn r70_a_process_that_is_handed_over_runs_in_the_background_at_once() {
 #[test]
 fn r70_a_process_is_not_taken_over_by_a_daemon_that_has_no_room_or_ends() {
     let mut full = Desk::new(1);
-    assert!(full.input(Input::Configure(CoreLimits { tasks: 1, ..limits(1) })).is_empty());
+    assert!(full.input(configure(CoreLimits { tasks: 1, ..limits(1) })).is_empty());
     let running = full.running(1);
     let mut closing = Desk::new(1);
     closing.running(1);
@@ -445,7 +447,8 @@ fn r71_a_job_that_is_being_ended_gets_sighup_too_and_no_more_time() {
 fn r71_those_who_wait_for_an_abandoned_job_are_answered_when_it_has_ended() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
-    let block = Request::Block { ids: vec![job.into()], timeout_ms: None, mode: All };
+    let which = Selection::Ids(vec![job.into()]);
+    let block = Request::Block { which, timeout_ms: None, mode: All, until: BlockUntil::Ended };
     assert!(desk.ask_as(2, block).is_empty());
     assert!(replies(&desk.input(GONE)).is_empty());
     assert_eq!(blocked(&desk.fact(job, exited(0, false))), (vec![(job, Status::Cancelled)], false));

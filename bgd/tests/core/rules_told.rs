@@ -8,11 +8,11 @@ use bgd::core::{
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::notice::NoticeKind::{self, Completed, Failed, NeedsInput, Started};
-use bgd_shared::request::BlockMode;
+use bgd_shared::request::{BlockMode, BlockUntil};
 
 use super::support::{
-    ASK_TIMEOUT, Desk, HUP, STALLED_AFTER, TERM, asked, command, ends, exited, id, ids, limits, only_reply,
-    prompt, refs, refusal, refused, replies, turn_ended, turn_failed,
+    ASK_TIMEOUT, Desk, HUP, STALLED_AFTER, TERM, asked, command, configure, ends, exited, id, ids, limits,
+    only_reply, prompt, refs, refusal, refused, replies, turn_ended, turn_failed,
 };
 
 const GONE: Input = Input::Disconnected { client: 1 };
@@ -323,7 +323,7 @@ fn r55_a_read_that_waits_is_answered_once() {
 #[test]
 fn r55_a_full_inbox_counts_what_it_loses() {
     let mut desk = Desk::new(1);
-    let few = |inbox_items| Input::Configure(CoreLimits { inbox_items, ..limits(1) });
+    let few = |inbox_items| configure(CoreLimits { inbox_items, ..limits(1) });
     assert!(desk.input(few(3)).is_empty());
     let tasks: Vec<TaskId> = (1..=4).map(|number| finished(&mut desk, number)).collect();
     assert_eq!(inbox(&desk.ask(read(0, 0, 1))), (vec![(2, tasks[1])], true, 1));
@@ -389,7 +389,12 @@ fn seen(effects: &[Effect]) -> (Vec<u64>, bool) {
 #[test]
 fn r51_a_notice_says_who_sees_it_anyway() {
     let mut desk = Desk::new(1);
-    let block = |task| Request::Block { ids: refs(&[task]), timeout_ms: Some(50), mode: BlockMode::All };
+    let block = |task| Request::Block {
+        which: Selection::Ids(refs(&[task])),
+        timeout_ms: Some(50),
+        mode: BlockMode::All,
+        until: BlockUntil::Ended,
+    };
     let cancel =
         |task| Request::Cancel(Cancel { which: Selection::Ids(refs(&[task])), signal: None, grace_ms: None });
     let running = submit(&mut desk, 1);

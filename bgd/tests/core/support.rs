@@ -1,16 +1,17 @@
 //! Short words for building inputs, and a desk on which single rules are tried out by hand.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd::core::{
     AgentWork, Begin, Cancel, Command, Control, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now,
-    Refusal, Reply, ReplyTo, Request, Selection, Snapshot, Spec, Work,
+    PlanRequest, Refusal, Reply, ReplyTo, Request, Selection, Snapshot, Spec, Work,
 };
 use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Setting};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::BlockMode;
+use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::{Exit, Origin, Status};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
@@ -24,7 +25,19 @@ pub const KILL: i32 = 9;
 pub const TERM: i32 = 15;
 
 pub fn limits(max_concurrent_tasks: usize) -> CoreLimits {
-    CoreLimits { max_concurrent_tasks, tasks: 1000, memory: 1 << 30, grace_ms: 5000, inbox_items: 100 }
+    CoreLimits {
+        max_concurrent_tasks,
+        tasks: 1000,
+        memory: 1 << 30,
+        environments: 1 << 20,
+        grace_ms: 5000,
+        inbox_items: 100,
+    }
+}
+
+/// Other limits, and no groups but the default one.
+pub fn configure(limits: CoreLimits) -> Input {
+    Input::Configure { limits, groups: BTreeMap::new() }
 }
 
 /// The environments differ by this number.
@@ -51,8 +64,18 @@ pub fn command(id: TaskId) -> Command {
         split: false,
         output_file: None,
         time_limit_ms: None,
+        ready: None,
+        ready_timeout_ms: None,
     };
-    Command { id, spec, env: env(0), prompt: None, key: None, foreground: false }
+    Command {
+        id,
+        spec,
+        env: env(0),
+        prompt: None,
+        key: None,
+        foreground: false,
+        plan: PlanRequest::default(),
+    }
 }
 
 /// An order for an agent, with how long it may be silent and how long its questions wait.
@@ -128,7 +151,7 @@ pub struct Desk {
 impl Desk {
     pub fn new(max_concurrent_tasks: usize) -> Self {
         let now = Now { mono: Mono(1000), wall: Timestamp::from_unix_ms(1_700_000_000_000) };
-        Self { core: Core::new(limits(max_concurrent_tasks)), now, calls: 0 }
+        Self { core: Core::new(limits(max_concurrent_tasks), BTreeMap::new()), now, calls: 0 }
     }
 
     pub fn input(&mut self, input: Input) -> Vec<Effect> {
@@ -258,7 +281,8 @@ impl Desk {
     }
 
     pub fn block(&mut self, ids: &[TaskId], timeout_ms: Option<u64>, mode: BlockMode) -> Vec<Effect> {
-        self.ask(Request::Block { ids: refs(ids), timeout_ms, mode })
+        let (which, until) = (Selection::Ids(refs(ids)), BlockUntil::Ended);
+        self.ask(Request::Block { which, timeout_ms, mode, until })
     }
 
     /// Lets time go by and does what is due then.

@@ -6,9 +6,10 @@ use bgd::core::{
     Cancel, Command, Control, Core, Effect, Fact, Finished, Input, Lingering, ListQuery, Outcome, Reply,
     Request, Selection, State,
 };
-use bgd_shared::request::BlockMode;
+use bgd_shared::ready::Ready;
+use bgd_shared::request::{BlockMode, BlockUntil};
 
-use super::support::{Desk, KILL, TERM, command, exited, gave_up, id, ids, limits, refs};
+use super::support::{Desk, KILL, TERM, command, configure, exited, gave_up, id, ids, limits, refs};
 
 /// The states:
 ///
@@ -41,6 +42,8 @@ tree empty        | wait  | spwn  | sp-x  | run   | stop  | canc  | kill  | canc
 gave up           | wait  | spwn  | sp-x  | run   | stop  | st-x  | li-s  | li-s  | done  | ling  | li-x  | li-s  | li-s
 output            | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 another run's end | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+ready             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+not ready         | wait  | spwn  | sp-x  | stop+ | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 retrieve          | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 result            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done  | ling  | li-x  | li-k  | li-s
 block             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
@@ -52,6 +55,9 @@ clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x
 clear active too  | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k  | gone
 signal            | wait! | spwn! | sp-x! | run+  | stop+ | st-x! | kill+ | ki-x! | done! | ling! | li-x! | li-k! | li-s!
 signal to tree    | wait! | spwn! | sp-x! | run+  | stop+ | st-x+ | kill+ | ki-x+ | done! | ling+ | li-x+ | li-k+ | li-s+
+pause             | wait! | spwn  | sp-x! | run+  | stop! | st-x! | kill! | ki-x! | done! | ling! | li-x! | li-k! | li-s!
+continue          | wait! | spwn  | sp-x! | run+  | stop! | st-x! | kill! | ki-x! | done! | ling! | li-x! | li-k! | li-s!
+pause all         | wait  | spwn  | sp-x  | run+  | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 end of session    | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k  | gone
 shutdown          | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | li-x+ | li-x+ | li-k  | li-s
 detach            | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | done! | ling! | li-x! | li-k! | li-s!
@@ -77,6 +83,8 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "exited 0, others" => return desk.fact(task, exited(0, true)),
         "tree empty" => return desk.fact(task, Fact::TreeEmpty),
         "gave up" => return desk.fact(task, gave_up()),
+        "ready" => return desk.fact(task, Fact::Ready),
+        "not ready" => return desk.fact(task, Fact::NotReady),
         "output" => return desk.fact(task, Fact::Output { bytes: 9, dropped: [0; 2], tell: true }),
         "another run's end" => return desk.input(Input::Fact { task, run: 2, fact: exited(0, false) }),
         "disconnected" => return desk.input(Input::Disconnected { client: 1 }),
@@ -84,12 +92,18 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "another detaches" => return desk.ask_as(2, Request::Detach { id: task.into() }),
         "detach" | "detach, direct" => Request::Detach { id: task.into() },
         "adopt" => return desk.adopt(3),
-        "more slots" => return desk.input(Input::Configure(limits(2))),
-        "fewer slots" => return desk.input(Input::Configure(limits(1))),
+        "more slots" => return desk.input(configure(limits(2))),
+        "fewer slots" => return desk.input(configure(limits(1))),
         "deadline" => return desk.wait(5000),
         "retrieve" => Request::Retrieve { id: task.into(), complete: false },
         "result" => Request::Retrieve { id: task.into(), complete: true },
-        "block" => Request::Block { ids: refs(&[task]), timeout_ms: None, mode: BlockMode::All },
+        "block" => {
+            let (mode, until) = (BlockMode::All, BlockUntil::Ended);
+            Request::Block { which: Selection::Ids(refs(&[task])), timeout_ms: None, mode, until }
+        }
+        "pause" => Request::SetPaused { which: ids(&[task]), paused: true },
+        "continue" => Request::SetPaused { which: ids(&[task]), paused: false },
+        "pause all" => Request::SetPaused { which: all(), paused: true },
         "cancel" => Request::Cancel(Cancel { which: ids(&[task]), signal, grace_ms }),
         "cancel, SIGKILL" => Request::Cancel(Cancel { which: ids(&[task]), signal: Some(KILL), grace_ms }),
         "cancel all" => Request::Cancel(Cancel { which: all(), signal, grace_ms }),
@@ -129,6 +143,8 @@ pub fn looked_at() -> Command {
     let mut command = command(id(1));
     command.spec.session = Some(SESSION.into());
     command.spec.time_limit_ms = Some(5000);
+    command.spec.ready = Some(Box::new(Ready::Notify));
+    command.spec.ready_timeout_ms = Some(5000);
     command
 }
 
@@ -150,7 +166,7 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
 /// The word for the state of the task of the session.
 pub fn word(core: &Core) -> &'static str {
     let query = ListQuery { session: Some(SESSION.to_owned()), limit: 1, ..ListQuery::default() };
-    let Some(task) = core.list(&query).tasks.pop() else { return "gone" };
+    let Some(task) = core.list(&query).unwrap().tasks.pop() else { return "gone" };
     match &task.state {
         State::Queued { .. } => "wait",
         State::Starting { stop: None } => "spwn",
@@ -174,7 +190,7 @@ pub fn word(core: &Core) -> &'static str {
 
 pub fn mark(effects: &[Effect]) -> &'static str {
     let refused = |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Error(_), .. });
-    let signals = |effect: &Effect| matches!(effect, Effect::End { task, .. } | Effect::Control { task, control: Control::Signal { .. }, .. } if *task == id(1));
+    let signals = |effect: &Effect| matches!(effect, Effect::End { task, .. } | Effect::Control { task, control: Control::Signal { .. } | Control::Pause | Control::Continue, .. } if *task == id(1));
     match (effects.iter().any(refused), effects.iter().any(signals)) {
         (true, false) => "!",
         (false, true) => "+",

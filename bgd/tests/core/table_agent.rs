@@ -3,11 +3,12 @@
 use bgd::core::{
     Begin, Cancel, Command, Control, Core, Effect, Fact, Input, ListQuery, Note, Reply, Request, Selection,
 };
-use bgd_shared::request::BlockMode;
+use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
 
 use super::support::{
-    Desk, KILL, STALLED_AFTER, TERM, asked, id, ids, limits, prompt, refs, refused, turn_ended, turn_failed,
+    Desk, KILL, STALLED_AFTER, TERM, asked, configure, id, ids, limits, prompt, refs, refused, turn_ended,
+    turn_failed,
 };
 use super::table::{SESSION, compare, word};
 
@@ -100,7 +101,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "another is gone" => return desk.input(Input::Disconnected { client: 2 }),
         "another detaches" => return desk.ask_as(2, Request::Detach { id: task.into() }),
         "adopt" => return desk.adopt(3),
-        "more slots" => return desk.input(Input::Configure(limits(2))),
+        "more slots" => return desk.input(configure(limits(2))),
         "silence" => return desk.wait(STALLED_AFTER),
         "time limit" => return desk.wait(10_000),
         _ => {
@@ -113,7 +114,12 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
                 "answer, unknown" => Request::Answer { id: task.into(), request: 1, option: "maybe".into() },
                 "retrieve" => Request::Retrieve { id: task.into(), complete: false },
                 "result" => Request::Retrieve { id: task.into(), complete: true },
-                "block" => Request::Block { ids: refs(&[task]), timeout_ms: None, mode: BlockMode::All },
+                "block" => Request::Block {
+                    which: Selection::Ids(refs(&[task])),
+                    timeout_ms: None,
+                    mode: BlockMode::All,
+                    until: BlockUntil::Ended,
+                },
                 "cancel" => Request::Cancel(Cancel { which: ids(&[task]), signal, grace_ms }),
                 "cancel, SIGKILL" => {
                     Request::Cancel(Cancel { which: ids(&[task]), signal: Some(KILL), grace_ms })
@@ -180,7 +186,7 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
 /// The word for the state of the task of the session.
 pub fn word_of_agent(core: &Core) -> &'static str {
     let query = ListQuery { session: Some(SESSION.to_owned()), limit: 1, ..ListQuery::default() };
-    let agent = core.list(&query).tasks.pop().map(|task| (task.status(), task.agent));
+    let agent = core.list(&query).unwrap().tasks.pop().map(|task| (task.status(), task.agent));
     match (word(core), agent) {
         ("run", Some((Status::Resumed, _))) => "more",
         ("run", Some((_, Some(agent)))) if !agent.questions.is_empty() => "asks",

@@ -18,6 +18,7 @@ use bgd::exec::output::{OutputFolder, OutputWatch};
 use bgd::exec::workers::Workers;
 use bgd::server::{self, ServerLimits};
 use bgd::status::Identity;
+use bgd::wall_clock::WallClock;
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -82,7 +83,8 @@ impl Daemon {
     /// Waits for the end of tasks.
     pub fn ended<const N: usize>(&mut self, tasks: [TaskId; N]) -> [Task; N] {
         let ids = tasks.map(Into::into).to_vec();
-        let params = BlockParams { ids, timeout_ms: Some(60_000), mode: BlockMode::All };
+        let params =
+            BlockParams { ids, timeout_ms: Some(60_000), mode: BlockMode::All, ..BlockParams::default() };
         let result = self.client.call::<TaskBlock>(&params).unwrap();
         assert!(!result.timed_out, "{result:?}");
         result.tasks.try_into().unwrap()
@@ -135,7 +137,8 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let (_made, listeners) = mpsc::channel(1);
     let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
     ready.send(()).unwrap();
-    dispatcher.run(mailbox).await;
+    let wall_clock = WallClock::new().expect("a timer");
+    dispatcher.run(mailbox, wall_clock).await;
     closing.send_replace(true);
     server.await.unwrap();
 }

@@ -56,7 +56,14 @@ impl Core {
         };
         self.check_memory(text_bytes(&prompt) + settings_bytes(&settings))?;
         let (env, session) = (agent.env.clone(), Some(session));
-        let begin = Begin::Prompt { env, prompt: prompt.clone(), settings: settings.clone(), session };
+        self.leave_removed_group(ordinal);
+        let begin = Begin::Prompt {
+            env,
+            prompt: prompt.clone(),
+            settings: settings.clone(),
+            session,
+            after: Box::default(),
+        };
         let started = self.registry.change(ordinal, |task| {
             task.run += 1;
             orders::start(task, begin)
@@ -146,7 +153,11 @@ impl Core {
                         StopReason::Cancelled
                         | StopReason::SessionEnded
                         | StopReason::Abandoned
-                        | StopReason::TimedOut(_),
+                        | StopReason::TimedOut(_)
+                        | StopReason::NotReady(_)
+                        | StopReason::Dependency(..)
+                        | StopReason::MaxFails(_)
+                        | StopReason::NextAttempt,
                     ) => CoreError::Withdrawn(id),
                 };
                 let (finished, to) = (finished.clone(), *to);

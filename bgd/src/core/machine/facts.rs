@@ -8,7 +8,9 @@ use bgd_shared::task::Exit;
 use super::Core;
 use super::stop::{verdict, verdict_of_stop};
 use crate::core::input::Fact;
-use crate::core::task::{Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State};
+use crate::core::task::{
+    Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State, StopReason, Task,
+};
 use crate::core::time::Now;
 use crate::core::waiters::Until;
 
@@ -33,6 +35,8 @@ impl Core {
             Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
+            Fact::Ready => self.ready(now, ordinal),
+            Fact::NotReady => self.not_ready(now, ordinal),
             Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
             Fact::Lost { bytes, why } => self.lost(now, ordinal, bytes, why),
         }
@@ -50,8 +54,12 @@ impl Core {
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
         self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
         self.change_agent(ordinal, |agent| agent.begin_run(now));
+        self.became(ordinal);
         self.event(now, EventKind::Started, ordinal);
-        self.notice(now, NoticeKind::Started, ordinal);
+        if self.registry.get(ordinal).is_some_and(is_first_attempt) {
+            self.notice(now, NoticeKind::Started, ordinal);
+        }
+        self.pause_started(ordinal);
         if let Some(order) = stop {
             self.stop(now, ordinal, order);
         }
@@ -89,6 +97,9 @@ impl Core {
                     exit: Some(exit),
                     lingering,
                 };
+                if others && self.starts_again(task, &finished) {
+                    return self.end_before_attempt(now, ordinal, finished);
+                }
                 self.finish(now, ordinal, finished);
             }
             State::Stopping { pid, started_at, reason, kill_at, exit: None } => {
@@ -125,7 +136,7 @@ impl Core {
         match &task.state {
             State::Stopping { pid, started_at, reason, exit: Some(exit), .. } => {
                 let finished = Finished {
-                    outcome: verdict_of_stop(*reason),
+                    outcome: verdict_of_tree(*reason, exit),
                     pid: *pid,
                     started_at: Some(*started_at),
                     completed_at: now.wall,
@@ -156,8 +167,12 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
             State::Stopping { pid, started_at, reason, kill_at: None, exit } => {
+                let outcome = match exit {
+                    Some(exit) => verdict_of_tree(*reason, exit),
+                    None => verdict_of_stop(*reason),
+                };
                 let finished = Finished {
-                    outcome: verdict_of_stop(*reason),
+                    outcome,
                     pid: *pid,
                     started_at: Some(*started_at),
                     completed_at: now.wall,
@@ -211,4 +226,24 @@ impl Core {
             self.event(now, EventKind::Output, ordinal);
         }
     }
+}
+
+/// What the end of a tree means whose leader ended like this before.
+fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
+    match reason {
+        StopReason::NextAttempt => verdict(exit),
+        StopReason::Cancelled
+        | StopReason::TimedOut(_)
+        | StopReason::NotReady(_)
+        | StopReason::SessionEnded
+        | StopReason::Abandoned
+        | StopReason::Shutdown
+        | StopReason::Dependency(..)
+        | StopReason::MaxFails(_) => verdict_of_stop(reason),
+    }
+}
+
+/// Whether no attempt of it has ended yet.
+fn is_first_attempt(task: &Task) -> bool {
+    task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
 }

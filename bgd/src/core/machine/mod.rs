@@ -1,32 +1,43 @@
 //! The machine: every input against every state, written out.
 
+mod after;
+mod again;
 mod agent;
+mod batch;
 mod facts;
 mod foreground;
+mod order;
 mod orders;
+mod pause;
+mod ready;
 mod requests;
+mod rerun;
 mod stop;
 mod told;
 mod wait;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::request::InboxesStatus;
 use bgd_shared::task::Summary;
+use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
+use super::batch::Batches;
 use super::caller::ReplyTo;
-use super::effect::{Begin, CoreError, Effect, Reply};
+use super::effect::{Begin, CoreError, Effect, Reply, RunPlace};
 use super::inbox::{InboxWaitId, Inboxes};
-use super::input::Input;
+use super::input::{Input, Selection};
 use super::owners::Owners;
+use super::plan::{Became, NotBefore};
 use super::queue::{Queue, Standing};
 use super::registry::{ListQuery, Page, Registry};
-use super::task::{Ordinal, Snapshot, State, Task};
+use super::task::{Ordinal, QueuePlace, Snapshot, State, Task};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
 
@@ -58,8 +69,19 @@ pub struct Core {
     inboxes: Inboxes,
     owners: Owners,
     queue: Queue,
+    batches: Batches,
+    /// The pending tasks that may start at a time of the wall clock.
+    wall_timers: BTreeSet<(Timestamp, Ordinal)>,
+    /// Who comes after a task and is to hear what becomes of it.
+    dependents: BTreeMap<Ordinal, BTreeSet<Ordinal>>,
     seq: u64,
     phase: Phase,
+    /// What tasks have become in this step, for those that come after them.
+    #[serde(skip)]
+    became: VecDeque<(Ordinal, Became)>,
+    /// The batches in which too many have failed in this step.
+    #[serde(skip)]
+    failed_batches: Vec<TaskId>,
     #[serde(skip)]
     effects: Vec<Effect>,
     /// Who asks for the end of tasks, while that is carried out: some end at once.
@@ -76,9 +98,9 @@ struct Asker {
 }
 
 impl Core {
-    /// A core without tasks.
-    pub fn new(limits: CoreLimits) -> Self {
-        Self {
+    /// A core without tasks, with the configured groups.
+    pub fn new(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>) -> Self {
+        let mut core = Self {
             limits,
             registry: Registry::default(),
             waiters: Waiters::default(),
@@ -86,12 +108,19 @@ impl Core {
             foreground: BTreeSet::new(),
             inboxes: Inboxes::default(),
             owners: Owners::default(),
-            queue: Queue::default(),
+            queue: Queue::new(slots(limits.max_concurrent_tasks)),
+            batches: Batches::default(),
+            wall_timers: BTreeSet::new(),
+            dependents: BTreeMap::new(),
             seq: 0,
             phase: Phase::Open,
+            became: VecDeque::new(),
+            failed_batches: Vec::new(),
             effects: Vec::new(),
             asker: None,
-        }
+        };
+        core.configure(limits, groups);
+        core
     }
 
     /// Takes an input and says what is to be done about it.
@@ -103,11 +132,15 @@ impl Core {
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
             Input::Disconnected { client } => {
                 self.disconnect(client);
+                self.batches.staged.remove(&client);
                 let jobs = self.abandon(now, client);
                 self.leave_sessions(now, client, &jobs);
             }
-            Input::Configure(limits) => self.limits = limits,
+            Input::Configure { limits, groups } => self.configure(limits, groups),
+            Input::GoOn => {}
         }
+        self.add_slice(now);
+        self.settle(now);
         self.fill_slots();
         if self.phase == Phase::Closed && !was_closed {
             self.refuse_reads();
@@ -119,6 +152,11 @@ impl Core {
     /// When [`Core::on_deadline`] wants to be called, if nothing else happens.
     pub fn deadline(&self) -> Option<Mono> {
         self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// When [`Core::on_deadline`] wants to be called by the wall clock, also if that is set.
+    pub fn wall_deadline(&self) -> Option<Timestamp> {
+        self.wall_timers.first().map(|(at, _)| *at)
     }
 
     /// Does what is due at this time.
@@ -135,6 +173,12 @@ impl Core {
                 Timer::Inbox(id) => self.inbox_deadline(id),
             }
         }
+        while let Some((at, ordinal)) = self.wall_timers.first().copied()
+            && at <= now.wall
+        {
+            self.may_start(ordinal);
+        }
+        self.settle(now);
         self.fill_slots();
         std::mem::take(&mut self.effects)
     }
@@ -159,9 +203,14 @@ impl Core {
         self.inboxes.list(after)
     }
 
-    /// How many bytes tasks and inboxes hold.
+    /// How many bytes tasks and inboxes hold, and batches that are not complete.
     pub fn held(&self) -> usize {
-        self.registry.held() + self.inboxes.held()
+        self.registry.held() + self.inboxes.held() + self.batches.reserved_bytes()
+    }
+
+    /// Whether there is work left that would have held up others. [`Input::GoOn`] does the next piece of it.
+    pub fn has_more(&self) -> bool {
+        !self.batches.entering.is_empty()
     }
 
     /// The number of the latest event.
@@ -170,8 +219,16 @@ impl Core {
     }
 
     /// A page of tasks.
-    pub fn list(&self, query: &ListQuery) -> Page {
-        self.registry.list(query)
+    ///
+    /// # Errors
+    /// The query names a batch that is not there, or several.
+    pub fn list(&self, query: &ListQuery) -> Result<Page, CoreError> {
+        let batch = query.batch.as_ref().map(|batch| self.batch_named(batch)).transpose()?;
+        let mut page = self.registry.list(query, batch);
+        for task in &mut page.tasks {
+            self.place(task);
+        }
+        Ok(page)
     }
 
     /// One task.
@@ -189,7 +246,18 @@ impl Core {
     }
 
     fn snapshot(&self, ordinal: Ordinal) -> Option<Snapshot> {
-        self.registry.get(ordinal).cloned().map(Box::new)
+        let mut snapshot = self.registry.get(ordinal).cloned().map(Box::new)?;
+        self.place(&mut snapshot);
+        Some(snapshot)
+    }
+
+    /// Notes how a task stands with its group.
+    fn place(&self, snapshot: &mut Snapshot) {
+        let Some(ordinal) = self.registry.ordinal(snapshot.id) else { return };
+        let is_paused = matches!(snapshot.state, State::Queued { .. })
+            && self.queue.is_paused(snapshot.plan().group.as_deref());
+        let is_parked = self.queue.is_parked(ordinal, &Standing::from(&**snapshot));
+        snapshot.place = QueuePlace { slot: self.queue.slot(ordinal), is_paused, is_parked };
     }
 
     fn reply(&mut self, to: Option<ReplyTo>, reply: Reply) {
@@ -211,16 +279,34 @@ impl Core {
 
     /// Changes a task's state, and keeps its timer and its standing in the queue.
     fn set_state(&mut self, ordinal: Ordinal, state: State) {
+        self.change_task(ordinal, |task| task.state = state);
+    }
+
+    /// Changes a task, and keeps its timers and its standing in the queue.
+    fn change_task(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task)) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let (before, old_deadline) = (Standing::from(&task.state), task.deadline());
-        let Some((after, deadline)) = self.registry.change(ordinal, |task| {
-            task.state = state;
-            (Standing::from(&task.state), task.deadline())
+        let (before, old_deadline, old_time) = (Standing::from(task), task.deadline(), wall_time(task));
+        let Some((after, deadline, time)) = self.registry.change(ordinal, |task| {
+            change(task);
+            (Standing::from(&*task), task.deadline(), wall_time(task))
         }) else {
             return;
         };
-        self.queue.change(ordinal, before, after);
+        self.queue.change(ordinal, &before, &after);
         self.retime_to(ordinal, old_deadline, deadline);
+        if let Some(at) = old_time {
+            self.wall_timers.remove(&(at, ordinal));
+        }
+        if let Some(at) = time {
+            self.wall_timers.insert((at, ordinal));
+        }
+    }
+
+    fn configure(&mut self, limits: CoreLimits, mut groups: BTreeMap<Arc<str>, u32>) {
+        self.limits = limits;
+        self.registry.limit_kept_envs(limits.environments);
+        groups.insert(DEFAULT_GROUP.into(), slots(limits.max_concurrent_tasks));
+        self.queue.configure(groups);
     }
 
     /// Keeps a task's timer after a change that may have moved its deadline.
@@ -240,10 +326,19 @@ impl Core {
         }
     }
 
+    /// What follows from what tasks have become in this step, for others.
+    fn settle(&mut self, now: Now) {
+        self.settle_dependents(now);
+        while self.stop_failed_batches(now) {
+            self.settle_dependents(now);
+        }
+    }
+
     /// Starts tasks while slots are free.
     fn fill_slots(&mut self) {
+        self.queue.admit();
         while self.phase == Phase::Open
-            && let Some(ordinal) = self.queue.next(self.limits.max_concurrent_tasks)
+            && let Some(ordinal) = self.queue.next()
         {
             self.begin(ordinal);
         }
@@ -254,16 +349,36 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
         let env = env.clone();
+        self.set_state(ordinal, State::Starting { stop: None });
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let after = self.seen_after(task);
         let begin = match task.agent.as_deref() {
-            None => Begin::Process { env },
+            None => {
+                let plan = task.plan();
+                let attempt = plan.again.as_ref().map(|again| again.attempt);
+                let slots = self.queue.numbers(ordinal).into();
+                let place = RunPlace { slots, group: plan.group.clone(), attempt, after };
+                Begin::Process { env, place: Box::new(place) }
+            }
             Some(agent) => {
                 let (prompt, settings) = (agent.prompt.clone(), agent.settings.clone());
-                Begin::Prompt { env, prompt, settings, session: None }
+                Begin::Prompt { env, prompt, settings, session: None, after }
             }
         };
         let start = orders::start(task, begin);
         self.effects.push(start);
-        self.set_state(ordinal, State::Starting { stop: None });
+    }
+
+    /// The tasks that a request is about, each once.
+    fn select(&self, which: &Selection) -> Result<Vec<Ordinal>, CoreError> {
+        match which {
+            Selection::Ids(ids) => self.find_all(ids),
+            Selection::All { session } => Ok(self.registry.of_session(session.as_deref())),
+            Selection::Matching(filter) => {
+                let batch = filter.batch.as_ref().map(|batch| self.batch_named(batch)).transpose()?;
+                Ok(self.registry.matching(filter, batch))
+            }
+        }
     }
 
     fn find_all(&self, ids: &[TaskRef]) -> Result<Vec<Ordinal>, CoreError> {
@@ -281,4 +396,25 @@ impl Core {
     fn with_ids(&self, ordinals: &[Ordinal]) -> Vec<(Ordinal, TaskId)> {
         ordinals.iter().filter_map(|ordinal| Some((*ordinal, self.registry.get(*ordinal)?.id))).collect()
     }
+}
+
+/// The time of the wall clock that a pending task waits for.
+fn wall_time(task: &Task) -> Option<Timestamp> {
+    match (&task.state, task.plan().not_before) {
+        (State::Queued { .. }, Some(NotBefore::Wall(at))) => Some(at),
+        (State::Queued { .. }, Some(NotBefore::Delay { .. } | NotBefore::Attempt { .. }) | None)
+        | (
+            State::Starting { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming { .. },
+            _,
+        ) => None,
+    }
+}
+
+/// A configured number of tasks as a number of slots.
+fn slots(tasks: usize) -> u32 {
+    u32::try_from(tasks).unwrap_or(u32::MAX)
 }

@@ -3,22 +3,36 @@
 use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
-use bgd_shared::id::TaskRef;
+use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::task::Status;
+use bgd_shared::text::Env;
 
-use super::{Asker, Core, Phase, orders};
+use super::{Asker, Core, Phase, orders, wall_time};
 use crate::core::agent::AgentPart;
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{Control, CoreError, Reply};
 use crate::core::input::{Cancel, Command, Request, Selection};
+use crate::core::plan::Plan;
 use crate::core::queue::Standing;
-use crate::core::task::{Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
+use crate::core::task::{
+    Finished, Lingering, Ordinal, Outcome, QueuePlace, SIGTERM, Spec, State, StopReason, Task, Work,
+};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};
 
-/// SIGTERM: the first signal of a cancel, unless the caller names one.
-const SIGTERM: i32 = 15;
+/// What a new task is made of.
+pub(super) struct NewTask {
+    pub id: TaskId,
+    pub spec: Spec,
+    pub env: Arc<Env>,
+    /// What an agent is told.
+    pub prompt: Option<Arc<str>>,
+    pub key: Option<Arc<str>>,
+    /// The client whose foreground job it is.
+    pub client: Option<u64>,
+    pub plan: Option<Box<Plan>>,
+}
 
 /// Who asks for the end of tasks by this request.
 fn asker(to: ReplyTo, request: &Request) -> Option<Asker> {
@@ -26,13 +40,21 @@ fn asker(to: ReplyTo, request: &Request) -> Option<Asker> {
         Request::Cancel(_) => false,
         Request::Clear { .. } | Request::EndSession { .. } => true,
         Request::Submit(_)
+        | Request::SubmitMany(_)
+        | Request::Rerun(_)
         | Request::Detach { .. }
         | Request::Adopt { .. }
         | Request::Resume { .. }
         | Request::Answer { .. }
         | Request::Retrieve { .. }
         | Request::Block { .. }
+        | Request::Hold { .. }
+        | Request::Edit(_)
+        | Request::SetGroup { .. }
+        | Request::PauseGroup { .. }
+        | Request::RemoveGroup { .. }
         | Request::Signal { .. }
+        | Request::SetPaused { .. }
         | Request::OwnSession { .. }
         | Request::ReadInbox { .. }
         | Request::AckInbox { .. }
@@ -46,15 +68,25 @@ impl Core {
         self.asker = asker(to, &request);
         let outcome = match request {
             Request::Submit(command) => self.submit(now, to, *command),
+            Request::SubmitMany(part) => self.submit_many(now, to, *part),
+            Request::Rerun(rerun) => self.rerun(now, to, &rerun),
             Request::Detach { id } => self.detach(now, to, &id),
             Request::Adopt { command, pid, started_at } => self.adopt(now, to, *command, pid, started_at),
             Request::Resume { id, prompt, settings } => self.resume(to, &id, prompt, &settings),
             Request::Answer { id, request, option } => self.answer(now, to, &id, request, &option),
             Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
-            Request::Block { ids, timeout_ms, mode } => self.block(now, to, &ids, timeout_ms, mode),
+            Request::Block { which, timeout_ms, mode, until } => {
+                self.block(now, to, &which, timeout_ms, mode, until)
+            }
             Request::Cancel(cancel) => self.cancel(now, to, &cancel),
             Request::Clear { which, active_too } => self.clear(now, to, &which, active_too),
+            Request::Hold { which, held } => self.hold(now, to, &which, held),
+            Request::Edit(edit) => self.edit(now, to, *edit),
+            Request::SetGroup { name, slots } => self.set_group(to, &name, slots),
+            Request::PauseGroup { name, paused } => self.pause_group(to, &name, paused),
+            Request::RemoveGroup { name } => self.remove_group(to, &name),
             Request::Signal { id, signal, tree } => self.signal(to, &id, signal, tree),
+            Request::SetPaused { which, paused } => self.set_paused(now, to, &which, paused),
             Request::EndSession { session } => {
                 self.end_session(now, Some(to), &session, &[]);
                 Ok(())
@@ -84,8 +116,10 @@ impl Core {
         }
         let session = command.spec.session.as_deref();
         if let Some(known) = command.key.as_deref().and_then(|key| self.registry.by_key(session, key)) {
-            let known = Box::new(known.clone());
-            self.reply(Some(to), Reply::Task(known));
+            let known = self.registry.ordinal(known.id).and_then(|known| self.snapshot(known));
+            if let Some(known) = known {
+                self.reply(Some(to), Reply::Task(known));
+            }
             return Ok(());
         }
         let client = command.foreground.then_some(to.client);
@@ -94,6 +128,7 @@ impl Core {
         }
         let ordinal = self.insert(now, command, client)?;
         self.event(now, EventKind::Submitted, ordinal);
+        self.tie(now, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Task(snapshot));
         }
@@ -114,24 +149,38 @@ impl Core {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
         }
-        let Command { id, mut spec, env, prompt, key, foreground: _ } = command;
-        if self.registry.len() >= self.limits.tasks {
+        let Command { id, spec, env, prompt, key, foreground: _, plan } = command;
+        let plan = self.plan_of(now, plan)?;
+        if self.room() == 0 {
             return Err(CoreError::Full(self.limits.tasks));
         }
-        self.registry.share_spec(&mut spec);
         let env = self.registry.share_env(env);
+        let task = self.new_task(now, NewTask { id, spec, env, prompt, key, client, plan });
+        self.check_memory(self.registry.held_more_with(&task))?;
+        Ok(self.add(task))
+    }
+
+    /// A pending task.
+    pub(super) fn new_task(&mut self, now: Now, new: NewTask) -> Task {
+        let NewTask { id, mut spec, env, prompt, key, client, mut plan } = new;
+        self.registry.share_spec(&mut spec);
+        if let Some(again) = plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
+            again.env = env.clone();
+        }
         let agent = match &spec.work {
             Work::Agent(work) => {
                 Some(Box::new(AgentPart::new(work, prompt.unwrap_or_default(), env.clone())))
             }
             Work::Argv(_) | Work::Shell(_) => None,
         };
-        let task = Task {
+        Task {
             id,
             spec: Arc::new(spec),
             key,
             created_at: now.wall,
             retrieved_at: None,
+            ready_at: None,
+            paused: false,
             run: 1,
             resume_count: 0,
             output_bytes: 0,
@@ -140,16 +189,30 @@ impl Core {
             updated_at: None,
             agent,
             foreground: client,
+            plan,
             state: State::Queued { env },
-        };
-        self.check_memory(self.registry.held_more_with(&task))?;
-        let standing = Standing::from(&task.state);
+            place: QueuePlace::default(),
+        }
+    }
+
+    /// Adds a pending task.
+    pub(super) fn add(&mut self, task: Task) -> Ordinal {
+        let (standing, deadline, time) = (Standing::from(&task), task.deadline(), wall_time(&task));
+        let client = task.foreground;
         let ordinal = self.registry.insert(task);
-        self.queue.change(ordinal, Standing::Out, standing);
+        self.queue.change(ordinal, &Standing::Out, &standing);
+        self.retime_to(ordinal, None, deadline);
+        self.wall_timers.extend(time.map(|at| (at, ordinal)));
         if let Some(client) = client {
             self.foreground.insert((client, ordinal));
         }
-        Ok(ordinal)
+        ordinal
+    }
+
+    /// How many tasks more may be there.
+    pub(super) fn room(&self) -> usize {
+        let there = self.registry.len() + self.batches.reserved_tasks();
+        self.limits.tasks.saturating_sub(there)
     }
 
     /// Whether so many bytes more may be held.
@@ -179,10 +242,11 @@ impl Core {
     }
 
     fn cancel(&mut self, now: Now, to: ReplyTo, cancel: &Cancel) -> Result<(), CoreError> {
-        let tasks = match &cancel.which {
-            Selection::Ids(ids) => self.find_all(ids)?,
-            Selection::All { session } => self.active_of(session.as_deref()),
-        };
+        let mut tasks = self.select(&cancel.which)?;
+        // A task that is being resumed has not ended, although its status is not an active one yet.
+        if !matches!(cancel.which, Selection::Ids(_)) {
+            tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
+        }
         let signal = cancel.signal.unwrap_or(SIGTERM);
         let grace_ms = cancel.grace_ms.unwrap_or(self.limits.grace_ms);
         self.stop_all(now, &tasks, StopReason::Cancelled, signal, grace_ms);
@@ -190,31 +254,19 @@ impl Core {
         Ok(())
     }
 
-    /// Those that have not ended, the oldest first. A task that is being resumed is one of them, although
-    /// its status is not an active one yet.
-    fn active_of(&self, session: Option<&str>) -> Vec<Ordinal> {
-        let mut tasks = self.registry.of_session(session);
-        tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
-        tasks
-    }
-
     fn clear(&mut self, now: Now, to: ReplyTo, which: &Selection, active_too: bool) -> Result<(), CoreError> {
-        let tasks = match which {
-            Selection::Ids(ids) => {
-                let tasks = self.find_all(ids)?;
-                if !active_too && let Some(task) = self.first_active(&tasks) {
+        let mut tasks = self.select(which)?;
+        match which {
+            Selection::Ids(_) => {
+                if let Some(task) = self.first_active(&tasks).filter(|_| !active_too) {
                     return Err(CoreError::StillActive(task.id, task.status()));
                 }
-                tasks
             }
-            Selection::All { session } => {
-                let mut tasks = self.registry.of_session(session.as_deref());
-                if !active_too {
-                    tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_settled));
-                }
-                tasks
+            Selection::All { .. } | Selection::Matching(_) if !active_too => {
+                tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_settled));
             }
-        };
+            Selection::All { .. } | Selection::Matching(_) => {}
+        }
         self.stop_all(now, &tasks, StopReason::Cancelled, SIGTERM, self.limits.grace_ms);
         self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Clear));
         Ok(())
@@ -283,16 +335,19 @@ impl Core {
         tasks.iter().filter(active).count() as u64
     }
 
-    /// Ends a task that never started.
+    /// Ends a task that has not started, or not again.
     pub(super) fn finish_unstarted(&mut self, now: Now, ordinal: Ordinal, outcome: Outcome) {
+        let task = self.registry.get(ordinal);
+        let again = task.and_then(|task| task.plan().again.as_deref());
+        let before = again.and_then(|again| again.attempts.last());
         let finished = Finished {
             outcome,
-            pid: None,
-            started_at: None,
+            pid: before.and_then(|attempt| attempt.pid),
+            started_at: before.map(|attempt| attempt.started_at),
             completed_at: now.wall,
-            exit: None,
+            exit: before.and_then(|attempt| attempt.exit.clone()),
             lingering: Lingering::No,
         };
-        self.finish(now, ordinal, finished);
+        self.end(now, ordinal, finished);
     }
 }

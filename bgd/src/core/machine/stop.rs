@@ -6,7 +6,7 @@ use bgd_shared::task::Exit;
 
 use super::{Core, orders};
 use crate::core::task::{
-    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, State, StopOrder, StopReason,
+    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, State, StopOrder, StopReason,
 };
 use crate::core::time::Now;
 use crate::core::waiters::Until;
@@ -40,6 +40,7 @@ impl Core {
                 if task.agent.is_some() {
                     self.effects.push(end);
                 }
+                self.end_pause(ordinal);
                 return self.set_state(ordinal, State::Starting { stop });
             }
             State::Resuming { finished, prompt, settings, to, stop } => {
@@ -59,12 +60,17 @@ impl Core {
                 kill_at,
                 exit: None,
             },
-            // SIGKILL is under way; nothing is stronger.
+            // SIGKILL is under way, and nothing is stronger; but no attempt follows any more.
+            State::Stopping { pid, started_at, reason: StopReason::NextAttempt, kill_at: None, exit } => {
+                let (pid, started_at, reason, exit) = (*pid, *started_at, order.reason, exit.clone());
+                let state = State::Stopping { pid, started_at, reason, kill_at: None, exit };
+                return self.set_state(ordinal, state);
+            }
             State::Stopping { kill_at: None, .. } => return,
             State::Stopping { pid, started_at, reason, kill_at: Some(before), exit } => State::Stopping {
                 pid: *pid,
                 started_at: *started_at,
-                reason: *reason,
+                reason: if *reason == StopReason::NextAttempt { order.reason } else { *reason },
                 kill_at: kill_at.map(|at| at.min(*before)),
                 exit: exit.clone(),
             },
@@ -80,6 +86,7 @@ impl Core {
         // The end comes first: an agent that is denied something before may take its turn for ended by that.
         self.effects.push(end);
         self.deny_all(now, ordinal);
+        self.end_pause(ordinal);
         self.set_state(ordinal, next);
     }
 
@@ -88,10 +95,8 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill = orders::end(task, SIGKILL);
         let next = match &task.state {
-            State::Queued { .. }
-            | State::Starting { .. }
-            | State::Resuming { .. }
-            | State::Stopping { kill_at: None, .. } => return,
+            State::Queued { .. } => return self.may_start(ordinal),
+            State::Starting { .. } | State::Resuming { .. } | State::Stopping { kill_at: None, .. } => return,
             State::Running { time_limit, .. } if time_limit.is_none_or(|limit| limit > now.mono) => {
                 return self.agent_deadline(now, ordinal);
             }
@@ -99,7 +104,7 @@ impl Core {
                 let limit = task.spec.time_limit_ms.unwrap_or_default();
                 let order = StopOrder {
                     reason: StopReason::TimedOut(limit),
-                    signal: 15,
+                    signal: SIGTERM,
                     grace_ms: self.limits.grace_ms,
                 };
                 return self.stop(now, ordinal, order);
@@ -122,8 +127,15 @@ impl Core {
         self.set_state(ordinal, next);
     }
 
-    /// A task has ended: its one terminal event, and everybody who waited for it.
+    /// A run has ended: the task with it, unless it starts again.
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        if let Some(finished) = self.last_end(now, ordinal, finished) {
+            self.end(now, ordinal, finished);
+        }
+    }
+
+    /// A task has ended: its one terminal event, and everybody who waited for it.
+    pub(super) fn end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let (kind, told) = match finished.outcome {
             Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
             Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
@@ -141,7 +153,14 @@ impl Core {
             }
         });
         let is_looked_at = self.leave_foreground(ordinal);
+        self.untie(ordinal);
+        self.end_pause(ordinal);
         self.set_state(ordinal, State::Finished(finished));
+        self.drop_plan_env(ordinal);
+        self.became(ordinal);
+        if kind == EventKind::Failed {
+            self.count_failure(ordinal);
+        }
         self.event(now, kind, ordinal);
         if !is_looked_at {
             self.notice(now, told, ordinal);
@@ -164,9 +183,14 @@ pub(super) fn verdict(exit: &Exit) -> Outcome {
 /// What a leader's exit means for a task that was ended for this reason.
 pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
     match reason {
-        StopReason::Cancelled | StopReason::SessionEnded | StopReason::Abandoned | StopReason::Shutdown => {
-            Outcome::Cancelled(reason)
-        }
+        StopReason::Cancelled
+        | StopReason::SessionEnded
+        | StopReason::Abandoned
+        | StopReason::Shutdown
+        | StopReason::Dependency(..)
+        | StopReason::MaxFails(_) => Outcome::Cancelled(reason),
+        StopReason::NextAttempt => Outcome::Failed(Failure::Exit),
+        StopReason::NotReady(limit_ms) => Outcome::Failed(Failure::NotReady { limit_ms }),
         StopReason::TimedOut(limit_ms) => Outcome::Failed(Failure::TimedOut { limit_ms, last_words: None }),
     }
 }

@@ -25,6 +25,7 @@ impl Core {
             all - u64::from(task.status().is_active())
         });
         let is_kept = kind != NoticeKind::Started && !self.is_of_ended_session(ordinal, &task);
+        task.drop_env();
         if let Some(agent) = &mut task.agent {
             agent.shorten();
         }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use bgd_shared::event::EventKind;
-use bgd_shared::id::TaskRef;
-use bgd_shared::request::BlockMode;
+use bgd_shared::request::{BlockMode, BlockUntil};
 
 use super::{Core, Phase, Timer, orders};
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, Reply};
+use crate::core::input::Selection;
 use crate::core::queue::Standing;
 use crate::core::task::{Ordinal, Snapshot};
 use crate::core::time::Now;
@@ -19,12 +19,17 @@ impl Core {
         &mut self,
         now: Now,
         to: ReplyTo,
-        ids: &[TaskRef],
+        which: &Selection,
         timeout_ms: Option<u64>,
         mode: BlockMode,
+        until: BlockUntil,
     ) -> Result<(), CoreError> {
-        let tasks = self.find_all(ids)?;
-        let mut waiter = self.waiter(to, &tasks, Until::Finished, Then::Block);
+        let tasks = self.select(which)?;
+        let until = match until {
+            BlockUntil::Ended => Until::Finished,
+            BlockUntil::Ready => Until::Ready,
+        };
+        let mut waiter = self.waiter(to, &tasks, until, Then::Block);
         waiter.deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
         match mode {
             BlockMode::All | BlockMode::AllOrAsks => {}
@@ -165,12 +170,11 @@ impl Core {
         for (ordinal, _) in &waiter.tasks {
             let Some(mut snapshot) = self.snapshot(*ordinal) else { continue };
             // Waits that remember the task must not keep its environment.
-            if let Some(agent) = &mut snapshot.agent {
-                agent.drop_env();
-            }
+            snapshot.drop_env();
             self.waiters.remember_cleared(*ordinal, &snapshot);
-            self.queue.change(*ordinal, Standing::from(&snapshot.state), Standing::Out);
+            self.queue.change(*ordinal, &Standing::from(&*snapshot), &Standing::Out);
             self.registry.remove(*ordinal);
+            self.leave_batch(&snapshot);
             self.effects.push(orders::forget(&snapshot));
             self.event_of(now, EventKind::Cleared, snapshot);
             removed += 1;

@@ -166,6 +166,7 @@ impl Model {
         let texts = settings.texts().map(|text| super::TEXT_BYTES + text.len());
         self.memory_for(super::TEXT_BYTES + prompt.len() + texts.sum::<usize>())?;
         let Some(task) = self.live.get_mut(&number) else { return Ok(()) };
+        task.order.stays_in(&self.groups);
         task.phase = Phase::Resuming;
         task.run += 1;
         task.resume = Some((to, prompt.clone(), settings.clone()));
@@ -290,12 +291,19 @@ impl Model {
             return self.done(now, number, &Err(format!("{}{hint}", refusal.message)));
         };
         let (id, why) = (task.id, task.why.take());
-        task.order = None;
+        task.stop_order = None;
         task.phase = Phase::Done;
         let error = match why {
             None => CoreError::Refused(id, Box::new(refusal.clone())),
             Some(Why::Shutdown) => CoreError::ShuttingDown,
-            Some(Why::Cancelled | Why::Session | Why::Abandoned | Why::Time(_)) => CoreError::Withdrawn(id),
+            Some(
+                Why::Cancelled
+                | Why::Session
+                | Why::Abandoned
+                | Why::Time(_)
+                | Why::NotReady(_)
+                | Why::MaxFails(_),
+            ) => CoreError::Withdrawn(id),
         };
         self.reply(Some(to), Answer::Error(error));
         self.answer();

@@ -4,7 +4,7 @@ use bgd::core::{Fact, Now, ReplyTo};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
-use bgd_shared::task::{Exit, Status};
+use bgd_shared::task::Status;
 
 use super::super::expected::{Answer, Expected};
 use super::super::support::{KILL, TERM};
@@ -21,6 +21,7 @@ impl Model {
     /// What must happen when the core looks at its timers.
     pub fn deadline(&mut self, now: Now) -> Expected {
         let at = now.mono.0;
+        self.open_due(now);
         // In the order in which they are due, as the news has its order by that.
         let due = |number: u64, task: &Known| (task.deadline().unwrap_or(u64::MAX), Due::Task(number));
         let tasks = self.live.iter().map(|(number, task)| due(*number, task));
@@ -58,6 +59,8 @@ impl Model {
             let tasks = self.statuses(&call.tasks);
             self.reply(call.to, Answer::Blocked { tasks, timed_out: true });
         }
+        self.settle(now);
+        self.fill();
         std::mem::take(&mut self.expected)
     }
 
@@ -69,18 +72,25 @@ impl Model {
                 let is_new = task.phase == Phase::Starting;
                 task.phase = Phase::Running;
                 task.left = true;
+                task.order.begins(now);
                 task.limit_at = task.limit_ms.map(|limit| now.mono.plus_ms(limit).0);
                 if let Some(chat) = &mut task.chat {
                     chat.begin_run(now);
                 }
                 if is_new {
+                    self.tell_dependents(id);
                     self.expected.events.push((id, EventKind::Started));
-                    self.tell(now, number, NoticeKind::Started);
+                    if self.get(id).is_some_and(|task| task.order.ended == 0) {
+                        self.tell(now, number, NoticeKind::Started);
+                    }
                 } else {
                     self.accepted(number);
                 }
                 let Some(task) = self.live.get_mut(&number) else { return };
-                if let (Some((signal, grace)), Some(why)) = (task.order, task.why) {
+                if task.paused {
+                    self.expected.pauses.push((id, true));
+                }
+                if let (Some((signal, grace)), Some(why)) = (task.stop_order, task.why) {
                     self.stop(now, number, why, signal, grace);
                 }
             }
@@ -90,21 +100,20 @@ impl Model {
             (Fact::Exited { exit, others }, Phase::Running) if !task.leader_gone => {
                 task.leader_gone = true;
                 task.left = *others;
+                task.order.exit = Some(exit.clone());
+                if *others && task.end == End::NotTold && self.goes_on(now, number) {
+                    return self.end_rest(now, number);
+                }
+                let Some(task) = self.live.get_mut(&number) else { return };
                 if task.end == End::NotTold || !others {
-                    let result = match exit {
-                        Exit::Code(0) => Ok(()),
-                        Exit::Code(code) => Err(format!("exited with code {code}")),
-                        Exit::Signal(9) => Err("ended by signal 9 (SIGKILL)".to_owned()),
-                        Exit::Signal(15) => Err("ended by signal 15 (SIGTERM)".to_owned()),
-                        Exit::Signal(signal) => Err(format!("ended by signal {signal}")),
-                        Exit::Unknown(why) => Err(format!("its exit is not known: {why}")),
-                    };
+                    let result = task.order.result();
                     self.done(now, number, &result);
                 }
             }
             (Fact::TreeEmpty, Phase::Running) if task.leader_gone => {
                 task.left = false;
-                self.done(now, number, &Ok(()));
+                let result = task.order.result();
+                self.done(now, number, &result);
             }
             (Fact::TreeEmpty, Phase::Done) => {
                 (task.left, task.stuck) = (false, false);
@@ -112,15 +121,37 @@ impl Model {
             }
             (Fact::GaveUp { .. }, Phase::Running) if task.end == End::Killed => {
                 (task.left, task.stuck, task.leader_gone) = (false, true, true);
-                self.done(now, number, &Ok(()));
+                let result = task.order.result();
+                self.done(now, number, &result);
             }
             (Fact::GaveUp { .. }, Phase::Done) if task.end == End::Killed => {
                 (task.left, task.stuck) = (false, true);
                 self.answer();
             }
             (Fact::Exited { others: false, .. }, Phase::Done) => task.stuck = false,
+            (Fact::Ready | Fact::NotReady, _) => self.fact_of_readiness(now, id, fact),
             (Fact::Output { .. } | Fact::Lost { .. }, _) => self.fact_of_output(now, id, fact),
             _ => self.fact_of_agent(now, number, fact),
+        }
+    }
+
+    /// It counts once, while a process runs that nobody ends.
+    fn fact_of_readiness(&mut self, now: Now, id: TaskId, fact: &Fact) {
+        let Some(task) = self.live.get_mut(&number(id)) else { return };
+        if task.phase != Phase::Running || task.end != End::NotTold || task.ready_at.is_some() {
+            return;
+        }
+        match (fact, task.becomes_ready, task.ready_ms) {
+            (Fact::Ready, true, _) => {
+                task.ready_at = Some(now.wall);
+                self.tell_dependents(id);
+                self.expected.events.push((id, EventKind::Ready));
+                self.answer();
+            }
+            (Fact::NotReady, _, Some(limit_ms)) => {
+                self.stop(now, number(id), Why::NotReady(limit_ms), TERM, self.limits.grace_ms);
+            }
+            _ => {}
         }
     }
 
@@ -158,6 +189,7 @@ impl Model {
         let Some(task) = self.live.get_mut(&number) else { return };
         if task.phase != Phase::Done {
             task.why.get_or_insert(why);
+            task.paused = false;
         }
         match task.phase {
             Phase::Pending => self.done(now, number, &Ok(())),
@@ -165,8 +197,8 @@ impl Model {
                 if task.chat.is_some() {
                     self.expected.ends.push((task.id, signal));
                 }
-                let (first, before) = task.order.unwrap_or((signal, grace));
-                task.order = Some((if first == KILL { KILL } else { signal }, grace.min(before)));
+                let (first, before) = task.stop_order.unwrap_or((signal, grace));
+                task.stop_order = Some((if first == KILL { KILL } else { signal }, grace.min(before)));
             }
             Phase::Running | Phase::Done => {
                 let before = match task.end {
@@ -186,13 +218,29 @@ impl Model {
 
     /// A task ends; the reason why it was ended counts more than how it ended.
     pub(super) fn done(&mut self, now: Now, number: u64, result: &Result<(), String>) {
+        if self.begins_again(now, number, result) {
+            return;
+        }
         let Some(task) = self.live.get_mut(&number) else { return };
+        let loops = task.phase == Phase::Running
+            && task.why.is_none()
+            && task.resumes == 0
+            && task.order.loops(now, result);
         task.phase = Phase::Done;
+        task.paused = false;
         let is_looked_at = task.foreground.take().is_some();
         if let Some(chat) = &mut task.chat {
             chat.end();
         }
         let verdict = match (task.why, result) {
+            _ if task.order.blame.is_some() => (Status::Cancelled, task.order.blame.clone()),
+            (None, _) if loops && !self.closing => {
+                let last = result.clone().err().unwrap_or_else(|| "exited with code 0".to_owned());
+                let error = format!(
+                    "crash loop: ended 10 times in a row within a minute of its start; the last time it {last}"
+                );
+                (Status::Failed, Some(error))
+            }
             (None, Ok(())) => (Status::Completed, None),
             (None, Err(error)) => (Status::Failed, Some(error.clone())),
             (Some(Why::Cancelled), _) => (Status::Cancelled, None),
@@ -201,12 +249,17 @@ impl Model {
                 (Status::Cancelled, Some("its terminal or client went away".to_owned()))
             }
             (Some(Why::Shutdown), _) => (Status::Cancelled, Some("the daemon was shut down".to_owned())),
+            (Some(Why::MaxFails(1)), _) => {
+                (Status::Cancelled, Some("a task of its batch had failed".to_owned()))
+            }
+            (Some(Why::MaxFails(failed)), _) => {
+                (Status::Cancelled, Some(format!("{failed} tasks of its batch had failed")))
+            }
+            (Some(Why::NotReady(limit)), _) => {
+                (Status::Failed, Some(format!("not ready after {}", shown(limit))))
+            }
             (Some(Why::Time(limit)), _) => {
-                let limit = match (limit / 1000, limit % 1000) {
-                    (0, ms) => format!("{ms}ms"),
-                    (seconds, 0) => format!("{seconds}s"),
-                    (seconds, ms) => format!("{seconds}.{ms:03}s"),
-                };
+                let limit = shown(limit);
                 let words = task.chat.as_ref().and_then(|chat| chat.notes.last_words.as_deref());
                 let words =
                     words.map(|words| format!("; its agent's last words: {words}")).unwrap_or_default();
@@ -219,10 +272,23 @@ impl Model {
             _ => (EventKind::Failed, NoticeKind::Failed),
         };
         task.verdict = Some(verdict);
-        self.expected.events.push((task.id, kind));
+        let id = task.id;
+        self.expected.events.push((id, kind));
+        self.tell_dependents(id);
+        if kind == EventKind::Failed {
+            self.count_failure(number);
+        }
         if !is_looked_at {
             self.tell(now, number, news);
         }
         self.answer();
+    }
+}
+
+fn shown(ms: u64) -> String {
+    match (ms / 1000, ms % 1000) {
+        (0, ms) => format!("{ms}ms"),
+        (seconds, 0) => format!("{seconds}s"),
+        (seconds, ms) => format!("{seconds}.{ms:03}s"),
     }
 }

@@ -37,11 +37,14 @@ impl Model {
         if self.closing {
             return Err(CoreError::ShuttingDown);
         }
-        self.room_for(&Command { key: None, ..command.clone() })?;
+        self.room_for(&Command { key: None, ..command.clone() }, 0)?;
         let id = command.id;
         let limit_at = command.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit).0);
         let (phase, left) = (Phase::Running, true);
-        let task = Known { phase, left, limit_at, key: None, ..Known::new(now, command, None) };
+        let is_adopted = true;
+        let mut task =
+            Known { phase, left, limit_at, is_adopted, key: None, ..Known::new(now, command, None) };
+        task.order.begins(now);
         self.live.insert(number(id), task);
         self.expected.adopts.push(id);
         for kind in [EventKind::Submitted, EventKind::Started, EventKind::Backgrounded] {

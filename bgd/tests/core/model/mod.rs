@@ -2,12 +2,14 @@
 //! everything. Before each step it says what the core must do.
 
 mod agent;
+mod batch;
 mod facts;
 mod foreground;
+mod order;
 mod requests;
 mod told;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bgd::core::{Command, CoreError, CoreLimits, Input, Now, ReplyTo, Snapshot, Work, env_bytes};
@@ -15,12 +17,16 @@ use bgd::failures;
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::task::{Status, Summary};
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::expected::{Answer, Expected};
 use agent::Chat;
+use batch::{Batch, Staged};
+pub use order::Order;
+use order::{Became, Groups};
 use told::Post;
 
 /// What a text costs beside its bytes.
@@ -35,6 +41,9 @@ enum Why {
     Abandoned,
     Shutdown,
     Time(u64),
+    NotReady(u64),
+    /// So many of its batch have failed.
+    MaxFails(u32),
 }
 
 /// How far the ending of a tree is.
@@ -75,10 +84,15 @@ pub struct Known {
     end: End,
     why: Option<Why>,
     /// The first signal and the grace of an order that came while it was starting.
-    order: Option<(i32, u64)>,
+    stop_order: Option<(i32, u64)>,
     leader_gone: bool,
     created_at: Timestamp,
     retrieved_at: Option<Timestamp>,
+    /// Whether it becomes ready, how long it has for that, and when it was.
+    becomes_ready: bool,
+    ready_ms: Option<u64>,
+    ready_at: Option<Timestamp>,
+    pub paused: bool,
     bytes: u64,
     lost: u64,
     /// The number that facts carry.
@@ -91,6 +105,10 @@ pub struct Known {
     resume: Option<(ReplyTo, Arc<str>, AgentSettings)>,
     /// What only agent tasks have.
     pub chat: Option<Chat>,
+    /// How it is ordered among others.
+    pub order: Order,
+    /// Another program has started it, in an environment that nobody knows.
+    pub is_adopted: bool,
 }
 
 impl Known {
@@ -108,10 +126,16 @@ impl Known {
             limit_at: None,
             end: End::NotTold,
             why: None,
-            order: None,
+            stop_order: None,
+            order: Order::default(),
+            is_adopted: false,
             leader_gone: false,
             created_at: now.wall,
             retrieved_at: None,
+            becomes_ready: command.spec.ready.is_some(),
+            ready_ms: command.spec.ready_timeout_ms,
+            ready_at: None,
+            paused: false,
             bytes: 0,
             lost: 0,
             run: 1,
@@ -136,12 +160,13 @@ impl Known {
         self.phase == Phase::Done && !self.left
     }
 
-    fn has_slot(&self) -> bool {
+    pub fn has_slot(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Running | Phase::Resuming)
     }
 
     fn deadline(&self) -> Option<u64> {
         match self.end {
+            End::NotTold if self.phase == Phase::Pending => self.order.deadline(),
             End::Grace(at) => self.left.then_some(at),
             End::NotTold if self.phase == Phase::Running => {
                 let chat = self.chat.as_ref().and_then(Chat::deadline);
@@ -160,8 +185,10 @@ impl Known {
             && task.is_finished() == (self.phase == Phase::Done)
             && task.is_settled() == self.settled()
             && task.deadline().map(|at| at.0) == self.deadline()
+            && (task.ready_at, task.paused) == (self.ready_at, self.paused)
             && (task.created_at, task.retrieved_at) == (self.created_at, self.retrieved_at)
             && (task.run, task.resume_count) == (self.run, self.resumes)
+            && self.order.agrees(task)
             && (task.foreground, task.spec.direct) == (self.foreground, self.direct)
             && match (&self.chat, task.agent.as_deref()) {
                 (None, None) => true,
@@ -185,7 +212,7 @@ struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Block { any: bool, hears: bool, deadline: Option<u64> },
+    Block { any: bool, hears: bool, ready: bool, deadline: Option<u64> },
     Cancel,
     Clear,
     EndSession { cancelled: u64 },
@@ -216,8 +243,18 @@ pub struct Model {
     /// What tasks and inboxes hold before an input that adds to it, and the environments among it.
     pub held: usize,
     pub envs: Vec<Env>,
+    pub groups: Groups,
+    /// The slots of the default group that the configuration named last.
+    configured: u32,
+    pub batches: BTreeMap<TaskId, Batch>,
+    /// Batches that are not complete, by the client that submits them.
+    pub staged: BTreeMap<u64, Staged>,
+    /// Those in which too many have failed in this step.
+    overdue: Vec<TaskId>,
     calls: Vec<Call>,
     pub post: Post,
+    /// What tasks have become in this step.
+    news: VecDeque<Became>,
     expected: Expected,
 }
 
@@ -228,14 +265,21 @@ pub fn number(id: TaskId) -> u64 {
 
 impl Model {
     pub fn new(limits: CoreLimits) -> Self {
+        let configured = u32::try_from(limits.max_concurrent_tasks).unwrap_or(u32::MAX);
         Self {
             limits,
+            groups: [(DEFAULT_GROUP.to_owned(), (configured, false))].into(),
+            configured,
+            news: VecDeque::new(),
             live: BTreeMap::new(),
             gone: BTreeMap::new(),
             closing: false,
             exited: false,
             held: 0,
             envs: Vec::new(),
+            batches: BTreeMap::new(),
+            staged: BTreeMap::new(),
+            overdue: Vec::new(),
             calls: Vec::new(),
             post: Post::default(),
             expected: Expected::default(),
@@ -252,7 +296,9 @@ impl Model {
                 }
             }
             Input::Fact { task, run, fact } => self.fact(now, *task, *run, fact),
+            Input::GoOn => {}
             Input::Disconnected { client } => {
+                self.staged.remove(client);
                 let theirs = |call: &Call| call.to.is_some_and(|to| to.client == *client);
                 self.calls.retain(|call| !(theirs(call) && matches!(call.kind, Kind::Block { .. })));
                 for call in &mut self.calls {
@@ -261,8 +307,12 @@ impl Model {
                 let jobs = self.abandon(now, *client);
                 self.leave(now, *client, &jobs);
             }
-            Input::Configure(limits) => self.limits = *limits,
+            Input::Configure { limits, .. } => {
+                self.limits = *limits;
+                self.configure_groups(u32::try_from(limits.max_concurrent_tasks).unwrap_or(u32::MAX));
+            }
         }
+        self.settle(now);
         self.fill();
         if self.exited && !had_exited {
             self.refuse_reads();
@@ -270,9 +320,10 @@ impl Model {
         std::mem::take(&mut self.expected)
     }
 
-    /// Whether there is room for another task.
-    fn room_for(&self, command: &Command) -> Result<(), CoreError> {
-        if self.live.len() >= self.limits.tasks {
+    /// Whether there is room for another task, with this many dependencies.
+    fn room_for(&self, command: &Command, dependencies: usize) -> Result<(), CoreError> {
+        let staged: usize = self.staged.values().map(Staged::len).sum();
+        if self.live.len() + staged >= self.limits.tasks {
             return Err(CoreError::Full(self.limits.tasks));
         }
         let settings = match &command.spec.work {
@@ -283,7 +334,8 @@ impl Model {
         let texts = labels.chain(settings).map(|text| TEXT_BYTES + text.len());
         let env = if self.envs.contains(&command.env) { 0 } else { env_bytes(&command.env) };
         let folder = if self.live.is_empty() { command.spec.shared_bytes() } else { 0 };
-        self.memory_for(command.spec.own_bytes() + texts.sum::<usize>() + env + folder)
+        let plan = order::bytes(&command.plan, dependencies);
+        self.memory_for(command.spec.own_bytes() + texts.sum::<usize>() + plan + env + folder)
     }
 
     /// Whether there is memory for so much more.
@@ -312,10 +364,6 @@ impl Model {
         self.calls.iter().filter(|call| call.to.is_some()).count() + resumes + self.post.reads.len()
     }
 
-    pub fn slots(&self) -> usize {
-        self.live.values().filter(|task| task.has_slot()).count()
-    }
-
     pub fn pending(&self) -> usize {
         self.live.values().filter(|task| task.phase == Phase::Pending).count()
     }
@@ -324,6 +372,26 @@ impl Model {
     pub fn resumable(&self) -> usize {
         let may = |task: &&Known| !matches!(task.status(), Status::Failed | Status::Cancelled);
         self.live.values().filter(|task| task.chat.is_some()).filter(may).count()
+    }
+
+    /// Those that wait.
+    pub fn queued(&self) -> Vec<TaskId> {
+        self.live.values().filter(|task| task.phase == Phase::Pending).map(|task| task.id).collect()
+    }
+
+    /// Those that are to run for ever, and have not ended for good.
+    pub fn kept_alive(&self) -> Vec<TaskId> {
+        let goes_on = |task: &&Known| {
+            task.order.is_kept_alive()
+                && matches!(task.phase, Phase::Pending | Phase::Starting | Phase::Running)
+        };
+        self.live.values().filter(goes_on).map(|task| task.id).collect()
+    }
+
+    /// How many may start again.
+    pub fn with_rules(&self) -> usize {
+        let is_over = |task: &Known| matches!(task.phase, Phase::Done | Phase::Resuming) || task.resumes > 0;
+        self.live.values().filter(|task| task.order.has_rule() && !is_over(task)).count()
     }
 
     /// How many idempotency keys are taken.
@@ -341,15 +409,6 @@ impl Model {
         summary
     }
 
-    fn fill(&mut self) {
-        while !self.closing && self.slots() < self.limits.max_concurrent_tasks {
-            let oldest = self.live.values_mut().find(|task| task.phase == Phase::Pending);
-            let Some(oldest) = oldest else { return };
-            oldest.phase = Phase::Starting;
-            self.expected.starts.push(oldest.id);
-        }
-    }
-
     fn reply(&mut self, to: Option<ReplyTo>, answer: Answer) {
         if let Some(to) = to {
             assert!(self.expected.replies.insert(to, answer).is_none(), "a call is answered twice");
@@ -365,7 +424,7 @@ impl Model {
     /// Whether a call need not wait for this task.
     fn has_ended(&self, kind: Kind, id: TaskId) -> bool {
         self.get(id).is_none_or(|task| match kind {
-            Kind::Block { .. } => task.phase == Phase::Done,
+            Kind::Block { ready, .. } => task.phase == Phase::Done || ready && task.ready_at.is_some(),
             _ => task.settled(),
         })
     }

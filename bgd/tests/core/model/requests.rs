@@ -1,48 +1,40 @@
 //! What clients ask for, naively.
 
-use bgd::core::{Cancel, Command, CoreError, Now, ReplyTo, Request, Selection};
+use bgd::core::{Cancel, Command, CoreError, Filter, Now, ReplyTo, Request, Selection, Unpausable};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::BlockMode;
+use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
 
 use super::super::expected::Answer;
 use super::super::support::TERM;
 use super::told::Read;
-use super::{Kind, Known, Model, Phase, Why, number};
+use super::{End, Kind, Known, Model, Phase, Why, number};
 
 impl Model {
     pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: &Request) -> Result<(), CoreError> {
         match request {
             Request::Submit(command) => return self.submit(now, to, command),
+            Request::SubmitMany(part) => return self.submit_many(now, to, part),
+            Request::Rerun(_) => {} // Its ids are drawn; `rules_rerun` is about it.
             Request::Detach { id } => return self.detach(now, to, id),
             Request::Adopt { command, .. } => return self.adopt(now, to, command),
             Request::Resume { id, prompt, settings } => return self.resume(to, id, prompt, settings),
             Request::Answer { id, request, option } => return self.decide(now, to, id, *request, option),
             Request::Retrieve { id, complete } => return self.retrieve(now, to, id, *complete),
-            Request::Block { ids, timeout_ms, mode } => {
-                let tasks = self.find_all(ids)?;
+            Request::Block { which, timeout_ms, mode, until } => {
+                let tasks = self.select(which, |_| true)?;
                 let deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout).0);
-                self.wait(to, tasks, block(*mode, deadline));
+                self.wait(to, tasks, block(*mode, *until, deadline));
             }
             Request::Cancel(Cancel { which, signal, grace_ms }) => {
-                let tasks = match which {
-                    Selection::Ids(ids) => self.find_all(ids)?,
-                    Selection::All { session } => {
-                        self.of(session.as_deref(), |task| task.phase != Phase::Done)
-                    }
-                };
+                let tasks = self.select(which, |task| task.phase != Phase::Done)?;
                 let grace = grace_ms.unwrap_or(self.limits.grace_ms);
                 self.stop_all(now, &tasks, Why::Cancelled, signal.unwrap_or(TERM), grace);
                 self.wait(to, tasks, Kind::Cancel);
             }
             Request::Clear { which, active_too } => {
-                let tasks = match which {
-                    Selection::Ids(ids) => self.find_all(ids)?,
-                    Selection::All { session } => {
-                        self.of(session.as_deref(), |task| *active_too || task.settled())
-                    }
-                };
+                let tasks = self.select(which, |task| *active_too || task.settled())?;
                 let mut all = tasks.iter().filter_map(|id| self.get(*id));
                 if let (false, Some(task)) = (active_too, all.find(|task| task.phase != Phase::Done)) {
                     return Err(CoreError::StillActive(task.id, task.status()));
@@ -63,6 +55,12 @@ impl Model {
                 self.expected.signals.push((id, *signal, *tree));
                 self.reply(Some(to), Answer::Task(id, status));
             }
+            Request::Hold { which, held } => return self.hold(to, which, *held),
+            Request::Edit(edit) => return self.edit(now, to, edit),
+            Request::SetGroup { .. } | Request::PauseGroup { .. } | Request::RemoveGroup { .. } => {
+                return self.change_group(to, request);
+            }
+            Request::SetPaused { which, paused } => return self.pause(to, which, *paused),
             Request::EndSession { session } => self.end_session(now, Some(to), session, &[]),
             Request::OwnSession { session } => self.own(to, session),
             Request::ReadInbox { session, after, wait_ms, limit } => {
@@ -81,6 +79,15 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    fn change_group(&mut self, to: ReplyTo, request: &Request) -> Result<(), CoreError> {
+        match request {
+            Request::SetGroup { name, slots } => self.set_group(to, name, *slots),
+            Request::PauseGroup { name, paused } => self.pause_group(to, name, *paused),
+            Request::RemoveGroup { name } => self.remove_group(to, name),
+            _ => Ok(()),
+        }
     }
 
     fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {
@@ -109,16 +116,42 @@ impl Model {
             self.reply(Some(to), answer);
             return Ok(());
         }
-        self.room_for(command)?;
+        let order = self.order_of(now, &command.plan)?;
+        self.room_for(command, order.after.len())?;
         let client = command.foreground.then_some(to.client);
-        let mut task = Known::new(now, command, client);
+        let mut task = Known { order, ..Known::new(now, command, client) };
         if client.is_some() {
             task.phase = Phase::Starting;
             self.expected.starts.push(command.id);
         }
         self.live.insert(number(command.id), task);
         self.expected.events.push((command.id, EventKind::Submitted));
-        self.reply(Some(to), Answer::Task(command.id, Status::Pending));
+        self.judge(now, number(command.id));
+        let status = self.get(command.id).map_or(Status::Pending, Known::status);
+        // A job that is shown starts behind the answer.
+        let status = if client.is_some() { Status::Pending } else { status };
+        self.reply(Some(to), Answer::Task(command.id, status));
+        Ok(())
+    }
+
+    /// All of them, or none.
+    fn pause(&mut self, to: ReplyTo, which: &Selection, paused: bool) -> Result<(), CoreError> {
+        let tasks = self.select(which, |task| task.pausable().is_ok())?;
+        for id in &tasks {
+            self.get(*id).map_or(Ok(()), Known::pausable)?;
+        }
+        for id in &tasks {
+            let Some(task) = self.live.get_mut(&number(*id)) else { continue };
+            if task.phase == Phase::Running {
+                self.expected.pauses.push((*id, paused));
+            }
+            if std::mem::replace(&mut task.paused, paused) != paused {
+                let kind = if paused { EventKind::Paused } else { EventKind::Continued };
+                self.expected.events.push((*id, kind));
+            }
+        }
+        let answer = Answer::Tasks(self.statuses(&tasks));
+        self.reply(Some(to), answer);
         Ok(())
     }
 
@@ -131,7 +164,30 @@ impl Model {
         self.wait(to, tasks, Kind::EndSession { cancelled });
     }
 
-    fn of(&self, session: Option<&str>, wanted: impl Fn(&Known) -> bool) -> Vec<TaskId> {
+    /// Those that are named; or those for which it holds, as far as they are wanted.
+    pub(super) fn select(
+        &mut self,
+        which: &Selection,
+        wanted: impl Fn(&Known) -> bool,
+    ) -> Result<Vec<TaskId>, CoreError> {
+        match which {
+            Selection::Ids(ids) => self.find_all(ids),
+            Selection::All { session } => Ok(self.of(session.as_deref(), wanted)),
+            Selection::Matching(filter) => {
+                let Filter { session, group, batch, tags, status } = &**filter;
+                let batch = batch.as_ref().map(|batch| self.batch_named(batch)).transpose()?;
+                assert!(tags.is_empty(), "no task here has labels");
+                Ok(self.of(session.as_deref(), |task| {
+                    wanted(task)
+                        && (batch.is_none() || task.order.batch == batch)
+                        && group.as_deref().is_none_or(|group| task.order.group() == group)
+                        && (status.is_empty() || status.contains(&task.status()))
+                }))
+            }
+        }
+    }
+
+    pub(super) fn of(&self, session: Option<&str>, wanted: impl Fn(&Known) -> bool) -> Vec<TaskId> {
         let of_session =
             |task: &&Known| session.is_none_or(|session| task.session.as_deref() == Some(session));
         self.live.values().filter(of_session).filter(|task| wanted(task)).map(|task| task.id).collect()
@@ -169,8 +225,24 @@ impl Model {
     }
 }
 
-fn block(mode: BlockMode, deadline: Option<u64>) -> Kind {
+fn block(mode: BlockMode, until: BlockUntil, deadline: Option<u64>) -> Kind {
     let any = matches!(mode, BlockMode::Any | BlockMode::AnyOrAsks);
     let hears = matches!(mode, BlockMode::AllOrAsks | BlockMode::AnyOrAsks);
-    Kind::Block { any, hears, deadline }
+    Kind::Block { any, hears, ready: until == BlockUntil::Ready, deadline }
+}
+
+impl Known {
+    /// Only processes that run, and are not being ended.
+    fn pausable(&self) -> Result<(), CoreError> {
+        let why = match self.phase {
+            Phase::Done | Phase::Resuming => return Err(CoreError::NotRunning(self.id, self.status())),
+            Phase::Pending => Unpausable::Pending,
+            Phase::Starting | Phase::Running if self.chat.is_some() => Unpausable::Agent,
+            Phase::Starting | Phase::Running if self.why.is_some() || self.end != End::NotTold => {
+                Unpausable::Ending
+            }
+            Phase::Starting | Phase::Running => return Ok(()),
+        };
+        Err(CoreError::NotPausable(self.id, why))
+    }
 }

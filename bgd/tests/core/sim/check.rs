@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bgd::core::{Begin, Control, CoreError, Effect, Reply, ReplyTo, Snapshot, Spec, State, Work};
+use bgd::core::{
+    Begin, Control, CoreError, Effect, Outcome, Reply, ReplyTo, Snapshot, Spec, State, StopReason, Work,
+};
 use bgd::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use proptest::test_runner::TestCaseError;
@@ -50,13 +53,13 @@ impl Sim {
         done: &mut Expected,
     ) -> Checked {
         match begin {
-            Begin::Process { env } => {
+            Begin::Process { env, .. } => {
                 let known = self.model.get(task);
-                prop_assert!(run == 1 && known.is_some_and(|known| known.session == spec.session));
+                prop_assert!(known.is_some_and(|known| run == known.run && known.session == spec.session));
                 self.begin(task, run, false, &env)?;
                 done.starts.push(task);
             }
-            Begin::Prompt { env, prompt, settings, session } => {
+            Begin::Prompt { env, prompt, settings, session, .. } => {
                 prop_assert!(matches!(spec.work, Work::Agent(_)));
                 self.begin(task, run, true, &env)?;
                 if session.is_some() {
@@ -100,11 +103,17 @@ impl Sim {
                 prop_assert!(self.living(task, run).is_some(), "nobody is left to be told");
                 done.signals.push((task, signal, tree));
             }
+            Effect::Control {
+                task, run, control: control @ (Control::Pause | Control::Continue), ..
+            } => {
+                prop_assert!(self.living(task, run).is_some(), "nobody is left to be paused");
+                done.pauses.push((task, control == Control::Pause));
+            }
             Effect::Forget { task, run, .. } => {
                 let lives = self.procs.iter().any(|proc| proc.task == task && !proc.gave_up);
                 prop_assert!(!lives, "forgotten while it lives");
                 prop_assert!(
-                    self.runs.get(&task).is_none_or(|(last, _)| *last == run),
+                    self.runs.get(&task).is_none_or(|(last, _)| *last == run || *last + 1 == run),
                     "another run is forgotten"
                 );
                 done.forgets.push(task);
@@ -169,7 +178,7 @@ impl Sim {
 
     /// A run begins: its number is a new one, and its environment is the submitter's.
     fn begin(&mut self, task: TaskId, run: u32, is_agent: bool, env: &Arc<Env>) -> Checked {
-        prop_assert!(self.procs.iter().all(|proc| proc.task != task), "{task} runs already");
+        prop_assert!(self.procs.iter().all(|proc| proc.task != task || proc.gave_up), "{task} runs already");
         let bytes = self.core.get(&task.into()).map_or(0, |task| task.output_bytes);
         if let Some((before, known)) = self.runs.insert(task, (run, Arc::clone(env))) {
             prop_assert!(run > before && *env == known, "run {run} comes after {before}");
@@ -196,6 +205,7 @@ impl Sim {
             return Err(TestCaseError::fail(format!("{id} is gone")));
         };
         prop_assert!(known.agrees(&task), "{:?}\nis not\n{:?}", task, known);
+        prop_assert_eq!(task.place.is_parked, self.model.is_parked(known), "{} waits for its batch", id);
         self.is_shown_rightly(&task)?;
         self.questions_are_told(&task)?;
         let Some(agent) = &task.agent else { return Ok(()) };
@@ -232,8 +242,8 @@ impl Sim {
     /// comes between a completion and another terminal event.
     fn life_goes_on(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
         use EventKind::{
-            Backgrounded, Cancelled, Cleared, Completed, Failed, NeedsInput, Output, Progress, Resumed,
-            Started, Submitted,
+            Backgrounded, Cancelled, Cleared, Completed, Continued, Edited, Failed, Held, NeedsInput, Output,
+            Paused, Progress, Ready, Released, Resumed, Retrying, Started, Submitted,
         };
         let (id, status) = (task.id, task.status());
         let before = self.told.get(&id).copied();
@@ -242,28 +252,24 @@ impl Sim {
             Some(Resumed) => Some(Status::Resumed),
             _ => None,
         };
+        let waits = matches!(before, Some(Submitted | Retrying));
         let (fits, shown) = match kind {
             Submitted => (before.is_none(), status == Status::Pending),
-            Started => (before == Some(Submitted), status == Status::Running),
+            Started => (waits, status == Status::Running),
+            Held | Released | Edited => (waits, status == Status::Pending),
+            Retrying => (at_work.is_some(), status == Status::Pending),
             Resumed => (before == Some(Completed), status == Status::Resumed),
-            Output | Progress | NeedsInput => (at_work.is_some(), Some(status) == at_work),
+            Output | Progress | NeedsInput | Ready => (at_work.is_some(), Some(status) == at_work),
             Completed => (at_work.is_some(), status == Status::Completed),
-            Failed => (before == Some(Submitted) || at_work.is_some(), status == Status::Failed),
-            Cancelled => (before == Some(Submitted) || at_work.is_some(), status == Status::Cancelled),
+            Failed => (waits || at_work.is_some(), status == Status::Failed),
+            Cancelled => (waits || at_work.is_some(), status == Status::Cancelled),
             Cleared => (before.is_some_and(EventKind::is_terminal), !status.is_active()),
-            Backgrounded => (matches!(before, Some(Submitted | Started)), status == Status::Running),
+            Paused | Continued | Backgrounded => {
+                (waits || before == Some(Started), status == Status::Running)
+            }
         };
         prop_assert!(fits && shown, "{:?} after {:?}, with a task that is {}", kind, before, status);
-        match (kind, before) {
-            (Failed, Some(Resumed))
-                if failures::error(task).is_some_and(|error| error.starts_with("timed out")) =>
-            {
-                self.reach("timed out after a resume");
-            }
-            (Failed, Some(Resumed)) => self.reach("resume fails"),
-            (Cancelled, Some(Resumed)) => self.reach("resume is cancelled"),
-            _ => {}
-        }
+        self.note_turn(kind, before, task);
         if let Some(agent) = &task.agent {
             prop_assert!(kind != NeedsInput || !agent.questions.is_empty());
             prop_assert!(!agent.stalled || agent.questions.is_empty(), "who waits is not stalled");
@@ -276,19 +282,84 @@ impl Sim {
                 self.ended.remove(&id);
             }
         }
-        if !matches!(kind, Output | Progress | NeedsInput | Backgrounded) {
+        prop_assert!(!task.paused || kind != Continued && !kind.is_terminal(), "{id} is paused");
+        let is_turn = !matches!(
+            kind,
+            Output
+                | Progress
+                | NeedsInput
+                | Backgrounded
+                | Held
+                | Released
+                | Edited
+                | Ready
+                | Paused
+                | Continued
+        );
+        if is_turn {
             self.told.insert(id, kind);
         }
         Ok(())
     }
 
+    /// The rarer turns of a task's life.
+    fn note_turn(&mut self, kind: EventKind, before: Option<EventKind>, task: &Snapshot) {
+        use EventKind::{Cancelled, Failed, Paused, Resumed, Retrying, Started, Submitted};
+        match (kind, before) {
+            (Failed, Some(Started))
+                if failures::error(task).is_some_and(|error| error.starts_with("not ready")) =>
+            {
+                self.reach("not ready");
+            }
+            (Paused, Some(Submitted | Retrying)) => self.reach("paused while starting"),
+            (Failed, Some(Resumed))
+                if failures::error(task).is_some_and(|error| error.starts_with("timed out")) =>
+            {
+                self.reach("timed out after a resume");
+            }
+            (Failed, _) if failures::error(task).is_some_and(|error| error.starts_with("crash loop")) => {
+                self.reach("a crash loop");
+            }
+            (Cancelled, _) if stopped_by(task).is_some_and(|why| matches!(why, StopReason::MaxFails(_))) => {
+                self.reach("the rest of a batch is cancelled");
+            }
+            (Cancelled, _)
+                if stopped_by(task).is_some_and(|why| matches!(why, StopReason::Dependency(..))) =>
+            {
+                self.reach("a dependency can't come true");
+            }
+            (Started, _) if task.plan().after.iter().any(|one| one.met) => self.reach("starts behind others"),
+            (Failed, Some(Resumed)) => self.reach("resume fails"),
+            (Cancelled, Some(Resumed)) => self.reach("resume is cancelled"),
+            _ => {}
+        }
+    }
+
     fn rules_after_each_step(&mut self, done: &Expected) -> Checked {
-        let (model, limit) = (&self.model, self.model.limits.max_concurrent_tasks);
-        let (slots, pending) = (model.slots(), model.pending());
-        let had_waited = |id: &TaskId| model.get(*id).is_none_or(|task| task.foreground.is_none());
-        let begins = done.starts.iter().any(had_waited);
-        prop_assert!(!begins || slots <= limit, "{slots} of {limit} slots are used");
-        prop_assert!(pending == 0 || slots >= limit || model.closing, "a slot is idle");
+        let model = &self.model;
+        for (group, (slots, _)) in &model.groups {
+            let had_waited = |id: &TaskId| {
+                let task = model.get(*id);
+                task.is_some_and(|task| {
+                    task.foreground.is_none() && task.order.group() == group && task.order.slots > 0
+                })
+            };
+            let (begins, used) = (done.starts.iter().any(had_waited), model.used(group));
+            let takes = |task: &&super::super::model::Known| task.has_slot() && task.order.slots > 0;
+            let alone = model.live.values().filter(|task| takes(task) && task.order.group() == group);
+            prop_assert!(!begins || used <= *slots || alone.count() == 1, "{used} of {slots} slots are used");
+            prop_assert!(model.next_of(group).is_none() || model.closing, "a slot of {group} is idle");
+        }
+        if model.live.values().any(|task| model.is_parked(task)) {
+            self.reach("waits for its batch");
+        }
+        let model = &self.model;
+        for (running, jobs) in model.running_of_batches() {
+            prop_assert!(running <= jobs as usize, "{running} of a batch run, and {jobs} may");
+        }
+        let wall_deadline = self.core.wall_deadline().map(bgd_shared::time::Timestamp::unix_ms);
+        prop_assert_eq!(wall_deadline, model.wall_deadline());
+        let (slots, limit) = (model.used(DEFAULT_GROUP), model.groups[DEFAULT_GROUP].0);
         prop_assert_eq!(self.core.summary(), model.summary(None));
         prop_assert_eq!(self.core.inboxes().lost, model.post.lost);
         prop_assert_eq!(self.core.deadline().map(|at| at.0), model.next_deadline());
@@ -315,4 +386,12 @@ fn end_of(task: &Snapshot) -> String {
         (&agent.prompt, &agent.session, agent.tool_calls, &agent.last_tools, agent.questions.len())
     });
     format!("{finished:?} {} {agent:?}", task.resume_count)
+}
+
+/// Why a task was cancelled.
+fn stopped_by(task: &Snapshot) -> Option<StopReason> {
+    match &task.finished()?.outcome {
+        Outcome::Cancelled(reason) => Some(*reason),
+        Outcome::Completed | Outcome::Failed(_) => None,
+    }
 }

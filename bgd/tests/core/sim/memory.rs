@@ -13,7 +13,10 @@ impl Sim {
     /// Looks at every task, and tells the model what is held before an input.
     pub(super) fn weigh(&mut self, input: &Input) -> Checked {
         let Input::Request { request, .. } = input else { return Ok(()) };
-        let adds = matches!(request, Request::Submit(_) | Request::Adopt { .. } | Request::Resume { .. });
+        let adds = matches!(
+            request,
+            Request::Submit(_) | Request::SubmitMany(_) | Request::Adopt { .. } | Request::Resume { .. }
+        );
         if !adds && !self.steps.is_multiple_of(LOOK_EVERY) {
             return Ok(());
         }
@@ -24,7 +27,8 @@ impl Sim {
             // All share their folder.
             bytes += task.own_bytes() + if place == 0 { task.spec.shared_bytes() } else { 0 };
             let queued = if let State::Queued { env } = &task.state { Some(env) } else { None };
-            for env in queued.into_iter().chain(task.agent.as_ref().map(|agent| &agent.env)) {
+            let again = task.plan().again.as_ref().map(|again| &again.env);
+            for env in queued.into_iter().chain(again).chain(task.agent.as_ref().map(|agent| &agent.env)) {
                 if !envs.contains(env) {
                     bytes += env_bytes(env);
                     envs.push(Env::clone(env));

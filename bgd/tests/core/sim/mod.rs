@@ -4,6 +4,7 @@
 mod check;
 mod jobs;
 mod memory;
+mod order;
 mod procs;
 mod told;
 
@@ -11,10 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd::core::{
-    Cancel, Core, CoreLimits, Effect, Fact, Input, ListQuery, Mono, Now, ReplyTo, Request, Selection, Work,
+    Cancel, Core, CoreLimits, Effect, Fact, Filter, Input, ListQuery, Mono, Now, ReplyTo, Request, Selection,
+    Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::ready::Ready;
+use bgd_shared::request::BlockUntil;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
@@ -23,9 +27,10 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::expected::Reached;
 use super::model::Model;
-use super::ops::{CLIENTS, Form, Op, Patience, Pick, Place, SESSIONS, Which};
-use super::support::{ENV_MARK, command, env, exited, prompt, settings, turn_ended};
+use super::ops::{CLIENTS, Change, Form, Op, Patience, Pick, Place, SESSIONS, Which};
+use super::support::{ENV_MARK, KILL, command, configure, env, exited, prompt, settings, turn_ended};
 use jobs::Jobs;
+use order::{batch_id, group_name};
 use procs::{Proc, ProcState};
 use told::Post;
 
@@ -72,10 +77,15 @@ pub struct Sim {
 
 impl Sim {
     pub fn new() -> Self {
-        let limits =
-            CoreLimits { max_concurrent_tasks: 2, tasks: 24, memory: 1 << 20, grace_ms: 500, inbox_items: 3 };
+        let limits = CoreLimits {
+            inbox_items: 3,
+            grace_ms: 500,
+            tasks: 24,
+            memory: 1 << 20,
+            ..super::support::limits(2)
+        };
         Self {
-            core: Core::new(limits),
+            core: Core::new(limits, BTreeMap::new()),
             twin: None,
             model: Model::new(limits),
             now: Now { mono: Mono(1), wall: Timestamp::from_unix_ms(1_700_000_000_000) },
@@ -113,15 +123,11 @@ impl Sim {
 
     /// Lets everything end, clears everything, and looks that nothing is left.
     fn drain(&mut self) -> Checked {
-        while let Some(proc) = self.procs.first() {
-            let fact = match (proc.state, proc.is_agent) {
-                (ProcState::Spawning, _) => Fact::Started { pid: None },
-                (_, true) => turn_ended(),
-                (ProcState::Alive, false) => exited(0, false),
-                (ProcState::Others, false) => Fact::TreeEmpty,
-            };
-            self.fact_of(0, fact)?;
-        }
+        self.end_procs()?;
+        // Those that wait for what does not come, and those that begin again and again.
+        let which = Selection::All { session: None };
+        self.request(0, Request::Cancel(Cancel { which, signal: Some(KILL), grace_ms: None }))?;
+        self.end_procs()?;
         self.advance(10_000, true, 0)?;
         prop_assert!(self.open.is_empty(), "calls were never answered: {:?}", self.open);
         prop_assert_eq!(self.core.summary().active(), 0, "tasks are stuck");
@@ -141,6 +147,20 @@ impl Sim {
         self.nothing_is_left()
     }
 
+    /// Lets all that runs end well.
+    fn end_procs(&mut self) -> Checked {
+        while let Some(proc) = self.procs.first() {
+            let fact = match (proc.state, proc.is_agent) {
+                (ProcState::Spawning, _) => Fact::Started { pid: None },
+                (_, true) => turn_ended(),
+                (ProcState::Alive, false) => exited(0, false),
+                (ProcState::Others, false) => Fact::TreeEmpty,
+            };
+            self.fact_of(0, fact)?;
+        }
+        Ok(())
+    }
+
     fn nothing_is_left(&self) -> Checked {
         let json = serde_json::to_value(&self.core).map_err(|error| fail(&error))?;
         for index in ["/registry/tasks", "/registry/by_id", "/registry/sessions"] {
@@ -155,8 +175,14 @@ impl Sim {
         for index in ["/owners/by_client", "/owners/counts"] {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
-        prop_assert!(is_empty(&json, "/queue/waiting"), "somebody still waits: {json}");
-        prop_assert_eq!((&json["inboxes"]["bytes"], &json["queue"]["slots_used"]), (&0.into(), &0.into()));
+        for index in ["/wall_timers", "/dependents", "/queue/numbers", "/queue/startable"] {
+            prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
+        }
+        for (_, group) in json["queue"]["groups"].as_object().into_iter().flatten() {
+            prop_assert!(is_empty(group, "/waiting"), "somebody still waits: {json}");
+            prop_assert_eq!(&group["numbers"]["top"], &serde_json::Value::from(0));
+        }
+        prop_assert_eq!(&json["inboxes"]["bytes"], &serde_json::Value::from(0));
         prop_assert_eq!(self.core.held(), 0, "nothing is left that could hold memory");
         prop_assert_eq!(self.core.summary().total(), 0);
         Ok(())
@@ -186,22 +212,15 @@ impl Sim {
                 let option = ["yes", "no", "perhaps"][usize::from(*option)].into();
                 self.request(*client, Request::Answer { id, request, option })
             }
-            Op::Block { client, picks, timeout, mode } => {
-                let mode = *mode;
+            Op::Block { client, picks, timeout, mode, ready } => {
+                let (mode, until) = (*mode, if *ready { BlockUntil::Ready } else { BlockUntil::Ended });
                 let (ids, timeout_ms) = (self.refs(picks), timeout.map(u64::from));
-                self.request(*client, Request::Block { ids, timeout_ms, mode })
+                let which = Selection::Ids(ids);
+                self.request(*client, Request::Block { which, timeout_ms, mode, until })
             }
-            Op::Cancel { client, which, signal, grace } => {
-                let (which, grace_ms) = (self.selection(which), grace.map(u64::from));
-                self.request(*client, Request::Cancel(Cancel { which, signal: *signal, grace_ms }))
-            }
-            Op::Clear { client, which, active_too } => {
-                let which = self.selection(which);
-                self.request(*client, Request::Clear { which, active_too: *active_too })
-            }
-            Op::EndSession { client, session } => {
-                self.request(*client, Request::EndSession { session: session_key(*session) })
-            }
+            Op::Many { .. } => self.many(op),
+            Op::Pause { .. } | Op::Cancel { .. } | Op::Clear { .. } | Op::EndSession { .. } => self.end(op),
+            Op::Hold { .. } | Op::Edit { .. } | Op::Group { .. } => self.order(op),
             Op::Own { .. } | Op::ReadInbox { .. } | Op::Acknowledge { .. } => self.correspond(op),
             Op::Signal { client, pick, signal, tree } => {
                 let id = self.reference(pick);
@@ -220,16 +239,61 @@ impl Sim {
                     max_concurrent_tasks: *max_concurrent_tasks,
                     tasks: *tasks,
                     memory: *memory,
+                    environments: 1 << 20,
                     grace_ms: *grace,
                     inbox_items: *inbox_items,
                 };
-                self.input(&Input::Configure(limits))
+                self.input(&configure(limits))
             }
             Op::Advance { ms, late, wall_jump } => self.advance(*ms, *late, *wall_jump),
             Op::Act { proc, roll } => self.act(*proc, *roll),
+            Op::Relapse { pick } => self.relapse(*pick),
             Op::Stale { pick, kind, fact } => self.stale(*pick, *kind, *fact),
             Op::Reload => self.reload(),
             Op::List { session, status, limit } => self.list(*session, *status, *limit),
+        }
+    }
+
+    /// Has tasks ended, or paused.
+    fn end(&mut self, op: &Op) -> Checked {
+        match op {
+            Op::Pause { client, which, paused } => {
+                let which = self.selection(which);
+                self.request(*client, Request::SetPaused { which, paused: *paused })
+            }
+            Op::Cancel { client, which, signal, grace } => {
+                let (which, grace_ms) = (self.selection(which), grace.map(u64::from));
+                self.request(*client, Request::Cancel(Cancel { which, signal: *signal, grace_ms }))
+            }
+            Op::Clear { client, which, active_too } => {
+                let which = self.selection(which);
+                self.request(*client, Request::Clear { which, active_too: *active_too })
+            }
+            Op::EndSession { client, session } => {
+                self.request(*client, Request::EndSession { session: session_key(*session) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes how tasks are ordered.
+    fn order(&mut self, op: &Op) -> Checked {
+        match op {
+            Op::Hold { client, which, held } => {
+                let which = self.selection(which);
+                self.request(*client, Request::Hold { which, held: *held })
+            }
+            Op::Edit { .. } => self.edit(op),
+            Op::Group { client, group, change } => {
+                let name = group_name(*group);
+                let request = match *change {
+                    Change::Slots(slots) => Request::SetGroup { name, slots },
+                    Change::Pause(paused) => Request::PauseGroup { name, paused },
+                    Change::Remove => Request::RemoveGroup { name },
+                };
+                self.request(*client, request)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -253,7 +317,8 @@ impl Sim {
     }
 
     fn submit(&mut self, op: &Op) -> Checked {
-        let Op::Submit { client, session, key, env: env_number, time_limit, agent, place } = op else {
+        let Op::Submit { client, session, key, env: env_number, time_limit, agent, place, plan, ready } = op
+        else {
             return Ok(());
         };
         self.submitted += 1;
@@ -272,8 +337,15 @@ impl Sim {
         command.key = key.map(key_text);
         command.spec.session = session.map(session_key);
         command.spec.time_limit_ms = time_limit.map(u64::from);
+        if let (Some(ready), None) = (ready, agent) {
+            command.spec.ready = Some(Box::new(Ready::Notify));
+            command.spec.ready_timeout_ms = ready.timeout.map(u64::from);
+        }
         command.spec.direct = *place == Place::Direct;
         command.foreground = *place != Place::Background;
+        if let Some(plan) = plan.as_ref().filter(|_| *place == Place::Background) {
+            command.plan = self.plan(plan);
+        }
         self.submit_job(*client, command)
     }
 
@@ -285,10 +357,13 @@ impl Sim {
         }
     }
 
-    fn advance(&mut self, ms: u64, late: bool, wall_jump: i64) -> Checked {
+    pub(super) fn advance(&mut self, ms: u64, late: bool, wall_jump: i64) -> Checked {
         let until = self.now.mono.plus_ms(ms);
         let elapsed = i64::try_from(ms).unwrap_or_default();
         self.now.wall = Timestamp::from_unix_ms(self.now.wall.unix_ms() + elapsed + wall_jump);
+        if self.core.wall_deadline().is_some_and(|due| due <= self.now.wall) {
+            self.reach("starts at a time");
+        }
         while let Some(due) = self.core.deadline().filter(|due| !late && *due <= until) {
             self.now.mono = self.now.mono.max(due);
             self.on_deadline()?;
@@ -347,7 +422,9 @@ impl Sim {
     /// still needs them. The copy then runs beside the original for a while, and takes its place.
     fn reload(&mut self) -> Checked {
         let text = serde_json::to_string(&self.core).map_err(|error| fail(&error))?;
-        let needed = self.model.pending() + self.model.resumable();
+        let needed = self.model.pending() + self.model.resumable() + self.model.with_rules() + self.model.staged.len()
+            // Each can be submitted again.
+            + self.model.live.values().filter(|task| !task.is_adopted).count();
         prop_assert_eq!(text.matches(ENV_MARK).count(), needed, "environments are kept");
         let copy: Core = serde_json::from_str(&text).map_err(|error| fail(&error))?;
         let again = serde_json::to_value(&copy).map_err(|error| fail(&error))?;
@@ -373,11 +450,15 @@ impl Sim {
                 && (status.is_empty() || status.contains(&task.status()))
         });
         let wanted: Vec<TaskId> = wanted.map(|task| task.id).collect();
-        let mut query =
-            ListQuery { session: session.as_deref().map(str::to_owned), status, limit, after: None };
+        let mut query = ListQuery {
+            session: session.as_deref().map(str::to_owned),
+            status,
+            limit,
+            ..ListQuery::default()
+        };
         let mut found = Vec::new();
         loop {
-            let page = self.core.list(&query);
+            let page = self.core.list(&query).map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
             prop_assert!(page.tasks.len() <= limit);
             prop_assert_eq!(page.summary, self.model.summary(session.as_deref()));
             for task in &page.tasks {
@@ -416,6 +497,19 @@ impl Sim {
         match which {
             Which::Ids(picks) => Selection::Ids(self.refs(picks)),
             Which::All => Selection::All { session: None },
+            Which::Group(group) => {
+                let group = Some(group_name(*group));
+                Selection::Matching(Box::new(Filter {
+                    group,
+                    status: [Status::Pending, Status::Running].into(),
+                    ..Filter::default()
+                }))
+            }
+            Which::Batch(index) => {
+                let batches: Vec<TaskId> = self.model.batches.keys().copied().collect();
+                let batch = batches.get(*index).copied().unwrap_or_else(|| batch_id(0));
+                Selection::Matching(Box::new(Filter { batch: Some(batch.into()), ..Filter::default() }))
+            }
             Which::Session(session) => Selection::All { session: Some(session_key(*session)) },
         }
     }

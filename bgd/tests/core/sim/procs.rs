@@ -105,8 +105,11 @@ impl Proc {
     }
 
     fn output(&mut self, roll: u8) -> Fact {
-        if roll % 16 == 3 {
-            return Fact::Lost { bytes: u64::from(roll), why: "no space".into() };
+        match roll % 16 {
+            3 => return Fact::Lost { bytes: u64::from(roll), why: "no space".into() },
+            5 | 9 if !self.is_agent => return Fact::Ready,
+            7 if !self.is_agent => return Fact::NotReady,
+            _ => {}
         }
         self.bytes += u64::from(roll / 2 % 8);
         Fact::Output { bytes: self.bytes, dropped: [0; 2], tell: roll & 1 == 1 }
@@ -150,6 +153,8 @@ impl Sim {
             | Fact::Denied { .. }
             | Fact::Noted { .. }
             | Fact::Moved
+            | Fact::Ready
+            | Fact::NotReady
             | Fact::Output { .. }
             | Fact::Lost { .. } => {}
         }
@@ -162,6 +167,8 @@ impl Sim {
         {
             prop_assert_eq!(&after.state, &State::Finished(finished));
             after.state = before.state.clone();
+            // It has its slot no more.
+            after.place = before.place;
             prop_assert_eq!(format!("{:?}", after), format!("{:?}", before), "a refused resume left a mark");
             self.reach("refused, as it was");
         }
@@ -200,6 +207,8 @@ impl Sim {
             9 => Fact::Withdrawn { key: 1 },
             10 => turn_ended(),
             11 => Fact::Denied { what: "late".into() },
+            12 => Fact::Ready,
+            13 => Fact::NotReady,
             _ => Fact::Output { bytes, dropped: [0; 2], tell: true },
         };
         self.input(&Input::Fact { task, run, fact })?;

@@ -1,0 +1,114 @@
+//! The environments that tasks were submitted with, for as long as these can be submitted again (R116). They are no part
+//! of a task: nobody who looks at one gets its environment.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bgd_shared::text::Env;
+use serde::{Deserialize, Serialize};
+
+use super::held::env_bytes;
+use super::ordinal::Ordinal;
+
+/// The environments by task, up to a number of bytes, in which each different one counts once. Beyond it those of the
+/// oldest tasks go.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct KeptEnvs {
+    by_task: BTreeMap<Ordinal, Arc<Env>>,
+    /// How many tasks have each, by where it is.
+    #[serde(skip)]
+    holders: HashMap<usize, usize>,
+    #[serde(skip)]
+    bytes: usize,
+    most: usize,
+}
+
+impl KeptEnvs {
+    /// Keeps the environment of a new task.
+    pub fn keep(&mut self, task: Ordinal, env: Arc<Env>) {
+        let holders = self.holders.entry(Arc::as_ptr(&env).addr()).or_default();
+        *holders += 1;
+        if *holders == 1 {
+            self.bytes += env_bytes(&env);
+        }
+        self.by_task.insert(task, env);
+        self.limit(self.most);
+    }
+
+    /// Keeps at most so many bytes from now on.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most;
+        while self.bytes > most
+            && let Some((_, env)) = self.by_task.pop_first()
+        {
+            self.let_go(&env);
+        }
+    }
+
+    /// The environment of a task, unless it had to go.
+    pub fn get(&self, task: Ordinal) -> Option<&Arc<Env>> {
+        self.by_task.get(&task)
+    }
+
+    /// The task is gone.
+    pub fn forget(&mut self, task: Ordinal) {
+        if let Some(env) = self.by_task.remove(&task) {
+            self.let_go(&env);
+        }
+    }
+
+    /// Every environment, each with its task: what was read back is shared again.
+    pub fn into_each(self) -> impl Iterator<Item = (Ordinal, Arc<Env>)> {
+        self.by_task.into_iter()
+    }
+
+    /// How many bytes are kept at most.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    fn let_go(&mut self, env: &Arc<Env>) {
+        let at = Arc::as_ptr(env).addr();
+        let Some(holders) = self.holders.get_mut(&at) else { return };
+        *holders -= 1;
+        if *holders == 0 {
+            self.holders.remove(&at);
+            self.bytes = self.bytes.saturating_sub(env_bytes(env));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bgd_shared::text::OsText;
+
+    const MOST: usize = 100_000;
+
+    fn env(bytes: usize) -> Arc<Env> {
+        Arc::new([("A".into(), OsText::from("x".repeat(bytes)))].into_iter().collect())
+    }
+
+    #[test]
+    fn r116_environments_are_kept_once_and_the_oldest_go_first() {
+        let mut kept = KeptEnvs::default();
+        kept.limit(MOST);
+        let shared = env(MOST / 3);
+        for task in 0..1000 {
+            kept.keep(Ordinal(task), shared.clone());
+        }
+        assert!(kept.get(Ordinal(0)).is_some() && kept.bytes < MOST / 2);
+        kept.keep(Ordinal(1000), env(MOST / 3));
+        assert!(kept.get(Ordinal(0)).is_some());
+        kept.keep(Ordinal(1001), env(MOST / 2));
+        assert!(kept.get(Ordinal(999)).is_none() && kept.get(Ordinal(1000)).is_some());
+        kept.forget(Ordinal(1000));
+        kept.forget(Ordinal(1001));
+        assert_eq!((kept.bytes, kept.holders.len()), (0, 0));
+        // None at all.
+        kept.keep(Ordinal(1002), env(1));
+        kept.limit(0);
+        kept.keep(Ordinal(1003), env(1));
+        assert!(kept.get(Ordinal(1002)).is_none() && kept.get(Ordinal(1003)).is_none());
+    }
+}

@@ -1,0 +1,155 @@
+//! Conditions on other tasks (R103): who waits for whom, and what follows when one of them starts or ends. A condition
+//! that can't come true any more cancels its task, and so on in the same step.
+
+use std::collections::BTreeSet;
+
+use super::Core;
+use crate::core::effect::AfterTask;
+use crate::core::plan::{Became, Dependency, EndedTask, HowEnded, Verdict, judge};
+use crate::core::task::{Failure, Finished, Ordinal, Outcome, State, StopReason, Task};
+use crate::core::time::Now;
+use bgd_shared::task::Exit;
+
+impl Core {
+    /// Has a pending task hear of those that it comes after. What became of them before is judged now.
+    pub(super) fn tie(&mut self, now: Now, ordinal: Ordinal) {
+        let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
+        for other in watched {
+            self.dependents.entry(other).or_default().insert(ordinal);
+        }
+        let others: BTreeSet<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
+        for other in others {
+            let Some(became) = self.registry.get(other).and_then(became) else { continue };
+            if !self.judge_one(now, ordinal, other, became) {
+                return;
+            }
+        }
+    }
+
+    /// Has a task hear of no other any more.
+    pub(super) fn untie(&mut self, ordinal: Ordinal) {
+        let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
+        for other in watched {
+            self.forget_dependent(other, ordinal);
+        }
+    }
+
+    /// A task has started or ended: those that come after it will be judged before this step is over.
+    pub(super) fn became(&mut self, ordinal: Ordinal) {
+        if (self.dependents.contains_key(&ordinal) || self.entering_watches(ordinal))
+            && let Some(became) = self.registry.get(ordinal).and_then(became)
+        {
+            self.became.push_back((ordinal, became));
+        }
+    }
+
+    /// Judges those that come after tasks that have started or ended, and those after them. One list, not one call
+    /// within the other: a chain may be as long as there are tasks.
+    pub(super) fn settle_dependents(&mut self, now: Now) {
+        while let Some((watched, became)) = self.became.pop_front() {
+            let dependents: Vec<Ordinal> =
+                self.dependents.get(&watched).into_iter().flatten().copied().collect();
+            for dependent in dependents {
+                self.judge_one(now, dependent, watched, became);
+            }
+            self.tell_entering(watched, became);
+        }
+    }
+
+    /// Judges a task's conditions on one other. Tells whether the task goes on waiting or may start.
+    fn judge_one(&mut self, now: Now, ordinal: Ordinal, other: Ordinal, became: Became) -> bool {
+        let (mut met, mut is_open) = (false, false);
+        let mut never = None;
+        for dependency in self.unmet(ordinal).filter(|dependency| dependency.ordinal == other) {
+            match judge(dependency.condition, became) {
+                Verdict::Met => met = true,
+                Verdict::Open => is_open = true,
+                Verdict::Never(ended) => never = Some(StopReason::Dependency(dependency.condition, ended)),
+            }
+        }
+        if let Some(reason) = never {
+            self.finish_unstarted(now, ordinal, Outcome::Cancelled(reason));
+            return false;
+        }
+        if !is_open {
+            self.forget_dependent(other, ordinal);
+        }
+        if met {
+            self.replan(ordinal, |plan| {
+                for dependency in &mut plan.after {
+                    dependency.met |=
+                        dependency.ordinal == other && judge(dependency.condition, became) == Verdict::Met;
+                }
+            });
+        }
+        true
+    }
+
+    /// Whether this task is pending and comes after the other one, directly or by others in between.
+    pub(super) fn comes_after(&self, task: Ordinal, other: Ordinal) -> bool {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![task]);
+        while let Some(task) = open.pop() {
+            if task == other {
+                return true;
+            }
+            if seen.insert(task) {
+                open.extend(self.unmet(task).map(|dependency| dependency.ordinal));
+            }
+        }
+        false
+    }
+
+    /// The tasks that one comes after, as they are now.
+    pub(super) fn seen_after(&self, task: &Task) -> Box<[AfterTask]> {
+        let of = |dependency: &Dependency| {
+            let mut task = self.snapshot(dependency.ordinal);
+            if let Some(task) = &mut task {
+                task.drop_env();
+            }
+            AfterTask { id: dependency.task, task }
+        };
+        task.plan().after.iter().map(of).collect()
+    }
+
+    /// The conditions of a pending task that have not come true.
+    fn unmet(&self, ordinal: Ordinal) -> impl Iterator<Item = &Dependency> {
+        let pending = self.registry.get(ordinal).filter(|task| matches!(task.state, State::Queued { .. }));
+        pending.into_iter().flat_map(|task| &task.plan().after).filter(|dependency| !dependency.met)
+    }
+
+    fn forget_dependent(&mut self, watched: Ordinal, dependent: Ordinal) {
+        if let Some(dependents) = self.dependents.get_mut(&watched) {
+            dependents.remove(&dependent);
+            if dependents.is_empty() {
+                self.dependents.remove(&watched);
+            }
+        }
+    }
+}
+
+/// What has become of a task, if it has started.
+pub(super) fn became(task: &Task) -> Option<Became> {
+    match &task.state {
+        State::Queued { .. } | State::Starting { .. } => task.has_begun().then_some(Became::Started),
+        State::Running { .. } | State::Stopping { .. } if task.ready_at.is_some() => Some(Became::Ready),
+        State::Running { .. } | State::Stopping { .. } => Some(Became::Started),
+        State::Finished(finished) | State::Resuming { finished, .. } => Some(Became::Ended(EndedTask {
+            task: task.id,
+            status: task.status(),
+            has_begun: finished.started_at.is_some(),
+            was_ready: task.ready_at.is_some(),
+            how: how(finished),
+        })),
+    }
+}
+
+/// How this end was, in short.
+const fn how(finished: &Finished) -> Option<HowEnded> {
+    match (&finished.outcome, &finished.exit) {
+        (Outcome::Failed(Failure::TimedOut { .. }), _) => Some(HowEnded::TimedOut),
+        (Outcome::Failed(Failure::NotReady { .. }), _) => Some(HowEnded::NotReady),
+        (_, Some(Exit::Code(code))) => Some(HowEnded::Code(*code)),
+        (_, Some(Exit::Signal(signal))) => Some(HowEnded::Signal(*signal)),
+        (_, Some(Exit::Unknown(_)) | None) => None,
+    }
+}

@@ -1,0 +1,211 @@
+//! Further attempts of a task that failed (R108), or that shall run for as long as nobody ends it (R109). Between two
+//! attempts it is pending and has no slot.
+
+use std::sync::Arc;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::limits::ATTEMPTS;
+use bgd_shared::order::Restart;
+use bgd_shared::task::Exit;
+use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
+
+use super::{Core, Phase, orders};
+use crate::core::plan::{Again, Attempt, NotBefore, Rule, draw};
+use crate::core::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopReason, Task};
+use crate::core::time::Now;
+
+/// The first delay of a task that is started again and again, in milliseconds. It doubles with each early end.
+const RESTART_DELAY_MS: u64 = 1000;
+
+/// What that delay does not grow beyond, in milliseconds.
+const RESTART_MAX_DELAY_MS: u64 = 60_000;
+
+/// An end is early before so many milliseconds.
+const EARLY_MS: i64 = 60_000;
+
+/// After so many early ends in a row it is no use.
+const EARLY_ENDS: u32 = 10;
+
+/// What comes after an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Another attempt, after so many milliseconds.
+    Attempt(u64),
+    /// Nothing.
+    End,
+    /// Nothing, as it ended too soon so often.
+    GiveUp(u32),
+}
+
+impl Again {
+    /// The rule before the first attempt.
+    pub fn new(rule: Rule) -> Self {
+        let env = Arc::<Env>::default();
+        Self { rule, env, attempt: 1, early_ends: 0, offset: 0, attempts: Vec::new() }
+    }
+
+    /// Whether the rule covers an end of its own.
+    fn covers(&self, outcome: &Outcome, exit: Option<&Exit>) -> bool {
+        let has_failed = match outcome {
+            Outcome::Failed(Failure::Exit | Failure::Agent(_)) => true,
+            Outcome::Completed => false,
+            Outcome::Failed(
+                Failure::Spawn(_)
+                | Failure::TimedOut { .. }
+                | Failure::NotReady { .. }
+                | Failure::CrashLoop { .. },
+            )
+            | Outcome::Cancelled(_) => return false,
+        };
+        match &self.rule {
+            Rule::Retry { times, codes, signal, .. } => {
+                let is_any = codes.is_empty() && !signal;
+                let is_named = match exit {
+                    Some(Exit::Code(code)) => codes.contains(code),
+                    Some(Exit::Signal(_)) => *signal,
+                    Some(Exit::Unknown(_)) | None => false,
+                };
+                has_failed && self.attempt <= *times && (is_any || is_named)
+            }
+            Rule::Restart(Restart::OnFailure) => has_failed,
+            Rule::Restart(Restart::Always) => true,
+        }
+    }
+
+    /// What comes after this end; `seed` stands for the dice.
+    fn next(&self, finished: &Finished, seed: u128) -> Next {
+        if !self.covers(&finished.outcome, finished.exit.as_ref()) {
+            return Next::End;
+        }
+        match &self.rule {
+            Rule::Retry { delay_ms, max_delay_ms, .. } => {
+                let longest = doubled(*delay_ms, self.attempt - 1).min(*max_delay_ms);
+                Next::Attempt(draw(seed, self.attempt, longest))
+            }
+            Rule::Restart(_) => {
+                let early_ends = self.early_ends_with(finished);
+                if early_ends >= EARLY_ENDS {
+                    return Next::GiveUp(early_ends);
+                }
+                let doublings = early_ends.saturating_sub(1);
+                Next::Attempt(doubled(RESTART_DELAY_MS, doublings).min(RESTART_MAX_DELAY_MS))
+            }
+        }
+    }
+
+    fn early_ends_with(&self, finished: &Finished) -> u32 {
+        let started_at = finished.started_at.map_or(i64::MIN, Timestamp::unix_ms);
+        let is_early = finished.completed_at.unix_ms().saturating_sub(started_at) < EARLY_MS;
+        if is_early { self.early_ends + 1 } else { 0 }
+    }
+
+    /// An attempt has ended, and another one comes.
+    fn add(&mut self, finished: &Finished, offset: u64) {
+        self.early_ends = self.early_ends_with(finished);
+        let error = match &finished.outcome {
+            Outcome::Failed(Failure::Agent(error)) => Some(error.clone()),
+            Outcome::Failed(_) | Outcome::Completed | Outcome::Cancelled(_) => None,
+        };
+        if self.attempts.len() >= ATTEMPTS {
+            self.attempts.remove(0);
+        }
+        self.attempts.push(Attempt {
+            attempt: self.attempt,
+            pid: finished.pid,
+            started_at: finished.started_at.unwrap_or(finished.completed_at),
+            completed_at: finished.completed_at,
+            exit: finished.exit.clone(),
+            error,
+            offset: self.offset,
+        });
+        self.attempt += 1;
+        self.offset = offset;
+    }
+}
+
+fn doubled(ms: u64, times: u32) -> u64 {
+    ms.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX))
+}
+
+impl Core {
+    /// Whether a task that ends so by itself starts again, so that what is left of its tree must go first.
+    pub(super) fn starts_again(&self, task: &Task, finished: &Finished) -> bool {
+        self.phase == Phase::Open && matches!(next(task, finished), Next::Attempt(_))
+    }
+
+    /// What an end comes to: the end that is told, or nothing if another attempt follows.
+    pub(super) fn last_end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) -> Option<Finished> {
+        if self.phase != Phase::Open {
+            return Some(finished);
+        }
+        let Some(task) = self.registry.get(ordinal) else { return Some(finished) };
+        match next(task, &finished) {
+            Next::End => Some(finished),
+            Next::GiveUp(ends) => {
+                Some(Finished { outcome: Outcome::Failed(Failure::CrashLoop { ends }), ..finished })
+            }
+            Next::Attempt(delay_ms) => {
+                self.wait_for_attempt(now, ordinal, &finished, delay_ms);
+                None
+            }
+        }
+    }
+
+    /// The leader has ended, and others of its tree have not: these go before the next attempt begins.
+    pub(super) fn end_before_attempt(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let Finished { pid, started_at, completed_at, exit, .. } = finished;
+        let end = orders::end(task, SIGTERM);
+        self.effects.push(end);
+        let (started_at, kill_at) =
+            (started_at.unwrap_or(completed_at), now.mono.plus_ms(self.limits.grace_ms));
+        let reason = StopReason::NextAttempt;
+        self.end_pause(ordinal);
+        self.set_state(ordinal, State::Stopping { pid, started_at, reason, kill_at: Some(kill_at), exit });
+    }
+
+    /// A task that has ended starts no more.
+    pub(super) fn drop_plan_env(&mut self, ordinal: Ordinal) {
+        self.registry.change(ordinal, |task| {
+            if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
+                again.env = Arc::default();
+            }
+        });
+    }
+
+    fn wait_for_attempt(&mut self, now: Now, ordinal: Ordinal, finished: &Finished, delay_ms: u64) {
+        self.change_agent(ordinal, crate::core::agent::AgentPart::end);
+        self.change_task(ordinal, |task| {
+            let offset = task.output_bytes;
+            let Some(plan) = task.plan.as_deref_mut() else { return };
+            let Some(again) = plan.again.as_deref_mut() else { return };
+            again.add(finished, offset);
+            let (at, wall) = (now.mono.plus_ms(delay_ms), now.wall.plus_ms(delay_ms));
+            plan.not_before = (delay_ms > 0).then_some(NotBefore::Attempt { at, wall });
+            task.state = State::Queued { env: again.env.clone() };
+            task.run += 1;
+            (task.ready_at, task.paused) = (None, false);
+        });
+        self.event(now, EventKind::Retrying, ordinal);
+    }
+}
+
+fn next(task: &Task, finished: &Finished) -> Next {
+    // A follow-up prompt is given once: it is no attempt at the first one.
+    let is_attempt = finished.started_at.is_some() && task.resume_count == 0;
+    let again = task.plan().again.as_deref().filter(|_| is_attempt);
+    again.map_or(Next::End, |again| again.next(finished, task.id.as_u128()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubling_has_no_end_but_the_largest_number() {
+        assert_eq!([0, 1, 5].map(|times| doubled(1000, times)), [1000, 2000, 32_000]);
+        assert_eq!([63, 64, 1000].map(|times| doubled(1000, times)), [u64::MAX; 3]);
+        assert_eq!(doubled(0, 1000), 0);
+    }
+}

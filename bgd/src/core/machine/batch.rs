@@ -1,0 +1,235 @@
+//! Batches (R112): parts are staged until the last one is there, then all tasks enter, some in each step. Of a batch in
+//! which too many have failed the rest is cancelled.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::text::Env;
+
+use super::after::became;
+use super::requests::NewTask;
+use super::{Core, Phase};
+use crate::core::batch::{Batch, Entering, Staged};
+use crate::core::caller::ReplyTo;
+use crate::core::effect::{CoreError, OrderError, Reply};
+use crate::core::held::{argv_bytes, env_bytes};
+use crate::core::input::{BatchItem, BatchLimits, Command, Part, PlanRequest};
+use crate::core::plan::{Became, Dependency, PLAIN, Plan, Verdict, judge};
+use crate::core::registry::CANDIDATES;
+use crate::core::task::{Ordinal, Outcome, SIGTERM, Spec, StopReason, Task, Work};
+use crate::core::time::Now;
+
+/// How many tasks are added in one step.
+const SLICE: usize = 256;
+
+impl Core {
+    /// Stages a part of a batch; the last one has all of it enter. A part that is refused takes the others with it.
+    pub(super) fn submit_many(&mut self, now: Now, to: ReplyTo, part: Part) -> Result<(), CoreError> {
+        let Part { batch, first, items, more } = part;
+        let before = match (self.batches.staged.remove(&to.client), first) {
+            (Some(staged), None) if staged.batch == batch => Ok(staged),
+            (Some(staged), Some(_)) => Err(OrderError::AlreadyStaged(staged.batch)),
+            (_, None) => Err(OrderError::NotStaged(batch)),
+            (None, Some((common, limits))) => Ok(self.staged(now, batch, common, limits)?),
+        };
+        self.stage(now, to, before.map_err(CoreError::Order)?, items, more)
+    }
+
+    /// What is known of a batch before its tasks.
+    fn staged(
+        &self,
+        now: Now,
+        batch: TaskId,
+        common: Box<Command>,
+        limits: BatchLimits,
+    ) -> Result<Staged, CoreError> {
+        let plan = self.batch_plan(now, batch, &common.plan)?;
+        let each = common.spec.own_bytes() + plan.own_bytes();
+        let bytes = common.spec.shared_bytes() + env_bytes(&common.env);
+        Ok(Staged { batch, common, limits, items: VecDeque::new(), each, bytes })
+    }
+
+    fn stage(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        mut staged: Staged,
+        items: Vec<BatchItem>,
+        more: bool,
+    ) -> Result<(), CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
+        staged.bytes += items.iter().map(|item| staged.each + argv_bytes(&item.argv)).sum::<usize>();
+        let ids: Vec<TaskId> = items.iter().map(|item| item.id).collect();
+        staged.items.extend(items);
+        let (wanted, room) = (staged.items.len(), self.room());
+        if wanted > room {
+            return Err(CoreError::Order(OrderError::LargeBatch { wanted, room }));
+        }
+        self.check_memory(staged.bytes)?;
+        if more {
+            self.reply(Some(to), Reply::Many { batch: staged.batch, ids });
+            self.batches.staged.insert(to.client, staged);
+            return Ok(());
+        }
+        self.commit(now, to, staged, ids)
+    }
+
+    /// Every task is there: from now on they are added.
+    fn commit(&mut self, now: Now, to: ReplyTo, staged: Staged, last: Vec<TaskId>) -> Result<(), CoreError> {
+        let Staged { batch, common, limits, items, each, bytes } = staged;
+        let plan = self.batch_plan(now, batch, &common.plan)?;
+        let Command { spec, env, .. } = *common;
+        let env = self.registry.share_env(env);
+        let mut entering = Entering { batch, to, last, spec, env, plan, never: None, items, each, bytes };
+        for ordinal in entering.plan.after.iter().map(|one| one.ordinal).collect::<BTreeSet<_>>() {
+            if let Some(became) =
+                self.registry.get(ordinal).and_then(became).filter(|_| entering.never.is_none())
+            {
+                entering.judge(ordinal, became);
+            }
+        }
+        self.batches.known.insert(batch, Batch { limits, ..Batch::default() });
+        if let Some(jobs) = limits.jobs {
+            self.queue.limit_batch(batch, jobs);
+        }
+        self.batches.entering.push_back(entering);
+        Ok(())
+    }
+
+    /// How each task of a batch is ordered.
+    fn batch_plan(&self, now: Now, batch: TaskId, request: &PlanRequest) -> Result<Box<Plan>, CoreError> {
+        let plan = self.plan_of(now, request.clone())?.unwrap_or_else(|| Box::new(PLAIN.clone()));
+        Ok(Box::new(Plan { batch: Some(batch), ..*plan }))
+    }
+
+    /// Adds some tasks of the first batch that enters.
+    pub(super) fn add_slice(&mut self, now: Now) {
+        let Some(mut entering) = self.batches.entering.pop_front() else { return };
+        let (batch, to) = (entering.batch, entering.to);
+        if self.phase != Phase::Open {
+            self.drop_batch_without_tasks(batch);
+            return self.reply(Some(to), Reply::Error(CoreError::ShuttingDown));
+        }
+        entering.env = self.registry.share_env(Env::clone(&entering.env));
+        for _ in 0..SLICE {
+            let Some(item) = entering.items.pop_front() else { break };
+            entering.bytes = entering.bytes.saturating_sub(entering.each + argv_bytes(&item.argv));
+            self.add_member(now, &entering, item);
+        }
+        if !entering.items.is_empty() {
+            return self.batches.entering.push_front(entering);
+        }
+        self.drop_batch_without_tasks(batch);
+        self.reply(Some(to), Reply::Many { batch, ids: entering.last });
+    }
+
+    fn add_member(&mut self, now: Now, entering: &Entering, item: BatchItem) {
+        let mut plan = entering.plan.clone();
+        if let Some(again) = plan.again.as_deref_mut() {
+            again.env = entering.env.clone();
+        }
+        let spec = Spec { work: Work::Argv(item.argv), ..entering.spec.clone() };
+        let env = entering.env.clone();
+        let new = NewTask { id: item.id, spec, env, prompt: None, key: None, client: None, plan: Some(plan) };
+        let task = self.new_task(now, new);
+        let ordinal = self.add(task);
+        let Some(batch) = self.batches.known.get_mut(&entering.batch) else { return };
+        batch.members += 1;
+        let failed = batch.is_stopped.then_some(StopReason::MaxFails(batch.failed));
+        self.event(now, EventKind::Submitted, ordinal);
+        match failed.or(entering.never) {
+            Some(reason) => self.finish_unstarted(now, ordinal, Outcome::Cancelled(reason)),
+            None => self.tie(now, ordinal),
+        }
+    }
+
+    /// What a task has become concerns the tasks too that are still to be added.
+    pub(super) fn tell_entering(&mut self, ordinal: Ordinal, became: Became) {
+        for entering in self.batches.entering.iter_mut().filter(|entering| entering.never.is_none()) {
+            entering.judge(ordinal, became);
+        }
+    }
+
+    /// Whether tasks that are still to be added come after this one.
+    pub(super) fn entering_watches(&self, ordinal: Ordinal) -> bool {
+        self.batches
+            .entering
+            .iter()
+            .any(|entering| entering.plan.after.iter().any(|one| one.ordinal == ordinal))
+    }
+
+    /// A task has failed for good.
+    pub(super) fn count_failure(&mut self, ordinal: Ordinal) {
+        let Some(id) = self.registry.get(ordinal).and_then(|task| task.plan().batch) else { return };
+        let Some(batch) = self.batches.known.get_mut(&id) else { return };
+        batch.failed = batch.failed.saturating_add(1);
+        if batch.limits.max_fails.is_some_and(|most| batch.failed >= most) && !batch.is_stopped {
+            batch.is_stopped = true;
+            self.failed_batches.push(id);
+        }
+    }
+
+    /// Cancels what is left of batches in which too many have failed. Tells whether there were any.
+    pub(super) fn stop_failed_batches(&mut self, now: Now) -> bool {
+        let batches = std::mem::take(&mut self.failed_batches);
+        for id in &batches {
+            let failed = self.batches.known.get(id).map_or(0, |batch| batch.failed);
+            let is_left = |task: &Task| task.plan().batch == Some(*id) && !task.is_finished();
+            let tasks = self.registry.iter().filter(|(_, task)| is_left(task)).map(|(ordinal, _)| ordinal);
+            let tasks: Vec<Ordinal> = tasks.collect();
+            self.stop_all(now, &tasks, StopReason::MaxFails(failed), SIGTERM, self.limits.grace_ms);
+        }
+        !batches.is_empty()
+    }
+
+    /// A task was removed.
+    pub(super) fn leave_batch(&mut self, task: &Task) {
+        let Some(id) = task.plan().batch else { return };
+        if let Some(batch) = self.batches.known.get_mut(&id) {
+            batch.members = batch.members.saturating_sub(1);
+        }
+        if self.batches.entering.iter().all(|entering| entering.batch != id) {
+            self.drop_batch_without_tasks(id);
+        }
+    }
+
+    fn drop_batch_without_tasks(&mut self, id: TaskId) {
+        if self.batches.known.get(&id).is_some_and(|batch| batch.members == 0) {
+            self.batches.known.remove(&id);
+            self.queue.forget_batch(id);
+        }
+    }
+
+    /// The one batch that a user means.
+    pub(super) fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
+        let mut found = self.batches.known.range(reference.range()).map(|(id, _)| *id).take(CANDIDATES);
+        match (found.next(), found.next()) {
+            (None, _) => Err(CoreError::Order(OrderError::NoBatch(reference.as_str().into()))),
+            (Some(id), None) => Ok(id),
+            (Some(first), Some(second)) => {
+                let candidates = [first, second].into_iter().chain(found).collect();
+                Err(CoreError::Ambiguous(reference.as_str().to_owned(), candidates))
+            }
+        }
+    }
+}
+
+impl Entering {
+    /// What a task has become that these come after.
+    fn judge(&mut self, ordinal: Ordinal, became: Became) {
+        let is_about = |one: &&mut Dependency| one.ordinal == ordinal && !one.met;
+        for dependency in self.plan.after.iter_mut().filter(is_about) {
+            if let Verdict::Never(ended) = judge(dependency.condition, became) {
+                self.never = Some(StopReason::Dependency(dependency.condition, ended));
+            }
+        }
+        if self.never.is_none() {
+            for dependency in self.plan.after.iter_mut().filter(is_about) {
+                dependency.met = judge(dependency.condition, became) == Verdict::Met;
+            }
+        }
+    }
+}

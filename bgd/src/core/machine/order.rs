@@ -1,0 +1,269 @@
+//! What orders pending tasks: holds, delays, edits, and the groups that they wait in (R100 to R107).
+
+use std::sync::Arc;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::limits::GROUPS;
+use bgd_shared::order::{After, DEFAULT_GROUP};
+
+use super::Core;
+use crate::core::caller::ReplyTo;
+use crate::core::effect::{CoreError, OrderError, Reply};
+use crate::core::group::GroupState;
+use crate::core::input::{Edit, PlanRequest, Selection, StartTime};
+use crate::core::plan::{Again, Dependency, NotBefore, PLAIN, Plan};
+use crate::core::queue::GroupSlots;
+use crate::core::task::{Ordinal, State, Task};
+use crate::core::time::Now;
+
+impl Core {
+    /// The plan of a new task; `None` if it asks for nothing.
+    pub(super) fn plan_of(&self, now: Now, request: PlanRequest) -> Result<Option<Box<Plan>>, CoreError> {
+        if request == PlanRequest::default() {
+            return Ok(None);
+        }
+        let group = self.group_named(request.group.as_deref())?;
+        self.check_slots(group.as_deref(), request.slots)?;
+        let again = request.again.map(|rule| Box::new(Again::new(rule)));
+        Ok(Some(Box::new(Plan {
+            group,
+            batch: None,
+            priority: request.priority,
+            slots: request.slots,
+            held: request.hold,
+            not_before: request.start.and_then(|start| not_before(now, start)),
+            after: self.conditions(&request.after)?,
+            description: None,
+            again,
+            rerun_of: None,
+        })))
+    }
+
+    pub(super) fn group_named(&self, name: Option<&str>) -> Result<Option<Arc<str>>, CoreError> {
+        let Some(name) = name else { return Ok(None) };
+        self.queue.find(name).ok_or_else(|| self.unknown_group(name))
+    }
+
+    fn unknown_group(&self, name: &str) -> CoreError {
+        CoreError::Order(OrderError::UnknownGroup(
+            name.into(),
+            self.queue.groups().map(|group| group.name).collect(),
+        ))
+    }
+
+    /// More slots than the group has would be waited for for ever.
+    pub(super) fn check_slots(&self, group: Option<&str>, wanted: u32) -> Result<(), CoreError> {
+        let slots = self.queue.slots_of(group);
+        if wanted > slots {
+            let group = group.unwrap_or(DEFAULT_GROUP).into();
+            return Err(CoreError::Order(OrderError::TooManySlots { wanted, group, slots }));
+        }
+        Ok(())
+    }
+
+    pub(super) fn conditions(&self, after: &[After]) -> Result<Vec<Dependency>, CoreError> {
+        let mut conditions: Vec<Dependency> = Vec::with_capacity(after.len());
+        for After { id, condition } in after {
+            let ordinal = self.registry.find(id)?;
+            let Some(task) = self.registry.get(ordinal) else { continue };
+            let dependency = Dependency { task: task.id, ordinal, condition: *condition, met: false };
+            if !conditions.contains(&dependency) {
+                conditions.push(dependency);
+            }
+        }
+        Ok(conditions)
+    }
+
+    /// Changes a task's plan; the queue and the timers follow.
+    pub(super) fn replan(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Plan)) {
+        self.change_task(ordinal, |task| {
+            let plan = task.plan.get_or_insert_with(|| Box::new(PLAIN.clone()));
+            change(plan);
+            if **plan == PLAIN {
+                task.plan = None;
+            }
+        });
+    }
+
+    /// Holds pending tasks, or releases them.
+    pub(super) fn hold(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        which: &Selection,
+        held: bool,
+    ) -> Result<(), CoreError> {
+        let tasks = self.pending_of(which)?;
+        let kind = if held { EventKind::Held } else { EventKind::Released };
+        for ordinal in &tasks {
+            if self.registry.get(*ordinal).is_some_and(|task| task.plan().held != held) {
+                self.replan(*ordinal, |plan| plan.held = held);
+                self.event(now, kind, *ordinal);
+            }
+        }
+        let snapshots = tasks.iter().filter_map(|ordinal| self.snapshot(*ordinal)).collect();
+        self.reply(Some(to), Reply::Tasks(snapshots));
+        Ok(())
+    }
+
+    /// Those that are pending. One that is named and is not is an error.
+    fn pending_of(&self, which: &Selection) -> Result<Vec<Ordinal>, CoreError> {
+        let is_pending = |task: &Task| matches!(task.state, State::Queued { .. });
+        let mut tasks = self.select(which)?;
+        if let Selection::Ids(_) = which {
+            let other = tasks.iter().filter_map(|ordinal| self.registry.get(*ordinal));
+            if let Some(task) = other.into_iter().find(|task| !is_pending(task)) {
+                return Err(CoreError::Order(OrderError::NotPending(task.id, task.status())));
+            }
+        }
+        tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(is_pending));
+        Ok(tasks)
+    }
+
+    /// Changes what a pending task waits for. Everything is checked before anything is changed.
+    pub(super) fn edit(&mut self, now: Now, to: ReplyTo, edit: Edit) -> Result<(), CoreError> {
+        let ordinal = self.registry.find(&edit.id)?;
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        if !matches!(task.state, State::Queued { .. }) {
+            return Err(CoreError::Order(OrderError::NotPending(task.id, task.status())));
+        }
+        let plan = task.plan();
+        let group = match edit.group {
+            Some(name) => self.group_named(Some(&name))?,
+            None => plan.group.clone(),
+        };
+        let slots = edit.slots.unwrap_or(plan.slots);
+        if slots != plan.slots || group != plan.group {
+            self.check_slots(group.as_deref(), slots)?;
+        }
+        let after = edit.after.map(|after| self.conditions(&after)).transpose()?;
+        for dependency in after.iter().flatten() {
+            if self.comes_after(dependency.ordinal, ordinal) {
+                return Err(CoreError::Order(OrderError::Cycle(dependency.task, task.id)));
+            }
+        }
+        let ties_anew = after.is_some();
+        if ties_anew {
+            self.untie(ordinal);
+        }
+        self.replan(ordinal, |plan| {
+            plan.group = group;
+            plan.slots = slots;
+            plan.priority = edit.priority.unwrap_or(plan.priority);
+            plan.description = edit.description.or(plan.description.take());
+            if let Some(start) = edit.start {
+                plan.not_before = not_before(now, start);
+            }
+            if let Some(after) = after {
+                plan.after = after;
+            }
+        });
+        self.event(now, EventKind::Edited, ordinal);
+        if ties_anew {
+            self.tie(now, ordinal);
+            self.settle_dependents(now);
+        }
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    /// The time of a pending task has come.
+    pub(super) fn may_start(&mut self, ordinal: Ordinal) {
+        if self.registry.get(ordinal).is_some_and(|task| task.plan().not_before.is_some()) {
+            self.replan(ordinal, |plan| plan.not_before = None);
+        }
+    }
+
+    /// Makes a group, or gives it another number of slots.
+    pub(super) fn set_group(&mut self, to: ReplyTo, name: &str, slots: u32) -> Result<(), CoreError> {
+        if self.queue.find(name).is_none() && self.queue.len() >= GROUPS {
+            return Err(CoreError::Order(OrderError::TooManyGroups(GROUPS)));
+        }
+        self.queue.set(name, slots);
+        self.reply_with_group(to, name)
+    }
+
+    /// Pauses a group, or lets it go on.
+    pub(super) fn pause_group(&mut self, to: ReplyTo, name: &str, paused: bool) -> Result<(), CoreError> {
+        self.queue.pause(name, paused);
+        self.reply_with_group(to, name)
+    }
+
+    /// Removes a group. Tasks that have ended in it keep its name.
+    pub(super) fn remove_group(&mut self, to: ReplyTo, name: &str) -> Result<(), CoreError> {
+        let group = self.group_state(name)?;
+        let active = group.pending + group.running;
+        if name == DEFAULT_GROUP {
+            return Err(CoreError::Order(OrderError::DefaultGroup));
+        }
+        if active > 0 {
+            return Err(CoreError::Order(OrderError::GroupInUse(group.name, active)));
+        }
+        self.queue.remove(name);
+        self.reply(Some(to), Reply::Group(group));
+        Ok(())
+    }
+
+    /// A task that goes on when its group has been removed does so in the default one.
+    pub(super) fn leave_removed_group(&mut self, ordinal: Ordinal) {
+        let group = self.registry.get(ordinal).and_then(|task| task.plan().group.as_ref());
+        if group.is_some_and(|name| self.queue.find(name).is_none()) {
+            self.replan(ordinal, |plan| plan.group = None);
+        }
+    }
+
+    fn reply_with_group(&mut self, to: ReplyTo, name: &str) -> Result<(), CoreError> {
+        let group = self.group_state(name)?;
+        self.reply(Some(to), Reply::Group(group));
+        Ok(())
+    }
+
+    fn group_state(&self, name: &str) -> Result<GroupState, CoreError> {
+        let mut groups = self.queue.group(name).map(with_no_tasks).into_iter().collect::<Vec<_>>();
+        self.count_tasks(&mut groups);
+        groups.pop().ok_or_else(|| self.unknown_group(name))
+    }
+
+    /// Every group: the default one, then the others by name.
+    pub fn groups(&self) -> Vec<GroupState> {
+        let mut groups: Vec<GroupState> = self.queue.groups().map(with_no_tasks).collect();
+        self.count_tasks(&mut groups);
+        groups
+    }
+
+    /// People ask for groups now and then, and the tasks of each are counted then.
+    fn count_tasks(&self, groups: &mut [GroupState]) {
+        let places: std::collections::HashMap<Arc<str>, usize> =
+            groups.iter().enumerate().map(|(place, group)| (group.name.clone(), place)).collect();
+        for (_, task) in self.registry.iter() {
+            let Some(group) = places.get(task.plan().group()).and_then(|place| groups.get_mut(*place)) else {
+                continue;
+            };
+            match &task.state {
+                State::Queued { .. } => group.pending += 1,
+                State::Starting { .. }
+                | State::Running { .. }
+                | State::Stopping { .. }
+                | State::Resuming { .. } => group.running += 1,
+                State::Finished(_) => group.finished += 1,
+            }
+        }
+    }
+}
+
+fn with_no_tasks(group: GroupSlots) -> GroupState {
+    let GroupSlots { name, slots, taken, is_paused } = group;
+    GroupState { name, slots, used: taken, is_paused, pending: 0, running: 0, finished: 0 }
+}
+
+/// When a task may start at the earliest, unless that is now.
+fn not_before(now: Now, start: StartTime) -> Option<NotBefore> {
+    match start {
+        StartTime::In(ms) => {
+            (ms > 0).then(|| NotBefore::Delay { at: now.mono.plus_ms(ms), wall: now.wall.plus_ms(ms) })
+        }
+        StartTime::At(at) => (at > now.wall).then_some(NotBefore::Wall(at)),
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether a process is ready (R110).
+
+use bgd_shared::event::EventKind;
+
+use super::Core;
+use crate::core::task::{Ordinal, SIGTERM, State, StopOrder, StopReason, Task};
+use crate::core::time::Now;
+use crate::core::waiters::Until;
+
+impl Core {
+    /// The process is ready, which a run becomes once, and only while nobody ends it.
+    pub(super) fn ready(&mut self, now: Now, ordinal: Ordinal) {
+        let becomes = |task: &Task| {
+            matches!(task.state, State::Running { .. })
+                && task.spec.ready.is_some()
+                && task.ready_at.is_none()
+        };
+        if self.registry.get(ordinal).is_some_and(becomes) {
+            self.registry.change(ordinal, |task| task.ready_at = Some(now.wall));
+            self.became(ordinal);
+            self.event(now, EventKind::Ready, ordinal);
+            self.wake(now, ordinal, Until::Ready);
+        }
+    }
+
+    /// The process has not become ready in time: it is ended as if its time were over.
+    pub(super) fn not_ready(&mut self, now: Now, ordinal: Ordinal) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let limit_ms = task.spec.ready_timeout_ms;
+        if let (State::Running { .. }, None, Some(limit_ms)) = (&task.state, task.ready_at, limit_ms) {
+            let grace_ms = self.limits.grace_ms;
+            let order = StopOrder { reason: StopReason::NotReady(limit_ms), signal: SIGTERM, grace_ms };
+            self.stop(now, ordinal, order);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! R112 in the core: what the small batches of the random histories do not show, which are added in one step.
+
+use bgd::core::{BatchItem, BatchLimits, CoreError, Effect, Fact, Input, OrderError, Part, Reply, Request};
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition};
+use bgd_shared::task::Status;
+use bgd_shared::text::OsText;
+
+use super::support::{Desk, command, events, exited, id, only_reply, refusal, replies};
+
+const BATCH: TaskId = TaskId::from_u128(7);
+
+/// The first part of a batch of so many, all of which come after these.
+fn part(count: u64, after: &[TaskId], more: bool) -> Part {
+    let mut common = command(BATCH);
+    common.plan.after = after.iter().map(|id| After { id: (*id).into(), condition: Condition::Ok }).collect();
+    Part {
+        batch: BATCH,
+        first: Some((Box::new(common), BatchLimits::default())),
+        items: items(0, count),
+        more,
+    }
+}
+
+fn items(first: u64, count: u64) -> Vec<BatchItem> {
+    let item = |number| BatchItem { id: member(number), argv: [OsText::from("true")].into() };
+    (first..first + count).map(item).collect()
+}
+
+fn member(number: u64) -> TaskId {
+    TaskId::from_u128((1_u128 << 127) | u128::from(number))
+}
+
+fn submit(desk: &mut Desk, part: Part) -> Vec<Effect> {
+    desk.ask(Request::SubmitMany(Box::new(part)))
+}
+
+/// A desk at which more tasks have room than enter in one step.
+fn desk() -> Desk {
+    let mut desk = Desk::new(1);
+    let mut limits = super::support::limits(1);
+    (limits.tasks, limits.memory) = (5000, 64 << 20);
+    desk.input(Input::Configure { limits, groups: std::collections::BTreeMap::new() });
+    desk
+}
+
+#[test]
+fn r112_a_large_batch_enters_step_by_step_and_holds_up_nobody() {
+    let mut desk = desk();
+    let effects = submit(&mut desk, part(1000, &[], false));
+    assert!(replies(&effects).is_empty() && desk.core.has_more());
+    let there = desk.core.summary().total();
+    assert!((1..1000).contains(&there), "{there}");
+    // What others ask for meanwhile is answered, and their room is what is left.
+    let other = desk.submit(1);
+    assert_eq!(desk.status(other), Status::Pending);
+    let mut last = Vec::new();
+    while desk.core.has_more() {
+        assert!(replies(&last).is_empty());
+        last = desk.input(Input::GoOn);
+    }
+    let Reply::Many { batch: BATCH, ids } = only_reply(&last) else { panic!("{last:?}") };
+    assert_eq!((ids.len(), ids[999]), (1000, member(999)));
+    assert_eq!(desk.core.summary().total(), 1001);
+}
+
+#[test]
+fn r112_the_room_of_a_batch_is_taken_before_it_is_complete() {
+    let mut desk = desk();
+    let effects = submit(&mut desk, part(4999, &[], true));
+    assert!(matches!(only_reply(&effects), Reply::Many { .. }));
+    assert_eq!(desk.core.summary().total(), 0);
+    desk.submit(1);
+    let refused = desk.ask(Request::Submit(Box::new(command(id(2)))));
+    assert!(matches!(refusal(&refused), CoreError::Full(5000)), "{refused:?}");
+    // What does not fit takes all of it along, and its room is free again.
+    let more = Part { batch: BATCH, first: None, items: items(4999, 1), more: false };
+    let refused = submit(&mut desk, more.clone());
+    let CoreError::Order(OrderError::LargeBatch { wanted: 5000, room: 4999 }) = refusal(&refused) else {
+        panic!("{refused:?}")
+    };
+    let staged = submit(&mut desk, more);
+    assert!(matches!(refusal(&staged), CoreError::Order(OrderError::NotStaged(BATCH))));
+    desk.submit(2);
+    assert_eq!((desk.core.summary().total(), desk.core.held_by_tasks()), (2, desk.core.held()));
+}
+
+#[test]
+fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
+    for (code, expected) in [(0, Status::Pending), (3, Status::Cancelled)] {
+        let mut desk = desk();
+        let first = desk.submit(1);
+        desk.fact(first, Fact::Started { pid: Some(100) });
+        // Nothing else starts.
+        desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+        submit(&mut desk, part(1000, &[first], false));
+        desk.fact(first, exited(code, false));
+        let which = bgd::core::Selection::Ids(vec![first.into()]);
+        let cleared = desk.ask(Request::Clear { which, active_too: false });
+        assert!(!events(&cleared).is_empty() && desk.core.has_more(), "{cleared:?}");
+        while desk.core.has_more() {
+            desk.input(Input::GoOn);
+        }
+        for number in [0, 300, 999] {
+            assert_eq!(desk.status(member(number)), expected, "{number} after {code}");
+        }
+        assert!(desk.core.list(&bgd::core::ListQuery::default()).is_ok());
+    }
+}
+
+#[test]
+fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
+    let mut desk = desk();
+    submit(&mut desk, part(1000, &[], false));
+    let there = desk.core.summary().total();
+    let effects = desk.ask(Request::Shutdown { grace_ms: None });
+    assert!(replies(&effects).iter().any(|reply| matches!(reply, Reply::Error(CoreError::ShuttingDown))));
+    assert!(!desk.core.has_more());
+    assert_eq!(desk.core.summary().total(), there);
+}

@@ -1,10 +1,11 @@
 //! What is told of a task that did not end well: to programs by kind and numbers, to people in a sentence.
 
 use bgd_shared::failure::{Failure as WireFailure, FailureKind};
+use bgd_shared::order::{CancelReason, Condition};
 use bgd_shared::show;
-use bgd_shared::task::Exit;
+use bgd_shared::task::{Exit, Status};
 
-use crate::core::{Failure, Finished, Outcome, StopReason, Task};
+use crate::core::{Attempt, EndedTask, Failure, Finished, HowEnded, Outcome, StopReason, Task};
 
 /// Why a task failed or was cancelled, in a sentence; nothing if it was neither, or a user asked for it.
 pub fn error(task: &Task) -> Option<String> {
@@ -19,7 +20,7 @@ pub fn error_of(finished: &Finished) -> Option<String> {
 /// What the wire says of an end: a sentence for people and, for a failure, its parts for programs.
 pub fn wire(finished: &Finished) -> (Option<String>, Option<WireFailure>) {
     match (&finished.outcome, failure(finished)) {
-        (Outcome::Cancelled(reason), _) => (cause(*reason).map(str::to_owned), None),
+        (Outcome::Cancelled(reason), _) => (cause(*reason), None),
         (Outcome::Completed | Outcome::Failed(_), failure) => {
             (failure.as_ref().map(|failure| failure.message.clone()), failure)
         }
@@ -31,12 +32,17 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
     let Outcome::Failed(failure) = &finished.outcome else { return None };
     Some(match failure {
         Failure::Exit => of_exit(finished.exit.as_ref()),
+        Failure::CrashLoop { ends } => crash_loop(*ends, finished.exit.as_ref()),
         Failure::Agent(message) => WireFailure::new(FailureKind::Agent, &**message),
         Failure::Spawn(spawn) => WireFailure {
             errno: spawn.errno,
             code: spawn.code,
             ..WireFailure::new(FailureKind::Spawn, &*spawn.message)
         },
+        Failure::NotReady { limit_ms } => {
+            let message = format!("not ready after {}", show::duration(*limit_ms));
+            WireFailure::new(FailureKind::Timeout, message)
+        }
         Failure::TimedOut { limit_ms, last_words } => {
             let words = last_words.as_deref().map(|words| format!("; its agent's last words: {words}"));
             let after = show::duration(*limit_ms);
@@ -44,6 +50,15 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
             WireFailure::new(FailureKind::Timeout, message)
         }
     })
+}
+
+fn crash_loop(ends: u32, exit: Option<&Exit>) -> WireFailure {
+    let last = of_exit(exit);
+    let message = format!(
+        "crash loop: ended {ends} times in a row within a minute of its start; the last time it {}",
+        last.message
+    );
+    WireFailure { message, ..last }
 }
 
 fn of_exit(exit: Option<&Exit>) -> WireFailure {
@@ -59,11 +74,69 @@ fn of_exit(exit: Option<&Exit>) -> WireFailure {
 }
 
 /// Why a task was ended that no user asked to end, and that had time left.
-const fn cause(reason: StopReason) -> Option<&'static str> {
-    match reason {
-        StopReason::Cancelled | StopReason::TimedOut(_) => None,
-        StopReason::SessionEnded => Some("its parent session ended"),
-        StopReason::Abandoned => Some("its terminal or client went away"),
-        StopReason::Shutdown => Some("the daemon was shut down"),
+fn cause(reason: StopReason) -> Option<String> {
+    Some(match reason {
+        StopReason::Cancelled
+        | StopReason::TimedOut(_)
+        | StopReason::NotReady(_)
+        | StopReason::NextAttempt => {
+            return None;
+        }
+        StopReason::SessionEnded => "its parent session ended".to_owned(),
+        StopReason::Abandoned => "its terminal or client went away".to_owned(),
+        StopReason::Shutdown => "the daemon was shut down".to_owned(),
+        StopReason::Dependency(condition, ended) => dependency(condition, ended),
+        StopReason::MaxFails(1) => "a task of its batch had failed".to_owned(),
+        StopReason::MaxFails(failed) => format!("{failed} tasks of its batch had failed"),
+    })
+}
+
+/// Why a task can't start any more that was to start after another.
+fn dependency(condition: Condition, ended: EndedTask) -> String {
+    let EndedTask { task, status, has_begun, was_ready: _, how } = ended;
+    let how = match (status, how) {
+        (Status::Failed, Some(HowEnded::TimedOut)) => "timed out".to_owned(),
+        (Status::Failed, Some(HowEnded::NotReady)) => "was not ready in time".to_owned(),
+        (Status::Failed, Some(HowEnded::Code(code))) => format!("failed with code {code}"),
+        (Status::Failed, Some(HowEnded::Signal(signal))) => {
+            format!("failed by signal {}", show::signal(signal))
+        }
+        (Status::Failed, None) if !has_begun => "could not be started".to_owned(),
+        (Status::Cancelled, _) if !has_begun => "was cancelled before it started".to_owned(),
+        (Status::Cancelled, _) => "was cancelled".to_owned(),
+        (status, _) => status.to_string(),
+    };
+    let wanted = match condition {
+        Condition::Ok => "complete",
+        Condition::Any => "start and end",
+        Condition::Fail => "fail",
+        Condition::Start => "start",
+        Condition::Ready => "be ready",
+    };
+    format!("task {task} {how}, but had to {wanted} first")
+}
+
+/// Why an attempt failed; nothing if it ended well.
+pub fn of_attempt(attempt: &Attempt) -> Option<String> {
+    match (&attempt.error, &attempt.exit) {
+        (Some(error), _) => Some(error.to_string()),
+        (None, None | Some(Exit::Code(0))) => None,
+        (None, exit) => Some(of_exit(exit.as_ref()).message),
     }
+}
+
+/// The reason of a cancelled task for programs.
+pub fn cancel_reason(finished: &Finished) -> Option<CancelReason> {
+    let Outcome::Cancelled(reason) = &finished.outcome else { return None };
+    Some(match reason {
+        StopReason::Cancelled
+        | StopReason::TimedOut(_)
+        | StopReason::NotReady(_)
+        | StopReason::NextAttempt => CancelReason::User,
+        StopReason::SessionEnded => CancelReason::Session,
+        StopReason::Abandoned => CancelReason::Client,
+        StopReason::Shutdown => CancelReason::Shutdown,
+        StopReason::Dependency(..) => CancelReason::Dependency,
+        StopReason::MaxFails(_) => CancelReason::MaxFails,
+    })
 }

@@ -1,11 +1,10 @@
 //! Answers that need a look at an output file before they can be given: read on the workers.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::limits::{AGENT_RESULT_BYTES, INBOX_PAGE_BYTES, RESULT_BYTES};
+use bgd_shared::limits::INBOX_PAGE_BYTES;
 use bgd_shared::notice::{InboxItem, Notice as WireNotice, NoticeKind, NoticeResult, Part as ShownPart};
 use bgd_shared::request::{
     Encoding, InboxReadResult, OutputParams, OutputResult, ResultResult, Stream, TaskResult,
@@ -16,6 +15,7 @@ use crate::answer::Answer;
 use crate::calls::OUTPUT_DEFAULT_BYTES;
 use crate::core::{Item, Notice, Snapshot};
 use crate::exec::output::{OutputFolder, Part, last_line, read_part};
+use crate::exec::results::result;
 use crate::exec::workers::Workers;
 use crate::notice as words;
 use crate::view;
@@ -116,28 +116,6 @@ fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult>
         }
         Err(_) => NoticeResult { text: String::new(), bytes: 0, part: ShownPart::Gone },
     })
-}
-
-/// The result of a task, or its end: an agent's answer is in a file of its own, a command's result is what it
-/// wrote.
-fn result(task: &Snapshot, folder: &OutputFolder) -> io::Result<Part> {
-    match task.spec.kind() {
-        Kind::Agent => last_part(&answer_file(task, folder), true, AGENT_RESULT_BYTES, 0),
-        Kind::Process => {
-            let files = folder.files_of(task.id, &task.spec);
-            last_part(files.path(Stream::Stdout), task.has_begun(), RESULT_BYTES, task.dropped[0])
-        }
-    }
-}
-
-/// Where the latest answer of an agent's task is.
-fn answer_file(task: &Snapshot, folder: &OutputFolder) -> PathBuf {
-    folder.result(task.id, task.agent.as_deref().map_or(0, |agent| agent.answered))
-}
-
-/// The last bytes of a file.
-fn last_part(path: &Path, begun: bool, bytes: u64, dropped: u64) -> io::Result<Part> {
-    read_part(path, begun, -bytes.cast_signed(), bytes, dropped)
 }
 
 fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error: &io::Error) -> RpcError {

@@ -1,11 +1,16 @@
 //! What a client is told when the core refuses a request: the kind of the error, a sentence, and what to do.
 
+use std::sync::Arc;
+
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
+use bgd_shared::limits;
 use bgd_shared::task::Status;
 use bytesize::ByteSize;
 
-use crate::core::{CANDIDATES, CoreError, Finished, Refusal, Unmovable};
+use crate::core::{
+    CANDIDATES, CoreError, Finished, OrderError, Refusal, Unmovable, Unpausable, Unrepeatable,
+};
 use crate::failures;
 
 impl From<CoreError> for RpcError {
@@ -33,6 +38,7 @@ impl From<CoreError> for RpcError {
                 format!("task {id} is an agent's turn, which takes no signals"),
             )
             .hint("`bgctl cancel` ends it"),
+            CoreError::NotPausable(id, why) => not_pausable(id, why),
             CoreError::NoAgent(id) => Self::new(
                 ErrorKind::NotResumable,
                 format!("task {id} is a command; only agent tasks can be resumed"),
@@ -72,10 +78,105 @@ impl From<CoreError> for RpcError {
             )
             .hint("`bgctl clear --all-sessions` removes the finished ones"),
             CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
+            CoreError::Order(error) => of_order(&error),
             CoreError::ShuttingDown => Self::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
                 .hint("start it again when it has ended"),
         }
     }
+}
+
+/// What goes wrong with groups and with what tasks wait for.
+fn of_order(error: &OrderError) -> RpcError {
+    match error {
+        OrderError::UnknownGroup(name, known) => unknown_group(name, known),
+        OrderError::TooManyGroups(limit) => {
+            RpcError::new(ErrorKind::RegistryFull, format!("there are {limit} groups, which is the limit"))
+                .hint("`bgctl group remove NAME` removes one")
+        }
+        OrderError::GroupInUse(name, active) => RpcError::new(
+            ErrorKind::GroupInUse,
+            format!("group {name} can't be removed: {active} of its tasks have not ended"),
+        )
+        .hint(format!("`bgctl cancel --group {name}` cancels them")),
+        OrderError::DefaultGroup => {
+            RpcError::new(ErrorKind::InvalidParams, "the group `default` can't be removed")
+                .hint("`bgctl group pause default` starts none of its tasks")
+        }
+        OrderError::TooManySlots { wanted, group, slots } => RpcError::new(
+            ErrorKind::InvalidParams,
+            format!("group {group} has {}, and the task takes {wanted}", count(*slots, "slot")),
+        )
+        .hint(format!("`bgctl group set {group} --slots {wanted}` gives it more")),
+        OrderError::LargeBatch { wanted, room } => RpcError::new(
+            ErrorKind::RegistryFull,
+            format!(
+                "the batch has {wanted} tasks or more, and there is room for {room} (limits.tasks): none is submitted"
+            ),
+        )
+        .hint("`bgctl clear --all-sessions` removes the finished ones"),
+        OrderError::NotEnded(id, status) => {
+            RpcError::new(ErrorKind::NotComplete, format!("task {id} has not ended: {}", state(*status)))
+                .hint("only what has ended is run again; `bgctl cancel` ends it")
+        }
+        OrderError::NotRepeatable(id, why) => not_repeatable(*id, *why),
+        OrderError::TooManyReruns(given) => RpcError::new(
+            ErrorKind::InvalidParams,
+            format!("these are {given} tasks, and at most {} are run again at once", limits::RERUNS),
+        )
+        .hint("select fewer of them, as by --tag or --status"),
+        OrderError::NoBatch(id) => {
+            RpcError::new(ErrorKind::TaskNotFound, format!("there is no batch {id:?}"))
+                .hint("`bgctl list --json` shows the batch of each task; one without tasks is gone")
+        }
+        OrderError::NotStaged(batch) => RpcError::new(
+            ErrorKind::InvalidParams,
+            format!("batch {batch} has no further parts on this connection"),
+        )
+        .hint("begin with `task`; all parts of a batch go over one connection, and a refused part ends it"),
+        OrderError::AlreadyStaged(batch) => RpcError::new(
+            ErrorKind::InvalidParams,
+            format!("this connection submits batch {batch}, whose last part has not come; both are dropped"),
+        )
+        .hint("give further parts `batch`, and the last one no `more`"),
+        OrderError::NotPending(id, status) => {
+            RpcError::new(ErrorKind::NotPending, format!("task {id} is not pending: {}", state(*status)))
+                .hint("only a pending task can be held, released or edited")
+        }
+        OrderError::Cycle(other, id) => RpcError::new(
+            ErrorKind::InvalidParams,
+            format!("task {id} can't start after task {other}, which itself starts after task {id}"),
+        ),
+    }
+}
+
+fn unknown_group(name: &str, known: &[Arc<str>]) -> RpcError {
+    let known = known.join(", ");
+    RpcError::new(ErrorKind::UnknownGroup, format!("there is no group {name:?}, only {known}"))
+        .hint(format!("`bgctl group set {name} --slots 1` makes it"))
+}
+
+fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
+    let (why, hint) = match why {
+        Unrepeatable::Job => {
+            ("it was started in a terminal or handed over", "submit its command: `bgctl submit -- CMD`")
+        }
+        Unrepeatable::Streams => {
+            ("its input or output was a file or pipe that was handed over", "submit it with these again")
+        }
+        Unrepeatable::Resumed => {
+            ("it was resumed, and its prompts build upon each other", "submit its first prompt, or resume it")
+        }
+        Unrepeatable::NoEnvironment => (
+            "its environment is not kept any more, as later tasks have other large ones",
+            "submit its command: `bgctl submit -- CMD`",
+        ),
+    };
+    RpcError::new(ErrorKind::InvalidParams, format!("task {id} can't be run again: {why}")).hint(hint)
+}
+
+/// A number of things.
+fn count(number: u32, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 fn ended_first(id: TaskId, status: Status) -> RpcError {
@@ -133,6 +234,27 @@ fn not_complete(id: TaskId, status: Status, finished: Option<&Finished>) -> RpcE
         RpcError::new(ErrorKind::NotComplete, format!("task {id} {word}: {}{why}", state(status))).hint(hint);
     error.data.failure = failure.map(Box::new);
     error
+}
+
+fn not_pausable(id: TaskId, why: Unpausable) -> RpcError {
+    let (kind, why, hint) = match why {
+        Unpausable::Pending => (
+            ErrorKind::NotRunning,
+            "is pending: only running tasks can be paused and continued",
+            "`bgctl hold` keeps it from starting, `bgctl release` lets it start",
+        ),
+        Unpausable::Agent => (
+            ErrorKind::Unsupported,
+            "is an agent's turn, which can't be paused or continued",
+            "`bgctl cancel` ends it; `bgctl hold` keeps pending ones from starting",
+        ),
+        Unpausable::Ending => (
+            ErrorKind::NotRunning,
+            "is being ended, so it can't be paused or continued",
+            "`bgctl block` waits for its end",
+        ),
+    };
+    RpcError::new(kind, format!("task {id} {why}")).hint(hint)
 }
 
 fn too_many_jobs(limit: usize) -> RpcError {

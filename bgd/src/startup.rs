@@ -31,13 +31,14 @@ use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
 use crate::exec::workers::Workers;
-use crate::exec::{self, cgroup, mark, reaper};
+use crate::exec::{self, awaited, cgroup, mark, reaper};
 use crate::instance::Instance;
 use crate::lock::ProcessLock;
 use crate::mailbox::{self, Internal, Internals};
 use crate::server::ServerLimits;
 use crate::status::Identity;
 use crate::sys::{inherited, signals};
+use crate::wall_clock::WallClock;
 use crate::{dirs, instance, log, server};
 
 /// The background daemon: runs tasks for one user and serves them over a Unix socket.
@@ -270,6 +271,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let workers = context.workers.clone();
+    let wall_clock = WallClock::new().map_err(failed("timer"))?;
     let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
     let (closing, closing_seen) = watch::channel(false);
     let (made, listeners) = tokio::sync::mpsc::channel(1);
@@ -280,7 +282,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     ready.say(&ready_words(&instance));
     notify_manager(sd_notify::NotifyState::Ready);
 
-    let is_hurried = dispatcher.run(mailbox).await;
+    let is_hurried = dispatcher.run(mailbox, wall_clock).await;
 
     notify_manager(sd_notify::NotifyState::Stopping);
     leaving.send_replace(true);
@@ -361,8 +363,14 @@ fn start_executors(
     let workers = Workers::start().map_err(failed("cannot start threads"))?;
     let folder = OutputFolder::kept(instance.output(), restore).map_err(failed("the output folder"))?;
     let folder = Arc::new(folder);
-    let settings =
-        SpawnSettings { instance: instance.id.clone(), folder: Arc::clone(&folder), cgroup, nofile };
+    awaited::sweep(&socket);
+    let settings = SpawnSettings {
+        instance: instance.id.clone(),
+        folder: Arc::clone(&folder),
+        cgroup,
+        socket: Arc::clone(&socket),
+        nofile,
+    };
     let (reports, reported) = messages::reports();
     let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
     reaper::start().map_err(failed("SIGCHLD"))?;

@@ -70,7 +70,7 @@ impl WallClock {
                 Word::Wait => ready.clear_ready(),
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -6,21 +6,23 @@ use bgd_shared::id::TaskRef;
 use bgd_shared::limits;
 use bgd_shared::message::{Request as Envelope, RequestId, parse_params};
 use bgd_shared::request::{
-    self, CancelParams, ClearParams, Encoding, ListParams, METHODS, Method, OutputParams, SubscribeParams,
-    TerminalSize, WriteParams,
+    self, CancelParams, ClearParams, Encoding, METHODS, Method, OutputParams, SubscribeParams, TerminalSize,
+    WriteParams,
 };
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{Cancel, Command, ListQuery, Ordinal, Request, Selection};
+use crate::core::{Cancel, Command, ListQuery, Part, Request, Selection};
 use crate::exec::handed::Handoff;
 use crate::exec::messages::Inherited;
 use crate::signals;
 
+mod batch;
 mod checks;
 mod foreground;
+mod order;
 mod session;
 mod submit;
 
@@ -44,6 +46,8 @@ pub enum Body {
     Submit(Box<Command>, Inherited),
     /// `task.submit` of a prompt, with the agent that gets it, if one is named.
     Prompt(Box<Command>, Option<String>),
+    /// `task.submit_many`
+    Many(Box<Part>),
     /// `agent.list`
     Agents(AgentListParams),
     /// A request that the core answers with what the method returns.
@@ -57,7 +61,9 @@ pub enum Body {
     /// `task.result`
     Result(TaskRef),
     /// `task.list`
-    List(ListQuery),
+    List(Box<ListQuery>),
+    /// `group.list`
+    Groups,
     /// `task.get`
     Get(TaskRef),
     /// `task.write`
@@ -93,6 +99,7 @@ impl Body {
         let params = request.params;
         Ok(match method {
             request::TaskSubmit::NAME => submit::submitted(parse_params(method, params)?, fds)?,
+            request::TaskSubmitMany::NAME => batch::part(parse_params(method, params)?, fds)?,
             request::TaskAttach::NAME => foreground::attach(parse_params(method, params)?)?,
             request::TaskDetach::NAME => foreground::detach(parse_params(method, params)?),
             request::TaskResize::NAME => foreground::resize(parse_params(method, params)?)?,
@@ -112,11 +119,13 @@ impl Body {
                 Self::Agents(AgentListParams { env, ..params })
             }
             request::TaskBlock::NAME => {
-                let request::BlockParams { ids, timeout_ms, mode } = parse_params(method, params)?;
+                let request::BlockParams { ids, matching, timeout_ms, mode, until } =
+                    parse_params(method, params)?;
                 check_ms("timeout_ms", timeout_ms)?;
-                Self::Core(Request::Block { ids, timeout_ms, mode })
+                let which = order::select(ids, matching)?;
+                Self::Core(Request::Block { which, timeout_ms, mode, until })
             }
-            request::TaskList::NAME => Self::List(list(parse_params(method, params)?)?),
+            request::TaskList::NAME => Self::List(Box::new(order::list(parse_params(method, params)?)?)),
             request::TaskGet::NAME => Self::Get(parse_params::<request::IdParams>(method, params)?.id),
             request::TaskOutput::NAME => Self::Output(output(parse_params(method, params)?)?),
             request::TaskResultOf::NAME => {
@@ -124,6 +133,7 @@ impl Body {
             }
             request::TaskCancel::NAME => Self::Core(cancel(parse_params(method, params)?)?),
             request::TaskClear::NAME => Self::Core(clear(parse_params(method, params)?)?),
+            name if order::METHODS.contains(&name) => order::read(name, params)?,
             request::TaskSignal::NAME => {
                 let request::SignalParams { id, signal, tree } = parse_params(method, params)?;
                 Self::Core(Request::Signal { id, signal: signals::number(&signal)?, tree })
@@ -165,7 +175,12 @@ impl Body {
             Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
             Self::Inboxes(_, limit) => limit * (limits::LABEL_BYTES + 128),
             Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
-            Self::Core(Request::Block { ids, .. }) => ids.len() * TASK_BYTES,
+            Self::Core(
+                Request::Block { which: Selection::Ids(ids), .. }
+                | Request::SetPaused { which: Selection::Ids(ids), .. },
+            ) => ids.len() * TASK_BYTES,
+            Self::Core(Request::Block { which: Selection::Matching(_), .. }) => limits::LIST_PAGE_BYTES,
+            Self::Many(part) => part.items.len() * ID_BYTES,
             // A reader that waits reserves nothing yet: what it gets is bounded by the page.
             Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
             Self::Hello(_)
@@ -174,6 +189,7 @@ impl Body {
             | Self::Agents(_)
             | Self::Core(_)
             | Self::Inbox(..)
+            | Self::Groups
             | Self::Get(_)
             | Self::Write(..)
             | Self::Attach(..)
@@ -188,6 +204,9 @@ impl Body {
         }
     }
 }
+
+/// The bytes of an id in a list of them.
+const ID_BYTES: usize = 39;
 
 /// The bytes of an ordinary task object.
 const TASK_BYTES: usize = 1024;
@@ -254,14 +273,6 @@ fn resume(id: TaskRef, prompt: String, settings: AgentSettings) -> Result<Reques
     Ok(Request::Resume { id, prompt: prompt.into(), settings: Box::new(settings) })
 }
 
-fn list(params: ListParams) -> Result<ListQuery, RpcError> {
-    let limit = params.limit.unwrap_or(limits::LIST_PAGE_DEFAULT);
-    if limit == 0 || limit > limits::LIST_PAGE {
-        return Err(invalid(format!("`limit` is {limit}; it must be 1 to {}", limits::LIST_PAGE)));
-    }
-    Ok(ListQuery { session: params.session, status: params.status, limit, after: params.after.map(Ordinal) })
-}
-
 fn output(params: OutputParams) -> Result<OutputParams, RpcError> {
     match params.limit {
         Some(limit) if limit > limits::OUTPUT_CHUNK_BYTES => Err(invalid(format!(
@@ -276,12 +287,20 @@ fn output(params: OutputParams) -> Result<OutputParams, RpcError> {
 fn cancel(params: CancelParams) -> Result<Request, RpcError> {
     check_ms("grace_ms", params.grace_ms)?;
     check_label("session", params.session.as_deref())?;
+    let is_narrow = params.matching.is_some();
     let which = match (params.ids.is_empty(), params.all) {
+        (_, true) if is_narrow => {
+            return Err(invalid("`matching` and `all` exclude each other: give one of them"));
+        }
+        _ if is_narrow && params.session.is_some() => {
+            return Err(invalid("`session` goes with `all`; name it in `matching`"));
+        }
+        _ if is_narrow => order::select(params.ids, params.matching)?,
         (false, false) if params.session.is_none() => Selection::Ids(params.ids),
         (false, false) => return Err(invalid("`session` goes with `all`, not with `ids`")),
         (true, true) => Selection::All { session: params.session.map(Into::into) },
         (false, true) => return Err(invalid("`ids` and `all` exclude each other: give one of them")),
-        (true, false) => return Err(invalid("nothing to cancel: give `ids` or `all`")),
+        (true, false) => return Err(invalid("nothing to cancel: give `ids`, `matching` or `all`")),
     };
     let signal = params.signal.as_deref().map(signals::number).transpose()?;
     Ok(Request::Cancel(Cancel { which, signal, grace_ms: params.grace_ms }))
@@ -290,6 +309,12 @@ fn cancel(params: CancelParams) -> Result<Request, RpcError> {
 fn clear(params: ClearParams) -> Result<Request, RpcError> {
     check_label("session", params.session.as_deref())?;
     let which = match (params.ids, params.session) {
+        (ids, session) if params.matching.is_some() => {
+            if session.is_some() || ids.as_ref().is_some_and(Vec::is_empty) {
+                return Err(invalid("`matching` goes alone: name the session in it, and leave out `ids`"));
+            }
+            order::select(ids.unwrap_or_default(), params.matching)?
+        }
         (None, session) => Selection::All { session: session.map(Into::into) },
         (Some(_), Some(_)) => {
             return Err(invalid("`ids` and `session` exclude each other: give one of them"));

@@ -7,13 +7,15 @@ use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
 use bgd_shared::long_env;
+use bgd_shared::ready::Ready;
 use bgd_shared::request::{OriginTerminal, Stdin, SubmitParams};
 use bgd_shared::task::Origin;
 use bgd_shared::text::{Env, OsText};
 
 use super::checks::{check_size, check_tags};
+use super::order;
 use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, prompt_required, resume};
-use crate::core::{AgentWork, Command, Place, Spec, Work};
+use crate::core::{AgentWork, Command, Place, PlanRequest, Spec, Work};
 use crate::exec::messages::Inherited;
 
 /// Takes the descriptors in the order in which they travel; more than are named are closed.
@@ -58,6 +60,7 @@ pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, Rp
     if params.prompt.is_none() && params.agent.is_some() && params.argv.is_none() && params.shell.is_none() {
         return Err(prompt_required());
     }
+    let plan = order::plan(&params)?;
     let (agent, mut fds) = (params.agent.take(), fds.into_iter());
     if params.prompt.is_none() {
         if agent.is_some() {
@@ -68,12 +71,12 @@ pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, Rp
         }
         let inherited = take_inherited(&params, &mut fds)?;
         params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
-        return Ok(Body::Submit(Box::new(submit(params)?), inherited));
+        return Ok(Body::Submit(Box::new(submit(params, plan)?), inherited));
     }
     check_prompt(&params)?;
     params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
     check_settings(&params.settings)?;
-    Ok(Body::Prompt(Box::new(submit(params)?), agent))
+    Ok(Body::Prompt(Box::new(submit(params, plan)?), agent))
 }
 
 /// Whether a prompt comes with what it needs, and with nothing that only a command can have.
@@ -92,17 +95,28 @@ fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
     if params.stdin.is_some() || params.split || params.stdout.is_some() || params.stderr.is_some() {
         return Err(invalid("`stdin`, `stdout`, `stderr` and `split` go with a command, not with `prompt`"));
     }
+    if params.ready.is_some() {
+        return Err(invalid("`ready` goes with a command, not with `prompt`: an agent is never ready")
+            .hint("`after` waits for the end of its turn"));
+    }
     if params.pty.is_some() {
         return Err(invalid("`pty` goes with a command, not with `prompt`: an agent has no terminal"));
     }
     Ok(())
 }
 
-fn submit(mut params: SubmitParams) -> Result<Command, RpcError> {
+/// What the tasks of a batch have in common.
+pub fn common(params: SubmitParams) -> Result<Command, RpcError> {
+    let plan = order::plan(&params)?;
+    submit(params, plan)
+}
+
+fn submit(mut params: SubmitParams, plan: PlanRequest) -> Result<Command, RpcError> {
     check_rlimits(&params.rlimits)?;
     check_streams(&params)?;
     check_labels(&params)?;
     check_ms("time_limit_ms", params.time_limit_ms)?;
+    check_ready(&params)?;
     let prompt: Option<Arc<str>> = params.prompt.take().map(Into::into);
     let work = if prompt.is_some() {
         Work::Agent(AgentWork { settings: Arc::new(params.settings), ..AgentWork::default() })
@@ -147,9 +161,11 @@ fn submit(mut params: SubmitParams) -> Result<Command, RpcError> {
         split: params.split,
         output_file: None,
         time_limit_ms: params.time_limit_ms,
+        ready: params.ready.map(Box::new),
+        ready_timeout_ms: params.ready_timeout_ms,
     };
     let (key, foreground) = (params.key.map(Into::into), params.foreground);
-    Ok(Command { id: TaskId::random(), spec, env, prompt, key, foreground })
+    Ok(Command { id: TaskId::random(), spec, env, prompt, key, foreground, plan })
 }
 
 /// The variables that say where a submitter can be reached.
@@ -195,6 +211,22 @@ fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
         return Err(invalid("`key` goes not with `foreground`: a job is shown where it was started"));
     }
     params.pty.map_or(Ok(()), check_size)
+}
+
+/// Whether what is said about readiness can come true.
+fn check_ready(params: &SubmitParams) -> Result<(), RpcError> {
+    check_ms("ready_timeout_ms", params.ready_timeout_ms)?;
+    if let Some(ready) = &params.ready {
+        ready.check().map_err(|error| invalid(format!("`ready`: {error}")))?;
+    }
+    match (&params.ready, params.ready_timeout_ms) {
+        (None, Some(_)) => Err(invalid("`ready_timeout_ms` goes with `ready`: what shall be waited for?")),
+        (Some(_), Some(0)) => Err(invalid("`ready_timeout_ms` is 0: the task could not become ready")),
+        (Some(Ready::Line(_)), _) if params.stdout.is_some() && params.stderr.is_some() => Err(invalid(
+            "`ready` waits for a line, but no output of the task comes here: leave out `stdout` or `stderr`",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn work(argv: Option<Vec<OsText>>, shell: Option<OsText>) -> Result<Work, RpcError> {

@@ -2,6 +2,7 @@
 
 mod agents;
 mod channels;
+mod groups;
 mod span;
 mod words;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
 pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
+pub use self::groups::{GroupConfig, slots as group_slots};
 pub use self::span::Span;
 use crate::agents::Agents;
 use crate::channels::Channels;
@@ -49,6 +51,8 @@ pub struct Config {
     pub agents: BTreeMap<String, AgentConfig>,
     /// The channels, by name.
     pub channels: BTreeMap<String, ChannelConfig>,
+    /// The groups of tasks besides the default one, by name.
+    pub groups: BTreeMap<String, GroupConfig>,
 }
 
 /// How process trees are kept together.
@@ -78,6 +82,8 @@ pub struct Limits {
     pub tasks: usize,
     /// Bytes that tasks and inboxes may hold in memory when another task comes.
     pub memory: Size,
+    /// Bytes of environments that are kept of tasks that have started, for `task.rerun`.
+    pub environments: Size,
     /// Bytes of output kept of one task.
     pub output_bytes: Size,
     /// Bytes of past events kept.
@@ -114,6 +120,7 @@ impl Default for Config {
             grace: Grace::default(),
             agents: BTreeMap::new(),
             channels: BTreeMap::new(),
+            groups: BTreeMap::new(),
         }
     }
 }
@@ -127,6 +134,7 @@ impl Default for Limits {
             write_queue_bytes: 256 * 1024,
             tasks: 1_000_000,
             memory: Size(256 << 20),
+            environments: Size(32 << 20),
             output_bytes: Size(1 << 30),
             event_history_bytes: 8 * 1024 * 1024,
             inbox_items: 1000,
@@ -232,12 +240,13 @@ impl Config {
         let value = |(key, what)| ConfigError::Value { path: path.to_path_buf(), key, what };
         config.agents().map_err(value)?;
         config.channels().map_err(value)?;
+        groups::check(&config.groups).map_err(value)?;
         Ok(config)
     }
 
     fn check(&self, path: &Path) -> Result<(), ConfigError> {
         let limits = &self.limits;
-        let ranges: [(&'static str, u64, u64, u64); 11] = [
+        let ranges: [(&'static str, u64, u64, u64); 12] = [
             ("max_concurrent_tasks", self.max_concurrent_tasks as u64, 1, 100_000),
             ("limits.frame_bytes", limits.frame_bytes as u64, 4096, 1 << 30),
             ("limits.connections", limits.connections as u64, 1, 1_000_000),
@@ -245,6 +254,7 @@ impl Config {
             ("limits.write_queue_bytes", limits.write_queue_bytes as u64, 4096, 1 << 30),
             ("limits.tasks", limits.tasks as u64, 1, 100_000_000),
             ("limits.memory", limits.memory.0, 1 << 20, 1 << 40),
+            ("limits.environments", limits.environments.0, 0, 1 << 40),
             ("limits.output_bytes", limits.output_bytes.0, 1 << 20, 1 << 50),
             ("limits.event_history_bytes", limits.event_history_bytes as u64, 4096, 1 << 40),
             ("limits.inbox_items", limits.inbox_items as u64, 1, 100_000),
@@ -347,6 +357,7 @@ impl Config {
             max_concurrent_tasks: self.max_concurrent_tasks,
             tasks: self.limits.tasks,
             memory: usize::try_from(self.limits.memory.0).unwrap_or(usize::MAX),
+            environments: usize::try_from(self.limits.environments.0).unwrap_or(usize::MAX),
             grace_ms: u64::try_from(self.grace.cancel.0.as_millis()).unwrap_or(u64::MAX),
             inbox_items: self.limits.inbox_items,
         }
@@ -374,8 +385,12 @@ const NEEDS_RESTART: &[&str] = &["tree"];
 /// The keys that this unknown one may have been meant to be.
 fn known_keys(unknown: &str) -> Vec<String> {
     let mut keys = Config::default().keys();
-    keys.extend(["agents", "channels", "default_agent", "default_deliver_to"].map(ToOwned::to_owned));
-    for (table, of_one) in [("agents", &AGENT_KEYS[..]), ("channels", &CHANNEL_KEYS[..])] {
+    keys.extend(
+        ["agents", "channels", "groups", "default_agent", "default_deliver_to"].map(ToOwned::to_owned),
+    );
+    for (table, of_one) in
+        [("agents", &AGENT_KEYS[..]), ("channels", &CHANNEL_KEYS[..]), ("groups", &["slots"][..])]
+    {
         let rest = unknown.strip_prefix(table).and_then(|rest| rest.strip_prefix('.'));
         if let Some((name, _)) = rest.and_then(|rest| rest.rsplit_once('.')) {
             keys = of_one.iter().map(|key| format!("{table}.{name}.{key}")).collect();
@@ -388,7 +403,7 @@ fn known_keys(unknown: &str) -> Vec<String> {
 fn advice(key: &str) -> String {
     // In TOML it is the table's above it, wherever its line is meant to be.
     let below = key.rsplit_once('.').map(|(_, last)| last).filter(|last| {
-        !matches!(*last, "agents" | "channels") && known_keys("").iter().any(|known| known == last)
+        !matches!(*last, "agents" | "channels" | "groups") && known_keys("").iter().any(|known| known == last)
     });
     match (below, nearest(key, &known_keys(key))) {
         (Some(last), _) => {

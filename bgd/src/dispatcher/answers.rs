@@ -7,9 +7,11 @@ use bgd_shared::error::RpcError;
 use bgd_shared::foreground::backgrounded_message;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockResult, DetachResult, HelloResult, InboxAckResult, InboxReadResult, ShutdownResult, TaskResult,
-    TasksResult,
+    BlockResult, DetachResult, GroupResult, HelloResult, InboxAckResult, InboxReadResult, Rerun, RerunResult,
+    ShutdownResult, SubmitManyResult, TaskResult, TasksResult,
 };
+
+use futures_util::future::join_all;
 
 use super::{Clear, Dispatcher, Shape};
 use crate::answer::Answer;
@@ -17,8 +19,8 @@ use crate::core::{CoreError, Reply, Snapshot};
 use crate::exec::executor::Done;
 use crate::view;
 
-/// How long an answer waits for what it is about.
-const DONE: Duration = Duration::from_secs(1);
+/// How long an answer waits for what it is about: processes may take a moment to stop.
+const DONE: Duration = Duration::from_secs(6);
 
 impl Dispatcher {
     /// Has the outputs of cleared tasks removed, and gives the answers when they are gone.
@@ -40,12 +42,23 @@ impl Dispatcher {
         });
     }
 
-    /// Answers when something is done, or takes too long.
-    pub(super) fn reply_later(&self, answer: Answer, task: &Snapshot, done: Done) {
-        let result = TaskResult { task: view::task(task, &self.context.folder) };
+    /// Answers with a task, or with several, when all that was to be done about them is done, or takes too long.
+    pub(super) fn reply_later(&self, answer: Answer, reply: &Reply, done: Vec<Done>) {
+        let task = |task: &Snapshot| view::task(task, &self.context.folder);
+        let give: Box<dyn FnOnce(Answer) + Send> = match reply {
+            Reply::Task(one) => {
+                let result = TaskResult { task: task(one) };
+                Box::new(move |answer| answer.give(&result))
+            }
+            Reply::Tasks(list) => {
+                let result = TasksResult { tasks: list.iter().map(task).collect() };
+                Box::new(move |answer| answer.give(&result))
+            }
+            _ => return,
+        };
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(DONE, done).await;
-            answer.give(&result);
+            let _ = tokio::time::timeout(DONE, join_all(done)).await;
+            give(answer);
         });
     }
 
@@ -66,6 +79,11 @@ impl Dispatcher {
                 Shape::Output(params) => self.reader.output(snapshot, params, answer),
                 Shape::Result => self.reader.result(snapshot, answer),
             },
+            Reply::Rerun(pairs) => {
+                let tasks = pairs.into_iter().map(|(id, rerun_of)| Rerun { id, rerun_of }).collect();
+                answer.give(&RerunResult { tasks });
+            }
+            Reply::Many { batch, ids } => answer.give(&SubmitManyResult { batch, ids }),
             Reply::Tasks(list) => answer.give(&TasksResult { tasks: tasks(list) }),
             Reply::Blocked { tasks: list, timed_out } => {
                 let of = |finished: bool| -> Vec<TaskId> {
@@ -82,6 +100,7 @@ impl Dispatcher {
             Reply::Acknowledged { acknowledged, left } => {
                 answer.give(&InboxAckResult { acknowledged, left });
             }
+            Reply::Group(group) => answer.give(&GroupResult { group: view::group(&group) }),
             Reply::Owned => answer.give(&self.hello()),
             // Given when the outputs are gone, by `remove_outputs`.
             Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}

@@ -7,7 +7,7 @@ use bgd_shared::request::ReloadResult;
 
 use super::Dispatcher;
 use crate::answer::Answer;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, group_slots};
 use crate::core::Input;
 use crate::mailbox::Internal;
 
@@ -41,7 +41,8 @@ impl Dispatcher {
         // They may have a mode now.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
-        self.handle(Input::Configure(self.config.core_limits()));
+        let (limits, groups) = (self.config.core_limits(), group_slots(&self.config.groups));
+        self.handle(Input::Configure { limits, groups });
         self.context.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);
         self.server_limits.send_replace((&self.config).into());

@@ -11,7 +11,7 @@ use bgd_shared::text::Env;
 
 use super::{Dispatcher, Shape};
 use crate::answer::Answer;
-use crate::core::{Command, ExecutorName, Place, Request, Spec, State, Work};
+use crate::core::{Command, ExecutorName, Place, PlanRequest, Request, Spec, State, Work};
 use crate::exec::executor::Offer;
 use crate::exec::handed::Handoff;
 use crate::mailbox::Internal;
@@ -118,5 +118,6 @@ fn command(id: TaskId, params: HandoffParams, offer: Offer) -> Command {
         output_file: offer.output_file.map(Box::new),
         ..Spec::of_daemon()
     };
-    Command { id, spec, env: Env::default(), prompt: None, key: None, foreground: false }
+    let plan = PlanRequest::default();
+    Command { id, spec, env: Env::default(), prompt: None, key: None, foreground: false, plan }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{ClearResult, OutputParams, SessionEndResult};
+use bgd_shared::request::{ClearResult, GroupListResult, OutputParams, SessionEndResult};
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
@@ -26,10 +26,10 @@ use self::memory::Freed;
 use crate::answer::Answer;
 use crate::calls::{Body, Call};
 use crate::client::Client;
-use crate::config::Config;
+use crate::config::{Config, group_slots};
 use crate::core::{
-    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Reply, ReplyTo, Request, Spec,
-    State,
+    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Part, Reply, ReplyTo, Request,
+    Spec, State,
 };
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
@@ -43,6 +43,7 @@ use crate::server::ServerLimits;
 use crate::status::Identity;
 use crate::subscribers::Subscribers;
 use crate::view;
+use crate::wall_clock::WallClock;
 
 /// How many calls are taken from the mailbox before effects of timers get their turn.
 const BATCH: usize = 64;
@@ -117,7 +118,7 @@ impl Dispatcher {
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
     ) -> Self {
         Self {
-            core: Core::new(config.core_limits()),
+            core: Core::new(config.core_limits(), group_slots(&config.groups)),
             executors,
             agents,
             agent_warnings: BTreeMap::new(),
@@ -152,11 +153,14 @@ impl Dispatcher {
     }
 
     /// Works until the core has ended, or the time for that is over. Tells whether the rest is in a hurry, too.
-    pub async fn run(mut self, mut mailbox: Mailbox) -> bool {
+    pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> bool {
         let mut mail = Vec::with_capacity(BATCH);
         let mut facts = Vec::with_capacity(BATCH);
         while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
+            if let Err(error) = wall_clock.set(self.core.wall_deadline()) {
+                tracing::error!(%error, "the timer on the wall clock can't be set");
+            }
             tokio::select! {
                 biased;
                 _ = mailbox.facts.recv_many(&mut facts, BATCH) => {
@@ -172,15 +176,15 @@ impl Dispatcher {
                     break;
                 }
                 () = sleep_until(self.freed.due()) => self.give_memory_back(),
-                () = sleep_until(deadline) => {
-                    let effects = self.core.on_deadline(self.now());
-                    self.apply(effects);
-                }
+                () = sleep_until(deadline) => self.look_at_time(),
+                () = wall_clock.due() => self.look_at_time(),
                 _ = mailbox.calls.recv_many(&mut mail, BATCH) => {
                     for mail in mail.drain(..) {
                         self.mail(mail);
                     }
                 }
+                // Last, so that nobody waits for more than one piece of it.
+                () = tokio::task::yield_now(), if self.core.has_more() => self.handle(Input::GoOn),
             }
             if std::mem::take(&mut self.has_started) {
                 tokio::task::yield_now().await;
@@ -188,6 +192,12 @@ impl Dispatcher {
             }
         }
         self.ending.is_hurried()
+    }
+
+    /// Something may be due, or the wall clock was set.
+    fn look_at_time(&mut self) {
+        let effects = self.core.on_deadline(self.now());
+        self.apply(effects);
     }
 
     fn now(&self) -> Now {
@@ -252,6 +262,8 @@ impl Dispatcher {
             | Fact::Asked { .. }
             | Fact::Withdrawn { .. }
             | Fact::GaveUp { .. }
+            | Fact::Ready
+            | Fact::NotReady
             | Fact::TurnEnded { .. } => {}
         }
         self.handle(Input::Fact { task, run, fact });
@@ -330,6 +342,7 @@ impl Dispatcher {
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
             Body::Submit(command, inherited) => self.submit(answer, command, inherited),
+            Body::Many(part) => self.submit_many(answer, part),
             Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
             Body::Core(request) => {
                 if let Request::Shutdown { grace_ms } = request {
@@ -350,7 +363,10 @@ impl Dispatcher {
                 Ok(snapshot) => self.reader.get(snapshot, answer),
                 Err(error) => answer.refuse(&error.into()),
             },
-            Body::List(query) => answer.give(&self.list(&query)),
+            Body::List(query) => match self.list(&query) {
+                Ok(list) => answer.give(&list),
+                Err(error) => answer.refuse(&error.into()),
+            },
             Body::Write(task, data, eof) => self.ask_executor(answer, &task, Ask::Write { data, eof }),
             Body::Attach(task, size) => self.ask_executor(answer, &task, Ask::Attach { size }),
             Body::Leave(task) => self.ask_executor(answer, &task, Ask::Leave),
@@ -360,6 +376,10 @@ impl Dispatcher {
             Body::Subscribe(params) => self.subscribe(&answer, params),
             Body::Hello(None) => answer.give(&self.hello()),
             Body::Hello(Some(session)) => self.ask(answer, Shape::Plain, Request::OwnSession { session }),
+            Body::Groups => {
+                let groups = self.core.groups().iter().map(view::group).collect();
+                answer.give(&GroupListResult { groups });
+            }
             Body::Status => answer.give(&self.status()),
             Body::Reload => self.read_config(Some(answer)),
             Body::Refused(error) => answer.refuse(&error),
@@ -383,6 +403,16 @@ impl Dispatcher {
         }
     }
 
+    fn submit_many(&mut self, answer: Answer, mut part: Box<Part>) {
+        if let Some((common, _)) = &mut part.first {
+            if let Err(error) = self.choose_channel(&mut common.spec).and_then(|()| self.has_folder()) {
+                return answer.refuse(&error);
+            }
+            self.notifier.awaits(&common.spec, answer.client().process);
+        }
+        self.ask(answer, Shape::Plain, Request::SubmitMany(part));
+    }
+
     /// Puts a request to the core; the reply comes as an effect, now or later.
     fn ask(&mut self, answer: Answer, shape: Shape, request: Request) {
         self.last_call += 1;
@@ -394,14 +424,14 @@ impl Dispatcher {
     fn apply(&mut self, effects: Vec<Effect>) {
         self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
-        let mut done = None;
+        let mut done = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Start { executor, task, run, spec, begin } => {
                     self.start(executor, task, run, spec, begin);
                 }
                 Effect::Control { executor, task, run, control } => {
-                    self.with(executor, |executor| done = executor.control(task, run, control));
+                    self.with(executor, |executor| done.extend(executor.control(task, run, control)));
                 }
                 Effect::End { executor, task, run, signal } => {
                     self.with(executor, |executor| executor.end(task, run, signal));
@@ -442,8 +472,10 @@ impl Dispatcher {
                             let result = SessionEndResult { cancelled, cleared };
                             clears.push((answer, Clear::Session(result)));
                         }
-                        reply => match (reply, done.take()) {
-                            (Reply::Task(task), Some(done)) => self.reply_later(answer, &task, done),
+                        reply => match (reply, std::mem::take(&mut done)) {
+                            (reply @ (Reply::Task(_) | Reply::Tasks(_)), done) if !done.is_empty() => {
+                                self.reply_later(answer, &reply, done);
+                            }
                             (reply, _) => self.reply(answer, shape, reply),
                         },
                     }

@@ -115,13 +115,13 @@ impl Dispatcher {
         ))
     }
 
-    pub(super) fn list(&self, query: &ListQuery) -> ListResult {
-        let page = self.core.list(query);
-        ListResult {
+    pub(super) fn list(&self, query: &ListQuery) -> Result<ListResult, CoreError> {
+        let page = self.core.list(query)?;
+        Ok(ListResult {
             tasks: page.tasks.iter().map(|task| view::task(task, &self.context.folder)).collect(),
             next: page.next.map(|ordinal| ordinal.0),
             summary: page.summary,
-        }
+        })
     }
 
     pub(super) fn status(&self) -> DaemonStatus {

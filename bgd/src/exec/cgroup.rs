@@ -53,14 +53,27 @@ pub fn remove(cgroup: &Path) {
 /// Waits until no process is in a cgroup or below it: the kernel tells by an exceptional condition on
 /// the file that says so.
 fn until_empty(cgroup: &Path, deadline: Instant) -> io::Result<()> {
+    until_it_says(cgroup, "populated 0", deadline).map(drop)
+}
+
+/// Waits until every process of a cgroup and below it is frozen, as [`until_empty`] does. Tells whether all are.
+///
+/// # Errors
+/// What the system says.
+pub fn until_frozen(cgroup: &Path, deadline: Instant) -> io::Result<bool> {
+    until_it_says(cgroup, "frozen 1", deadline)
+}
+
+fn until_it_says(cgroup: &Path, word: &str, deadline: Instant) -> io::Result<bool> {
     let mut events = fs::File::open(cgroup.join("cgroup.events"))?;
     loop {
         let mut text = String::new();
         events.rewind()?;
         events.read_to_string(&mut text)?;
         let left = deadline.saturating_duration_since(Instant::now());
-        if text.lines().any(|line| line == "populated 0") || left.is_zero() {
-            return Ok(());
+        let says = text.lines().any(|line| line == word);
+        if says || left.is_zero() {
+            return Ok(says);
         }
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLPRI)], timeout) {

@@ -89,7 +89,7 @@ impl Host {
         // Whoever asked may stop waiting before the process runs. Then it is ended when it does.
         let guard = Unwanted { id, reports: self.reports.clone(), armed: true };
         let streams = Streams::Given { streams, mark: self.purpose.mark() };
-        let order = StartOrder { task: id, run: RUN, spec: Arc::new(spec), env, streams };
+        let order = StartOrder { task: id, run: RUN, spec: Arc::new(spec), env, place: None, streams };
         let watcher = Watcher { begun: Some(begun), life };
         self.reports.send(Report::StartHelper { purpose: self.purpose, order: Box::new(order), watcher });
         let begun = has_begun.await.unwrap_or_else(|_| Err("the daemon is ending".into()))?;

@@ -10,10 +10,11 @@ use bgd_shared::request::TerminalSize;
 use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
+use super::awaited::Awaited;
 use super::helper::{Purpose, Watcher};
 use super::mark::Mark;
 use super::pty::Pty;
-use crate::core::{Fact, SpawnFailure, Spec};
+use crate::core::{Fact, RunPlace, SpawnFailure, Spec};
 use crate::sys::pidfd::PidFd;
 
 /// The order to start a process.
@@ -27,6 +28,8 @@ pub struct StartOrder {
     pub spec: Arc<Spec>,
     /// Its complete environment.
     pub env: Arc<Env>,
+    /// What it is told of its place among others; nothing, for a helper.
+    pub place: Option<Box<RunPlace>>,
     /// Its standard streams.
     pub streams: Streams,
 }
@@ -77,6 +80,8 @@ pub struct Begun {
     pub mark: Mark,
     /// Its output files, if it writes to some of its own: whether they are two.
     pub split: Option<bool>,
+    /// When it is ready, if somebody wants to know.
+    pub awaited: Option<Box<Awaited>>,
     /// Its terminal. The process is only the leader of the terminal then, and its job the real one.
     pub terminal: Option<Box<NewTerminal>>,
 }

@@ -2,6 +2,7 @@
 //! which implements [`executor::Executor`], and a line in [`table`].
 
 pub mod agent;
+pub mod awaited;
 pub mod cgroup;
 pub mod context;
 pub mod executor;
@@ -9,6 +10,7 @@ mod exits;
 pub mod handed;
 pub mod helper;
 pub mod host;
+pub mod http;
 pub mod input;
 pub mod kin;
 pub mod local;
@@ -17,10 +19,14 @@ pub mod mark;
 pub mod messages;
 pub mod newborn;
 pub mod output;
+mod paused;
+mod place;
 pub mod proc;
 pub mod process;
 pub mod pty;
+pub mod ready;
 pub mod reaper;
+pub mod results;
 pub mod spawner;
 pub mod strays;
 pub mod terminal;

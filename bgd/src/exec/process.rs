@@ -17,11 +17,14 @@ use super::cgroup;
 use super::context::Context;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
+use super::http::Job;
 use super::input::InputPipe;
 use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
 use super::proc::{Member, Stat};
+use super::ready;
 use super::terminal::Terminal;
+use super::tree::pause::Paused;
 use super::tree::{Signalled, Tree};
 use crate::core::Fact;
 use crate::sys::pidfd::{PidFd, SIGKILL};
@@ -44,6 +47,8 @@ const SIGCONT: i32 = 18;
 pub(super) enum Control {
     /// A signal for the leader, or for the whole tree.
     Signal { signal: i32, tree: bool, done: oneshot::Sender<()> },
+    /// Stop the tree, or let it go on.
+    SetPaused { paused: bool, done: oneshot::Sender<()> },
     /// End the tree.
     End { signal: i32 },
     /// How the leader ended, as the program says that handed it over.
@@ -88,6 +93,8 @@ struct Supervised {
     run: u32,
     control: async_mpsc::UnboundedSender<Control>,
     input: Option<InputPipe>,
+    /// Who looks whether it is ready, for as long as its leader lives.
+    probe: Option<Job>,
 }
 
 /// All processes of the daemon.
@@ -116,7 +123,7 @@ impl Processes {
     /// Takes over a process that has begun, and returns its number. If it leads a terminal, its job does
     /// the work, and is what the number is of.
     pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun, job: Option<TerminalJob>) -> i32 {
-        let Begun { pid, pidfd, input, cgroup, mark, split, terminal: _ } = begun;
+        let Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal: _ } = begun;
         let input = input.and_then(|end| {
             InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
         });
@@ -136,7 +143,11 @@ impl Processes {
             handed: None,
         };
         let pid = job.as_ref().map_or(pid, |job| job.pid);
+        let probe = awaited.map(|awaited| ready::watch(*awaited, run, tree.clone(), self.context.clone()));
         self.supervise(run, tree, watch::process(pidfd), input, job, None);
+        if let Some(supervised) = self.supervised.get_mut(&task) {
+            supervised.probe = probe;
+        }
         pid
     }
 
@@ -173,7 +184,7 @@ impl Processes {
         handed: Option<Handed>,
     ) {
         let (control, orders) = async_mpsc::unbounded_channel();
-        self.supervised.insert(tree.task, Supervised { run, control, input });
+        self.supervised.insert(tree.task, Supervised { run, control, input, probe: None });
         let context = self.context.clone();
         let supervisor = Supervisor {
             tree,
@@ -186,6 +197,7 @@ impl Processes {
             missed: false,
             asked: HashSet::new(),
             newborns: Newborns::default(),
+            paused: None,
             handed,
         };
         tokio::spawn(supervisor.run(pidfd));
@@ -205,6 +217,13 @@ impl Processes {
     pub fn signal(&self, task: TaskId, run: u32, signal: i32, tree: bool) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.control(task, run, Control::Signal { signal, tree, done });
+        is_done
+    }
+
+    /// Pauses a task's tree, or continues it. Resolves when it has stopped, or goes on.
+    pub fn set_paused(&self, task: TaskId, run: u32, paused: bool) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        self.control(task, run, Control::SetPaused { paused, done });
         is_done
     }
 
@@ -231,10 +250,10 @@ impl Processes {
         self.supervised.get(&task)?.input.clone()
     }
 
-    /// A task's leader has ended: nobody reads its standard input any more.
+    /// A task's leader has ended: nobody reads its standard input any more, and it becomes ready no more.
     pub fn close_input(&mut self, task: TaskId) {
         if let Some(supervised) = self.supervised.get_mut(&task) {
-            supervised.input = None;
+            (supervised.input, supervised.probe) = (None, None);
         }
     }
 
@@ -249,10 +268,12 @@ impl Processes {
 /// Watches over one tree.
 pub(super) struct Supervisor {
     pub(super) tree: Tree,
+    /// What must be known to let it go on, if it is paused.
+    pub(super) paused: Option<Paused>,
     /// What the leader stands for, if it leads a terminal.
     job: Option<TerminalJob>,
     run: u32,
-    context: Context,
+    pub(super) context: Context,
     pub(super) orders: async_mpsc::UnboundedReceiver<Control>,
     /// The signal that the tree was told to end with.
     ending: Option<i32>,
@@ -287,6 +308,7 @@ impl Supervisor {
             }
         };
         self.tree.leader_is_ours = false;
+        self.unpause().await;
         let mut members = self.rest().await;
         let others = !members.is_empty();
         let drains = self.handed.as_ref().map(|handed| handed.drains.clone()).unwrap_or_default();
@@ -468,6 +490,10 @@ impl Supervisor {
                 // The client may be gone.
                 let _ = done.send(());
             }
+            Control::SetPaused { paused, done } => {
+                self.set_paused(paused).await;
+                let _ = done.send(());
+            }
             Control::End { signal } => self.end_all(signal).await,
         }
     }
@@ -490,6 +516,7 @@ impl Supervisor {
             tracing::warn!(cgroup = %cgroup.display(), %error, "cgroup.kill failed");
         }
         let signalled = self.signal(signal).await;
+        self.unpause().await;
         self.missed = !signalled.all;
         self.asked = signalled.pids.into_iter().collect();
         self.newborns = signalled.newborns;

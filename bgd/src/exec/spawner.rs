@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::ready::Ready;
 use bgd_shared::request::{Stdin, Stream, TerminalSize};
 use bgd_shared::rlimit::{RESOURCES, Rlimits};
 use bgd_shared::text::{Env, OsText};
@@ -18,11 +19,14 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::stat::fstat;
 
+use super::awaited::{Awaited, NotifySocket};
 use super::cgroup;
 use super::mark::{Mark, Marks, RESOURCE};
 use super::messages::{Begun, Inherited, NewTerminal, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
+use super::place;
 use super::proc::{INSTANCE_MARK, TASK_MARK};
 use super::pty::Pty;
 use super::terminal::birth::{self, BirthError, Born, LeaderPlan};
@@ -40,6 +44,8 @@ pub struct SpawnSettings {
     pub folder: Arc<OutputFolder>,
     /// The cgroup under which each task gets its own.
     pub cgroup: Option<PathBuf>,
+    /// The daemon's socket.
+    pub socket: Arc<Path>,
     /// The limit of descriptors for tasks whose submitter names none: the daemon has raised its own.
     pub nofile: Option<libc::rlimit>,
 }
@@ -132,6 +138,12 @@ impl Open {
         ]
     }
 
+    /// How large the output files are that it goes on writing to.
+    fn sizes(&self) -> [u64; 2] {
+        let size = |fd: &OwnedFd| fstat(fd).map_or(0, |stat| stat.st_size.cast_unsigned());
+        [size(&self.out), self.err.as_ref().map_or(0, size)]
+    }
+
     /// What is not the terminal, where there is one.
     fn not_terminal(&self) -> [Option<BorrowedFd<'_>>; 3] {
         let [out, err] = &self.given;
@@ -151,15 +163,20 @@ struct Common {
 impl Common {
     /// Starts a process.
     fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, SpawnFailure> {
-        let StartOrder { task, spec, env, streams, .. } = order;
+        let StartOrder { task, run, spec, env, place, streams } = order;
         let name = match &streams {
             Streams::Own(_) => TASK_MARK,
             Streams::Given { mark, .. } => mark,
         };
         let mark = self.marks.next();
-        let program = Program::new(&spec, env.get("PATH"), self.environment(name, task, &env));
-        let streams = self.streams(task, &spec, streams)?;
-        let cgroup = self.make_cgroup(task)?;
+        let mut variables =
+            place.map(|place| place::variables(&place, &self.settings.folder)).unwrap_or_default();
+        let notify = self.notify_socket(task, &spec)?;
+        variables.extend(notify.as_ref().map(NotifySocket::variable));
+        let program = Program::new(&spec, env.get("PATH"), self.environment(name, task, &env, variables));
+        let streams = self.streams(task, run, &spec, streams)?;
+        let awaited = Awaited::new(&spec, streams.sizes(), notify);
+        let cgroup = self.make_cgroup(task, run)?;
         let procs = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
         let begun = match spec.pty {
             None => self.begin_plainly(&spec, &program, mark, streams, procs, stack),
@@ -167,7 +184,7 @@ impl Common {
         };
         let cgroup = cgroup.map(|(path, _)| path);
         match begun {
-            Ok(begun) => Ok(Begun { cgroup, ..begun }),
+            Ok(begun) => Ok(Begun { cgroup, awaited, ..begun }),
             Err(error) => {
                 if let Some(cgroup) = cgroup {
                     cgroup::remove(&cgroup);
@@ -200,7 +217,7 @@ impl Common {
         };
         let Spawned { pid, pidfd } = spawn(&plan, stack).map_err(|error| explain(spec, error))?;
         let Open { input, split, .. } = streams;
-        Ok(Begun { pid, pidfd, input, cgroup: None, mark, split, terminal: None })
+        Ok(Begun { pid, pidfd, input, cgroup: None, mark, split, awaited: None, terminal: None })
     }
 
     #[allow(clippy::too_many_arguments, reason = "all that a start needs")]
@@ -222,7 +239,7 @@ impl Common {
         if descriptors::are_reserved(&pty.slave, descriptors::User::Task) {
             return Err(descriptors::NONE_LEFT.into());
         }
-        let marks = self.environment(TASK_MARK, task, &Env::default());
+        let marks = self.environment(TASK_MARK, task, &Env::default(), Vec::new());
         let plan = LeaderPlan {
             label: &c_string(task.to_string().as_bytes()),
             env: &marks,
@@ -255,11 +272,11 @@ impl Common {
         let terminal = NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle };
         let Spawned { pid, pidfd } = leader;
         let terminal = Some(Box::new(terminal));
-        Ok(Begun { pid, pidfd, input: None, cgroup: None, mark, split, terminal })
+        Ok(Begun { pid, pidfd, input: None, cgroup: None, mark, split, awaited: None, terminal })
     }
 
     /// Opens what a process has as standard streams.
-    fn streams(&self, task: TaskId, spec: &Spec, streams: Streams) -> Result<Open, SpawnFailure> {
+    fn streams(&self, task: TaskId, run: u32, spec: &Spec, streams: Streams) -> Result<Open, SpawnFailure> {
         let Inherited { stdin, outputs: given } = match streams {
             Streams::Given { streams: [stdin, out, err], .. } => {
                 let (stdin, err, given) = (Some(stdin), Some(err), [None, None]);
@@ -269,7 +286,8 @@ impl Common {
         };
         let folder = &self.settings.folder;
         let create = |stream| -> Result<OwnedFd, SpawnFailure> {
-            let file = folder.create(task, stream).map_err(|error| {
+            let made = if run == 1 { folder.create(task, stream) } else { folder.append(task, stream) };
+            let file = made.map_err(|error| {
                 format!("cannot create its output in {}: {}", folder.path().display(), say(&error))
             })?;
             let is_kept_back = descriptors::are_reserved(&file, descriptors::User::Task);
@@ -290,9 +308,22 @@ impl Common {
         Ok(Open { stdin, given, out, err, input, split: Some(spec.split) })
     }
 
-    fn make_cgroup(&self, task: TaskId) -> Result<Option<(PathBuf, OwnedFd)>, SpawnFailure> {
+    /// The socket by which a process tells that it is ready, if it does so.
+    fn notify_socket(&self, task: TaskId, spec: &Spec) -> Result<Option<NotifySocket>, SpawnFailure> {
+        if spec.ready.as_deref() != Some(&Ready::Notify) {
+            return Ok(None);
+        }
+        let socket = NotifySocket::bind(&self.settings.socket, task).map_err(|error| {
+            let folder = self.settings.socket.parent().unwrap_or(Path::new("/")).display();
+            format!("cannot make the socket for its notification in {folder}: {}", say(&error))
+        })?;
+        Ok(Some(socket))
+    }
+
+    fn make_cgroup(&self, task: TaskId, run: u32) -> Result<Option<(PathBuf, OwnedFd)>, SpawnFailure> {
         let Some(parent) = &self.settings.cgroup else { return Ok(None) };
-        let path = parent.join(task.to_string());
+        // That of the attempt before may not have been removed yet.
+        let path = parent.join(if run == 1 { task.to_string() } else { format!("{task}.{run}") });
         let make = || -> io::Result<OwnedFd> {
             std::fs::create_dir(&path)?;
             Ok(std::fs::File::options().write(true).open(path.join("cgroup.procs"))?.into())
@@ -328,13 +359,20 @@ impl Common {
     }
 
     /// The submitter's environment with the marks by which a process of ours is known.
-    fn environment(&self, mark: &str, id: TaskId, env: &Env) -> Vec<CString> {
-        let mut list = Vec::with_capacity(env.0.len() + 2);
+    fn environment(&self, mark: &str, id: TaskId, env: &Env, place: Vec<CString>) -> Vec<CString> {
+        let is_replaced = |name: &str| {
+            let value =
+                |variable: &CString| variable.as_bytes().strip_prefix(name.as_bytes())?.first().copied();
+            place.iter().any(|variable| value(variable) == Some(b'='))
+        };
+        let mut list = Vec::with_capacity(env.0.len() + place.len() + 2);
         for (name, value) in &env.0 {
-            if &**name != mark && &**name != INSTANCE_MARK {
+            if &**name != mark && &**name != INSTANCE_MARK && !place::is_variable(name) && !is_replaced(name)
+            {
                 list.push(c_string(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
             }
         }
+        list.extend(place);
         list.push(c_string(format!("{mark}={id}").as_bytes()));
         list.push(c_string(format!("{INSTANCE_MARK}={}", self.settings.instance).as_bytes()));
         list

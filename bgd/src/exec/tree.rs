@@ -5,6 +5,8 @@
 //! carry the task's [`Mark`], which they inherit, are in the leader's session, have the task's id in their
 //! environment, or hold its output open. What rids itself of all four is ended when the daemon ends.
 
+pub mod pause;
+
 use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
@@ -138,6 +140,19 @@ impl Tree {
         let members = self.members(NAMED).unwrap_or_default();
         let named: Vec<String> = members.iter().map(|member| survivor(member.pid)).collect();
         if named.is_empty() { "its processes are not found".into() } else { named.join(", ").into() }
+    }
+
+    /// Whether this is a process that lives, and belongs to another tree. Blocks for a short time; to be called on a
+    /// worker.
+    pub fn is_foreign(&self, pid: i32) -> bool {
+        let is_marked = || self.mark.is_some_and(|mark| mark.is_on(pid));
+        match hold(pid) {
+            Ok(Some(handle)) => {
+                let is_mine = is_marked() || self.member(pid).is_ok_and(|member| member.is_some());
+                !is_mine && !is_zombie(pid) && !handle.has_ended()
+            }
+            Ok(None) | Err(_) => false,
+        }
     }
 
     fn pids(&self) -> Vec<i32> {

@@ -2,6 +2,7 @@
 //! say, and however much of it, delays nobody else. It is started with the first agent task.
 
 pub mod acp;
+mod after;
 mod asked;
 pub mod connection;
 pub mod last_words;
@@ -90,11 +91,11 @@ impl AgentThread {
 
     fn prompt(&self, start: Start) -> Result<(), Refusal> {
         let Start { task, run, spec, begin, inherited: _, owner: _ } = start;
-        let Begin::Prompt { env, prompt, settings, session } = begin else {
+        let Begin::Prompt { env, prompt, settings, session, after } = begin else {
             return Err(Refusal::new(ErrorKind::Internal, "agents run no processes of tasks"));
         };
         let agent = self.agent_of(&spec)?;
-        let order = TurnOrder { task, run, agent, spec, env, prompt, settings, session };
+        let order = TurnOrder { task, run, agent, spec, env, prompt, settings, session, after };
         self.order(Order::Turn(Box::new(order))).map_err(|error| {
             Refusal::new(ErrorKind::Internal, format!("cannot start a thread for agents: {error}"))
         })
@@ -126,6 +127,9 @@ impl Executor for AgentThread {
             }
             core::Control::Signal { .. } => tracing::error!(%task, "an agent takes no signals"),
             // It has no terminal.
+            core::Control::Pause | core::Control::Continue => {
+                tracing::error!(%task, "an agent is not paused");
+            }
             core::Control::Detach { .. } => {}
         }
         None

@@ -7,7 +7,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
 
 use crate::agents::Agent;
-use crate::core::Spec;
+use crate::core::{AfterTask, Spec};
 
 /// What the agents' thread is told.
 #[derive(Debug)]
@@ -67,6 +67,8 @@ pub struct TurnOrder {
     pub settings: Arc<AgentSettings>,
     /// The session that goes on; a new one if there is none.
     pub session: Option<Arc<str>>,
+    /// The tasks that it came after, which the prompt may speak of.
+    pub after: Box<[AfterTask]>,
 }
 
 /// What a turn is told while it goes on.

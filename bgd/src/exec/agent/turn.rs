@@ -13,6 +13,7 @@ use bgd_shared::text::beginning;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::after;
 use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update, Wanted};
 use super::link::Connection;
 use super::live::{Live, too_slow};
@@ -70,7 +71,7 @@ pub async fn run(
 ) {
     let withdrawn = mpsc::unbounded_channel();
     let mut turn = Turn {
-        order,
+        order: with_prompt(order, &context).await,
         context,
         control,
         asked: HashMap::new(),
@@ -85,6 +86,20 @@ pub async fn run(
     if let Some((recorder, updates)) = late {
         keep_late(recorder, updates).await;
     }
+}
+
+/// The order with what its prompt says about the tasks that it came after.
+async fn with_prompt(mut order: TurnOrder, context: &Context) -> TurnOrder {
+    if order.after.is_empty() || !after::has_any(&order.prompt) {
+        return order;
+    }
+    let (prompt, others) = (Arc::clone(&order.prompt), std::mem::take(&mut order.after));
+    let folder = Arc::clone(&context.folder);
+    // The prompt as it was written, if the worker broke: it says that there is something to look at.
+    if let Some(prompt) = context.workers.run(move || after::fill_in(&prompt, &others, &folder)).await {
+        order.prompt = prompt;
+    }
+    order
 }
 
 /// What is left of a turn: what keeps the late words.

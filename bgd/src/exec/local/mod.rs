@@ -112,8 +112,8 @@ impl Local {
 
     fn start_process(&mut self, start: Start) {
         let Start { task, run, spec, begin, inherited, owner } = start;
-        let env = match begin {
-            Begin::Process { env } => env,
+        let (env, place) = match begin {
+            Begin::Process { env, place } => (env, Some(place)),
             Begin::HandedOver => return self.adopt_handed(task, run),
             Begin::Prompt { .. } => {
                 let failure = "processes are given no prompts".into();
@@ -126,7 +126,7 @@ impl Local {
             }
             self.owners.extend(owner.map(|owner| (task, owner)));
         }
-        self.starts.push(StartOrder { task, run, spec, env, streams: Streams::Own(inherited) });
+        self.starts.push(StartOrder { task, run, spec, env, place, streams: Streams::Own(inherited) });
     }
 
     /// Writes to the standard input of a task, if it has one.
@@ -150,6 +150,8 @@ impl Executor for Local {
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done> {
         match control {
             Control::Signal { signal, tree } => return Some(self.processes.signal(task, run, signal, tree)),
+            Control::Pause => return Some(self.processes.set_paused(task, run, true)),
+            Control::Continue => return Some(self.processes.set_paused(task, run, false)),
             Control::Detach { client } => {
                 self.owners.remove(&task);
                 self.terminals.leave(task, client);

@@ -8,8 +8,8 @@ use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::http::{Answer, Http, HttpError, Streamed, escaped};
 use super::wire::{Fault, Health, Message, Permission, Questions, SessionInfo, Status};
+use crate::exec::http::{Answer, Http, HttpError, Streamed, escaped};
 
 /// The longest answer in bytes. A page of messages that is longer is asked for message by message, and a
 /// message that is longer can't be read.

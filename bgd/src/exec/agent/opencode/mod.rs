@@ -8,7 +8,6 @@ mod api;
 mod asks;
 mod ending;
 mod follow;
-mod http;
 #[cfg(test)]
 mod scripted;
 mod session;
@@ -30,10 +29,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::api::{Api, ApiError, On};
 use self::follow::Routes;
-use self::http::{Http, Job};
 use self::session::{Order, Parts, Session, Stop, Timing};
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::core::Refusal;
+use crate::exec::http::{Http, Job};
 
 /// How many prompts of a session may wait. The daemon gives one at a time.
 const ORDERS: usize = 4;

@@ -16,9 +16,9 @@ use super::super::connection::{TurnEnd, Update, Updates};
 use super::api::{Api, ApiError, On};
 use super::asks::Asks;
 use super::follow::{self, Routes, Signal};
-use super::http::HttpError;
 use super::turn::{News, Sight, Turn};
 use super::wire::{Event, Fault, FaultData, Message};
+use crate::exec::http::HttpError;
 
 /// How often in a row a look may fail before the turn is given up.
 const LOOKS: u32 = 12;

@@ -1,5 +1,8 @@
 //! Tasks as the wire shows them.
 
+mod order;
+
+pub use self::order::group;
 use bgd_shared::agent::{AgentSettings, NeedsInput};
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
@@ -26,6 +29,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let part = snapshot.agent.as_deref();
     let notes = part.map(|part| &part.notes);
     let is_success = snapshot.status() == Status::Completed;
+    let plan = snapshot.plan();
     WireTask {
         id: snapshot.id,
         kind: spec.kind(),
@@ -33,7 +37,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         foreground: snapshot.foreground.is_some(),
         pty: spec.pty.is_some(),
         status: snapshot.status(),
-        description: description(spec),
+        paused: snapshot.paused,
+        description: plan.description.as_deref().map_or_else(|| description(spec), Into::into),
         argv,
         shell,
         prompt: part.map(|part| short(&part.prompt)),
@@ -44,6 +49,8 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         channel: spec.channel.as_deref().map(Into::into),
         key: snapshot.key.as_deref().map(Into::into),
         time_limit_ms: spec.time_limit_ms,
+        ready: spec.ready.as_deref().cloned(),
+        ready_timeout_ms: spec.ready_timeout_ms,
         tags: spec.tags.iter().map(std::string::ToString::to_string).collect(),
         cwd: OsText::clone(&spec.cwd),
         pid: life.pid,
@@ -51,6 +58,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         resume_count: snapshot.resume_count,
         created_at: snapshot.created_at,
         started_at: life.started_at,
+        ready_at: snapshot.ready_at,
         completed_at: life.completed_at,
         retrieved_at: snapshot.retrieved_at,
         exit: life.exit,
@@ -60,6 +68,17 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         lingering: life.lingering,
         suspect: notes.and_then(|notes| notes.suspect.as_deref()).filter(|_| is_success).map(Into::into),
         warning: notes.and_then(|notes| notes.warning.as_deref()).map(Into::into),
+        group: plan.group().to_owned(),
+        batch: plan.batch,
+        rerun_of: plan.rerun_of,
+        priority: plan.priority,
+        slots: plan.slots,
+        slot: snapshot.place.slot,
+        after: order::after(plan),
+        waiting: order::waiting(snapshot),
+        attempt: plan.again.as_ref().map(|again| again.attempt),
+        attempts: order::attempts(plan),
+        cancel_reason: snapshot.finished().and_then(failures::cancel_reason),
         progress: progress(snapshot),
         output: output(snapshot, folder),
     }

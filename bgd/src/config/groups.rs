@@ -1,0 +1,48 @@
+//! The groups of tasks that a configuration names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bgd_shared::limits;
+use bgd_shared::order::{self, DEFAULT_GROUP};
+use serde::{Deserialize, Serialize};
+
+use super::agents::Fault;
+
+/// A group of tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupConfig {
+    /// How many slots it has.
+    pub slots: u32,
+}
+
+/// Whether these groups can be.
+pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
+    if groups.len() >= limits::GROUPS {
+        let what = format!("has {} groups; at most {} are taken", groups.len(), limits::GROUPS - 1);
+        return Err(("groups".to_owned(), what));
+    }
+    for (name, GroupConfig { slots }) in groups {
+        if name == DEFAULT_GROUP {
+            let what = "is there without it: its slots are `max_concurrent_tasks`".to_owned();
+            return Err((format!("groups.{name}"), what));
+        }
+        if !order::is_group_name(name) {
+            let what = format!(
+                "is no name of a group: 1 to {} letters, digits, `.`, `_` and `-`",
+                limits::GROUP_BYTES
+            );
+            return Err((format!("groups.{name}"), what));
+        }
+        if *slots == 0 || *slots > limits::GROUP_SLOTS {
+            let what = format!("is {slots}; it must be 1 to {}", limits::GROUP_SLOTS);
+            return Err((format!("groups.{name}.slots"), what));
+        }
+    }
+    Ok(())
+}
+
+/// How many slots each of these groups has.
+pub fn slots(groups: &BTreeMap<String, GroupConfig>) -> BTreeMap<Arc<str>, u32> {
+    groups.iter().map(|(name, group)| (Arc::from(name.as_str()), group.slots)).collect()
+}

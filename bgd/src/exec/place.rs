@@ -1,0 +1,70 @@
+//! The variables that tell a process of its place among others (R102, R104). What a submitter has of them, being a task
+//! itself, is not passed on.
+
+use std::ffi::CString;
+
+use bgd_shared::order::DEFAULT_GROUP;
+use bgd_shared::request::Stream;
+
+use super::output::OutputFolder;
+use crate::core::{AfterTask, RunPlace};
+
+/// The lowest of its slots.
+const SLOT: &str = "BGD_SLOT";
+
+/// How many slots it has.
+const SLOTS: &str = "BGD_SLOTS";
+
+/// The numbers of all its slots, with commas between them.
+const SLOT_LIST: &str = "BGD_SLOT_LIST";
+
+/// Its group.
+const GROUP: &str = "BGD_GROUP";
+
+/// The number of its attempt.
+const ATTEMPT: &str = "BGD_ATTEMPT";
+
+/// The ids of the tasks that it came after, with spaces between them.
+const AFTER: &str = "BGD_AFTER";
+
+/// In front of a number, from 1: the path of that task's output.
+const AFTER_FILE: &str = "BGD_AFTER_FILE_";
+
+/// Whether this is the name of such a variable.
+pub fn is_variable(name: &str) -> bool {
+    [SLOT, SLOTS, SLOT_LIST, GROUP, ATTEMPT, AFTER].contains(&name) || name.starts_with(AFTER_FILE)
+}
+
+/// The variables of a process.
+pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
+    let RunPlace { slots, group, attempt, after } = place;
+    let mut list = vec![
+        format!("{GROUP}={}", group.as_deref().unwrap_or(DEFAULT_GROUP)),
+        format!("{SLOTS}={}", slots.len()),
+    ];
+    if let Some(first) = slots.first() {
+        let all: Vec<_> = slots.iter().map(ToString::to_string).collect();
+        list.push(format!("{SLOT}={first}"));
+        list.push(format!("{SLOT_LIST}={}", all.join(",")));
+    }
+    list.extend(attempt.map(|attempt| format!("{ATTEMPT}={attempt}")));
+    if !after.is_empty() {
+        let ids: Vec<_> = after.iter().map(|other| other.id.to_string()).collect();
+        list.push(format!("{AFTER}={}", ids.join(" ")));
+        let files = after
+            .iter()
+            .zip(1..)
+            .map(|(other, number)| format!("{AFTER_FILE}{number}={}", output_of(other, folder)));
+        list.extend(files);
+    }
+    // Ids, names of groups and the paths of a folder of ours have no NUL.
+    list.into_iter().filter_map(|variable| CString::new(variable).ok()).collect()
+}
+
+fn output_of(other: &AfterTask, folder: &OutputFolder) -> String {
+    let files = match &other.task {
+        Some(task) => folder.files_of(task.id, &task.spec),
+        None => folder.files(other.id, false),
+    };
+    files.path(Stream::Stdout).to_string_lossy().into_owned()
+}

@@ -1,0 +1,64 @@
+//! Whether there is a file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+
+use super::Pauses;
+use crate::exec::workers::Workers;
+use crate::sys::watch::{self, Changes};
+
+/// Waits until there is a file of this path. Its folder is watched, as soon as there is one.
+pub async fn until_there(path: PathBuf, workers: &Workers) {
+    let mut pauses = Pauses::new();
+    loop {
+        let folder = path.parent().unwrap_or(&path).to_path_buf();
+        // The file may be on a disk that does not answer.
+        let watched = workers.run(move || inotify_of(&folder)).await;
+        let watched = watched.and_then(Result::ok).and_then(|inotify| watch::changes(inotify).ok());
+        if is_there(&path, workers).await {
+            return;
+        }
+        let Some(changes) = watched else {
+            pauses.pause().await;
+            continue;
+        };
+        while wait_for_change(&changes).await {
+            if is_there(&path, workers).await {
+                return;
+            }
+        }
+        // The folder is gone or is another one, which may go on for ever.
+        pauses.pause().await;
+    }
+}
+
+async fn is_there(path: &Path, workers: &Workers) -> bool {
+    let path = path.to_path_buf();
+    workers.run(move || path.exists()).await == Some(true)
+}
+
+fn inotify_of(folder: &Path) -> io::Result<Inotify> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    let comes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
+    let goes = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
+    inotify.add_watch(folder, comes | goes | AddWatchFlags::IN_ONLYDIR)?;
+    Ok(inotify)
+}
+
+/// Waits until something has come into the folder. False: it is not where it was, and nothing more is told of it.
+async fn wait_for_change(changes: &AsyncFd<Changes>) -> bool {
+    let Ok(mut ready) = changes.readable().await else { return false };
+    let ends = AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF
+        | AddWatchFlags::IN_IGNORED
+        | AddWatchFlags::IN_UNMOUNT;
+    let mut goes_on = true;
+    while let Ok(events) = changes.get_ref().0.read_events() {
+        goes_on &= !events.iter().any(|event| event.mask.intersects(ends));
+    }
+    ready.clear_ready();
+    goes_on
+}

@@ -1,0 +1,69 @@
+//! Looks whether the process of a task is ready (R110), and tells so: by events where they exist. It decides nothing. A
+//! look ends with its [`Job`], which is kept for as long as the leader lives.
+
+mod file;
+mod line;
+mod net;
+mod notify;
+
+use std::time::Duration;
+
+use bgd_shared::ready::Ready;
+
+use self::line::Streams;
+use super::awaited::Awaited;
+use super::context::Context;
+use super::http::Job;
+use super::tree::Tree;
+use crate::core::Fact;
+
+/// Looks until a process is ready, or the time for that is over, and tells the dispatcher.
+pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Job {
+    Job::start(async move {
+        let until_ready = until_ready(&awaited, &tree, &context);
+        let is_ready = if let Some(timeout) = awaited.timeout {
+            tokio::time::timeout(timeout, until_ready).await.is_ok()
+        } else {
+            until_ready.await;
+            true
+        };
+        context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
+        if let Some(socket) = &awaited.socket {
+            notify::drain(socket).await;
+        }
+    })
+}
+
+async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context) {
+    match &awaited.ready {
+        Ready::Line(pattern) => {
+            let streams = Streams::new(&tree.files, awaited.sizes);
+            line::until_found(pattern, streams, &context.workers).await;
+        }
+        Ready::Tcp { host, port } => net::until_connected(host.as_deref(), *port).await,
+        Ready::Http(url) => net::until_answered(url).await,
+        Ready::File(path) => file::until_there(awaited.folder.join(&**path), &context.workers).await,
+        Ready::Notify => match &awaited.socket {
+            Some(socket) => notify::until_told(socket, tree, &context.workers).await,
+            None => std::future::pending().await,
+        },
+    }
+}
+
+/// The pauses between looks where no event tells: 100 ms, longer each time, 1 s at last.
+#[derive(Debug)]
+struct Pauses(Duration);
+
+impl Pauses {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LAST: Duration = Duration::from_secs(1);
+
+    fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    async fn pause(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 3 / 2).min(Self::LAST);
+    }
+}

@@ -1,0 +1,62 @@
+//! Whether somebody listens on a port, or answers an HTTP request. Nothing tells of that, so it is tried.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use bgd_shared::ready::HttpUrl;
+use tokio::net::TcpStream;
+
+use super::Pauses;
+use crate::exec::http::Http;
+
+/// How long one try may take.
+const TRY: Duration = Duration::from_secs(5);
+
+/// Waits until a connection to this port can be made; without a host, on this machine.
+pub async fn until_connected(host: Option<&str>, port: u16) {
+    let mut pauses = Pauses::new();
+    while !matches!(tokio::time::timeout(TRY, connects(host, port)).await, Ok(true)) {
+        pauses.pause().await;
+    }
+}
+
+async fn connects(host: Option<&str>, port: u16) -> bool {
+    match host {
+        None => {
+            is_of_another(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await)
+                || is_of_another(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await)
+        }
+        Some(host) => is_of_another(TcpStream::connect((host, port)).await),
+    }
+}
+
+/// Whether a connection is one to somebody else: while nobody listens the system may have connected it to itself.
+fn is_of_another(connected: io::Result<TcpStream>) -> bool {
+    connected.is_ok_and(|stream| match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) => local != peer,
+        _ => false,
+    })
+}
+
+/// Waits until a GET of this URL is answered with a status from 200 to 399.
+pub async fn until_answered(url: &HttpUrl) {
+    let http = match Http::new(&url.origin, None) {
+        Ok(http) => http,
+        // It was looked at when it came in.
+        Err(why) => {
+            tracing::error!(%why, "no task can be ready by that");
+            return std::future::pending().await;
+        }
+    };
+    let mut pauses = Pauses::new();
+    loop {
+        // Its content is not read: the head says it.
+        if let Ok(Ok(answer)) = tokio::time::timeout(TRY, http.stream(&url.target)).await
+            && (answer.status.is_success() || answer.status.is_redirection())
+        {
+            return;
+        }
+        pauses.pause().await;
+    }
+}

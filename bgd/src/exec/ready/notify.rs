@@ -1,0 +1,99 @@
+//! Whether a process has told that it is ready, as `sd_notify(3)` does.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
+use tokio::io::unix::AsyncFd;
+
+use crate::exec::awaited::NotifySocket;
+use crate::exec::tree::Tree;
+use crate::exec::workers::Workers;
+use crate::sys::watch;
+
+/// The most bytes of a message that are read; programs send no longer ones.
+const MESSAGE_BYTES: usize = 4096;
+
+/// The most descriptors that may travel with a message; nobody wants them.
+const MESSAGE_FDS: usize = 253;
+
+/// Waits until a process of this tree says that it is ready.
+pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
+    let Some(messages) = messages(socket) else { return std::future::pending().await };
+    loop {
+        let message = next(&messages).await;
+        if !message.says_ready() {
+            continue;
+        }
+        let (tree, sender) = (tree.clone(), message.sender);
+        let is_foreign = workers.run(move || sender.is_some_and(|sender| tree.is_foreign(sender))).await;
+        if is_foreign != Some(true) {
+            return;
+        }
+        tracing::info!(sender, "a process of another task says that this one is ready");
+    }
+}
+
+/// Reads whatever else comes, for ever: nobody who sends it shall wait.
+pub async fn drain(socket: &NotifySocket) {
+    if let Some(messages) = messages(socket) {
+        loop {
+            next(&messages).await;
+        }
+    }
+}
+
+fn messages(socket: &NotifySocket) -> Option<AsyncFd<OwnedFd>> {
+    let watched = socket.socket.try_clone().and_then(|socket| watch::readable(socket.into()));
+    watched.inspect_err(|error| tracing::error!(%error, "a notification socket can't be watched")).ok()
+}
+
+/// What somebody has sent.
+struct Message {
+    text: Vec<u8>,
+    /// Who, if that is a process that can be seen here.
+    sender: Option<i32>,
+}
+
+impl Message {
+    fn says_ready(&self) -> bool {
+        self.text.split(|byte| *byte == b'\n').any(|line| line == b"READY=1")
+    }
+}
+
+async fn next(messages: &AsyncFd<OwnedFd>) -> Message {
+    loop {
+        let Ok(mut ready) = messages.readable().await else { return std::future::pending().await };
+        match ready.try_io(|socket| receive(socket.get_ref())) {
+            Ok(Ok(message)) => return message,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a notification can't be read");
+                return std::future::pending().await;
+            }
+            Err(_would_block) => {}
+        }
+    }
+}
+
+fn receive(socket: &OwnedFd) -> io::Result<Message> {
+    let mut text = vec![0; MESSAGE_BYTES];
+    let mut space = cmsg_space!(UnixCredentials, [RawFd; MESSAGE_FDS]);
+    let mut parts = [IoSliceMut::new(&mut text)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let (bytes, mut sender) = (received.bytes, None);
+    for along in received.cmsgs().into_iter().flatten() {
+        match along {
+            ControlMessageOwned::ScmCredentials(who) => sender = Some(who.pid()).filter(|pid| *pid > 0),
+            ControlMessageOwned::ScmRights(fds) => fds.into_iter().for_each(|fd| {
+                let _: Result<(), Errno> = nix::unistd::close(fd);
+            }),
+            _ => {}
+        }
+    }
+    text.truncate(bytes);
+    Ok(Message { text, sender })
+}

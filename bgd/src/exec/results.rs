@@ -1,0 +1,42 @@
+//! What a task has brought: the answer of an agent, or what a command wrote. It only reads.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::limits::{AGENT_RESULT_BYTES, RESULT_BYTES};
+use bgd_shared::request::Stream;
+use bgd_shared::task::Kind;
+
+use super::output::{OutputFolder, Part, read_part};
+use crate::core::Task;
+
+/// The result of a task, or its end: an agent's answer is in a file of its own, a command's result is what it
+/// wrote.
+///
+/// # Errors
+/// The file can't be read.
+pub fn result(task: &Task, folder: &OutputFolder) -> io::Result<Part> {
+    match task.spec.kind() {
+        Kind::Agent => last_part(&answer_file(task, folder), true, AGENT_RESULT_BYTES, 0),
+        Kind::Process => end_of_output(task, folder, RESULT_BYTES),
+    }
+}
+
+/// The last bytes of a task's output.
+///
+/// # Errors
+/// The file can't be read.
+pub fn end_of_output(task: &Task, folder: &OutputFolder, bytes: u64) -> io::Result<Part> {
+    let files = folder.files_of(task.id, &task.spec);
+    last_part(files.path(Stream::Stdout), task.has_begun(), bytes, task.dropped[0])
+}
+
+/// Where the latest answer of an agent's task is.
+fn answer_file(task: &Task, folder: &OutputFolder) -> PathBuf {
+    folder.result(task.id, task.agent.as_deref().map_or(0, |agent| agent.answered))
+}
+
+/// The last bytes of a file.
+fn last_part(path: &Path, begun: bool, bytes: u64, dropped: u64) -> io::Result<Part> {
+    read_part(path, begun, -bytes.cast_signed(), bytes, dropped)
+}

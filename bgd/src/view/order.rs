@@ -1,0 +1,58 @@
+//! What the task object says of a task's order among others.
+
+use bgd_shared::order::{Dependency, Group, Waiting, WaitingFor};
+use bgd_shared::task::Attempt;
+
+use crate::core::{GroupState, NotBefore, Plan, Snapshot, State};
+use crate::failures;
+
+/// A group.
+pub fn group(group: &GroupState) -> Group {
+    let GroupState { name, slots, used, is_paused, pending, running, finished } = group;
+    Group {
+        name: name.to_string(),
+        slots: *slots,
+        used: *used,
+        paused: *is_paused,
+        pending: *pending,
+        running: *running,
+        finished: *finished,
+    }
+}
+
+/// The tasks that one comes after.
+pub fn after(plan: &Plan) -> Vec<Dependency> {
+    let dependencies = plan.after.iter();
+    dependencies.map(|one| Dependency { id: one.task, condition: one.condition, met: one.met }).collect()
+}
+
+/// What a pending task waits for.
+pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
+    let State::Queued { .. } = snapshot.state else { return None };
+    let plan = snapshot.plan();
+    let ids: Vec<_> = plan.after.iter().filter(|one| !one.met).map(|one| one.task).collect();
+    let (reason, until) = match plan.not_before {
+        _ if plan.held => (WaitingFor::Held, None),
+        _ if !ids.is_empty() => return Some(Waiting { reason: WaitingFor::After, ids, until: None }),
+        Some(NotBefore::Delay { wall, .. } | NotBefore::Wall(wall)) => (WaitingFor::Until, Some(wall)),
+        Some(NotBefore::Attempt { wall, .. }) => (WaitingFor::Retry, Some(wall)),
+        None if snapshot.place.is_parked => (WaitingFor::Batch, None),
+        None if snapshot.place.is_paused => (WaitingFor::Paused, None),
+        None => (WaitingFor::Slot, None),
+    };
+    Some(Waiting { reason, ids: Vec::new(), until })
+}
+
+/// The attempts that have ended.
+pub fn attempts(plan: &Plan) -> Vec<Attempt> {
+    let attempts = plan.again.as_deref().map_or(&[][..], |again| &again.attempts);
+    let of = |attempt: &crate::core::Attempt| Attempt {
+        attempt: attempt.attempt,
+        started_at: attempt.started_at,
+        completed_at: attempt.completed_at,
+        exit: attempt.exit.clone(),
+        error: failures::of_attempt(attempt),
+        offset: attempt.offset,
+    };
+    attempts.iter().map(of).collect()
+}

@@ -3,13 +3,13 @@
 //! A shell asks for them at each press of its completion key. Nothing here may start a daemon: where the daemon can't
 //! be asked, there are none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::time::Duration;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::client::Client;
-use bgd_shared::request::{AgentList, ListParams, TaskList};
+use bgd_shared::request::{AgentList, GroupList, ListParams, NoParams, TaskList};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
@@ -34,6 +34,11 @@ pub fn active_tasks() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_tasks(&[Status::Pending, Status::Running, Status::Resumed]))
 }
 
+/// Ids of tasks that have not started.
+pub fn pending_tasks() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_tasks(&[Status::Pending]))
+}
+
 /// Ids of tasks that have ended.
 pub fn finished_tasks() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_tasks(&[Status::Completed, Status::Failed, Status::Cancelled]))
@@ -41,12 +46,42 @@ pub fn finished_tasks() -> ArgValueCandidates {
 
 /// Parent sessions of the newest tasks.
 pub fn sessions() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_newest(|task| task.session))
+}
+
+/// Labels of the newest tasks.
+pub fn tags() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_newest(|task| task.tags))
+}
+
+/// Batches of the newest tasks, with how many of these are theirs.
+pub fn batches() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let params = ListParams { limit: Some(TASKS), ..ListParams::default() };
-        let page = daemon().and_then(|mut client| client.call::<TaskList>(&params).ok());
-        let tasks = page.into_iter().flat_map(|page| page.tasks);
-        let keys: BTreeSet<String> = tasks.filter_map(|task| task.session).collect();
-        keys.into_iter().map(CompletionCandidate::new).collect()
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for task in newest() {
+            if let Some(batch) = task.batch {
+                *counts.entry(batch.to_string()).or_default() += 1;
+            }
+        }
+        let candidates = counts.into_iter().map(|(batch, count)| {
+            CompletionCandidate::new(batch).help(Some(format!("{count} of the newest tasks").into()))
+        });
+        candidates.collect()
+    })
+}
+
+/// Names of groups, with their slots.
+pub fn groups() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let Some(Ok(result)) = daemon().map(|mut client| client.call::<GroupList>(&NoParams::default()))
+        else {
+            return Vec::new();
+        };
+        let candidates = result.groups.into_iter().map(|group| {
+            let about = format!("{} of {} slots used", group.used, group.slots);
+            CompletionCandidate::new(group.name).help(Some(about.into()))
+        });
+        candidates.collect()
     })
 }
 
@@ -85,6 +120,19 @@ fn daemon() -> Option<Client> {
     let mut client = Client::connect_within(&SocketPath::from_env().ok()?, PATIENCE).ok()?;
     client.wait_at_most(PATIENCE);
     Some(client)
+}
+
+/// What the newest tasks have of something, each once.
+fn of_newest<T: IntoIterator<Item = String>>(what: impl Fn(Task) -> T) -> Vec<CompletionCandidate> {
+    let words: BTreeSet<String> = newest().into_iter().flat_map(what).collect();
+    words.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The newest tasks.
+fn newest() -> Vec<Task> {
+    let params = ListParams { limit: Some(TASKS), ..ListParams::default() };
+    let page = daemon().and_then(|mut client| client.call::<TaskList>(&params).ok());
+    page.map_or_else(Vec::new, |page| page.tasks)
 }
 
 fn of_tasks(statuses: &[Status]) -> Vec<CompletionCandidate> {

@@ -6,11 +6,15 @@
 mod agent;
 mod args;
 mod console;
+mod each;
 mod handoff;
 mod job;
 mod mcp;
 mod news;
+mod order;
+mod queue;
 mod run;
+mod select;
 mod submit;
 mod words;
 
@@ -24,12 +28,26 @@ use crate::render::look::Colours;
 pub use self::agent::*;
 pub use self::args::*;
 pub use self::console::ConsoleArgs;
+pub use self::each::EachArgs;
 pub use self::handoff::HandoffArgs;
 pub use self::job::{JobArgs, SettingArgs};
 pub use self::mcp::McpArgs;
 pub use self::news::{EventsArgs, InboxArgs, Since};
+pub use self::order::{AfterName, OrderArgs};
+pub use self::queue::{
+    ContinueArgs, EditArgs, GroupArgs, GroupVerb, HoldArgs, NewAfter, PauseArgs, ReleaseArgs, RerunArgs,
+};
 pub use self::run::{AttachArgs, RunArgs};
+pub use self::select::SelectArgs;
 pub use self::submit::SubmitArgs;
+
+/// Reads a condition on another task, as in `3f2a:fail`.
+///
+/// # Errors
+/// It names no task, or there is no such condition.
+pub fn parse_after(text: &str) -> Result<AfterName, String> {
+    order::parse_after(text)
+}
 
 /// Declares the verbs once: name, arguments, and the line that `bgctl --help` shows.
 macro_rules! verbs {
@@ -84,6 +102,20 @@ verbs! {
     Cancel(CancelArgs) = "cancel", "End tasks with all their processes";
     /// Removes finished tasks.
     Clear(ClearArgs) = "clear", "Remove finished tasks and their output";
+    /// Submits tasks again.
+    Rerun(RerunArgs) = "rerun", "Submit tasks that have ended again";
+    /// Holds pending tasks.
+    Hold(HoldArgs) = "hold", "Keep pending tasks from starting";
+    /// Releases held tasks.
+    Release(ReleaseArgs) = "release", "Let held tasks start again";
+    /// Pauses running tasks.
+    Pause(PauseArgs) = "pause", "Stop running tasks with all their processes, until `continue`";
+    /// Continues paused tasks.
+    Continue(ContinueArgs) = "continue", "Let paused tasks go on";
+    /// Changes what a pending task waits for.
+    Edit(EditArgs) = "edit", "Change what a pending task waits for";
+    /// Groups.
+    Group(GroupArgs) = "group" | "groups", "Show, make, pause or remove groups of tasks with slots of their own";
     /// An interactive host.
     Console(ConsoleArgs) = "console", "A prompt whose lines run in the foreground, with Ctrl-B to move them to the background";
     /// The tools of AI agents.
@@ -161,11 +193,14 @@ fn long_help() -> String {
     format!("{ROOT_EXAMPLES}\n\nEXIT CODES:\n{}", codes.collect::<String>())
 }
 
-/// Reads the command line.
+/// Reads the command line. If it is interactive some verbs mean the latest task where none is named.
 ///
 /// # Errors
 /// Wrong usage; help and version come this way too.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb), clap::Error> {
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    is_interactive: bool,
+) -> Result<(Globals, Verb), clap::Error> {
     let mut command = command();
     let args: Vec<OsString> = args.into_iter().collect();
     let ends_in_dashes = args.last().is_some_and(|last| last == "--");
@@ -177,7 +212,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb)
     let (name, matches) =
         matches.subcommand().ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))?;
     if name == words::HELP {
-        return parse(words::asks_for_help(matches));
+        return parse(words::asks_for_help(matches), is_interactive);
     }
     let verb = Verb::read(name, matches)?;
     let checked = match &verb {
@@ -185,6 +220,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb)
         Verb::Run(args) => args.check(),
         Verb::Resume(args) => args.check(),
         Verb::Clear(args) => args.check(ends_in_dashes),
+        Verb::Status(args) => args.check(is_interactive),
+        Verb::Output(args) => args.check(is_interactive),
+        Verb::Attach(args) => args.check(is_interactive),
+        Verb::Block(args) => args.check(is_interactive),
+        Verb::Edit(args) => args.check(),
+        Verb::Signal(args) => args.words().map(drop),
         _ => Ok(()),
     };
     match (checked, command.find_subcommand_mut(name)) {
@@ -197,10 +238,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Globals, Verb)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bgd_shared::order::Retry;
     use bgd_shared::task::Status;
 
     fn read(words: &[&str]) -> Result<(Globals, Verb), clap::Error> {
-        parse(std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from))
+        parse(std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from), false)
     }
 
     #[test]
@@ -269,9 +311,71 @@ mod tests {
             &["events", "--since", "-1"],
             &["events", "--since", "x:"],
             &["session"],
+            &["status"],
+            &["output", "--follow"],
+            &["attach"],
+            &["cancel", "@", "--all"],
+            &["cancel", "--tag", "t", "abcd"],
+            &["block", "abcd", "--group", "g"],
+            &["status", "@0"],
+            &["list", "--tree", "-q"],
+            &["hold"],
+            &["release", "abcd", "--status", "pending"],
+            &["edit", "abcd"],
+            &["edit", "abcd", "--in", "1s", "--at", "14:00"],
+            &["edit", "abcd", "--after", "none", "--after", "3f2a"],
+            &["edit", "abcd", "--priority", "101"],
+            &["group"],
+            &["group", "set", "gpu"],
+            &["group", "set", "gpu", "--slots", "0"],
+            &["submit", "--priority", "-101", "x"],
+            &["submit", "--slots", "-1", "x"],
+            &["submit", "--slots", "100001", "x"],
+            &["submit", "--after", "3f2a:done", "x"],
+            &["submit", "--in", "1s", "--at", "14:00", "x"],
+            &["submit", "--at", "25:00", "x"],
+            &["submit", "--retry", "0", "x"],
+            &["submit", "--retry", "1001", "x"],
+            &["submit", "--retry-delay", "1s", "x"],
+            &["submit", "--retry", "1", "--restart", "always", "x"],
+            &["submit", "--restart", "never", "x"],
         ] {
             assert_eq!(read(words).unwrap_err().exit_code(), 2, "{words:?}");
         }
+    }
+
+    #[test]
+    fn r113_without_an_id_the_latest_is_meant_where_a_person_types() {
+        let words = |verb: &str| ["bgctl", verb].map(OsString::from);
+        for verb in ["status", "output", "attach", "block"] {
+            parse(words(verb), true).unwrap();
+            let told = parse(words(verb), false).unwrap_err();
+            assert!(told.to_string().contains("no task given"), "{told}");
+        }
+        for verb in ["cancel", "hold", "edit", "signal"] {
+            assert_eq!(parse(words(verb), true).unwrap_err().exit_code(), 2, "{verb}");
+        }
+    }
+
+    #[test]
+    fn r100_to_r109_the_order_of_a_task_is_read() {
+        let line = "submit --group gpu --priority -5 --slots 0 --after @ --after 3f2a:any --in 10m --hold --retry 3 \
+                    --retry-delay 1s..5m --retry-on 1,signal -- make --after x";
+        let Verb::Submit(args) = read(&line.split_whitespace().collect::<Vec<_>>()).unwrap().1 else {
+            panic!("not a submit")
+        };
+        let order = &args.order;
+        assert_eq!((order.group.as_deref(), order.priority, order.slots), (Some("gpu"), Some(-5), Some(0)));
+        assert_eq!((order.after.len(), order.delay, order.hold), (2, Some(600_000), true));
+        let retry = Retry {
+            times: 3,
+            delay_ms: Some(1000),
+            max_delay_ms: Some(300_000),
+            codes: vec![1],
+            signal: true,
+        };
+        assert_eq!(order.retry(), Some(retry));
+        assert_eq!(args.command, ["make", "--after", "x"]);
     }
 
     #[test]
@@ -281,7 +385,7 @@ mod tests {
         else {
             panic!("not a list")
         };
-        assert_eq!(args.status, [Status::Running, Status::Failed, Status::Pending]);
+        assert_eq!(args.select.status, [Status::Running, Status::Failed, Status::Pending]);
     }
 
     #[test]

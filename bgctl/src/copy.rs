@@ -86,51 +86,34 @@ pub fn tell_split(task: &Task, stream: Option<Stream>) {
 /// The bytes that are read at once where the kernel does not copy by itself.
 const PIECE: usize = 128 * 1024;
 
-/// Copies from the file of an output to standard output, once or again and again.
+/// Reads an output that may grow, without what was dropped of it.
 #[derive(Debug)]
-pub struct Copier {
+pub struct Growing {
     file: File,
-    out: File,
     position: u64,
 }
 
-impl Copier {
+impl Growing {
     /// Begins at this offset.
-    pub fn new(file: File, out: File, position: u64) -> Self {
-        Self { file, out, position }
+    pub fn new(file: File, position: u64) -> Self {
+        Self { file, position }
     }
 
-    /// Copies up to `end` from an output that has ended and lacks `dropped` bytes.
+    /// Where the next byte is looked for.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Reads what is there now; nothing at the end of that. The daemon may make the hole longer meanwhile, so the file
+    /// itself is asked where it ends, before a piece is read and after that.
     ///
     /// # Errors
     /// What the system says.
-    pub fn copy_ended(&mut self, end: u64, dropped: u64) -> io::Result<()> {
-        for piece in pieces(self.position, end, dropped) {
-            match piece {
-                Piece::Bytes(range) => {
-                    self.position = range.start;
-                    self.copy_to(range.end)?;
-                }
-                Piece::Dropped(bytes) => {
-                    tell_dropped(bytes);
-                    self.position += bytes;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies all that is there now. The daemon may make the hole longer meanwhile, so the file itself
-    /// is asked where it ends, before a piece is read and after that.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn copy_growing(&mut self) -> io::Result<()> {
-        let mut buffer = vec![0; PIECE];
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let length = self.file.metadata()?.len();
             if self.position >= length {
-                return Ok(());
+                return Ok(0);
             }
             self.skip_hole(length);
             let mut left = length - self.position;
@@ -138,18 +121,18 @@ impl Copier {
                 // The head is never dropped; what comes next may be, so it is looked at on its own.
                 left = left.min(OUTPUT_HEAD_BYTES - self.position);
             }
-            let wanted = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
+            let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
             let count = match self.file.read_at(&mut buffer[..wanted], self.position) {
                 // Somebody made the file shorter.
-                Ok(0) => return Ok(()),
+                Ok(0) => return Ok(0),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
             // What was dropped before it was read has come as NUL.
             if self.hole_end(length) <= self.position {
-                self.out.write_all(&buffer[..count])?;
                 self.position += count as u64;
+                return Ok(count);
             }
         }
     }
@@ -167,17 +150,65 @@ impl Copier {
     fn hole_end(&self, length: u64) -> u64 {
         if self.position < OUTPUT_HEAD_BYTES { 0 } else { hole::end_of(&self.file, length) }
     }
+}
+
+/// Copies from the file of an output to standard output, once or again and again.
+#[derive(Debug)]
+pub struct Copier {
+    source: Growing,
+    out: File,
+}
+
+impl Copier {
+    /// Begins at this offset.
+    pub fn new(file: File, out: File, position: u64) -> Self {
+        Self { source: Growing::new(file, position), out }
+    }
+
+    /// Copies up to `end` from an output that has ended and lacks `dropped` bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn copy_ended(&mut self, end: u64, dropped: u64) -> io::Result<()> {
+        for piece in pieces(self.source.position, end, dropped) {
+            match piece {
+                Piece::Bytes(range) => {
+                    self.source.position = range.start;
+                    self.copy_to(range.end)?;
+                }
+                Piece::Dropped(bytes) => {
+                    tell_dropped(bytes);
+                    self.source.position += bytes;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies all that is there now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn copy_growing(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            match self.source.read(&mut buffer)? {
+                0 => return Ok(()),
+                count => self.out.write_all(&buffer[..count])?,
+            }
+        }
+    }
 
     /// Copies up to `end`, or to the end of the file if that comes first.
     fn copy_to(&mut self, end: u64) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(self.position))?;
-        while self.position < end {
-            match self.copy_some(end - self.position) {
+        self.source.file.seek(SeekFrom::Start(self.source.position))?;
+        while self.source.position < end {
+            match self.copy_some(end - self.source.position) {
                 Ok(0) => break,
-                Ok(count) => self.position += count,
+                Ok(count) => self.source.position += count,
                 // The kernel may have moved some before it was interrupted.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    self.position = self.file.stream_position()?;
+                    self.source.position = self.source.file.stream_position()?;
                 }
                 Err(error) => return Err(error),
             }
@@ -188,13 +219,13 @@ impl Copier {
     /// Copies at most so many bytes. To a pipe the standard library would do so in pieces of 8 KiB.
     fn copy_some(&mut self, most: u64) -> io::Result<u64> {
         if !self.out.metadata()?.file_type().is_fifo() {
-            return io::copy(&mut (&self.file).take(most), &mut self.out);
+            return io::copy(&mut (&self.source.file).take(most), &mut self.out);
         }
         let mut buffer = vec![0; PIECE];
         let mut copied = 0;
         while copied < most {
             let wanted = usize::try_from(most - copied).map_or(PIECE, |left| left.min(PIECE));
-            let count = self.file.read(&mut buffer[..wanted])?;
+            let count = self.source.file.read(&mut buffer[..wanted])?;
             if count == 0 {
                 break;
             }
@@ -281,7 +312,7 @@ mod tests {
         let (mut growing, _writer, out) = copier(&bytes, 0);
         growing.copy_growing().unwrap();
         growing.copy_growing().unwrap();
-        assert_eq!(growing.position, 3 * HEAD);
+        assert_eq!(growing.source.position, 3 * HEAD);
         assert_eq!(written(out), bytes);
     }
 
@@ -296,7 +327,7 @@ mod tests {
         growing.copy_growing().unwrap();
         let bytes = written(out);
         assert!(bytes.ends_with(b"tail"));
-        assert_eq!(growing.position, 16 * HEAD + 4);
+        assert_eq!(growing.source.position, 16 * HEAD + 4);
         assert!(u64::try_from(bytes.len()).unwrap() < 2 * HEAD, "{}", bytes.len());
     }
 }

@@ -10,6 +10,10 @@ pub use bgd_shared::show::elapsed as show_ms;
 /// # Errors
 /// It is no duration, or longer than the protocol can carry.
 pub fn parse_ms(text: &str) -> Result<u64, String> {
+    if text.trim_start().strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        return Err("a duration can't be negative; write it as 90s, 10m or 1h30m".to_owned());
+    }
     let duration = match text.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => humantime::parse_duration(text)
@@ -49,7 +53,10 @@ mod tests {
         assert_eq!(parse_ms("250ms"), Ok(250));
         assert_eq!(parse_ms("5"), Ok(5_000));
         assert!(parse_ms("soon").is_err());
-        assert!(parse_ms("-1s").is_err());
+        for negative in ["-1s", "-5", " -10m"] {
+            assert!(parse_ms(negative).unwrap_err().contains("can't be negative"), "{negative}");
+        }
+        assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("write it as"));
         assert!(parse_ms("200years").unwrap_err().contains("100 years"));
         assert!(parse_ms("99999999999999999999").is_err());
     }

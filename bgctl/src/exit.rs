@@ -84,12 +84,17 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
         | ErrorKind::NotRunning
         | ErrorKind::AlreadyFinished
         | ErrorKind::NotBackgroundable
+        | ErrorKind::NotPending
+        | ErrorKind::GroupInUse
         | ErrorKind::SessionExpired => Code::WRONG_STATE,
         ErrorKind::PermissionDenied | ErrorKind::ForeignProcess | ErrorKind::AuthenticationRequired => {
             Code::NOT_ALLOWED
         }
         ErrorKind::ConfigInvalid => Code::CONFIG,
-        ErrorKind::InvalidParams | ErrorKind::PromptRequired | ErrorKind::UnknownAgent => Code::USAGE,
+        ErrorKind::InvalidParams
+        | ErrorKind::PromptRequired
+        | ErrorKind::UnknownAgent
+        | ErrorKind::UnknownGroup => Code::USAGE,
         ErrorKind::ShuttingDown | ErrorKind::TooManyConnections | ErrorKind::AgentUnavailable => {
             Code::NO_DAEMON
         }

@@ -55,7 +55,12 @@ pub fn follow(
     copier: &mut Copier,
 ) -> Result<Option<Task>, Failure> {
     let changes = Changes::of(path).map_err(|error| Failure::io(path.display(), &error))?;
-    let block = BlockParams { ids: vec![id.into()], timeout_ms: None, mode: BlockMode::All };
+    let block = BlockParams {
+        ids: vec![id.into()],
+        timeout_ms: None,
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let call = client.send::<TaskBlock>(&block, &[])?;
     loop {
         copier.copy_growing()?;

@@ -8,6 +8,7 @@
 //! an exit code or a [`Failure`], and [`main`] says it.
 
 mod again;
+mod bar;
 mod bounded;
 mod candidates;
 #[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
@@ -20,22 +21,29 @@ mod console;
 mod context;
 mod copy;
 mod duration;
+mod each;
 mod ending;
 pub mod exit;
 mod failure;
 mod follow;
 mod job;
+mod lines;
+mod listen;
 mod living;
 mod mcp;
+mod name;
+mod pick;
 mod precheck;
 mod progress;
 mod prompt;
 mod remote;
 pub mod render;
+mod seek;
 mod session;
 mod state;
 mod tail;
 mod terminal;
+mod when;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
@@ -54,7 +62,7 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error, false).into(),
     }
     let json = asks_for_json(&args);
-    let code = match cli::parse(args) {
+    let code = match cli::parse(args, pick::is_interactive()) {
         Ok((globals, verb)) => {
             let mut context = Context::new(globals);
             let outcome = commands::run(verb, &mut context);

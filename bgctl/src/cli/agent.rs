@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 
-use bgd_shared::id::TaskRef;
 use clap::Args;
 use clap::error::ErrorKind;
 
 use super::job::{SettingArgs, too_many};
+use crate::name::Name;
 
 /// Arguments of `resume`.
 #[derive(Args, Debug)]
@@ -29,9 +29,9 @@ The mode, model and options that the task was submitted with hold again; --mode,
 PROMPT is one argument, so quote it; `-` reads it from standard input.")]
 #[command(override_usage = "bgctl resume [OPTIONS] <ID> [--] <PROMPT>")]
 pub struct ResumeArgs {
-    /// The completed agent task: its id, or the first 4 characters of it or more
+    /// The completed agent task: its id, or the first 4 characters of it or more, or @
     #[arg(value_name = "ID", add = crate::candidates::tasks())]
-    pub id: TaskRef,
+    pub id: Name,
     /// What is set in the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
@@ -98,9 +98,9 @@ allow and deny mean this one time where the agent has such an option, else alway
 If the task asks nothing, or another question than --request names, the exit code
 is 65.")]
 pub struct AnswerArgs {
-    /// The task: its id, or the first 4 characters of it or more
+    /// The task: its id, or the first 4 characters of it or more, or @
     #[arg(value_name = "ID", add = crate::candidates::tasks())]
-    pub id: TaskRef,
+    pub id: Name,
     /// The answer: an option's id or name, or allow or deny [default: only show the question]
     #[arg(value_name = "OPTION")]
     pub option: Option<String>,

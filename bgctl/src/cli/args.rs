@@ -2,18 +2,17 @@
 
 use std::ffi::OsString;
 
-use bgd_shared::id::TaskRef;
-use bgd_shared::task::Status;
+use bgd_shared::ready::line_regex;
+use bgd_shared::request::BlockUntil;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
+use regex::bytes::Regex;
 
+use super::select::{SELECTORS, SelectArgs, none_named};
 use crate::candidates::{active_tasks, finished_tasks, sessions, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
-
-fn status_parser() -> impl TypedValueParser<Value = Status> {
-    PossibleValuesParser::new(Status::ALL.map(Status::as_str)).try_map(|text| text.parse::<Status>())
-}
+use crate::name::Name;
 
 /// Arguments of `list`.
 #[derive(Args, Debug, Default)]
@@ -23,22 +22,25 @@ EXAMPLES:
   bgctl list --status running,pending
   bgctl list --session discord:4711 --all
   bgctl list --session .              what was submitted from here
+  bgctl list --tag nightly --group gpu
+  bgctl list --tree                   what starts after what
   bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
 
 On a terminal it is a table, else columns with tabs between them: id, status,
 age, run time, description. -q prints every id unless --limit is given.
 
 `(resumed)` behind an id: the task was given more prompts than its first one.
+Behind `pending` is why a task has not started, unless it waits for a free slot:
+the tasks that it starts after, `held`, `gpu paused` for its group, a time, or the
+time of its next attempt. Behind `running`, `(paused)` is what `bgctl pause` has stopped.
+--tree puts a task below the one that it starts after.
 `(asks)` behind a status: its agent waits for `bgctl answer`. `(stalled)`: its
 agent has been silent for long, with what it last said. `(suspect)`: the agent's answer
 looks like an error; `bgctl status` says why.")]
 pub struct ListArgs {
-    /// Only tasks of this parent session; `.` is the one that this is
-    #[arg(long, value_name = "KEY", add = sessions())]
-    pub session: Option<String>,
-    /// Only tasks in this status; may be repeated, or given with commas
-    #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = status_parser())]
-    pub status: Vec<Status>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// Show so many at most [default: 100]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
@@ -48,6 +50,9 @@ pub struct ListArgs {
     /// Print nothing but the complete ids
     #[arg(short, long)]
     pub quiet: bool,
+    /// Draw which task starts after which
+    #[arg(long, conflicts_with = "quiet")]
+    pub tree: bool,
 }
 
 /// Arguments of `status`.
@@ -55,11 +60,28 @@ pub struct ListArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl status 3f2a
-  bgctl --json status 3f2a | jq .task.exit")]
+  bgctl status @                      this session's latest task, which needs no @ here
+  bgctl status --group gpu --status pending
+  bgctl --json status 3f2a | jq .task.exit
+
+Of several tasks the pages come one after the other, the oldest first.")]
 pub struct StatusArgs {
-    /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID", add = tasks())]
-    pub id: TaskRef,
+    /// The task: its id, or the first 4 characters of it or more, or @ [default on a terminal: @]
+    #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
+    pub id: Option<Name>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+impl StatusArgs {
+    /// Whether a task is named, or a person types.
+    ///
+    /// # Errors
+    /// The kind of wrong usage, and what to do about it.
+    pub fn check(&self, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
+        none_named(self.id.is_none() && self.select.is_empty(), is_interactive)
+    }
 }
 
 /// Arguments of `output`.
@@ -68,6 +90,8 @@ pub struct StatusArgs {
 EXAMPLES:
   bgctl output 3f2a                   all of it so far
   bgctl output -f 3f2a                and what comes, until the task ends
+  bgctl output @2                     of the task before this session's latest
+  bgctl output --tail 1 --tag nightly of several, one after the other
   bgctl output --tail 20 3f2a         the last 20 lines
   bgctl output --since -4096 3f2a     the last 4096 bytes
   bgctl output --result 3f2a          only if the task has completed, else exit code 65
@@ -78,9 +102,12 @@ is the final answer alone. -f ends when the task does, also if it is resumed lat
 The bytes come out exactly as the task wrote them. With --json one object of the
 wire is printed; its `next` is the --since to go on with.")]
 pub struct OutputArgs {
-    /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID", add = tasks())]
-    pub id: TaskRef,
+    /// The task: its id, or the first 4 characters of it or more, or @ [default on a terminal: @]
+    #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
+    pub id: Option<Name>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// Go on until the task has ended
     #[arg(short, long)]
     pub follow: bool,
@@ -101,6 +128,21 @@ pub struct OutputArgs {
     pub result: bool,
 }
 
+impl OutputArgs {
+    /// Whether a task is named, or a person types.
+    ///
+    /// # Errors
+    /// The kind of wrong usage, and what to do about it.
+    pub fn check(&self, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
+        none_named(self.id.is_none() && self.select.is_empty(), is_interactive)
+    }
+}
+
+fn until_parser() -> impl TypedValueParser<Value = BlockUntil> {
+    PossibleValuesParser::new(["ended", "ready"])
+        .map(|text| if text == "ready" { BlockUntil::Ready } else { BlockUntil::Ended })
+}
+
 /// Arguments of `block`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -108,11 +150,26 @@ EXAMPLES:
   bgctl block 3f2a 91bc               both, 60 s at most
   bgctl block --timeout none 3f2a     as long as it takes
   bgctl block --any 3f2a 91bc         until one of them has ended
+  bgctl block --group gpu             all that wait or run there now
+  bgctl block @                       this session's latest task, which needs no @ here
   bgctl block --exit-code 3f2a        and exit as the command did
+  bgctl block --line 'listening on port (\\d+)' 3f2a
+                                      until it has written such a line, which is printed
+  bgctl block --until ready 3f2a      a server that was submitted with --ready
+
+On a terminal it shows how far they are: of one the time and its last line, of several
+how many have ended, failed and run, and about how long the others take.
+
+--line looks from the beginning of the output, or from --since on, at lines that have
+ended, and at the last one when the task has, without the escape sequences of
+terminals. Of a longer line the first 64 KiB count.
+With --json `next` is the --since that goes on behind the line.
 
 EXIT CODES:
-    0  all of them completed (with --any: all that have ended)
-    1  at least one failed or was cancelled
+    0  all of them completed (with --any: all that have ended); --line: it is there;
+       --until ready: all of them are, or were
+    1  at least one failed or was cancelled; --line: the task ended without it;
+       --until ready: one ended and never was
    75  the timeout came first; some still run
 
 With --exit-code the task's own code takes their place: 124 if its time limit
@@ -120,11 +177,14 @@ ended it, 128 + the signal if a signal did, 1 if it was never started. A script
 that must tell these from codes of the task reads --json. The task of an agent has
 no code of its own: 0 if it completed, 1 if it failed or was cancelled.")]
 pub struct BlockArgs {
-    /// The tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", add = tasks(), required = true)]
-    pub ids: Vec<TaskRef>,
+    /// The tasks: ids, or the first 4 characters of them or more, or @ [default on a terminal: @]
+    #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
+    pub ids: Vec<Name>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// How long to wait at most: 90s, 10m, or none
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_timeout)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_timeout, allow_hyphen_values = true)]
     pub timeout: Timeout,
     /// Wait for one of them only
     #[arg(long)]
@@ -132,6 +192,27 @@ pub struct BlockArgs {
     /// Exit with the task's own exit code, or 128 + the signal that ended it; takes one ID
     #[arg(long)]
     pub exit_code: bool,
+    /// Wait until they have ended, or until they are ready
+    #[arg(long, value_name = "STATE", value_parser = until_parser(), default_value = "ended",
+        hide_default_value = true, conflicts_with = "exit_code")]
+    pub until: BlockUntil,
+    /// Wait until the task has written a line that matches, and print it; takes one task
+    #[arg(long, value_name = "REGEX", value_parser = line_regex, allow_hyphen_values = true,
+        conflicts_with_all = ["any", "exit_code", "until"])]
+    pub line: Option<Regex>,
+    /// With --line: begin at this byte; a negative number counts from the end
+    #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, requires = "line")]
+    pub since: Option<i64>,
+}
+
+impl BlockArgs {
+    /// Whether a task is named, or a person types.
+    ///
+    /// # Errors
+    /// The kind of wrong usage, and what to do about it.
+    pub fn check(&self, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
+        none_named(self.ids.is_empty() && self.select.is_empty(), is_interactive)
+    }
 }
 
 /// Arguments of `cancel`.
@@ -142,25 +223,28 @@ EXAMPLES:
   bgctl cancel --signal INT --grace 30s 3f2a
   bgctl cancel --all --session discord:4711
   bgctl cancel --all --session .      those that were submitted from here
+  bgctl cancel --tag nightly --status pending
+  bgctl cancel @9c1e                  what is left of a batch
 
 A task gets the signal first, and SIGKILL when the grace is over. bgctl returns
 when it has ended. A task that is still pending is never started. Of one that
 has ended already, the processes that live on are ended.")]
 pub struct CancelArgs {
-    /// The tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", add = active_tasks(), required_unless_present = "all", conflicts_with = "all")]
-    pub ids: Vec<TaskRef>,
+    /// The tasks: ids, or the first 4 characters of them or more, or @
+    #[arg(value_name = "ID", add = active_tasks(), conflicts_with = "all", conflicts_with_all = SELECTORS,
+        required_unless_present_any = ["all", "tags", "group", "batch", "session", "status"])]
+    pub ids: Vec<Name>,
     /// Every task that has not ended
     #[arg(long)]
     pub all: bool,
-    /// With --all: only tasks of this parent session; `.` is the one that this is
-    #[arg(long, value_name = "KEY", add = sessions(), requires = "all", conflicts_with = "ids")]
-    pub session: Option<String>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// The first signal: a name or a number [default: TERM]
     #[arg(long, value_name = "SIG", allow_hyphen_values = true)]
     pub signal: Option<String>,
     /// How long they have to end before SIGKILL [default: the configured one, 5s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub grace: Option<u64>,
 }
 
@@ -173,21 +257,24 @@ EXAMPLES:
   bgctl clear -- $ids                 in scripts: an error if there are none, never all
   bgctl clear --session discord:4711  those of another parent session
   bgctl clear --all-sessions          those of every session, and of none
+  bgctl clear --tag nightly           those of the current session with this label
+  bgctl clear --batch 9c1e            those of a batch
   bgctl clear --all                   running tasks too: cancels them first
 
 Without IDs it removes the finished tasks of the current parent session, as
 `bgctl session key` prints it, except those with processes that are still running
-(`lingering`): named, or with --all, these are ended first.")]
+(`lingering`): named, or with --all, these are ended first. --tag, --group and --status
+leave some of these out; --batch looks at every session, as ids do.")]
 pub struct ClearArgs {
-    /// Finished tasks: ids, or the first 4 characters of them or more
-    #[arg(value_name = "ID", add = finished_tasks(), conflicts_with_all = ["session", "all_sessions"])]
-    pub ids: Vec<TaskRef>,
+    /// Finished tasks: ids, or the first 4 characters of them or more, or @
+    #[arg(value_name = "ID", add = finished_tasks(), conflicts_with_all = SELECTORS, conflicts_with = "all_sessions")]
+    pub ids: Vec<Name>,
     /// Active tasks too: they are cancelled first
     #[arg(long)]
     pub all: bool,
-    /// Only tasks of this parent session [default: the current one, which `.` stands for too]
-    #[arg(long, value_name = "KEY", add = sessions())]
-    pub session: Option<String>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// Tasks of every parent session, and those that belong to none
     #[arg(long, conflicts_with = "session")]
     pub all_sessions: bool,
@@ -214,17 +301,55 @@ impl ClearArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl signal 3f2a HUP
-  bgctl signal 3f2a STOP --tree")]
+  bgctl signal 3f2a USR1 --tree
+  bgctl signal --tag web HUP          to all running tasks with this label
+
+Named by its id a task must be running, else the exit code is 65; of those that are
+selected only the running ones get the signal. `bgctl pause` stops a task for a while.")]
+#[command(override_usage = "\
+bgctl signal [OPTIONS] <ID> <SIG>
+       bgctl signal [OPTIONS] --tag <TAG> <SIG>")]
 pub struct SignalArgs {
-    /// The task: its id, or the first 4 characters of it or more
+    /// The task: its id, or the first 4 characters of it or more, or @; left out where options select tasks
     #[arg(value_name = "ID", add = active_tasks())]
-    pub id: TaskRef,
+    pub id: String,
     /// The signal: a name, with or without SIG, or a number
     #[arg(value_name = "SIG")]
-    pub signal: String,
+    pub signal: Option<String>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// All its processes, not just the first one
     #[arg(long)]
     pub tree: bool,
+}
+
+impl SignalArgs {
+    /// The task that is named, if none are selected, and the signal.
+    ///
+    /// # Errors
+    /// The kind of wrong usage, and what to do about it.
+    pub fn words(&self) -> Result<(Option<Name>, String), (ErrorKind, String)> {
+        match (self.select.is_empty(), &self.signal) {
+            (true, Some(signal)) => {
+                let name = self.id.parse().map_err(|error| (ErrorKind::ValueValidation, error))?;
+                Ok((Some(name), signal.clone()))
+            }
+            (false, None) => Ok((None, self.id.clone())),
+            (true, None) => {
+                let what = format!(
+                    "`{}` stands alone: name a task and a signal, as in `bgctl signal 3f2a HUP`",
+                    self.id
+                );
+                Err((ErrorKind::MissingRequiredArgument, what))
+            }
+            (false, Some(_)) => {
+                let what =
+                    format!("`{}` names a task, and options select others: leave out one of them", self.id);
+                Err((ErrorKind::ArgumentConflict, what))
+            }
+        }
+    }
 }
 
 /// Arguments of `write`.
@@ -238,9 +363,9 @@ EXAMPLES:
 
 The task must have been submitted with --stdin-pipe. TEXT is written as it is.")]
 pub struct WriteArgs {
-    /// The task: its id, or the first 4 characters of it or more
+    /// The task: its id, or the first 4 characters of it or more, or @
     #[arg(value_name = "ID", add = active_tasks())]
-    pub id: TaskRef,
+    pub id: Name,
     /// What to write [default: standard input, to its end]
     #[arg(value_name = "TEXT")]
     pub text: Option<OsString>,
@@ -310,13 +435,13 @@ pub enum DaemonVerb {
     /// Cancel all tasks and end it
     Stop {
         /// How long tasks have to end before SIGKILL [default: the configured one, 5s]
-        #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+        #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
     },
     /// Stop it and start another one; tells first how many tasks that ends
     Restart {
         /// How long tasks have to end before SIGKILL [default: the configured one, 5s]
-        #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+        #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
     },
     /// Show how it is; exit code 69 if none runs

@@ -44,7 +44,7 @@ EXIT CODES:
   129  the terminal was closed")]
 pub struct ConsoleArgs {
     /// The parent session of its tasks [default: $BGD_SESSION, else one of its own, `console:` and a number]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", add = crate::candidates::sessions())]
     pub session: Option<String>,
     /// The key that moves a job to the background, such as ctrl-b; `none` for no key [default: the daemon's]
     #[arg(long, value_name = "KEY")]

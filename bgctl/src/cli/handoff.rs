@@ -38,13 +38,13 @@ pub struct HandoffArgs {
     #[arg(short, long, value_name = "TEXT")]
     pub description: Option<String>,
     /// The parent session it belongs to [default: $BGD_SESSION]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", add = crate::candidates::sessions())]
     pub session: Option<String>,
     /// Where news of it is delivered: desktop, tty, inbox, a channel of the configuration, or none (nobody)
     #[arg(long, value_name = "NAME")]
     pub channel: Option<String>,
     /// A label of your own; may be repeated
-    #[arg(long = "tag", value_name = "TAG")]
+    #[arg(long = "tag", value_name = "TAG", add = crate::candidates::tags())]
     pub tags: Vec<String>,
     /// The user started it directly: it is refused, as a host of tools does with `!command`
     #[arg(long)]

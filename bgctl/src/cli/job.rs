@@ -7,7 +7,7 @@ use bgd_shared::agent::{AgentSettings, Setting};
 use clap::Args;
 use clap::error::ErrorKind;
 
-use crate::candidates::sessions;
+use crate::candidates::{sessions, tags};
 use crate::duration::parse_ms;
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
@@ -75,10 +75,10 @@ pub struct JobArgs {
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub cwd: Option<PathBuf>,
     /// A label of your own; may be repeated
-    #[arg(long = "tag", value_name = "TAG")]
+    #[arg(long = "tag", value_name = "TAG", add = tags())]
     pub tags: Vec<String>,
     /// End it as failed when it has run for so long (90s, 10m, 1h30m)
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub time_limit: Option<u64>,
     /// Set a variable of its environment; may be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]

@@ -54,13 +54,13 @@ LIMITS:
 pub struct McpArgs {
     /// The parent session of its tasks, which ends with the agent: all its tasks do, whoever started
     /// them [default: $BGD_SESSION, else one of its own, `mcp:` and 8 digits]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", add = crate::candidates::sessions())]
     pub session: Option<String>,
     /// Leave the parent session as it is at the end: its tasks go on
     #[arg(long)]
     pub keep: bool,
     /// Let background_block wait so long at most: many agents give a tool up after 60s
-    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = parse_ms)]
+    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = parse_ms, allow_hyphen_values = true)]
     pub max_block: u64,
     /// How deep agents may start tasks: with 1 those that are tasks themselves may not, with 0 none may
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -2,11 +2,12 @@
 
 use std::num::NonZeroUsize;
 
-use bgd_shared::id::TaskRef;
 use clap::Args;
 
+use super::select::SelectArgs;
 use crate::candidates::{sessions, tasks};
 use crate::duration::{Timeout, parse_timeout};
+use crate::name::Name;
 
 /// Arguments of `events`.
 #[derive(Args, Debug)]
@@ -16,6 +17,8 @@ EXAMPLES:
   bgctl events --since 0 | jq -r '[.seq, .kind, .task.id] | @tsv'
   bgctl events --task 3f2a --task 91bc
   bgctl events --session .            of tasks that were submitted from here
+  bgctl events --tag nightly --status failed
+                                      of tasks with this label, as they fail
   bgctl events --since \"$cursor\"     go on behind the last line that was dealt with
 
 It goes on until it is interrupted. Events that can't be had any more are told as
@@ -35,12 +38,12 @@ pub struct EventsArgs {
     /// Replay what came after this first: a number, or a `cursor`
     #[arg(long, value_name = "PLACE", value_parser = parse_since)]
     pub since: Option<Since>,
-    /// Only events of tasks of this parent session; `.` is the one that this is
-    #[arg(long, value_name = "KEY", add = sessions())]
-    pub session: Option<String>,
     /// Only events of this task; may be repeated
     #[arg(long = "task", value_name = "ID", add = tasks())]
-    pub tasks: Vec<TaskRef>,
+    pub tasks: Vec<Name>,
+    /// Of which tasks; the status is the one that an event tells.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// A place among the events.
@@ -102,7 +105,7 @@ pub struct InboxArgs {
     #[arg(short, long)]
     pub follow: bool,
     /// Print one; if there is none, wait for it so long: 90s, 10m, or none for no limit
-    #[arg(long, value_name = "DURATION", value_parser = parse_timeout, conflicts_with = "follow")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout, allow_hyphen_values = true, conflicts_with = "follow")]
     pub wait: Option<Timeout>,
     /// Acknowledge what was printed: it does not come again
     #[arg(long)]

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 
 use bgd_shared::foreground::Key;
-use bgd_shared::id::TaskRef;
 use clap::Args;
 use clap::error::ErrorKind;
 
 use super::job::{JobArgs, SettingArgs, one_prompt};
+use super::select::{SELECTORS, SelectArgs, none_named};
+use crate::name::Name;
 
 /// Arguments of `run`.
 #[derive(Args, Debug, Default)]
@@ -102,6 +103,8 @@ impl RunArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl attach 3f2a
+  bgctl attach                        to this session's latest task
+  bgctl attach --tag shell            to the one active task with this label
   bgctl attach --key ctrl-] 3f2a
 
 Shows the terminal of a task that has one, as it is now, and gives it what is typed.
@@ -123,7 +126,20 @@ pub struct AttachArgs {
     /// The key that leaves: ctrl-b, ctrl-], …, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
-    /// The task: its id, or the first 4 characters of it or more
-    #[arg(value_name = "ID", add = crate::candidates::active_tasks())]
-    pub id: TaskRef,
+    /// The task: its id, or the first 4 characters of it or more, or @ [default on a terminal: @]
+    #[arg(value_name = "ID", add = crate::candidates::active_tasks(), conflicts_with_all = SELECTORS)]
+    pub id: Option<Name>,
+    /// Which task.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+impl AttachArgs {
+    /// Whether a task is named, or a person types.
+    ///
+    /// # Errors
+    /// The kind of wrong usage, and what to do about it.
+    pub fn check(&self, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
+        none_named(self.id.is_none() && self.select.is_empty(), is_interactive)
+    }
 }

@@ -16,18 +16,22 @@ const ANSWERS: &[(&[&str], &str)] = &[
     (&["kill"], "`bgctl cancel ID` ends a task with all its processes; `bgctl signal ID SIG` sends a signal"),
     (
         &["stop"],
-        "`bgctl cancel ID` ends a task, `bgctl signal ID STOP` pauses it; `bgctl daemon stop` stops the daemon",
+        "`bgctl cancel ID` ends a task, `bgctl pause ID` pauses it; `bgctl daemon stop` stops the daemon",
     ),
     (
         &["rm", "remove", "delete"],
         "`bgctl clear ID` removes a finished task, `bgctl cancel ID` ends one that runs",
     ),
-    (&["tail"], "`bgctl output --tail 20 ID` prints the last lines, `bgctl output -f ID` follows the output"),
+    (
+        &["tail", "follow"],
+        "`bgctl output --tail 20 ID` prints the last lines, `bgctl output -f ID` follows the output",
+    ),
     (&["log", "cat"], "`bgctl output ID` prints the output of a task"),
     (
-        &["restart", "rerun", "retry"],
-        "a task runs once: `bgctl status ID` shows its command, for another `bgctl submit`. `bgctl resume ID PROMPT` \
-         gives an agent a follow-up; `bgctl daemon restart` restarts the daemon",
+        &["restart", "retry"],
+        "`bgctl rerun ID` submits a task that has ended again; `bgctl submit --retry N` tries it again when it fails, \
+         and --restart keeps it alive. `bgctl resume ID PROMPT` gives an agent a follow-up; `bgctl daemon \
+         restart` restarts the daemon",
     ),
     (&["last"], "`bgctl list --limit 1` shows the newest task"),
     (
@@ -39,10 +43,19 @@ const ANSWERS: &[(&[&str], &str)] = &[
         &["add", "exec", "start", "bg"],
         "`bgctl submit -- CMD` runs a command in the background; `bgctl daemon start` starts the daemon",
     ),
+    (&["unpause"], "`bgctl continue ID` lets a paused task go on"),
+    (&["stash"], "`bgctl hold ID` keeps a pending task from starting, `bgctl release ID` lets it start"),
     (
-        &["pause"],
-        "`bgctl signal ID STOP --tree` pauses a task, `bgctl signal ID CONT --tree` goes on with it",
+        &["enqueue"],
+        "`bgctl release ID` lets a held task start; `bgctl submit -- CMD` runs a command in the background",
     ),
+    (&["switch", "priority"], "`bgctl edit ID --priority N` moves a pending task: higher starts first"),
+    (&["parallel"], "`bgctl group set NAME --slots N` says how many tasks of a group run at once"),
+    (
+        &["send"],
+        "`bgctl write ID TEXT` writes to the standard input of a task, `bgctl signal ID SIG` sends a signal",
+    ),
+    (&["clean"], "`bgctl clear` removes finished tasks"),
     (&["info", "get"], "`bgctl status ID` shows everything about a task"),
 ];
 
@@ -104,7 +117,7 @@ mod tests {
 
     fn told(words: &[&str]) -> String {
         let args = std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from);
-        cli::parse(args).unwrap_err().to_string()
+        cli::parse(args, false).unwrap_err().to_string()
     }
 
     #[test]

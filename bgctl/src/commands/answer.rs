@@ -10,12 +10,14 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::follow;
+use crate::pick::one;
 use crate::render::clean;
 use crate::render::question::{options, question};
 
 /// Prints the question, or answers it and prints with what.
 pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
-    let mut found = context.call::<TaskGet>(&IdParams { id: args.id })?;
+    let id = one(args.id, context)?;
+    let mut found = context.call::<TaskGet>(&IdParams { id })?;
     if args.wait {
         let asks = |task: &Task| task.progress.needs_input.is_some() || !task.status.is_active();
         found.task = follow::wait_until(context.existing()?, found.task.id, asks)?;

@@ -10,20 +10,23 @@ use bgd_shared::request::{AttachParams, IdParams, TaskAttach, TaskGet};
 
 use super::output;
 use super::run::{ask_for_key, tell_end, told_key};
-use crate::cli::{AttachArgs, OutputArgs};
+use crate::cli::{AttachArgs, OutputArgs, SelectArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::name::Name;
+use crate::pick;
 use crate::terminal::{Left, Over, Role, Screen, Show, Talk};
 
 /// Shows the task's terminal, or its output, until the task ends, or until the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
+    let id = pick::only(args.id, args.select.or_active(), context)?;
     if !io::stdout().is_terminal() || context.json() {
-        return follow(args.id, context);
+        return follow(id, context);
     }
     let screen = Screen::open()?;
     let size = screen.size();
-    let params = AttachParams { id: args.id.clone(), rows: Some(size.rows), cols: Some(size.cols) };
+    let params = AttachParams { id: id.clone(), rows: Some(size.rows), cols: Some(size.cols) };
     let attached = context.exchange(|client| {
         let asked = ask_for_key(client, args.key)?;
         let call = client.send::<TaskAttach>(&params, &[])?;
@@ -37,7 +40,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let (key, task) = match attached {
         Ok((key, Some(task))) => (key, task),
         Ok((key, None)) => {
-            let task = context.call::<TaskGet>(&IdParams { id: args.id })?.task;
+            let task = context.call::<TaskGet>(&IdParams { id })?.task;
             return show_output(task.id, key, context);
         }
         Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {
@@ -67,7 +70,15 @@ fn show_output(id: TaskId, key: Key, context: &mut Context) -> Result<Code, Fail
 
 /// Prints what the task has written, and what it writes until it ends.
 fn follow(id: TaskRef, context: &mut Context) -> Result<Code, Failure> {
-    let args =
-        OutputArgs { id, follow: true, tail: None, since: None, stdout: false, stderr: false, result: false };
-    output::run(&args, context)
+    let args = OutputArgs {
+        id: Some(Name::Id(id)),
+        select: SelectArgs::default(),
+        follow: true,
+        tail: None,
+        since: None,
+        stdout: false,
+        stderr: false,
+        result: false,
+    };
+    output::run(args, context)
 }

@@ -1,44 +1,83 @@
 //! `block`: waits for tasks, and tells by its exit code how they ended.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::time::Duration;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
 
-use bgd_shared::request::{BlockMode, BlockParams, BlockResult, TaskBlock};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, IdParams, TaskBlock, TaskGet};
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 
+use super::line::{self, Wanted};
+use crate::bar::{self, Bar};
 use crate::cli::BlockArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::listen::{Heard, Listener, sleep};
+use crate::name::Name;
+use crate::pick::{self, Chosen};
 use crate::render::clean;
 use crate::render::page::denied;
 use crate::render::table::summary_line;
+use crate::render::wall::Clock;
+
+/// The most tasks that are named one by one: a request takes no more.
+const DRAWN: usize = 20_000;
 
 /// Waits, and prints one line a task.
 pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
-    if args.exit_code && args.ids.len() != 1 {
+    if let Some(pattern) = args.line {
+        let several = || Failure::usage("--line takes exactly one task");
+        let mut names = args.ids;
+        let name = names.pop();
+        if !names.is_empty() {
+            return Err(several());
+        }
+        let mut ids = pick::each(name, args.select, context)?;
+        let (Some(id), true) = (ids.pop(), ids.is_empty()) else { return Err(several()) };
+        return line::run(Wanted { id, pattern, since: args.since, timeout_ms: args.timeout.0 }, context);
+    }
+    let is_one = matches!(&args.ids[..], [Name::Id(_) | Name::Latest(_)]);
+    let is_implied = args.ids.is_empty() && args.select.is_empty();
+    if args.exit_code && !is_one && !is_implied {
         return Err(Failure::usage("--exit-code takes exactly one id"));
     }
     let mode = if args.any { BlockMode::Any } else { BlockMode::All };
-    let mut params = BlockParams { ids: args.ids, timeout_ms: Some(0), mode };
-    // People are told what is waited for, which needs a look first; scripts need not pay for it.
-    if args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json() {
-        let now = context.call::<TaskBlock>(&params)?;
-        if now.timed_out {
-            let text = waiting_for(now.active.len(), now.tasks.len());
-            let _ = writeln!(std::io::stderr(), "{text}");
-        }
-    }
-    params.timeout_ms = args.timeout.0;
+    let chosen = if is_implied {
+        Chosen::Ids(vec![pick::implied(context)?])
+    } else {
+        pick::chosen(args.ids, args.select, context)?
+    };
+    let (ids, matching) = match chosen {
+        Chosen::Ids(ids) => (ids, None),
+        Chosen::Matching(matching) => (Vec::new(), Some(matching)),
+    };
+    let mut params = BlockParams { ids, matching, timeout_ms: Some(0), mode, until: args.until };
     let takes = args.timeout.0.map(Duration::from_millis);
-    let result = context.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?;
+    // People see how far it is, which needs a look first; scripts need not pay for it.
+    let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
+    let seen = if is_shown { Some(context.call::<TaskBlock>(&params)?) } else { None };
+    params.timeout_ms = args.timeout.0;
+    let result = match seen.filter(|seen| seen.timed_out) {
+        Some(seen) if bar::is_drawable() && seen.tasks.len() <= DRAWN && args.until == BlockUntil::Ended => {
+            watched(&seen, &params, takes, context)?
+        }
+        seen => {
+            if let Some(seen) = seen {
+                let text = waiting_for(seen.active.len(), seen.tasks.len());
+                let _ = writeln!(std::io::stderr(), "{text}");
+            }
+            context.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?
+        }
+    };
     if context.json() {
         context.print_json(&result)?;
     } else {
-        let now = Timestamp::now();
+        let clock = Clock::system(Timestamp::now());
         for task in &result.tasks {
-            context.print(&summary_line(task, now))?;
+            context.print(&summary_line(task, &clock))?;
         }
         context.flush()?;
         for task in &result.tasks {
@@ -50,7 +89,61 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
             }
         }
     }
-    Ok(if args.exit_code { own_code(&result) } else { code(&result) })
+    Ok(match args.until {
+        BlockUntil::Ready => code_of_ready(&result, args.any),
+        BlockUntil::Ended if args.exit_code => own_code(&result),
+        BlockUntil::Ended => code(&result),
+    })
+}
+
+/// Draws how far the tasks are until they have ended, or the time is over, and asks how they are then.
+fn watched(
+    seen: &BlockResult,
+    params: &BlockParams,
+    takes: Option<Duration>,
+    context: &mut Context,
+) -> Result<BlockResult, Failure> {
+    let ids: Vec<TaskId> = seen.tasks.iter().map(|task| task.id).collect();
+    // What they had in common they may have no more.
+    let params =
+        BlockParams { ids: ids.iter().map(|id| (*id).into()).collect(), matching: None, ..params.clone() };
+    let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
+    let until = takes.and_then(|takes| Instant::now().checked_add(takes));
+    let mut news = Listener::new(context.existing()?, &ids)?;
+    let mut bar = Bar::begin(&seen.tasks);
+    // What happened before anybody listened.
+    bar.update(&context.call::<TaskBlock>(&look)?.tasks);
+    show_line(&mut bar, &ids, context);
+    while !bar.is_over(params.mode.is_any()) && until.is_none_or(|until| until > Instant::now()) {
+        bar.draw();
+        let tick = Instant::now() + bar::TICK;
+        let [is_told] = sleep([Some(news.as_fd())], Some(until.map_or(tick, |until| until.min(tick))))?;
+        if !is_told {
+            continue;
+        }
+        for heard in news.heard()? {
+            match heard {
+                Heard::Event(event) => bar.update([&event.task]),
+                Heard::Gap => bar.update(&context.call::<TaskBlock>(&look)?.tasks),
+            }
+        }
+        show_line(&mut bar, &ids, context);
+    }
+    drop(bar);
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+    let params = BlockParams { timeout_ms, ..params };
+    context.exchange(|client| client.call_within::<TaskBlock>(&params, left))
+}
+
+/// Of one task the last line is shown, which events do not have. What can't be had is left out: how the task is, the
+/// next call tells.
+fn show_line(bar: &mut Bar, ids: &[TaskId], context: &mut Context) {
+    if let [id] = ids
+        && let Ok(found) = context.call::<TaskGet>(&IdParams { id: (*id).into() })
+    {
+        bar.update([&found.task]);
+    }
 }
 
 /// Says why a task failed that has no exit of its own to tell it, and what may be missing in one that did
@@ -78,6 +171,19 @@ fn code(result: &BlockResult) -> Code {
     if result.timed_out {
         Code::TIMED_OUT
     } else if result.tasks.iter().filter(ended).all(|task| task.status == Status::Completed) {
+        Code::OK
+    } else {
+        Code::TASK_FAILED
+    }
+}
+
+/// 0, 1 or 75, by which of them became ready.
+fn code_of_ready(result: &BlockResult, is_any: bool) -> Code {
+    // With `--any` those that are not ready yet may still become so.
+    let is_well = |task: &Task| task.ready_at.is_some() || (is_any && task.status.is_active());
+    if result.timed_out {
+        Code::TIMED_OUT
+    } else if result.tasks.iter().all(is_well) {
         Code::OK
     } else {
         Code::TASK_FAILED
@@ -123,6 +229,18 @@ mod tests {
         // `--any` is decided by those that have ended.
         assert_eq!(code(&result(vec![completed(), running()], false)), Code::OK);
         assert_eq!(code(&result(vec![ended(Status::Cancelled, None)], false)), Code::TASK_FAILED);
+    }
+
+    #[test]
+    fn r110_who_was_ready_is_well_however_it_is_now() {
+        let task =
+            |status, is_ready: bool| Task { ready_at: is_ready.then(Timestamp::now), ..ended(status, None) };
+        let code = |tasks, any, timed_out| code_of_ready(&result(tasks, timed_out), any);
+        let (ready, never) = (|| task(Status::Running, true), || task(Status::Completed, false));
+        assert_eq!(code(vec![ready(), task(Status::Failed, true)], false, false), Code::OK);
+        assert_eq!(code(vec![ready(), never()], false, false), Code::TASK_FAILED);
+        assert_eq!(code(vec![ready(), task(Status::Running, false)], true, false), Code::OK);
+        assert_eq!(code(vec![task(Status::Running, false)], false, true), Code::TIMED_OUT);
     }
 
     #[test]

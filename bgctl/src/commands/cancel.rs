@@ -1,24 +1,31 @@
 //! `cancel`: ends tasks with all their processes.
 
+use std::io::Write as _;
+
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockMode, BlockParams, CancelParams, TaskBlock, TaskCancel};
 use bgd_shared::task::{Status, Task};
 
-use crate::cli::CancelArgs;
+use crate::cli::{CancelArgs, SelectArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::pick::{self, Chosen};
 use crate::progress::Progress;
 use crate::session;
 
 /// Cancels, and prints one line a task.
 pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
-    let params = CancelParams {
-        ids: args.ids,
-        all: args.all,
-        session: session::named(args.session)?,
-        signal: args.signal,
-        grace_ms: args.grace,
+    let common = CancelParams { signal: args.signal, grace_ms: args.grace, ..CancelParams::default() };
+    // A session alone is what `--all` has always been limited by.
+    let only_session = SelectArgs { session: args.select.session.clone(), ..SelectArgs::default() };
+    let params = if args.all && args.select == only_session {
+        CancelParams { all: true, session: session::named(args.select.session)?, ..common }
+    } else {
+        match pick::chosen(args.ids, args.select, context)? {
+            Chosen::Ids(ids) => CancelParams { ids, ..common },
+            Chosen::Matching(matching) => CancelParams { matching: Some(matching), ..common },
+        }
     };
     // Afterwards nobody knows any more what lived on before.
     let lingering = if context.json() { Vec::new() } else { lingering(&params, context)? };
@@ -31,6 +38,10 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
         context.print_json(&result)?;
         return Ok(Code::OK);
     }
+    if result.tasks.is_empty() && params.matching.is_some() {
+        // It may be closed; that nothing is printed says the same.
+        let _ = writeln!(std::io::stderr(), "bgctl: no active task matches");
+    }
     for task in &result.tasks {
         context.print(&format!("{} {}\n", task.id, what_became(task, lingering.contains(&task.id))))?;
     }
@@ -42,7 +53,12 @@ fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>
     if params.ids.is_empty() {
         return Ok(Vec::new());
     }
-    let look = BlockParams { ids: params.ids.clone(), timeout_ms: Some(0), mode: BlockMode::All };
+    let look = BlockParams {
+        ids: params.ids.clone(),
+        timeout_ms: Some(0),
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let tasks = context.call::<TaskBlock>(&look)?.tasks;
     Ok(tasks
         .into_iter()

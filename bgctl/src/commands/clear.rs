@@ -2,38 +2,63 @@
 
 use std::io::Write as _;
 
+use bgd_shared::request::Matching;
 use bgd_shared::request::{ClearParams, TaskClear};
 
-use crate::cli::ClearArgs;
+use crate::cli::{ClearArgs, SelectArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::pick::{self, Chosen};
 use crate::render::clean;
 use crate::session;
 
 /// Clears, and prints how many.
 pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
-    let ids = (!args.ids.is_empty()).then_some(args.ids);
-    let (session, is_implied) = match (&ids, args.session) {
-        (_, Some(named)) => (session::named(Some(named))?, false),
-        (Some(_), None) => (None, false),
-        (None, None) if args.all_sessions => (None, false),
-        (None, None) => (Some(current()?), true),
+    let mut select = args.select;
+    let named = select.session.take();
+    let chosen = match (args.ids.is_empty(), pick::matching(select)?) {
+        (true, matching) => matching.map(Chosen::Matching),
+        (false, _) => Some(pick::chosen(args.ids, SelectArgs::default(), context)?),
     };
-    let params = ClearParams { ids, session, all: args.all };
+    // Whoever names a batch means its tasks, wherever they were submitted; a label narrows down what is meant else.
+    let names_tasks = match &chosen {
+        Some(Chosen::Ids(_)) => true,
+        Some(Chosen::Matching(matching)) => matching.batch.is_some(),
+        None => false,
+    };
+    let (session, is_implied) = match named {
+        Some(named) => (session::named(Some(named))?, false),
+        None if names_tasks || args.all_sessions => (None, false),
+        None => (Some(current()?), true),
+    };
+    let common = ClearParams { session: session.clone(), all: args.all, ..ClearParams::default() };
+    let params = match chosen {
+        None => common,
+        Some(Chosen::Ids(ids)) => ClearParams { ids: Some(ids), ..common },
+        Some(Chosen::Matching(matching)) => {
+            ClearParams { matching: Some(Matching { session, ..matching }), session: None, ..common }
+        }
+    };
     let result = context.call::<TaskClear>(&params)?;
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
     }
     context.print(&format!("cleared {}\n", result.cleared))?;
-    if let (0, Some(session)) = (result.cleared, &params.session) {
+    let session = params.session.as_ref().or_else(|| params.matching.as_ref()?.session.as_ref());
+    if let (0, Some(session)) = (result.cleared, session) {
         context.flush()?;
         let session = clean(session);
         let remark = if is_implied {
             format!("only the current session ({session}) was looked at; --all-sessions clears every session")
         } else {
-            let what = if params.all { "tasks" } else { "finished tasks" };
+            let what = match (params.all, params.matching.is_some()) {
+                (true, false) => "tasks",
+                (false, false) => "finished tasks",
+                (true, true) => "such tasks",
+                (false, true) => "such finished tasks",
+            };
             format!("there are no {what} of a session {session}; `bgctl list` shows those of all")
         };
         // Standard error may be closed; the number is what counts.

@@ -2,7 +2,8 @@
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::News;
-use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, SubscribeParams, SubscribeResult};
+use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, Matching, SubscribeParams, SubscribeResult};
+use bgd_shared::task::Task;
 use serde::Serialize;
 
 use crate::again;
@@ -10,7 +11,7 @@ use crate::cli::{EventsArgs, Since};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::session;
+use crate::pick;
 
 /// What is printed: the wire's object, and the place to go on from behind it.
 #[derive(Serialize)]
@@ -26,14 +27,15 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
         Some(Since { instance, seq }) => (instance, Some(seq)),
         None => (None, None),
     };
-    let mut params =
-        SubscribeParams { session: session::named(args.session)?, ids: args.tasks, since, instance };
+    let ids = pick::all(args.tasks, context)?;
+    let wanted = pick::matching(args.select)?.unwrap_or_default();
+    let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
     let begun = told(context.exchange(|client| subscribe(client, &params))?)?;
     params.instance = Some(begun.instance.clone());
     params.since.get_or_insert(begun.seq);
     loop {
         let passed = match next(context) {
-            Ok(news) => pass_on(&news, &begun.instance, &mut params, context),
+            Ok(news) => pass_on(&news, &begun.instance, &wanted, &mut params, context),
             Err(failure) => Err(failure),
         };
         match passed {
@@ -88,6 +90,7 @@ fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Fail
 fn pass_on(
     news: &News,
     instance: &str,
+    wanted: &Matching,
     params: &mut SubscribeParams,
     context: &mut Context,
 ) -> Result<(), Failure> {
@@ -102,7 +105,18 @@ fn pass_on(
         }
         News::Gap(gap) => gap.to,
     };
-    context.print_json(&Line { news, cursor: format!("{instance}:{seq}") })?;
+    if !matches!(news, News::Event(event) if !is_of(&event.task, wanted)) {
+        context.print_json(&Line { news, cursor: format!("{instance}:{seq}") })?;
+    }
     params.since = Some(seq);
     Ok(())
+}
+
+/// Whether a task has what is wanted, beside its parent session: the daemon looks at that.
+fn is_of(task: &Task, wanted: &Matching) -> bool {
+    let Matching { session: _, group, batch, tags, status } = wanted;
+    group.as_ref().is_none_or(|group| task.group == *group)
+        && batch.as_ref().is_none_or(|batch| task.batch.is_some_and(|of| batch.range().contains(&of)))
+        && tags.iter().all(|tag| task.tags.contains(tag))
+        && (status.is_empty() || status.contains(&task.status))
 }

@@ -6,12 +6,12 @@ use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT};
 use bgd_shared::request::{ListParams, ListResult, TaskList};
 use bgd_shared::task::{Status, Summary};
 
-use crate::cli::ListArgs;
+use crate::cli::{ListArgs, SelectArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::look::Look;
-use crate::render::table::list;
+use crate::render::look::{Look, lines};
+use crate::render::table::{list, tree};
 use crate::session;
 
 /// Fetches as many pages as are asked for, and prints them.
@@ -23,7 +23,11 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("--limit must be 1 or more"));
     }
     let quiet = args.quiet;
-    let result = fetch(session::named(args.session)?, args.status.clone(), wanted, context)?;
+    let SelectArgs { tags, group, batch, session, status } = args.select;
+    let is_narrowed = !tags.is_empty() || group.is_some() || batch.is_some();
+    let session = session::named(session)?;
+    let asked = ListParams { session, status, group, batch, tags, ..ListParams::default() };
+    let result = fetch(&asked, wanted, context)?;
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
@@ -34,28 +38,27 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
             context.print(&format!("{}\n", task.id))?;
         }
     } else if !result.tasks.is_empty() {
-        context.print(&list(&result.tasks, &Look::of_output(context.colours())))?;
+        let look = Look::of_output(context.colours());
+        let shown = if args.tree { tree(&result.tasks, lines(), &look) } else { list(&result.tasks, &look) };
+        context.print(&shown)?;
     } else if is_terminal {
         let _ = writeln!(std::io::stderr(), "no tasks");
     }
     // Whoever reads ids, or has said how many, knows that there may be more.
     if result.next.is_some() && !quiet && args.limit.is_none() {
         context.flush()?;
-        let more = matching(&result.summary, &args.status).saturating_sub(result.tasks.len() as u64);
+        let more = matching(&result.summary, &asked.status).saturating_sub(result.tasks.len() as u64);
+        // The summary counts all of a session.
+        let more = if is_narrowed { "there are more".to_owned() } else { format!("{more} more") };
         // Standard error may be closed; the list is what counts.
-        let _ = writeln!(std::io::stderr(), "{more} more; --all shows them");
+        let _ = writeln!(std::io::stderr(), "{more}; --all shows them");
     }
     Ok(Code::OK)
 }
 
 /// The first `wanted` tasks as one result.
-fn fetch(
-    session: Option<String>,
-    status: Vec<Status>,
-    wanted: usize,
-    context: &mut Context,
-) -> Result<ListResult, Failure> {
-    let mut params = ListParams { session, status, limit: Some(wanted.min(LIST_PAGE)), after: None };
+fn fetch(asked: &ListParams, wanted: usize, context: &mut Context) -> Result<ListResult, Failure> {
+    let mut params = ListParams { limit: Some(wanted.min(LIST_PAGE)), ..asked.clone() };
     let mut result = context.call::<TaskList>(&params)?;
     while result.next.is_some() && result.tasks.len() < wanted {
         params.after = result.next;

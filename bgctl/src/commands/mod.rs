@@ -9,12 +9,17 @@ mod clear;
 mod completions;
 mod console;
 mod daemon;
+mod edit;
 mod events;
+mod group;
 mod handoff;
+mod hold;
 mod inbox;
+mod line;
 mod list;
 mod mcp;
 mod output;
+mod rerun;
 mod resume;
 mod run;
 mod session;
@@ -41,11 +46,18 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Resume(args) => resume::run(args, context),
         Verb::List(args) => list::run(args, context),
         Verb::Status(args) => status::run(args, context),
-        Verb::Output(args) => output::run(&args, context),
+        Verb::Output(args) => output::run(args, context),
         Verb::Attach(args) => attach::run(args, context),
         Verb::Block(args) => block::run(args, context),
         Verb::Cancel(args) => cancel::run(args, context),
         Verb::Clear(args) => clear::run(args, context),
+        Verb::Rerun(args) => rerun::run(args, context),
+        Verb::Hold(args) => hold::hold(args, context),
+        Verb::Release(args) => hold::release(args, context),
+        Verb::Pause(args) => hold::pause(args, context),
+        Verb::Continue(args) => hold::go_on(args, context),
+        Verb::Edit(args) => edit::run(args, context),
+        Verb::Group(args) => group::run(args, context),
         Verb::Console(args) => console::run(args, context),
         Verb::Mcp(args) => mcp::run(args, context),
         Verb::Handoff(args) => handoff::run(args, context),

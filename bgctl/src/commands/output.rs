@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::id::TaskRef;
 use bgd_shared::request::{IdParams, OutputParams, Stream, TaskOutput, TaskResultOf};
 use bgd_shared::task::{Kind, Status, Task};
 
@@ -18,15 +19,43 @@ use crate::copy::{Copier, ranges, tell_loss, tell_split};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::follow;
+use crate::pick;
 use crate::remote::Remote;
 use crate::tail::start_of_last_lines;
 
-/// Prints output.
-pub fn run(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
+/// What is printed of a task.
+struct Wanted {
+    id: TaskRef,
+    stream: Option<Stream>,
+    follow: bool,
+    tail: Option<u64>,
+    since: Option<i64>,
+    result: bool,
+}
+
+/// Prints output, of several tasks one after the other.
+pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
+    let stream = match (args.stdout, args.stderr) {
+        (_, true) => Some(Stream::Stderr),
+        (true, false) => Some(Stream::Stdout),
+        (false, false) => None,
+    };
+    let OutputArgs { id, select, follow, tail, since, stdout: _, stderr: _, result } = args;
+    let ids = pick::each(id, select, context)?;
+    if follow && ids.len() > 1 {
+        let message = format!("--follow takes one task, and these are {}", ids.len());
+        return Err(Failure::usage(message).hint("`bgctl events` tells what happens to several"));
+    }
+    for id in ids {
+        print(&Wanted { id, stream, follow, tail, since, result }, context)?;
+    }
+    Ok(Code::OK)
+}
+
+fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     if args.result {
         return result(args, context);
     }
-    let stream = stream(args);
     if context.json() {
         return through_the_daemon(args, context);
     }
@@ -35,7 +64,7 @@ pub fn run(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         follow::wait_until(context.existing()?, task.id, |task| task.status != Status::Pending)?;
         task = look(args, context)?;
     }
-    let path = path_of(&task, stream)?;
+    let path = path_of(&task, args.stream)?;
     match File::open(&path) {
         Ok(file) => from_file(args, context, &task, file, &path),
         // A task that never started has no file. Its pid does not tell: behind an agent there may be a
@@ -48,17 +77,9 @@ pub fn run(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-fn stream(args: &OutputArgs) -> Option<Stream> {
-    match (args.stdout, args.stderr) {
-        (_, true) => Some(Stream::Stderr),
-        (true, false) => Some(Stream::Stdout),
-        (false, false) => None,
-    }
-}
-
 /// The task as it is now; none of its output.
-fn look(args: &OutputArgs, context: &mut Context) -> Result<Task, Failure> {
-    let params = OutputParams { id: args.id.clone(), offset: None, limit: Some(0), stream: stream(args) };
+fn look(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
+    let params = OutputParams { id: args.id.clone(), offset: None, limit: Some(0), stream: args.stream };
     Ok(context.call::<TaskOutput>(&params)?.task)
 }
 
@@ -74,14 +95,14 @@ fn path_of(task: &Task, stream: Option<Stream>) -> Result<PathBuf, Failure> {
 }
 
 fn from_file(
-    args: &OutputArgs,
+    args: &Wanted,
     context: &mut Context,
     task: &Task,
     file: File,
     path: &Path,
 ) -> Result<Code, Failure> {
     let unreadable = |error: io::Error| Failure::io(path.display(), &error);
-    let dropped = match stream(args) {
+    let dropped = match args.stream {
         Some(Stream::Stderr) => task.output.stderr_dropped_bytes,
         Some(Stream::Stdout) | None => task.output.dropped_bytes,
     };
@@ -104,7 +125,7 @@ fn from_file(
     if args.follow {
         let ended = follow::follow(context.client()?, task.id, path, &mut copier)?;
         tell_loss(&ended.as_ref().unwrap_or(task).output);
-        tell_split(task, stream(args));
+        tell_split(task, args.stream);
         return Ok(Code::OK);
     }
     if task.status.is_active() || task.lingering {
@@ -113,13 +134,13 @@ fn from_file(
         copier.copy_ended(length, dropped)?;
     }
     tell_loss(&task.output);
-    tell_split(task, stream(args));
+    tell_split(task, args.stream);
     Ok(Code::OK)
 }
 
 /// For `--json`, and where the file can't be opened.
-fn through_the_daemon(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
-    let remote = Remote { id: &args.id, stream: stream(args) };
+fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
+    let remote = Remote { id: &args.id, stream: args.stream };
     let offset = match (args.tail, args.since) {
         (Some(lines), _) => remote.tail(context, lines)?,
         (None, since) => since.unwrap_or(0),
@@ -132,7 +153,7 @@ fn through_the_daemon(args: &OutputArgs, context: &mut Context) -> Result<Code, 
 }
 
 /// `--result`: an error unless the task has completed (R07).
-fn result(args: &OutputArgs, context: &mut Context) -> Result<Code, Failure> {
+fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     let result = context.call::<TaskResultOf>(&IdParams { id: args.id.clone() })?;
     if context.json() {
         context.print_json(&result)?;

@@ -7,12 +7,12 @@ use crate::cli::ResumeArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::prompt;
+use crate::{pick, prompt};
 
 /// Resumes, and prints the id.
 pub fn run(args: ResumeArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = ResumeParams {
-        id: args.id,
+        id: pick::one(args.id, context)?,
         prompt: prompt::read(args.prompt, context)?,
         settings: args.settings.settings(),
     };

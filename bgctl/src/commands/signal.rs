@@ -1,18 +1,34 @@
 //! `signal`: sends a signal to a running task. Nothing is printed; its effect is the task's own.
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{SignalParams, TaskSignal};
 
 use crate::cli::SignalArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::pick;
 
 /// Sends the signal.
 pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
-    let params = SignalParams { id: args.id, signal: args.signal, tree: args.tree };
-    let result = context.call::<TaskSignal>(&params)?;
-    if context.json() {
-        context.print_json(&result)?;
+    let (name, signal) = args.words().map_err(|(_, what)| Failure::usage(what))?;
+    let is_selected = name.is_none();
+    let mut missed = None;
+    let mut is_sent = false;
+    for id in pick::each(name, args.select.or_active(), context)? {
+        match context.call::<TaskSignal>(&SignalParams { id, signal: signal.clone(), tree: args.tree }) {
+            Ok(result) => {
+                is_sent = true;
+                if context.json() {
+                    context.print_json(&result)?;
+                }
+            }
+            // Another one may run.
+            Err(failure) if is_selected && failure.kind == ErrorKind::NotRunning.as_str() => {
+                missed = Some(failure);
+            }
+            Err(failure) => return Err(failure),
+        }
     }
-    Ok(Code::OK)
+    missed.filter(|_| !is_sent).map_or(Ok(Code::OK), Err)
 }

@@ -1,4 +1,4 @@
-//! `status`: everything about one task.
+//! `status`: everything about a task.
 
 use bgd_shared::request::{IdParams, TaskGet};
 use bgd_shared::time::Timestamp;
@@ -7,16 +7,21 @@ use crate::cli::StatusArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::pick;
 use crate::render::page;
-use crate::render::wall::Zone;
+use crate::render::wall::Clock;
 
 /// Prints the page of a task.
 pub fn run(args: StatusArgs, context: &mut Context) -> Result<Code, Failure> {
-    let result = context.call::<TaskGet>(&IdParams { id: args.id })?;
-    if context.json() {
-        context.print_json(&result)?;
-    } else {
-        context.print(&page::task(&result.task, Timestamp::now(), &Zone::system()))?;
+    for (place, id) in pick::each(args.id, args.select, context)?.into_iter().enumerate() {
+        let result = context.call::<TaskGet>(&IdParams { id })?;
+        if context.json() {
+            context.print_json(&result)?;
+            continue;
+        }
+        let between = if place > 0 { "\n" } else { "" };
+        let page = page::task(&result.task, &Clock::system(Timestamp::now()));
+        context.print(&format!("{between}{page}"))?;
     }
     Ok(Code::OK)
 }

@@ -4,17 +4,20 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 
+use bgd_shared::id::TaskRef;
 use bgd_shared::request::{Stdin, SubmitParams, TaskSubmit, TerminalSize};
 use bgd_shared::time::Timestamp;
 
-use crate::cli::SubmitArgs;
+use crate::cli::{EachArgs, SubmitArgs};
 use crate::context::Context;
+use crate::each::{self, Each, End};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::render::clean;
 use crate::render::table::status;
-use crate::{precheck, prompt};
+use crate::render::wall::Clock;
+use crate::{pick, precheck, prompt};
 
 /// Submits, and prints the id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -24,12 +27,17 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
             .hint("give it a file or a pipe (`< file`), or use --stdin-pipe and `bgctl write`"));
     }
     let mut args = args;
+    if let Some(file) = args.each.each.take() {
+        return each_of(file, args, context);
+    }
     let prompt = match given_prompt(&mut args) {
         Some(given) => Some(prompt::read(given, context)?),
         None => None,
     };
     let names_channel = args.job.channel.is_some();
-    let params = params(args, prompt, context.named_socket()?)?;
+    let resumed = args.resume.take().map(|name| pick::one(name, context)).transpose()?;
+    let after = pick::after(std::mem::take(&mut args.order.after), context)?;
+    let params = SubmitParams { after, ..params(args, resumed, prompt, context.named_socket()?)? };
     let warnings = precheck::check(&params, "submit", Code::USAGE)?;
     let input = io::stdin();
     let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
@@ -44,7 +52,11 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     context.flush()?;
     if let Some(key) = params.key.filter(|_| result.task.created_at < begun) {
         // Nothing was started, so that nothing of this command line can go wrong.
-        say(&format!("the task with the key {} exists already: {}", clean(&key), status(&result.task)));
+        say(&format!(
+            "the task with the key {} exists already: {}",
+            clean(&key),
+            status(&result.task, &Clock::system(Timestamp::now()))
+        ));
         return Ok(Code::OK);
     }
     for warning in &warnings {
@@ -58,6 +70,29 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         && let Ok(Some(problem)) = precheck::channel(&channel, context)
     {
         warn(&problem);
+    }
+    Ok(Code::OK)
+}
+
+/// Submits a task for each item, and prints the id of the batch.
+fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
+    let EachArgs { null, jobs, max_fails, .. } = args.each;
+    let each = Each { file, end: if null { End::Nul } else { End::Newline }, jobs, max_fails };
+    // To its end, before anything is asked of the daemon.
+    let parts = each::parts(&each, &args.command)?;
+    let after = pick::after(std::mem::take(&mut args.order.after), context)?;
+    let common = SubmitParams { after, ..params(args, None, None, context.named_socket()?)? };
+    let first = parts.first().and_then(|part| part.first()).cloned();
+    let warnings = precheck::check(&SubmitParams { argv: first, ..common.clone() }, "submit", Code::USAGE)?;
+    let submitted = each::submit(&SubmitParams { argv: None, ..common }, &each, &parts, context)?;
+    if context.json() {
+        context.print_json(&submitted)?;
+        return Ok(Code::OK);
+    }
+    context.print(&format!("{}\n", submitted.batch))?;
+    context.flush()?;
+    for warning in &warnings {
+        warn(warning);
     }
     Ok(Code::OK)
 }
@@ -78,8 +113,14 @@ fn given_prompt(args: &mut SubmitArgs) -> Option<OsString> {
     args.prompt.take().or_else(|| if in_place { args.command.pop() } else { None })
 }
 
-fn params(args: SubmitArgs, prompt: Option<String>, socket: Option<String>) -> Result<SubmitParams, Failure> {
-    if let Some(id) = args.resume {
+/// All but the tasks that it starts after.
+fn params(
+    args: SubmitArgs,
+    resumed: Option<TaskRef>,
+    prompt: Option<String>,
+    socket: Option<String>,
+) -> Result<SubmitParams, Failure> {
+    if let Some(id) = resumed {
         // The task keeps all else that it was submitted with (R37).
         let settings = args.settings.settings();
         return Ok(SubmitParams { resume: Some(id), prompt, settings, ..SubmitParams::default() });
@@ -101,6 +142,16 @@ fn params(args: SubmitArgs, prompt: Option<String>, socket: Option<String>) -> R
         pty: args.pty.then_some(TerminalSize { rows: 24, cols: 80 }),
         split: args.split,
         key: args.key,
+        retry: args.order.retry(),
+        group: args.order.group,
+        priority: args.order.priority,
+        slots: args.order.slots,
+        delay_ms: args.order.delay,
+        start_at: args.order.at,
+        hold: args.order.hold,
+        restart: args.order.restart,
+        ready: args.order.ready,
+        ready_timeout_ms: args.order.ready_timeout,
         ..job::params(args.job, work, socket)?
     })
 }
@@ -126,15 +177,14 @@ mod tests {
 
     #[test]
     fn r37_a_resume_sends_the_prompt_and_what_is_set_for_it() {
-        let id: bgd_shared::id::TaskRef = "3f2a".parse().unwrap();
+        let id: TaskRef = "3f2a".parse().unwrap();
         let args = SubmitArgs {
             job: JobArgs { description: Some("other".into()), ..JobArgs::default() },
-            resume: Some(id.clone()),
             agent: Some("other".into()),
             settings: SettingArgs { config: vec![("fast".into(), "a=b".into())], ..SettingArgs::default() },
             ..SubmitArgs::default()
         };
-        let sent = params(args, Some("go on".into()), None).unwrap();
+        let sent = params(args, Some(id.clone()), Some("go on".into()), None).unwrap();
         let settings = AgentSettings {
             config: [("fast".into(), Setting::Text("a=b".into()))].into(),
             ..AgentSettings::default()

@@ -11,6 +11,7 @@ use crate::cli::WriteArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::pick;
 
 /// The bytes of one request. Each may become six characters of JSON (`\u0000`), and the line must stay
 /// below the daemon's limit of 1 MiB.
@@ -18,6 +19,7 @@ const CHUNK_BYTES: usize = 128 * 1024;
 
 /// Writes the text, or all of standard input.
 pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
+    let id = pick::one(args.id, context)?;
     let mut written = 0;
     let ends = match args.text {
         Some(text) => {
@@ -26,18 +28,18 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
                 bytes.push(b'\n');
             }
             for chunk in bytes.chunks(CHUNK_BYTES) {
-                written += send(&args.id, chunk, context)?;
+                written += send(&id, chunk, context)?;
             }
             args.eof
         }
         None if args.eof => true,
         None => {
-            written += send_input(&args.id, context)?;
+            written += send_input(&id, context)?;
             !args.no_eof
         }
     };
     if ends {
-        let end = WriteParams { id: args.id, data: String::new(), encoding: Encoding::Utf8, eof: true };
+        let end = WriteParams { id, data: String::new(), encoding: Encoding::Utf8, eof: true };
         call(&end, context)?;
     }
     if context.json() {

@@ -11,10 +11,12 @@ use bgd_shared::request::{
     TaskResize, TaskSignal, TerminalSize,
 };
 use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
 
 use super::line::Which;
 use super::lines::Lines;
 use crate::ending;
+use crate::render::wall::Clock;
 use crate::render::{bounded, clean, table};
 use crate::terminal::Around;
 
@@ -101,7 +103,12 @@ impl Jobs {
     /// # Errors
     /// The daemon is gone.
     pub fn put(&mut self, link: &mut PolledClient, job: Job) -> Result<(), ClientError> {
-        let block = BlockParams { ids: vec![job.id.into()], timeout_ms: None, mode: BlockMode::All };
+        let block = BlockParams {
+            ids: vec![job.id.into()],
+            timeout_ms: None,
+            mode: BlockMode::All,
+            ..BlockParams::default()
+        };
         let call = link.call::<TaskBlock>(&block)?;
         self.calls.insert(call, Call::End(job.id));
         let state = if job.stopped { "stopped" } else { "running" };
@@ -314,7 +321,7 @@ pub fn how(task: &Task) -> String {
     let says_all = task.status == Status::Completed || task.timed_out;
     let remark = if says_all { None } else { ending::remark(task) };
     let remark = remark.map(|remark| format!(": {}", clean(&remark))).unwrap_or_default();
-    format!("{}{remark}", table::status(task))
+    format!("{}{remark}", table::status(task, &Clock::system(Timestamp::now())))
 }
 
 /// A job's line as it is shown.

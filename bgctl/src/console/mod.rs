@@ -25,6 +25,7 @@ use bgd_shared::request::{
     TaskList, TaskSignal, TaskSubmit, TerminalSize,
 };
 use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 
 use self::editor::{Editor, Heard};
@@ -36,6 +37,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::render::table;
+use crate::render::wall::Clock;
 use crate::terminal::{self, Around as _, Left, Role, Screen, Show, Signals, Wants};
 
 /// The signals that are dealt with at the prompt, and those that no other thread may get while a job has the
@@ -359,9 +361,10 @@ impl Console {
             let number = format!("[{}]", job.number);
             let _ = writeln!(text, "{number:4} {}  {state:11} {shown}", job.id.short());
         }
+        let clock = Clock::system(Timestamp::now());
         for task in self.background()? {
             let shown = jobs::shown(&task.description);
-            let _ = writeln!(text, "     {}  {:11} {shown}", task.id.short(), table::status(&task));
+            let _ = writeln!(text, "     {}  {:11} {shown}", task.id.short(), table::status(&task, &clock));
         }
         say(&text)
     }
@@ -373,6 +376,7 @@ impl Console {
             status: vec![Status::Pending, Status::Running, Status::Resumed],
             limit: Some(1000),
             after: None,
+            ..ListParams::default()
         };
         let mut tasks = self.call::<TaskList>(&params)?.tasks;
         tasks.retain(|task| !task.foreground);

@@ -33,6 +33,7 @@ pub fn follow(mut client: Client, session: &str, speaker: Speaker) -> Result<(),
         status: vec![Status::Pending, Status::Running, Status::Resumed],
         limit: Some(1000),
         after: None,
+        ..ListParams::default()
     };
     let mut watch = Watch::of(&client.call::<TaskList>(&list)?.tasks);
     let run = move || while tell_next(&mut client, &subscribe, &mut watch, &speaker).unwrap_or(false) {};
@@ -93,6 +94,13 @@ impl Watch {
             | EventKind::Started
             | EventKind::Output
             | EventKind::Progress
+            | EventKind::Ready
+            | EventKind::Paused
+            | EventKind::Continued
+            | EventKind::Held
+            | EventKind::Released
+            | EventKind::Edited
+            | EventKind::Retrying
             | EventKind::Cleared => None,
         }
     }

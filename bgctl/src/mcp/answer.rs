@@ -32,7 +32,7 @@ pub enum Body {
     },
     /// Of `background_block`.
     Blocked {
-        /// Whether some still run.
+        /// Whether the time is over without what was waited for.
         timed_out: bool,
         /// Whether it was cut.
         cut: bool,
@@ -40,6 +40,8 @@ pub enum Body {
         finished: Vec<String>,
         /// Those that have not.
         active: Vec<String>,
+        /// The line that was waited for.
+        line: Option<String>,
     },
     /// Of `background_cancel`.
     Cancelled,
@@ -127,7 +129,9 @@ impl Answer {
         matches!(self.body, Body::Started) && {
             let id = item.notice.task.id.to_string();
             let resumed = item.notice.task.resume_count;
-            self.tasks.iter().any(|task| task.task_id == id && task.resumed == resumed)
+            let is_begun = self.tasks.iter().any(|task| task.task_id == id && task.resumed == resumed);
+            // What was cancelled as it was submitted is said to be.
+            is_begun && !self.reports(item)
         }
     }
 }
@@ -256,8 +260,8 @@ fn structured(answer: Answer, head: Head) -> Option<Value> {
         Body::Output { output, truncated, file } => {
             value(&Output { head, task: tasks.pop()?, output, truncated, output_file: file })
         }
-        Body::Blocked { timed_out, cut, finished, active } => {
-            value(&Blocked { head, timed_out, cut, tasks, finished, active })
+        Body::Blocked { timed_out, cut, finished, active, line } => {
+            value(&Blocked { head, timed_out, cut, tasks, finished, active, line })
         }
         Body::Cancelled => value(&Cancelled { head, tasks, not_shown: answer.not_shown }),
         Body::Listed { more, summary } => value(&Listed { head, tasks, more, summary }),
@@ -280,6 +284,9 @@ fn text(answer: &Answer) -> String {
     let mut parts = Vec::new();
     if !answer.opening.is_empty() {
         parts.push(answer.opening.clone());
+    }
+    if let Body::Blocked { line: Some(line), .. } = &answer.body {
+        parts.push(line.clone());
     }
     for task in &answer.tasks {
         let mut lines = vec![words::task_line(task)];
@@ -335,7 +342,8 @@ mod tests {
     }
 
     fn blocked(tasks: &[Task]) -> Answer {
-        let body = Body::Blocked { timed_out: false, cut: false, finished: Vec::new(), active: Vec::new() };
+        let (finished, active) = (Vec::new(), Vec::new());
+        let body = Body::Blocked { timed_out: false, cut: false, finished, active, line: None };
         Answer::about(tasks, "s", body).with("All have ended.", "Go on.")
     }
 

@@ -3,20 +3,29 @@
 use std::path::PathBuf;
 
 use bgd_shared::id::TaskRef;
-use bgd_shared::limits::DURATION_MS;
+use bgd_shared::limits::{DURATION_MS, READY_BYTES};
+use bgd_shared::order::Condition;
+use bgd_shared::ready::{Ready, line_regex};
+use bgd_shared::request::BlockUntil;
 use bgd_shared::task::Status;
+use regex::bytes::Regex;
 use rmcp::model::JsonObject;
 use serde_json::Value;
 
-use super::catalogue::{OUTPUT, Spec};
+use super::catalogue::{OUTPUT, Spec, TASK};
 use super::refusal::Refusal;
-use crate::render::{bounded, clean};
+use crate::cli::parse_after;
+use crate::name::Name;
+use crate::render::{bounded, clean, clean_lines};
 
 /// The most characters of a name or a value that an error says back.
 const SHOWN_CHARS: usize = 80;
 
 /// The most characters of a folder that an error says back.
 const FOLDER_CHARS: usize = 500;
+
+/// The most characters of what is wrong with a regular expression and the like, which quotes it.
+const WRONG_CHARS: usize = 1000;
 
 /// The most unknown parameters that an error names.
 const STRANGERS: usize = 5;
@@ -49,9 +58,16 @@ impl Arguments {
         strangers.truncate(STRANGERS);
         let others = if others > 0 { format!(" and {others} others") } else { String::new() };
         let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
-        // It was there once, in a tool of this name.
-        let was_there = tool.name == OUTPUT.name && given.contains_key("block");
-        let hint = if was_there { " It never waits: background_block does." } else { "" };
+        let hint = match tool.name {
+            // It was there once, in a tool of this name.
+            name if name == OUTPUT.name && given.contains_key("block") => {
+                " It never waits: background_block does."
+            }
+            name if name == TASK.name && given.contains_key("ready") => {
+                " An agent is never ready: to start something when it has ended, name it in the \"after\" of that."
+            }
+            _ => "",
+        };
         Err(Refusal::new(format!(
             "{} takes no parameter {}{others}. Its parameters are: {}.{hint}",
             tool.name,
@@ -164,19 +180,87 @@ impl Arguments {
     /// It is no list, or one of them is no id.
     pub fn tasks(&self, name: &str) -> Result<Option<Vec<TaskRef>>, Refusal> {
         let wanted = "a list of task ids, such as [\"3f2a9c1e-…\"]";
-        match self.given.get(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Array(values)) => self.refs(name, values, wanted).map(Some),
-            // Some models and clients write a list as a text, or one id where a list is wanted.
-            Some(Value::String(text)) => match serde_json::from_str(text) {
-                Ok(Value::Array(values)) => self.refs(name, &values, wanted).map(Some),
-                _ => Ok(Some(vec![task_ref(self.tool, name, text)?])),
-            },
-            Some(_) => Err(self.wrong(name, wanted)),
-        }
+        self.list(name, wanted, |text| task_ref(self.tool, name, text))
     }
 
-    fn refs(&self, name: &str, values: &[Value], wanted: &str) -> Result<Vec<TaskRef>, Refusal> {
+    /// Conditions on other tasks, none if it is left out.
+    ///
+    /// # Errors
+    /// It is no list, or one of them is no id with a condition behind it.
+    pub fn after(&self, name: &str) -> Result<Vec<(TaskRef, Condition)>, Refusal> {
+        let wanted = "a list of task ids, such as [\"3f2a9c1e-…\", \"91bc0d2e-…:fail\"]";
+        let read = |text: &str| {
+            let hint = format!("Write it as ID or ID:ok|any|fail|start|ready; {LISTED}");
+            let after = parse_after(text.trim()).map_err(|error| self.refused(name, &error, &hint))?;
+            let Name::Id(id) = after.name else {
+                return Err(self.refused(name, &format!("{text:?} is no task's id"), &hint));
+            };
+            Ok((id, after.condition))
+        };
+        self.list(name, wanted, read).map(Option::unwrap_or_default)
+    }
+
+    /// When a task is ready.
+    ///
+    /// # Errors
+    /// It is none of the known ways to tell.
+    pub fn ready(&self, name: &str) -> Result<Option<Ready>, Refusal> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let ready: Result<Ready, _> = text.trim().parse();
+        ready.map(Some).map_err(|error| self.refused(name, &error.to_string(), ""))
+    }
+
+    /// What tasks are waited to be.
+    ///
+    /// # Errors
+    /// It is no word of the wire.
+    pub fn until(&self, name: &str) -> Result<Option<BlockUntil>, Refusal> {
+        let Some(word) = self.text(name)? else { return Ok(None) };
+        let until = serde_json::from_value(Value::String(word.trim().to_owned()));
+        until.map(Some).map_err(|_| self.wrong(name, "one of ended, ready"))
+    }
+
+    /// What a line is to match.
+    ///
+    /// # Errors
+    /// It is no regular expression that can be used.
+    pub fn line(&self, name: &str) -> Result<Option<Regex>, Refusal> {
+        let Some(pattern) = self.text(name)? else { return Ok(None) };
+        if pattern.len() > READY_BYTES {
+            let error = format!("it has {} bytes; at most {READY_BYTES} are taken", pattern.len());
+            return Err(self.refused(name, &error, ""));
+        }
+        line_regex(&pattern).map(Some).map_err(|error| {
+            self.refused(
+                name,
+                &error,
+                "Write it in the syntax of Rust's regex, or escape what is meant literally.",
+            )
+        })
+    }
+
+    /// A list of what `read` makes of its texts.
+    fn list<T>(
+        &self,
+        name: &str,
+        wanted: &str,
+        read: impl Fn(&str) -> Result<T, Refusal>,
+    ) -> Result<Option<Vec<T>>, Refusal> {
+        let parsed;
+        let values = match self.given.get(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::String(text)) if text.trim().is_empty() => return Ok(None),
+            Some(Value::Array(values)) => values,
+            // Some models and clients write a list as a text, or one id where a list is wanted.
+            Some(Value::String(text)) => match serde_json::from_str(text) {
+                Ok(Value::Array(values)) => {
+                    parsed = values;
+                    &parsed
+                }
+                _ => return Ok(Some(vec![read(text)?])),
+            },
+            Some(_) => return Err(self.wrong(name, wanted)),
+        };
         if values.len() > MOST_IDS {
             return Err(Refusal::new(format!(
                 "{}: \"{name}\" has {} ids, and at most {MOST_IDS} go into one call: make several.",
@@ -185,10 +269,17 @@ impl Arguments {
             )));
         }
         let read = |value: &Value| match value {
-            Value::String(text) => task_ref(self.tool, name, text),
+            Value::String(text) => read(text),
             _ => Err(self.wrong(name, wanted)),
         };
-        values.iter().map(read).collect()
+        values.iter().map(read).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Says what is wrong with a parameter, and what to do.
+    fn refused(&self, name: &str, error: &str, hint: &str) -> Refusal {
+        let error = clean_lines(error.trim_end_matches('.'));
+        let text = format!("{}: \"{name}\": {}. {hint}", self.tool.name, bounded(&error, WRONG_CHARS));
+        Refusal::new(text.trim_end())
     }
 
     /// Says which of these parameters are missing, each with what it is for.
@@ -203,10 +294,11 @@ impl Arguments {
     }
 }
 
+/// Where ids can be looked up.
+const LISTED: &str = "background_list shows the ids.";
+
 fn task_ref(tool: &Spec, name: &str, text: &str) -> Result<TaskRef, Refusal> {
-    text.trim().parse().map_err(|error| {
-        Refusal::new(format!("{}: \"{name}\": {error}. background_list shows the ids.", tool.name))
-    })
+    text.trim().parse().map_err(|error| Refusal::new(format!("{}: \"{name}\": {error}. {LISTED}", tool.name)))
 }
 
 /// Parameters that a client has written as a text: a JSON object, or nothing at all.
@@ -245,7 +337,7 @@ mod tests {
         assert!(text.contains("takes no parameter \"block\"") && text.contains("background_block"), "{text}");
         assert!(text.contains("Its parameters are: task_id."), "{text}");
         let text = error(given(&BLOCK, &json!({"task_ids": ["3f2a"], "block": true})));
-        assert!(text.ends_with("Its parameters are: task_ids, timeout."), "{text}");
+        assert!(text.ends_with("Its parameters are: task_ids, timeout, until, line."), "{text}");
     }
 
     #[test]

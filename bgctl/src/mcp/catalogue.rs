@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentInfo;
+use bgd_shared::request::BlockUntil;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -34,6 +35,8 @@ pub enum Form {
     Flag,
     /// One of the statuses of a task.
     Status,
+    /// What a task can be waited to be.
+    Until,
 }
 
 /// A tool.
@@ -59,23 +62,40 @@ const fn required(name: &'static str, form: Form, about: &'static str) -> Parame
     Parameter { name, about, form, required: true }
 }
 
+/// R117: what a task starts after.
+const AFTER: Parameter = parameter(
+    "after",
+    Form::Texts,
+    "start it after these tasks: [\"ID\"] (completed), or \"ID:any\" (ended), \"ID:fail\", \"ID:start\", \"ID:ready\"",
+);
+
+/// R117: where a task waits for a slot.
+const GROUP: Parameter =
+    parameter("group", Form::Text, "a group of slots that the user has made, such as \"gpu\"");
+
 /// R37: starts and resumes agents.
 pub const TASK: Spec = Spec {
     name: "background_task",
-    title: "Start or resume an agent in the background",
-    about: "Give a prompt to another AI agent (a subagent) that works in the background, while you go on. Use it for \
-        work that stands on its own: research, a review, a change in another place. It works in the folder of this \
-        server, and knows nothing of this conversation: put all that it needs into the prompt.\n\
-        New: give description, prompt and agent. Resume: give resume (the task_id of a completed agent task) and \
-        prompt; the agent has the whole earlier conversation.\n\
-        Returns a task_id at once and never waits. Go on with other work: the answer is told at the head of a later \
-        result of these tools. If nothing else is left to do, wait with background_block.",
+    title: "Start or resume an agent",
+    about: "Give a prompt to another AI agent (a subagent), which works in the background. Use it for self-contained \
+        work: research, a review, a change elsewhere. It works in this server's folder and knows nothing of this \
+        conversation: put all it needs into the prompt.\n\
+        New: give description, prompt and agent. Resume: give resume and prompt; the agent remembers the \
+        conversation.\n\
+        Returns a task_id at once. Go on with other work: the answer comes at the head of a later result of these \
+        tools. If nothing else is left to do, wait with background_block.",
     parameters: &[
-        parameter("resume", Form::Text, "the task_id of a completed agent task; leave it out for a new one"),
-        parameter("description", Form::Text, "what it is about in 3 to 5 words (needed for a new task)"),
-        required("prompt", Form::Text, "what the agent is to do, in full; with resume, what to tell it next"),
-        parameter("agent", Form::Text, "which agent (needed for a new task)"),
+        parameter("resume", Form::Text, "the task_id of a completed agent task"),
+        parameter("description", Form::Text, "what it is about, in 3 to 5 words"),
+        required(
+            "prompt",
+            Form::Text,
+            "what the agent is to do; {after.output} in it is the output of the first task in after",
+        ),
+        parameter("agent", Form::Text, "which agent"),
         parameter("model", Form::Text, "the model's id"),
+        AFTER,
+        GROUP,
     ],
     starts: true,
 };
@@ -83,17 +103,22 @@ pub const TASK: Spec = Spec {
 /// Starts a command.
 pub const COMMAND: Spec = Spec {
     name: "background_command",
-    title: "Start a shell command in the background",
-    about: "Run a shell command in the background, while you go on. Use it for whatever takes longer than a few \
-        seconds: builds, test suites, servers, downloads. It runs in /bin/sh with this server's environment and no \
-        input.\n\
-        Returns a task_id at once and never waits. Do not add & or nohup. Go on with other work: its end is told at \
-        the head of a later result of these tools, with the end of its output. background_output shows the output so \
-        far; if nothing else is left to do, wait with background_block.",
+    title: "Start a shell command",
+    about: "Run a shell command in the background. Use it for whatever takes longer than a few seconds: builds, tests, \
+        servers, downloads. It runs in /bin/sh with this server's environment and no input; do not add & or nohup.\n\
+        Returns a task_id at once. Go on with other work: its end, with its last output, is told at the head of a \
+        later result of these tools. What is to run next can be started now, with after.",
     parameters: &[
         required("command", Form::Text, "the command line for /bin/sh"),
-        parameter("cwd", Form::Text, "the folder to run in, ~ is the home folder; default: this server's"),
-        parameter("description", Form::Text, "what it does in a few words, for lists; default: the command"),
+        parameter("cwd", Form::Text, "the folder to run in; default: this server's"),
+        parameter("description", Form::Text, "what it does in a few words; default: the command"),
+        AFTER,
+        GROUP,
+        parameter(
+            "ready",
+            Form::Text,
+            "how to see that a server is up: tcp:8000, http://localhost:8000/, line:REGEX (of its output), file:PATH",
+        ),
     ],
     starts: true,
 };
@@ -101,29 +126,30 @@ pub const COMMAND: Spec = Spec {
 /// R20, R21: looks at one task.
 pub const OUTPUT: Spec = Spec {
     name: "background_output",
-    title: "Output of a background task",
+    title: "Look at a task",
     about: "Look at one background task: its status, and its result if it has completed, else its output so far. \
-        Never waits; do not call it again and again to wait, background_block does that. Long output is cut (a \
-        command's to its end, an agent's to its beginning), with the file that has all of it.",
-    parameters: &[required(
-        "task_id",
-        Form::Text,
-        "the task: its id, or the first 4 characters of it or more",
-    )],
+        Never waits: do not poll with it. Long output is cut (a command's to its end, an \
+        agent's to its beginning), with the file that has all of it.",
+    parameters: &[required("task_id", Form::Text, "the task: its id, or the first 4 characters or more")],
     starts: false,
 };
 
 /// R22 to R25: waits.
 pub const BLOCK: Spec = Spec {
     name: "background_block",
-    title: "Wait for background tasks",
-    about: "Wait until all of the named background tasks have ended, one of them asks its user something, or the \
-        timeout is over. Use it only when you can't go on without them. Returns the status of every named \
-        task, with the results that were not told yet. At the timeout the tasks go on. A long wait may be cut; the \
-        answer says so.",
+    title: "Wait for tasks",
+    about: "Wait until all named tasks have ended, one asks its user something, or the timeout is over. Use it only \
+        when you can't go on without them. Returns their statuses, with the results not told yet; at the timeout they \
+        go on.",
     parameters: &[
-        required("task_ids", Form::Texts, "the ids of the tasks to wait for, 100 at most"),
-        parameter("timeout", Form::Milliseconds, "the longest wait in milliseconds; default: 60000"),
+        required("task_ids", Form::Texts, "the tasks, 100 at most"),
+        parameter("timeout", Form::Milliseconds, "in milliseconds; default: 60000"),
+        parameter("until", Form::Until, "ready: wait only until they are ready"),
+        parameter(
+            "line",
+            Form::Text,
+            "a regex such as \"on port \\d+\": wait until the one task puts out a line that matches, and return it",
+        ),
     ],
     starts: false,
 };
@@ -131,10 +157,9 @@ pub const BLOCK: Spec = Spec {
 /// R05: ends tasks.
 pub const CANCEL: Spec = Spec {
     name: "background_cancel",
-    title: "End background tasks",
-    about: "End background tasks of this session with all their processes: those that you name, or with all every one \
-        that has not ended. Returns when they have ended, or says that they take their time. Their output stays until \
-        background_clear.",
+    title: "End tasks",
+    about: "End background tasks of this session with all their processes. Returns when they have ended, or says that \
+        they take their time. Their output stays.",
     parameters: &[
         parameter("task_ids", Form::Texts, "the tasks to end"),
         parameter("task_id", Form::Text, "the same for one task"),
@@ -146,10 +171,9 @@ pub const CANCEL: Spec = Spec {
 /// R06, R38: lists tasks.
 pub const LIST: Spec = Spec {
     name: "background_list",
-    title: "List background tasks",
-    about: "List the background tasks of this session, the newest first and 50 at most, with ids and statuses: pending (waits for a \
-        free slot), running, resumed (an agent works on a further prompt), completed, failed, cancelled. (resumed) \
-        behind an id: the task was given further prompts.",
+    title: "List tasks",
+    about: "List the background tasks of this session, the newest 50, with ids, statuses, and what pending ones wait \
+        for. resumed: an agent works on a further prompt.",
     parameters: &[
         parameter("status", Form::Status, "only tasks in this status"),
         parameter(
@@ -164,9 +188,8 @@ pub const LIST: Spec = Spec {
 /// R10: removes tasks.
 pub const CLEAR: Spec = Spec {
     name: "background_clear",
-    title: "Remove finished background tasks",
-    about: "Remove the finished tasks of this session with their output; those that still run stay. A removed agent \
-        task can't be resumed. Returns how many were removed.",
+    title: "Remove finished tasks",
+    about: "Remove the finished tasks of this session with their output. A removed agent task can't be resumed.",
     parameters: &[
         parameter("task_ids", Form::Texts, "only these; default: all that have ended"),
         parameter("all", Form::Flag, "true: those that still run too, they are cancelled first"),
@@ -228,11 +251,7 @@ impl Spec {
         let looks = !self.starts && !ends;
         // A command may do anything; so may an agent.
         // The title is in the tool itself.
-        ToolAnnotations::new()
-            .read_only(looks)
-            .destructive(self.starts || ends)
-            .idempotent(!self.starts)
-            .open_world(self.starts)
+        ToolAnnotations::new().read_only(looks).destructive(self.starts || ends).open_world(self.starts)
     }
 }
 
@@ -243,6 +262,9 @@ impl Parameter {
             Form::Texts => json!({"type": "array", "items": {"type": "string"}, "description": self.about}),
             Form::Milliseconds => json!({"type": "integer", "minimum": 0, "description": self.about}),
             Form::Flag => json!({"type": "boolean", "description": self.about}),
+            Form::Until => {
+                json!({"type": "string", "enum": [BlockUntil::Ended, BlockUntil::Ready], "description": self.about})
+            }
             Form::Status => {
                 let known: Vec<&str> =
                     bgd_shared::task::Status::ALL.iter().map(|status| status.as_str()).collect();
@@ -283,10 +305,10 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "background_task(resume, description, prompt, agent, model)",
-                "background_command(command, cwd, description)",
+                "background_task(resume, description, prompt, agent, model, after, group)",
+                "background_command(command, cwd, description, after, group, ready)",
                 "background_output(task_id)",
-                "background_block(task_ids, timeout)",
+                "background_block(task_ids, timeout, until, line)",
                 "background_cancel(task_ids, task_id, all)",
                 "background_list(status, all)",
                 "background_clear(task_ids, all)",

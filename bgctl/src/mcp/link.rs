@@ -202,6 +202,11 @@ impl Link {
         Some(connection.call::<M>(params).await)
     }
 
+    /// The daemon's socket, for what has a thread of its own.
+    pub fn socket(&self) -> &SocketPath {
+        &self.socket
+    }
+
     /// The turn of a wait: none if it does not come until this moment.
     pub async fn turn(&self, until: Instant) -> Option<Turn> {
         let turn = timeout_at(until, Arc::clone(&self.waits).acquire_owned()).await;

@@ -171,7 +171,7 @@ async fn run(
 
 /// Speaks with the client until its input ends.
 async fn converse(server: Server, wire: Wire) -> Result<(), Failure> {
-    match server.serve(wire).await {
+    match Box::pin(server.serve(wire)).await {
         Ok(running) => {
             let end = running.waiting().await;
             end.map(drop).map_err(|error| ended(Code::INTERNAL, "internal", &error))

@@ -5,14 +5,16 @@
 use std::sync::Arc;
 
 use bgd_shared::notice::InboxItem;
-use bgd_shared::task::{Exit, Kind, Summary, Task};
+use bgd_shared::task::{Exit, Kind, Status, Summary, Task};
 use bgd_shared::time::Timestamp;
 use rmcp::model::JsonObject;
 use rmcp::schemars::{self, JsonSchema};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::render::order::waiting;
 use crate::render::table::between;
+use crate::render::wall::Clock;
 use crate::render::{clean, clean_lines};
 
 /// The most characters of a description, a command or an error.
@@ -30,6 +32,15 @@ pub struct TaskFacts {
     pub kind: String,
     /// What it was called.
     pub description: String,
+    /// What a pending task waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
+    /// Of a command that was started with `ready`: whether it is, or was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
+    /// True if the user has paused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
     /// The agent of an agent task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
@@ -162,7 +173,7 @@ pub struct Blocked {
     /// What every answer has.
     #[serde(flatten)]
     pub head: Head,
-    /// Whether the time is over and some still run.
+    /// Whether the time is over without what was waited for.
     pub timed_out: bool,
     /// Whether the wait was cut, as it was longer than this server waits.
     pub cut: bool,
@@ -172,6 +183,9 @@ pub struct Blocked {
     pub finished: Vec<String>,
     /// The ids of those that have not.
     pub active: Vec<String>,
+    /// The line that was waited for, if it is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<String>,
 }
 
 /// Answer of `background_cancel`.
@@ -255,6 +269,9 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         status: task.status.as_str().to_owned(),
         kind: if task.kind == Kind::Agent { "agent" } else { "command" }.to_owned(),
         description: line(&task.description),
+        waits: waiting(task, &Clock::system(Timestamp::now())).filter(|_| task.status == Status::Pending),
+        ready: task.ready.is_some().then_some(task.ready_at.is_some()),
+        paused: Some(true).filter(|_| task.paused && is_active),
         agent: task.agent.clone(),
         resumed: task.resume_count,
         foreign: task.session.as_deref() != Some(session),

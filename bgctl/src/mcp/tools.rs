@@ -1,6 +1,8 @@
 //! The tools that start, look at, end and remove tasks.
 
 mod block;
+mod progress;
+mod seek;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
+use bgd_shared::order::{After, WaitingFor};
 use bgd_shared::request::{
     CancelParams, ClearParams, IdParams, ListParams, OutputParams, SubmitParams, TaskCancel, TaskClear,
     TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
@@ -74,7 +77,14 @@ impl Shared {
         // Of a mode, which says what an agent may do unasked, decides the user alone.
         let model = arguments.text("model")?.map(|model| model.trim().to_owned());
         let settings = AgentSettings { model, ..AgentSettings::default() };
+        let (after, group) = self.order(arguments).await?;
         if let Some(resume) = arguments.task("resume")? {
+            if !after.is_empty() || group.is_some() {
+                return Err(Refusal::new(
+                    "background_task: \"after\" and \"group\" go with a new task, not with \"resume\": the agent gets \
+                     a further prompt at once. Leave them out, or start a new task.",
+                ));
+            }
             let Some(prompt) = prompt else { return Err(arguments.missing(&["prompt"])) };
             let asked = self.own_task(&resume, "resumed").await?;
             let params = SubmitParams {
@@ -109,6 +119,8 @@ impl Shared {
             agent: Some(agent.trim().to_owned()),
             description: Some(description.clone()),
             settings,
+            after,
+            group,
             ..self.template.clone()
         };
         self.start(params).await
@@ -117,9 +129,13 @@ impl Shared {
     /// `background_command`: starts a command.
     pub(super) async fn command(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
         let Some(command) = arguments.text("command")? else { return Err(arguments.missing(&["command"])) };
+        let (after, group) = self.order(arguments).await?;
         let mut params = SubmitParams {
             shell: Some(command.into()),
             description: arguments.text("description")?,
+            after,
+            group,
+            ready: arguments.ready("ready")?,
             // What it asks bgctl for itself is of this session, too. An agent's process may be shared by several.
             ..with_variable(self.template.clone(), "BGD_SESSION", &self.session)
         };
@@ -128,6 +144,16 @@ impl Shared {
             params.cwd = Some(folder.into_os_string().into());
         }
         self.start(params).await
+    }
+
+    /// What a new task starts after, and where it waits for a slot (R117). As its prompt may quote the output of those
+    /// tasks, they are such as may be looked at.
+    async fn order(self: &Arc<Self>, arguments: &Arguments) -> Result<(Vec<After>, Option<String>), Refusal> {
+        let mut after = Vec::new();
+        for (id, condition) in arguments.after("after")? {
+            after.push(After { id: self.readable(&id).await?.id.into(), condition });
+        }
+        Ok((after, arguments.text("group")?.map(|group| group.trim().to_owned())))
     }
 
     async fn start(self: &Arc<Self>, params: SubmitParams) -> Result<Answer, Refusal> {
@@ -139,8 +165,14 @@ impl Shared {
             // Then the session has ended, and the task with it.
             self.link.call_once::<TaskSubmit>(params).await?.task
         };
-        let opening = "It is in the background now, and starts as soon as a slot is free: mostly at once.";
-        let next = words::while_running(&[task.id.to_string()]);
+        let opening = match task.waiting.as_ref().map(|waiting| waiting.reason) {
+            _ if task.status == Status::Cancelled => {
+                "It was cancelled at once: a task that it was to wait for did not end as required."
+            }
+            Some(WaitingFor::After) => "It is in the background now, and starts by itself when it may.",
+            _ => "It is in the background now, and starts as soon as a slot is free: mostly at once.",
+        };
+        let next = words::after(&task, true);
         Ok(self.about(&[task], Body::Started).with(opening, next))
     }
 
@@ -283,6 +315,7 @@ impl Shared {
             status,
             limit: Some(LISTED),
             after: None,
+            ..ListParams::default()
         };
         let page = self.link.call::<TaskList>(params).await?;
         let more = page.next.is_some();
@@ -358,6 +391,7 @@ impl Shared {
             ids: (!whole).then(|| named.iter().map(|task| task.id.into()).collect()),
             session: whole.then(|| self.session.clone()),
             all,
+            ..ClearParams::default()
         };
         if params.ids.as_ref().is_some_and(Vec::is_empty) {
             return Ok(self.cleared(0, left));
@@ -420,7 +454,8 @@ impl Shared {
     pub(super) async fn ended(self: &Arc<Self>) -> Removable {
         let status = Status::ALL.into_iter().filter(|status| !status.is_active()).collect();
         let session = Some(self.session.clone());
-        let params = ListParams { session, status, limit: Some(LIST_PAGE), after: None };
+        let params =
+            ListParams { session, status, limit: Some(LIST_PAGE), after: None, ..ListParams::default() };
         // Without a daemon there are none; the clear itself says that it is gone.
         let page = self.link.call_running::<TaskList>(&params).await.ok().flatten();
         page.map_or_else(Removable::default, |page| Removable {
@@ -434,7 +469,8 @@ impl Shared {
     async fn active(self: &Arc<Self>) -> Result<Vec<(TaskId, u32)>, Refusal> {
         let status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
         let session = Some(self.session.clone());
-        let params = ListParams { session, status, limit: Some(LIST_PAGE), after: None };
+        let params =
+            ListParams { session, status, limit: Some(LIST_PAGE), after: None, ..ListParams::default() };
         let page = self.link.call::<TaskList>(params).await?;
         Ok(page.tasks.iter().map(|task| (task.id, task.run)).collect())
     }

@@ -1,7 +1,8 @@
 //! How answers read to a model: short lines of text, with ids in full. Pure functions.
 
 use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
-use bgd_shared::task::{Kind, Task};
+use bgd_shared::request::BlockResult;
+use bgd_shared::task::{Kind, Status, Task};
 
 use super::shapes::TaskFacts;
 use crate::duration::show_ms;
@@ -16,6 +17,9 @@ const NEWS_RESULT_BYTES: usize = 8 * 1024;
 
 /// The most bytes of all news in one answer; at least one piece is in it.
 pub const NEWS_BYTES: usize = 24 * 1024;
+
+/// The most bytes of a line that was waited for.
+pub const LINE_BYTES: usize = 4 * 1024;
 
 /// A text that may have been cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +110,10 @@ fn exit(exit: &bgd_shared::task::Exit) -> Option<String> {
 pub fn task_line(facts: &TaskFacts) -> String {
     let resumed = if facts.resumed > 0 { " (resumed)" } else { "" };
     let mut how = vec![facts.status.clone()];
+    how.extend(facts.paused.map(|_| "paused by the user".to_owned()));
+    if facts.status == Status::Running.as_str() {
+        how.extend(facts.ready.map(|is_ready| if is_ready { "ready" } else { "not ready yet" }.to_owned()));
+    }
     how.extend(facts.exit_code.map(|code| format!("exit code {code}")));
     how.extend(facts.signal.map(signal_name));
     how.extend(facts.run_time_ms.map(show_ms));
@@ -118,6 +126,7 @@ pub fn task_line(facts: &TaskFacts) -> String {
 /// What else there is to say of a task, a line each.
 pub fn details(facts: &TaskFacts) -> Vec<String> {
     let mut lines = Vec::new();
+    lines.extend(facts.waits.as_deref().map(|what| format!("waits: {what}")));
     lines.extend(facts.error.as_deref().map(|error| format!("error: {error}")));
     lines.extend(facts.suspect.as_deref().map(|why| format!("suspect: {why}")));
     lines.extend(facts.warning.as_deref().map(|what| format!("warning: {what}")));
@@ -152,7 +161,7 @@ pub fn after(task: &Task, is_own: bool) -> String {
     }
     match (task.status.is_active(), task.kind) {
         (true, _) => while_running(&[id.to_string()]),
-        (false, Kind::Agent) if task.status == bgd_shared::task::Status::Completed => format!(
+        (false, Kind::Agent) if task.status == Status::Completed => format!(
             "A further prompt to the same agent: background_task {{\"resume\": \"{id}\", \"prompt\": \"…\"}}."
         ),
         (false, _) if task.lingering => format!(
@@ -162,10 +171,75 @@ pub fn after(task: &Task, is_own: bool) -> String {
     }
 }
 
+/// How a wait ended because a task asks its user something.
+pub fn asked(result: &BlockResult) -> String {
+    let (active, all) = (result.active.len(), result.tasks.len());
+    if all == 1 {
+        return "It asks its user something, and waits for the answer.".to_owned();
+    }
+    format!(
+        "A task asks its user something, and waits for the answer: {} of {all} have ended, {active} have not.",
+        all - active
+    )
+}
+
+/// How a wait of this length for the end of tasks ended.
+pub fn ended(result: &BlockResult, waited: &str) -> String {
+    let (active, all) = (result.active.len(), result.tasks.len());
+    match (active, &result.tasks[..]) {
+        (0, [_]) => "It has ended.".to_owned(),
+        (0, _) => format!("All {all} have ended."),
+        (_, [task]) => format!("The time is over ({waited}), and it {}.", still(task)),
+        _ => format!("The time is over ({waited}): {} of {all} have ended, {active} have not.", all - active),
+    }
+}
+
+/// How a wait of this length for tasks to become ready ended.
+pub fn ready(result: &BlockResult, waited: &str) -> String {
+    let all = result.tasks.len();
+    let ready = result.tasks.iter().filter(|task| task.ready_at.is_some()).count();
+    let is_late = result.tasks.iter().any(|task| task.status.is_active() && task.ready_at.is_none());
+    match (&result.tasks[..], is_late) {
+        ([task], true) if task.status == Status::Pending => {
+            format!("The time is over ({waited}), and it has not started.")
+        }
+        ([_], true) => format!("The time is over ({waited}), and it is not ready."),
+        (_, true) => format!("The time is over ({waited}): {ready} of {all} are ready."),
+        ([task], false) => match (task.ready_at.is_some(), task.status.is_active()) {
+            (true, true) => "It is ready.",
+            (true, false) => "It was ready, and has ended.",
+            (false, _) => "It has ended, and never was ready.",
+        }
+        .to_owned(),
+        (_, false) if ready == all => format!("All {all} are ready, or were."),
+        (_, false) => {
+            format!("{ready} of {all} are ready, or were; the others have ended, and never were.")
+        }
+    }
+}
+
+/// How a wait of this length for a line of one task ended.
+pub fn line(result: &BlockResult, is_there: bool, waited: &str) -> String {
+    match result.tasks.first() {
+        _ if is_there => "It has put out this line:".to_owned(),
+        Some(task) if task.status == Status::Pending => {
+            format!("The time is over ({waited}), and it has not started.")
+        }
+        Some(task) if task.status.is_active() => {
+            format!("The time is over ({waited}), and it has put out no line that matches.")
+        }
+        _ => "It has ended without a line that matches.".to_owned(),
+    }
+}
+
+/// What a task that has not ended does.
+fn still(task: &Task) -> &'static str {
+    if task.status == Status::Pending { "has not started" } else { "still runs" }
+}
+
 #[cfg(test)]
 mod tests {
     use bgd_shared::notice::NoticeResult;
-    use bgd_shared::task::Status;
     use bgd_shared::time::Timestamp;
 
     use super::*;

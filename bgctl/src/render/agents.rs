@@ -126,8 +126,8 @@ fn command(agent: &AgentInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::wall::Clock;
     use bgd_shared::agent::{AgentProtocol, Permissions};
-    use bgd_shared::time::Timestamp;
 
     fn agent(name: &str) -> AgentInfo {
         AgentInfo {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn look(table: bool) -> Look {
-        Look { table, colour: false, width: None, now: Timestamp::default() }
+        Look { table, colour: false, width: None, clock: Clock::of_tests() }
     }
 
     #[test]

@@ -9,6 +9,9 @@ use bgd_shared::time::Timestamp;
 use clap::ValueEnum;
 use comfy_table::Table;
 
+use super::tree::{ASCII, BOXES, Lines};
+use super::wall::Clock;
+
 /// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colours {
@@ -22,7 +25,7 @@ pub enum Colours {
 }
 
 /// How a list is to look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Look {
     /// As a table with a header, for people; else columns with tabs.
     pub table: bool,
@@ -30,8 +33,8 @@ pub struct Look {
     pub colour: bool,
     /// Characters that fit a line of the table; `None` for no limit.
     pub width: Option<u16>,
-    /// The time that ages are counted to.
-    pub now: Timestamp,
+    /// The time that ages are counted to, and the wall that times are shown on.
+    pub clock: Clock,
 }
 
 impl Look {
@@ -48,8 +51,22 @@ impl Look {
         // It exports its width and shows both outputs together. A script that reads the list has its own pipe for it.
         let is_watched = columns.is_some() && have_one_place();
         let width = if is_terminal { terminal_width().or(columns) } else { columns };
-        Self { table: is_terminal || is_watched || colour, colour, width, now: Timestamp::now() }
+        Self {
+            table: is_terminal || is_watched || colour,
+            colour,
+            width,
+            clock: Clock::system(Timestamp::now()),
+        }
     }
+}
+
+/// What a tree is drawn with on standard output: a file or a terminal of another character set gets plain signs.
+pub fn lines() -> Lines {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
+    let locale = locale.to_ascii_lowercase();
+    let is_utf8 = locale.ends_with("utf-8") || locale.ends_with("utf8");
+    if is_utf8 && io::stdout().is_terminal() { BOXES } else { ASCII }
 }
 
 /// The width of the terminal, unless nobody has told that it has one: script(1) without a terminal makes such.

@@ -2,12 +2,15 @@
 
 pub mod agents;
 pub mod daemon;
+pub mod group;
 pub mod json;
 pub mod look;
 pub mod metrics;
+pub mod order;
 pub mod page;
 pub mod question;
 pub mod table;
+pub mod tree;
 pub mod wall;
 
 use std::borrow::Cow;
@@ -62,6 +65,7 @@ pub mod samples {
             foreground: false,
             pty: false,
             status: Status::Pending,
+            paused: false,
             description: "make -j8".into(),
             argv: Some(vec!["make".into(), "-j8".into()]),
             shell: None,
@@ -73,6 +77,8 @@ pub mod samples {
             channel: None,
             key: None,
             time_limit_ms: None,
+            ready: None,
+            ready_timeout_ms: None,
             tags: Vec::new(),
             cwd: "/src".into(),
             pid: None,
@@ -80,6 +86,7 @@ pub mod samples {
             resume_count: 0,
             created_at: Timestamp::from_unix_ms(1_000_000),
             started_at: None,
+            ready_at: None,
             completed_at: None,
             retrieved_at: None,
             exit: None,
@@ -89,6 +96,17 @@ pub mod samples {
             lingering: false,
             suspect: None,
             warning: None,
+            group: bgd_shared::order::DEFAULT_GROUP.into(),
+            batch: None,
+            rerun_of: None,
+            priority: 0,
+            slots: 1,
+            slot: None,
+            after: Vec::new(),
+            waiting: None,
+            attempt: None,
+            attempts: Vec::new(),
+            cancel_reason: None,
             progress: Progress::default(),
             output: Output::default(),
         }

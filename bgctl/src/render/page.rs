@@ -2,13 +2,15 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::task::{Exit, Kind, Progress, Task};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
+use super::order::{attempt, cancel_reason, dependency, waiting};
 use super::question;
 use super::table::{between, run_time, signal_name, status};
-use super::wall::Zone;
+use super::wall::Clock;
 use super::{bounded, bytes, clean};
 use crate::duration::show_ms;
 
@@ -40,20 +42,20 @@ impl Page {
         }
     }
 
-    fn time(&mut self, name: &str, at: Option<Timestamp>, (now, zone): (Timestamp, &Zone)) {
+    fn time(&mut self, name: &str, at: Option<Timestamp>, clock: &Clock) {
         if let Some(at) = at {
-            self.line(name, &format!("{} ({} ago)", zone.show(at), show_ms(between(at, now))));
+            self.line(name, &format!("{} ({} ago)", clock.show(at), show_ms(between(at, clock.now))));
         }
     }
 }
 
-/// Everything about a task, for somebody in this time zone.
-pub fn task(task: &Task, now: Timestamp, zone: &Zone) -> String {
+/// Everything about a task, for somebody with this clock.
+pub fn task(task: &Task, clock: &Clock) -> String {
     let mut page = Page::default();
     page.line("id", &task.id.to_string());
-    page.line("status", &status(task));
+    page.line("status", &status(task, clock));
     page.line("description", &task.description);
-    attention(&mut page, task, now);
+    attention(&mut page, task, clock.now);
     work(&mut page, task);
     page.line("folder", &task.cwd.to_string_lossy());
     page.maybe("session", task.session.as_deref());
@@ -63,6 +65,7 @@ pub fn task(task: &Task, now: Timestamp, zone: &Zone) -> String {
     if !task.tags.is_empty() {
         page.line("tags", &task.tags.join(", "));
     }
+    order(&mut page, task, clock);
     page.maybe("pid", task.pid.map(|pid| pid.to_string()).as_deref());
     if task.foreground {
         page.line("foreground", "yes");
@@ -72,13 +75,17 @@ pub fn task(task: &Task, now: Timestamp, zone: &Zone) -> String {
             if task.resume_count == 1 { "once".to_owned() } else { format!("{} times", task.resume_count) };
         page.line("resumed", &times);
     }
-    page.time("submitted", Some(task.created_at), (now, zone));
-    page.time("started", task.started_at, (now, zone));
-    page.time("ended", task.completed_at, (now, zone));
-    page.time("retrieved", task.retrieved_at, (now, zone));
+    page.time("submitted", Some(task.created_at), clock);
+    page.time("started", task.started_at, clock);
+    page.maybe("ready when", task.ready.as_ref().map(ToString::to_string).as_deref());
+    page.maybe("ready in", task.ready_timeout_ms.map(show_ms).as_deref());
+    page.time("ready", task.ready_at, clock);
+    page.time("ended", task.completed_at, clock);
+    page.time("retrieved", task.retrieved_at, clock);
     if task.started_at.is_some() {
-        page.line("run time", &run_time(task, now));
+        page.line("run time", &run_time(task, clock.now));
     }
+    page.maybe("cancelled", task.cancel_reason.and_then(cancel_reason));
     page.maybe("exit", task.exit.as_ref().map(exit).as_deref());
     page.maybe("error", task.error.as_deref());
     page.maybe("suspect", task.suspect.as_deref());
@@ -86,8 +93,36 @@ pub fn task(task: &Task, now: Timestamp, zone: &Zone) -> String {
     if task.lingering {
         page.line("lingering", "its first process has ended, others of it live on; `bgctl cancel` ends them");
     }
-    output(&mut page, task, (now, zone));
+    output(&mut page, task, clock);
     page.0
+}
+
+/// Where it waits and runs, what for, and how it went before.
+fn order(page: &mut Page, task: &Task, clock: &Clock) {
+    page.maybe("waits", waiting(task, clock).as_deref());
+    if task.group != DEFAULT_GROUP {
+        page.line("group", &task.group);
+    }
+    if let Some(batch) = task.batch {
+        page.line("batch", &batch.to_string());
+    }
+    if let Some(old) = task.rerun_of {
+        page.line("rerun of", &old.to_string());
+    }
+    if task.priority != 0 {
+        page.line("priority", &task.priority.to_string());
+    }
+    if task.slots != 1 {
+        page.line("slots", &task.slots.to_string());
+    }
+    page.maybe("slot", task.slot.map(|slot| slot.to_string()).as_deref());
+    for after in &task.after {
+        page.line("after", &dependency(after));
+    }
+    page.maybe("attempt", task.attempt.map(|attempt| attempt.to_string()).as_deref());
+    for tried in &task.attempts {
+        page.line("  before", &attempt(tried, clock));
+    }
 }
 
 /// What its agent waits for, or that it has been silent for long.
@@ -134,7 +169,7 @@ fn work(page: &mut Page, task: &Task) {
 }
 
 /// What came of it so far.
-fn output(page: &mut Page, task: &Task, clock: (Timestamp, &Zone)) {
+fn output(page: &mut Page, task: &Task, clock: &Clock) {
     let dropped = task.output.dropped_bytes + task.output.stderr_dropped_bytes;
     let mut size = bytes(task.output.bytes);
     if dropped > 0 {
@@ -192,8 +227,16 @@ pub fn quoted(word: &OsText) -> String {
 mod tests {
     use super::*;
     use crate::render::samples;
+    use crate::render::wall::Zone;
     use bgd_shared::agent::{AgentSettings, NeedsInput, Setting};
+    use bgd_shared::id::TaskId;
+    use bgd_shared::order::{CancelReason, Condition, Dependency, Waiting, WaitingFor};
+    use bgd_shared::task::Attempt;
     use bgd_shared::task::Status;
+
+    fn clock(now: i64) -> Clock {
+        Clock::of(Timestamp::from_unix_ms(now), Zone::UTC)
+    }
 
     #[test]
     fn a_page_names_everything_that_is_known() {
@@ -214,7 +257,7 @@ mod tests {
         failed.output.dropped_bytes = 1024;
         failed.output.lost_bytes = 7;
         failed.output.lost_because = Some("No space left on device".into());
-        let page = task(&failed, Timestamp::from_unix_ms(1_062_000), &Zone::UTC);
+        let page = task(&failed, &clock(1_062_000));
         for line in [
             "id:          3f2a9c1e-0000-4000-8000-000000000001",
             "status:      failed (timed out after 1s) +output-lost",
@@ -232,6 +275,56 @@ mod tests {
             assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
         }
         assert!(!page.contains("session:"));
+    }
+
+    #[test]
+    fn r115_a_page_says_where_a_task_waits_and_what_for() {
+        let first = TaskId::from_u128(0x91bc_04d2 << 96);
+        let tried = Attempt {
+            attempt: 1,
+            started_at: Timestamp::from_unix_ms(900_000),
+            completed_at: Timestamp::from_unix_ms(901_000),
+            exit: Some(Exit::Code(7)),
+            error: None,
+            offset: 0,
+        };
+        let until = Some(Timestamp::from_unix_ms(1_010_000));
+        let pending = Task {
+            group: "gpu".into(),
+            priority: -3,
+            slots: 2,
+            after: vec![Dependency { id: first, condition: Condition::Any, met: true }],
+            waiting: Some(Waiting { reason: WaitingFor::Retry, ids: Vec::new(), until }),
+            attempt: Some(1),
+            attempts: vec![tried],
+            ready: Some("tcp:8000".parse().unwrap()),
+            ready_at: Some(Timestamp::from_unix_ms(990_000)),
+            ..samples::task()
+        };
+        let shown = task(&pending, &clock(1_000_000));
+        for line in [
+            "status:      pending (retry at 00:16:50)",
+            "waits:       until its next attempt at 00:16:50",
+            "group:       gpu",
+            "priority:    -3",
+            "slots:       2",
+            "after:       91bc04d2-0000-0000-0000-000000000000 any (met)",
+            "attempt:     1",
+            "ready when:  tcp:8000",
+            "ready:       1970-01-01 00:16:30 (10s ago)",
+            "  before:    1 from 1970-01-01 00:15:00, exited with code 7; its output begins at 0",
+        ] {
+            assert!(shown.lines().any(|known| known == line), "{line} is not in\n{shown}");
+        }
+        let reason = Some(CancelReason::Dependency);
+        let cancelled =
+            Task { status: Status::Cancelled, cancel_reason: reason, slot: Some(2), ..samples::task() };
+        let shown = task(&cancelled, &clock(1_000_000));
+        assert!(
+            shown.contains("cancelled:   a task that it waited for did not end as required\n"),
+            "{shown}"
+        );
+        assert!(shown.contains("slot:        2\n") && !shown.contains("group:"), "{shown}");
     }
 
     #[test]
@@ -265,8 +358,7 @@ mod tests {
         asking.progress.last_tools = vec!["read".into(), "grep".into()];
         asking.progress.denied = 2;
         asking.progress.last_denied = Some("rm x".into());
-        let now = Timestamp::from_unix_ms(1_000_000);
-        let page = task(&asking, now, &Zone::UTC);
+        let page = task(&asking, &clock(1_000_000));
         for line in [
             "status:      resumed (asks)",
             "asks:        command: make",
@@ -292,8 +384,8 @@ mod tests {
         let prompt = page.lines().find(|line| line.starts_with("prompt:")).unwrap();
         assert!(prompt.ends_with("… (3999 characters)") && prompt.len() < 600, "{prompt}");
         asking.progress.needs_input = None;
-        assert!(task(&asking, now, &Zone::UTC).contains("stalled:     its agent has been silent"));
+        assert!(task(&asking, &clock(1_000_000)).contains("stalled:     its agent has been silent"));
         asking.status = Status::Failed;
-        assert!(!task(&asking, now, &Zone::UTC).contains("stalled"));
+        assert!(!task(&asking, &clock(1_000_000)).contains("stalled"));
     }
 }

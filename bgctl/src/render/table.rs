@@ -1,5 +1,7 @@
 //! Lists of tasks: a table for people, columns with tabs for programs.
 
+use std::fmt::Write as _;
+
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
@@ -7,21 +9,40 @@ use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table,
 
 use super::clean;
 use super::look::Look;
+use super::order::waits_for;
+use super::tree::{Lines, nodes};
+use super::wall::Clock;
 use crate::duration::show_ms;
 
 const HEADER: [&str; 5] = ["ID", "STATUS", "AGE", "TIME", "DESCRIPTION"];
 
 /// The tasks in the order given.
 pub fn list(tasks: &[Task], look: &Look) -> String {
+    drawn(tasks.iter().map(|task| (task.status, columns(task, &look.clock))), look)
+}
+
+/// The tasks as a tree of what starts after what.
+pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
+    let rows = nodes(tasks, lines).into_iter().map(|node| {
+        let task = &tasks[node.place];
+        let mut columns = columns(task, &look.clock);
+        columns[0].insert_str(0, &node.before);
+        if !node.others.is_empty() {
+            let others: Vec<String> = node.others.iter().map(|id| id.short()).collect();
+            // Writing to a string can't fail.
+            let _ = write!(columns[0], " (also after {})", others.join(", "));
+        }
+        (task.status, columns)
+    });
+    drawn(rows, look)
+}
+
+/// A table, or columns with tabs.
+fn drawn(rows: impl Iterator<Item = (Status, [String; 5])>, look: &Look) -> String {
     if look.table {
-        return table(tasks, look);
+        return table(rows.collect(), look);
     }
-    let mut text = String::with_capacity(tasks.len() * 64);
-    for task in tasks {
-        text.push_str(&columns(task, look.now).join("\t"));
-        text.push('\n');
-    }
-    text
+    rows.map(|(_, columns)| columns.join("\t") + "\n").collect()
 }
 
 /// What of a list is left out where it does not fit, the first first.
@@ -33,8 +54,7 @@ const LEAST: usize = 11;
 /// Characters between two columns, as `fitted` sets them.
 const GAP: usize = 2;
 
-fn table(tasks: &[Task], look: &Look) -> String {
-    let rows: Vec<_> = tasks.iter().map(|task| (task.status, columns(task, look.now))).collect();
+fn table(rows: Vec<(Status, [String; 5])>, look: &Look) -> String {
     let widest = |place: usize| {
         let cells = rows.iter().map(|(_, columns)| columns[place].chars().count());
         cells.max().unwrap_or(0).max(HEADER[place].len())
@@ -126,9 +146,9 @@ fn colour(status: Status) -> Color {
 }
 
 /// Id, status, age, run time, description.
-fn columns(task: &Task, now: Timestamp) -> [String; 5] {
-    let age = show_ms(between(task.created_at, now));
-    [id(task), status(task), age, run_time(task, now), clean(&task.description)]
+fn columns(task: &Task, clock: &Clock) -> [String; 5] {
+    let age = show_ms(between(task.created_at, clock.now));
+    [id(task), status(task, clock), age, run_time(task, clock.now), clean(&task.description)]
 }
 
 /// The short id; `(resumed)` behind it tells that the task is more than its first prompt (R38).
@@ -141,19 +161,22 @@ fn id(task: &Task) -> String {
 }
 
 /// One task on a line: complete id, status, run time, description.
-pub fn summary_line(task: &Task, now: Timestamp) -> String {
-    format!("{}\t{}\t{}\t{}\n", task.id, status(task), run_time(task, now), clean(&task.description))
+pub fn summary_line(task: &Task, clock: &Clock) -> String {
+    let (status, time) = (status(task, clock), run_time(task, clock.now));
+    format!("{}\t{status}\t{time}\t{}\n", task.id, clean(&task.description))
 }
 
-/// The status with what is worth knowing at a glance: how a failed task ended, what lives on, and whether
-/// an agent waits for somebody.
-pub fn status(task: &Task) -> String {
+/// The status with what is worth knowing at a glance: what a pending task waits for, how a failed one ended, what
+/// lives on, and whether an agent waits for somebody.
+pub fn status(task: &Task, clock: &Clock) -> String {
     let how = match (&task.exit, task.status) {
         // The signal that the limit sent would read as if somebody had killed it.
         (_, Status::Failed) if task.timed_out => format!(" ({})", timed_out(task)),
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
         (Some(Exit::Unknown(_)), Status::Failed | Status::Completed) => " (exit unknown)".to_owned(),
+        (_, Status::Pending) => waits_for(task, clock).map_or_else(String::new, |what| format!(" ({what})")),
+        (_, status) if status.is_active() && task.paused => " (paused)".to_owned(),
         (_, status) if status.is_active() => attention(task),
         (_, Status::Completed) if task.suspect.is_some() => " (suspect)".to_owned(),
         _ => String::new(),
@@ -203,6 +226,8 @@ pub fn between(from: Timestamp, to: Timestamp) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bgd_shared::id::TaskId;
+    use bgd_shared::order::{Condition, Dependency, Waiting, WaitingFor};
     use bgd_shared::task::{Kind, Progress};
 
     use crate::render::samples::{question, task};
@@ -212,7 +237,11 @@ mod tests {
     }
 
     fn plain() -> Look {
-        Look { table: false, colour: false, width: None, now: at(1_100) }
+        Look { table: false, colour: false, width: None, clock: Clock::of_tests() }
+    }
+
+    fn status_of_task(task: &Task) -> String {
+        status(task, &Clock::of_tests())
     }
 
     #[test]
@@ -272,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_status_tells_how_it_ended_and_what_lives_on() {
-        let status_of = |status, exit, lingering| super::status(&Task { status, exit, lingering, ..task() });
+        let status_of = |status, exit, lingering| status_of_task(&Task { status, exit, lingering, ..task() });
         assert_eq!(status_of(Status::Completed, Some(Exit::Code(0)), true), "completed +lingering");
         assert_eq!(status_of(Status::Failed, Some(Exit::Signal(9)), false), "failed (SIGKILL)");
         assert_eq!(status_of(Status::Failed, Some(Exit::Signal(40)), false), "failed (signal 40)");
@@ -286,10 +315,10 @@ mod tests {
             time_limit_ms: Some(10_000),
             ..task()
         };
-        assert_eq!(super::status(&late), "failed (timed out after 10s)");
+        assert_eq!(status_of_task(&late), "failed (timed out after 10s)");
         let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
         incomplete.output.lost_bytes = 1;
-        assert_eq!(super::status(&incomplete), "completed +lingering +output-lost");
+        assert_eq!(status_of_task(&incomplete), "completed +lingering +output-lost");
         let unknown = Some(Exit::Unknown("no pidfd".into()));
         assert_eq!(status_of(Status::Completed, unknown, false), "completed (exit unknown)");
     }
@@ -298,7 +327,7 @@ mod tests {
     fn an_agent_that_waits_for_somebody_is_seen_in_the_list() {
         let agent = |status, needs_input, stalled| {
             let progress = Progress { needs_input, stalled, ..Progress::default() };
-            super::status(&Task { kind: Kind::Agent, status, progress, ..task() })
+            status_of_task(&Task { kind: Kind::Agent, status, progress, ..task() })
         };
         assert_eq!(agent(Status::Running, None, false), "running");
         assert_eq!(agent(Status::Running, None, true), "running (stalled)");
@@ -306,10 +335,10 @@ mod tests {
         assert_eq!(agent(Status::Completed, Some(question()), true), "completed");
         let last_words = Some(format!("429,\n{}", "try again ".repeat(10)));
         let progress = Progress { stalled: true, last_words, ..Progress::default() };
-        let stalled = super::status(&Task { status: Status::Running, progress, ..task() });
+        let stalled = status_of_task(&Task { status: Status::Running, progress, ..task() });
         assert!(stalled.starts_with("running (stalled: 429, try again") && stalled.len() < 70, "{stalled}");
         let suspect = Task { status: Status::Completed, suspect: Some("an error".into()), ..task() };
-        assert_eq!(super::status(&suspect), "completed (suspect)");
+        assert_eq!(status_of_task(&suspect), "completed (suspect)");
     }
 
     #[test]
@@ -320,6 +349,28 @@ mod tests {
         assert!(table.starts_with("ID"));
         assert_eq!(table.lines().count(), 2);
         assert!(!table.contains('\x1b'));
+    }
+
+    #[test]
+    fn r115_a_pending_task_says_why_it_waits_and_a_tree_what_it_comes_after() {
+        let first = Task { status: Status::Running, ..task() };
+        let other = TaskId::from_u128(0x91bc_04d2 << 96);
+        let on = |id| Dependency { id, condition: Condition::Ok, met: false };
+        let waiting = Waiting { reason: WaitingFor::After, ids: vec![first.id, other], until: None };
+        let second = Task {
+            id: TaskId::from_u128(2 << 96),
+            after: vec![on(first.id), on(other)],
+            waiting: Some(waiting),
+            ..task()
+        };
+        assert_eq!(status_of_task(&Task { paused: true, ..first.clone() }), "running (paused)");
+        let held = Waiting { reason: WaitingFor::Held, ids: Vec::new(), until: None };
+        assert_eq!(status_of_task(&Task { waiting: Some(held), ..task() }), "pending (held)");
+        assert_eq!(status_of_task(&second), "pending (after 3f2a9c1e, 91bc04d2)");
+        let shown = tree(&[second, first], crate::render::tree::ASCII, &plain());
+        let lines: Vec<&str> = shown.lines().collect();
+        assert!(lines[0].starts_with("3f2a9c1e\trunning\t"), "{shown}");
+        assert!(lines[1].starts_with("`- 00000002 (also after 91bc04d2)\tpending (after "), "{shown}");
     }
 
     #[test]

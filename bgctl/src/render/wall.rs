@@ -23,6 +23,52 @@ impl Zone {
     }
 }
 
+/// The time that it is, on the wall of whoever looks.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// The time.
+    pub now: Timestamp,
+    zone: Zone,
+}
+
+impl Clock {
+    /// The clock of this process, showing this time.
+    pub fn system(now: Timestamp) -> Self {
+        Self { now, zone: Zone::system() }
+    }
+
+    /// The clock of somebody elsewhere.
+    pub fn of(now: Timestamp, zone: Zone) -> Self {
+        Self { now, zone }
+    }
+
+    /// The same clock at another time.
+    #[must_use]
+    pub fn at(&self, now: Timestamp) -> Self {
+        Self { now, zone: self.zone.clone() }
+    }
+
+    /// A time with its date.
+    pub fn show(&self, at: Timestamp) -> String {
+        self.zone.show(at)
+    }
+
+    /// A time, with its date unless that is today.
+    pub fn near(&self, at: Timestamp) -> String {
+        let (today, shown) = (self.zone.show(self.now), self.zone.show(at));
+        match (today.split_once(' '), shown.split_once(' ')) {
+            (Some((today, _)), Some((day, time))) if today == day => time.to_owned(),
+            _ => shown,
+        }
+    }
+
+    /// One in UTC at second 1100.
+    #[cfg(test)]
+    pub fn of_tests() -> Self {
+        Self::of(Timestamp::from_unix_ms(1_100_000), Zone::UTC)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

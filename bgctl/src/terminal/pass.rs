@@ -37,7 +37,12 @@ pub fn pass_signals(
     meanwhile: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Task, Failure> {
     let mut link = link;
-    let block = BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All };
+    let block = BlockParams {
+        ids: vec![task.into()],
+        timeout_ms: None,
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let block = link.call::<TaskBlock>(&block)?;
     let signals = Signals::take(SIGNALS)?;
     meanwhile()?;

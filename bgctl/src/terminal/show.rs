@@ -147,7 +147,12 @@ impl<'a> Show<'a> {
         screen: Screen,
         size: TerminalSize,
     ) -> Result<Self, Failure> {
-        let block = BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All };
+        let block = BlockParams {
+            ids: vec![task.into()],
+            timeout_ms: None,
+            mode: BlockMode::All,
+            ..BlockParams::default()
+        };
         let calls = Calls {
             block: link.call::<TaskBlock>(&block)?,
             detach: None,

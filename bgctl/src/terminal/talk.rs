@@ -142,7 +142,12 @@ impl<'a> Talk<'a> {
         let out = Sink::open()?;
         let mut news = PolledClient::from(news);
         news.call::<EventsSubscribe>(&subscription(task))?;
-        let block = BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All };
+        let block = BlockParams {
+            ids: vec![task.into()],
+            timeout_ms: None,
+            mode: BlockMode::All,
+            ..BlockParams::default()
+        };
         let block = link.call::<TaskBlock>(&block)?;
         let signals = Signals::take(SIGNALS)?;
         // Without a key to look for, all that is typed is for whoever reads next.

@@ -1,18 +1,23 @@
-//! `background_block`: waits for tasks (R22 to R25), as long as a client waits for an answer, or as a task of the
+//! `background_block`: waits for tasks (R22 to R25, R117), as long as a client waits for an answer, or as a task of the
 //! protocol.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::BLOCK_TIMEOUT_MS;
-use bgd_shared::request::{BlockMode, BlockParams, BlockResult, TaskBlock};
-use rmcp::model::{ProgressNotificationParam, ProgressToken};
-use rmcp::service::{Peer, RequestContext, RoleServer};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, TaskBlock};
+use bgd_shared::task::Task;
+use regex::bytes::Regex;
+use rmcp::service::{RequestContext, RoleServer};
+use tokio::time::Instant;
 
 use super::Reply;
+use super::progress::{self, Progress};
+use super::seek::Sighting;
 use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::mcp::answer::{Answer, Body};
@@ -22,34 +27,75 @@ use crate::mcp::shared::Shared;
 use crate::mcp::waits::Wait;
 use crate::mcp::words;
 
-/// How often a client that asked for it is told that the wait goes on.
-const PROGRESS_EVERY: Duration = Duration::from_secs(5);
-
 /// How often a wait that has no turn looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Tells a client how far a wait is.
-#[derive(Debug)]
-struct Progress {
-    client: Peer<RoleServer>,
-    token: ProgressToken,
-    begun: Instant,
-    /// The last number that was told: the next one is higher.
-    last: f64,
+/// What a call asks for.
+#[derive(Clone, Debug)]
+struct Wanted {
+    ids: Vec<TaskRef>,
+    until: Until,
+    timeout_ms: u64,
 }
 
-impl Progress {
-    fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
-        let token = context.meta.get_progress_token()?;
-        Some(Self { client: context.peer.clone(), token, begun: Instant::now(), last: -1.0 })
+/// What is waited for.
+#[derive(Clone, Debug)]
+enum Until {
+    /// That they have ended.
+    Ended,
+    /// That they are ready, or have ended.
+    Ready,
+    /// A line of one task that matches.
+    Line(Regex),
+}
+
+/// What a wait has come to.
+#[derive(Debug)]
+struct Seen {
+    result: BlockResult,
+    /// The line that was waited for, and that is there.
+    line: Option<String>,
+}
+
+impl Until {
+    /// The wire's word for it.
+    fn wire(&self) -> BlockUntil {
+        if let Self::Ready = self { BlockUntil::Ready } else { BlockUntil::Ended }
     }
 
-    async fn tell(&mut self, result: &BlockResult) {
-        self.last = self.begun.elapsed().as_secs_f64().max(self.last + 0.001);
-        let message = format!("{} of {} tasks have ended", result.finished.len(), result.tasks.len());
-        let params = ProgressNotificationParam::new(self.token.clone(), self.last).with_message(message);
-        // A client that is gone is noticed where its input ends.
-        let _ = self.client.notify_progress(params).await;
+    /// Those that are not so yet, and may become so. One that is about to be resumed has not ended, whatever its status.
+    fn left(&self, result: &BlockResult) -> Vec<TaskId> {
+        let is_ready = |task: &Task| self.wire() == BlockUntil::Ready && task.ready_at.is_some();
+        let active: HashSet<TaskId> = result.active.iter().copied().collect();
+        let left = result.tasks.iter().filter(|task| active.contains(&task.id) && !is_ready(task));
+        left.map(|task| task.id).collect()
+    }
+
+    /// How far a wait is.
+    fn progress(&self, result: &BlockResult) -> String {
+        let all = result.tasks.len();
+        let what = if let Self::Ready = self { "are ready" } else { "have ended" };
+        format!("{} of {all} tasks {what}", all - self.left(result).len())
+    }
+
+    /// Whether these tasks can be waited for so.
+    fn check(&self, result: &BlockResult) -> Result<(), Refusal> {
+        let never = |task: &&Task| task.status.is_active() && task.ready.is_none();
+        match self {
+            Self::Line(_) if result.tasks.len() != 1 => Err(Refusal::new(format!(
+                "background_block: \"line\" waits for a line of one task, and \"task_ids\" names {}: call it for each \
+                 task by itself.",
+                result.tasks.len()
+            ))),
+            Self::Ready => result.tasks.iter().find(never).map_or(Ok(()), |task| {
+                Err(Refusal::new(format!(
+                    "Task {} was started without \"ready\", so it is never ready: wait for a line of its output with \
+                     \"line\", or leave out \"until\" to wait for its end.",
+                    task.id
+                )))
+            }),
+            Self::Line(_) | Self::Ended => Ok(()),
+        }
     }
 }
 
@@ -60,39 +106,43 @@ impl Shared {
         arguments: &Arguments,
         context: &RequestContext<RoleServer>,
     ) -> Result<Reply, Refusal> {
-        let Some(ids) = arguments.tasks("task_ids")?.filter(|ids| !ids.is_empty()) else {
-            return Err(arguments.missing(&["task_ids"]));
-        };
-        let timeout = arguments.milliseconds("timeout")?.unwrap_or(BLOCK_TIMEOUT_MS);
-        let now = self.look(&ids).await?;
-        if !now.active.is_empty()
+        let mut wanted = wanted(arguments)?;
+        let timeout = wanted.timeout_ms;
+        let now = self.look(&wanted.ids).await?;
+        wanted.until.check(&now)?;
+        let is_over = wanted.until.left(&now).is_empty() || asks(&now);
+        if !is_over
             && timeout > 0
-            && !asks(&now)
             && takes_tasks(context)
             && let Some(wait) = self.waits.begin(timeout)
         {
-            tokio::spawn(Arc::clone(self).wait_as_task(Arc::clone(&wait), ids, timeout));
+            tokio::spawn(Arc::clone(self).wait_as_task(Arc::clone(&wait), wanted));
             return Ok(Reply::Later(wait));
         }
         self.told.awaits(&context.id, now.active.clone());
         let most = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
+        wanted.timeout_ms = timeout.min(most);
         let mut progress = Progress::of(context);
-        let result = self.wait(ids, now, timeout.min(most), &mut progress, context.ct.cancelled()).await?;
-        let cut = timeout > most && !result.active.is_empty();
-        Ok(self.blocked(&result, timeout.min(most), cut).into())
+        let seen = self.wait(&wanted, now, &mut progress, context.ct.cancelled()).await?;
+        Ok(self.blocked(&wanted, &seen, timeout > most).into())
     }
 
-    async fn wait_as_task(self: Arc<Self>, wait: Arc<Wait>, ids: Vec<TaskRef>, timeout: u64) {
-        let outcome = match self.look(&ids).await {
-            Ok(now) => self.wait(ids, now, timeout, &mut None, wait.until_cancelled()).await,
+    async fn wait_as_task(self: Arc<Self>, wait: Arc<Wait>, wanted: Wanted) {
+        let outcome = match self.look(&wanted.ids).await {
+            Ok(now) => self.wait(&wanted, now, &mut None, wait.until_cancelled()).await,
             Err(refusal) => Err(refusal),
         };
-        wait.ends(outcome.map(|result| self.blocked(&result, timeout, false)));
+        wait.ends(outcome.map(|seen| self.blocked(&wanted, &seen, false)));
     }
 
     /// How the tasks are now.
     async fn look(self: &Arc<Self>, ids: &[TaskRef]) -> Result<BlockResult, Refusal> {
-        let params = BlockParams { ids: ids.to_vec(), timeout_ms: Some(0), mode: BlockMode::All };
+        let params = BlockParams {
+            ids: ids.to_vec(),
+            timeout_ms: Some(0),
+            mode: BlockMode::All,
+            ..BlockParams::default()
+        };
         let result = self.link.call::<TaskBlock>(params).await?;
         for task in &result.tasks {
             let mut named = ids.iter().filter(|id| id.range().contains(&task.id));
@@ -103,35 +153,60 @@ impl Shared {
         Ok(result)
     }
 
-    /// Waits until all have ended, one asks its user something, the time is over, nobody wants the answer, or the
-    /// input has ended.
+    /// Waits until it is so, one asks its user something, the time is over, nobody wants the answer, or the input has
+    /// ended.
     async fn wait(
         self: &Arc<Self>,
-        ids: Vec<TaskRef>,
+        wanted: &Wanted,
         now: BlockResult,
-        timeout_ms: u64,
         progress: &mut Option<Progress>,
         stop: impl Future<Output = ()>,
-    ) -> Result<BlockResult, Refusal> {
-        let deadline = Instant::now() + Duration::from_millis(timeout_ms);
-        let mut ticks = interval(PROGRESS_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ) -> Result<Seen, Refusal> {
+        let deadline = Instant::now() + Duration::from_millis(wanted.timeout_ms);
         let mut ended = self.ended.clone();
-        let mut stop = std::pin::pin!(async move {
+        let stop = async move {
             tokio::select! {
                 () = stop => {}
                 () = async { drop(ended.wait_for(|ended| *ended).await) } => {}
             }
-        });
+        };
+        if let (Until::Line(pattern), [task]) = (&wanted.until, &now.tasks[..]) {
+            let found = self.seek(task.id, pattern.clone(), deadline, progress, stop).await;
+            // A daemon that has gone meanwhile is missed here, too, and what that means is said.
+            let result = self.look(&wanted.ids).await?;
+            let line = match found? {
+                // Its last lines came since it was looked at.
+                Sighting::NotYet if result.active.is_empty() => {
+                    self.seek(task.id, pattern.clone(), deadline, progress, pending()).await?.line()
+                }
+                found => found.line(),
+            };
+            return Ok(Seen { result, line });
+        }
+        let result = self.wait_for_all(wanted, now, deadline, progress, stop).await?;
+        Ok(Seen { result, line: None })
+    }
+
+    async fn wait_for_all(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        now: BlockResult,
+        deadline: Instant,
+        progress: &mut Option<Progress>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<BlockResult, Refusal> {
+        let Wanted { ids, until, .. } = wanted;
+        let mut ticks = progress::ticks();
+        let mut stop = std::pin::pin!(stop);
         let mut latest = now;
-        while !latest.active.is_empty() && !asks(&latest) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
+        loop {
+            let left = until.left(&latest);
+            let time = deadline.saturating_duration_since(Instant::now());
+            if left.is_empty() || asks(&latest) || time.is_zero() {
+                return Ok(latest);
             }
-            let ids_left = latest.active.iter().map(|id| (*id).into()).collect();
             let mode = if progress.is_some() { BlockMode::AnyOrAsks } else { BlockMode::AllOrAsks };
-            let mut call = std::pin::pin!(self.wait_aside(ids_left, mode, deadline));
+            let mut call = std::pin::pin!(self.wait_aside(left, until, mode, deadline));
             let is_over = loop {
                 tokio::select! {
                     result = &mut call => {
@@ -141,29 +216,31 @@ impl Shared {
                     () = &mut stop => break true,
                     _ = ticks.tick(), if progress.is_some() => {
                         if let Some(progress) = progress {
-                            progress.tell(&latest).await;
+                            progress.tell(until.progress(&latest)).await;
                         }
                     }
                 }
             };
-            latest = self.look(&ids).await?;
+            latest = self.look(ids).await?;
             if is_over {
-                break;
+                return Ok(latest);
             }
             if let Some(progress) = progress {
-                progress.tell(&latest).await;
+                progress.tell(until.progress(&latest)).await;
             }
         }
-        Ok(latest)
     }
 
     /// Waits on a connection of its own. If its turn does not come in time, it is over like a wait in vain.
     async fn wait_aside(
         self: &Arc<Self>,
-        ids: Vec<TaskRef>,
+        left: Vec<TaskId>,
+        until: &Until,
         mode: BlockMode,
         deadline: Instant,
     ) -> Result<(), Failure> {
+        let ids: Vec<TaskRef> = left.iter().map(|id| (*id).into()).collect();
+        let params = BlockParams { ids, mode, until: until.wire(), ..BlockParams::default() };
         let turn = loop {
             let now = Instant::now();
             match self.link.turn(deadline.min(now + LOOK_EVERY)).await {
@@ -171,78 +248,102 @@ impl Shared {
                 None if now + LOOK_EVERY >= deadline => return Ok(()),
                 None => {}
             }
-            // Others have waited for long; what it waits for may have ended meanwhile.
-            let params = BlockParams { ids: ids.clone(), timeout_ms: Some(0), mode };
+            // Others have waited for long; what it waits for may be so meanwhile.
+            let params = BlockParams { timeout_ms: Some(0), ..params.clone() };
             let result = self.link.call::<TaskBlock>(params).await?;
-            let is_enough = result.active.is_empty() || (mode.is_any() && !result.finished.is_empty());
-            if is_enough || asks(&result) {
+            let still = until.left(&result).len();
+            if still == 0 || (mode.is_any() && still < left.len()) || asks(&result) {
                 return Ok(());
             }
         };
-        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        let timeout_ms = Some(u64::try_from(left).unwrap_or(u64::MAX).max(1));
-        self.link.wait::<TaskBlock>(turn, BlockParams { ids, timeout_ms, mode }).await.map(drop)
+        let time = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let timeout_ms = Some(u64::try_from(time).unwrap_or(u64::MAX).max(1));
+        self.link.wait::<TaskBlock>(turn, BlockParams { timeout_ms, ..params }).await.map(drop)
     }
 
-    /// The answer to a wait (R24).
-    fn blocked(&self, result: &BlockResult, waited_ms: u64, cut: bool) -> Answer {
+    /// The answer to a wait (R24). `may_be_cut`: a longer one was asked for.
+    fn blocked(&self, wanted: &Wanted, seen: &Seen, may_be_cut: bool) -> Answer {
+        let Seen { result, line } = seen;
         let text = |ids: &[TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (finished, active) = (text(&result.finished), text(&result.active));
-        let has_question = asks(result);
-        let (timed_out, cut) = (!active.is_empty() && !has_question, cut && !has_question);
-        let mut opening = opening(result, &show_ms(waited_ms));
+        let left = if line.is_some() { Vec::new() } else { wanted.until.left(result) };
+        let has_question = line.is_none() && asks(result);
+        let timed_out = !left.is_empty() && !has_question;
+        let cut = timed_out && may_be_cut;
+        let time = show_ms(wanted.timeout_ms);
+        let mut opening = match (&wanted.until, has_question) {
+            (_, true) => words::asked(result),
+            (Until::Ended, false) => words::ended(result, &time),
+            (Until::Ready, false) => words::ready(result, &time),
+            (Until::Line(_), false) => words::line(result, line.is_some(), &time),
+        };
         if cut {
             // Writing to a string can't fail.
             let _ = write!(
                 opening,
-                " The wait was cut to {}, the longest of this server, as agents give up on a tool that takes longer.",
-                show_ms(waited_ms)
+                " The wait was cut to {time}, the longest of this server, as agents give up on a tool that takes longer.",
             );
         }
-        let list = serde_json::to_string(&active).unwrap_or_default();
+        let again = wanted.again(&text(&left));
         let next = if has_question {
             format!(
                 "Tell the user what it asks: until they have answered, waiting for it is of no use. Then wait with \
-                 background_block {{\"task_ids\": {list}}}; or go on with other work, as the end is told in any case."
+                 background_block {again}; or go on with other work, as the end is told in any case."
             )
         } else if timed_out {
             format!(
-                "To wait on, call background_block {{\"task_ids\": {list}}} again; or go on with other work, as the end \
-                 is told in any case. background_cancel ends a task."
+                "To wait on, call background_block {again} again; or go on with other work, as the end is told in any \
+                 case. background_cancel ends a task."
             )
         } else if let [task] = &result.tasks[..] {
             words::after(task, self.is_own(task))
-        } else {
+        } else if active.is_empty() {
             "background_output shows more of the output of each of them.".to_owned()
+        } else {
+            words::while_running(&active)
         };
-        let body = Body::Blocked { timed_out, cut, finished, active };
+        let body = Body::Blocked { timed_out, cut, finished, active, line: line.clone() };
         self.about(&result.tasks, body).with(opening, next)
     }
+}
+
+impl Wanted {
+    /// The parameters of a call that waits on for these tasks.
+    fn again(&self, ids: &[String]) -> String {
+        let ids = serde_json::to_string(ids).unwrap_or_default();
+        let more = match &self.until {
+            Until::Ended => String::new(),
+            Until::Ready => ", \"until\": \"ready\"".to_owned(),
+            Until::Line(pattern) => {
+                format!(", \"line\": {}", serde_json::to_string(pattern.as_str()).unwrap_or_default())
+            }
+        };
+        format!("{{\"task_ids\": {ids}{more}}}")
+    }
+}
+
+/// What a call asks for, if it makes sense.
+fn wanted(arguments: &Arguments) -> Result<Wanted, Refusal> {
+    let Some(ids) = arguments.tasks("task_ids")?.filter(|ids| !ids.is_empty()) else {
+        return Err(arguments.missing(&["task_ids"]));
+    };
+    let until = match (arguments.until("until")?, arguments.line("line")?) {
+        (Some(BlockUntil::Ready), Some(_)) => {
+            return Err(Refusal::new(
+                "background_block: \"until\": \"ready\" and \"line\" can't be combined: give one of them.",
+            ));
+        }
+        (_, Some(pattern)) => Until::Line(pattern),
+        (Some(BlockUntil::Ready), None) => Until::Ready,
+        (Some(BlockUntil::Ended) | None, None) => Until::Ended,
+    };
+    let timeout_ms = arguments.milliseconds("timeout")?.unwrap_or(BLOCK_TIMEOUT_MS);
+    Ok(Wanted { ids, until, timeout_ms })
 }
 
 /// Whether one of the tasks waits for its user.
 fn asks(result: &BlockResult) -> bool {
     result.tasks.iter().any(|task| task.status.is_active() && task.progress.needs_input.is_some())
-}
-
-/// How a wait of this length ended.
-fn opening(result: &BlockResult, waited: &str) -> String {
-    let (active, all) = (result.active.len(), result.tasks.len());
-    match (active, all, asks(result)) {
-        (0, 1, _) => "It has ended.".to_owned(),
-        (0, _, _) => format!("All {all} have ended."),
-        (1, 1, true) => "It asks its user something, and waits for the answer.".to_owned(),
-        (_, _, true) => {
-            format!(
-                "A task asks its user something, and waits for the answer: {} of {all} have ended, {active} have not.",
-                all - active
-            )
-        }
-        (1, 1, false) => format!("The time is over ({waited}), and it still runs."),
-        (_, _, false) => {
-            format!("The time is over ({waited}): {} of {all} have ended, {active} still run.", all - active)
-        }
-    }
 }
 
 /// Whether the client takes a task of the protocol for an answer.

@@ -1,0 +1,222 @@
+//! How far tasks are that somebody waits for on a terminal (R114): a bar for many, the last line of one. It is drawn
+//! on standard error, when something happens and once a second for the time, and is gone at the end.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal as _};
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::show::elapsed;
+use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::render::clean;
+use crate::render::table::{run_time, status};
+use crate::render::wall::Clock;
+
+/// How often the time is drawn.
+pub const TICK: Duration = Duration::from_secs(1);
+
+/// The widest a bar is.
+const BAR: &str = "[{bar:30}] {wide_msg}";
+
+/// Whether standard error can be drawn on.
+pub fn is_drawable() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
+    io::stderr().is_terminal() && !is_dumb
+}
+
+/// What is drawn.
+pub struct Bar {
+    drawn: ProgressBar,
+    state: State,
+    clock: Clock,
+}
+
+/// How the tasks are.
+enum State {
+    One(Box<Task>),
+    Many(Many),
+}
+
+/// How several tasks are.
+#[derive(Debug)]
+struct Many {
+    statuses: HashMap<TaskId, Status>,
+    begun: Instant,
+    /// How many had ended by then.
+    ended_before: usize,
+}
+
+impl Bar {
+    /// Begins to draw these tasks, of which not all have ended.
+    pub fn begin(tasks: &[Task]) -> Self {
+        let state = match tasks {
+            [task] => State::One(Box::new(task.clone())),
+            _ => State::Many(Many::new(tasks, Instant::now())),
+        };
+        let (length, form) = match &state {
+            State::One(_) => (None, "{wide_msg}"),
+            State::Many(many) => (Some(many.statuses.len() as u64), BAR),
+        };
+        let drawn = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
+        drawn.set_style(style.progress_chars("=> "));
+        let bar = Self { drawn, state, clock: Clock::system(Timestamp::now()) };
+        bar.draw();
+        bar
+    }
+
+    /// Takes over how tasks are now; others than those that are waited for are left out.
+    pub fn update<'a>(&mut self, tasks: impl IntoIterator<Item = &'a Task>) {
+        for task in tasks {
+            match &mut self.state {
+                State::One(known) if known.id == task.id => **known = task.clone(),
+                State::One(_) => {}
+                State::Many(many) => {
+                    if let Some(status) = many.statuses.get_mut(&task.id) {
+                        *status = task.status;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether all of them have ended, or one if that is enough.
+    pub fn is_over(&self, is_any: bool) -> bool {
+        match &self.state {
+            State::One(task) => !task.status.is_active(),
+            State::Many(many) => {
+                let ended = many.count(|status| !status.is_active());
+                ended == many.statuses.len() || is_any && ended > 0
+            }
+        }
+    }
+
+    /// Draws how it is now.
+    pub fn draw(&self) {
+        match &self.state {
+            State::One(task) => {
+                let clock = self.clock.at(Timestamp::now());
+                self.drawn.set_message(of_one(task, &clock));
+            }
+            State::Many(many) => {
+                self.drawn.set_position(many.count(|status| !status.is_active()) as u64);
+                self.drawn.set_message(many.words(Instant::now()));
+            }
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.drawn.finish_and_clear();
+    }
+}
+
+/// The time with the last line of a task, or what it waits for.
+fn of_one(task: &Task, clock: &Clock) -> String {
+    if task.status == Status::Pending {
+        return status(task, clock);
+    }
+    let line = task.progress.last_line.as_deref().map(clean).unwrap_or_default();
+    format!("{} {}", run_time(task, clock.now), if line.is_empty() { clean(&task.description) } else { line })
+}
+
+impl Many {
+    fn new(tasks: &[Task], begun: Instant) -> Self {
+        let statuses = tasks.iter().map(|task| (task.id, task.status)).collect();
+        let mut many = Self { statuses, begun, ended_before: 0 };
+        many.ended_before = many.count(|status| !status.is_active());
+        many
+    }
+
+    fn count(&self, is_so: impl Fn(Status) -> bool) -> usize {
+        self.statuses.values().filter(|status| is_so(**status)).count()
+    }
+
+    /// Such as `37/100, 2 failed, 4 running, about 3m`.
+    fn words(&self, now: Instant) -> String {
+        let all = self.statuses.len();
+        let ended = self.count(|status| !status.is_active());
+        let mut words = vec![format!("{ended}/{all}")];
+        for (count, name) in [
+            (self.count(|status| status == Status::Failed), "failed"),
+            (self.count(|status| status == Status::Cancelled), "cancelled"),
+            (self.count(|status| matches!(status, Status::Running | Status::Resumed)), "running"),
+        ] {
+            if count > 0 {
+                words.push(format!("{count} {name}"));
+            }
+        }
+        words.extend(self.left(ended, now).map(|ms| format!("about {}", about(ms))));
+        words.join(", ")
+    }
+
+    /// How long the others take, in milliseconds, if they end as those did that have ended since this began.
+    fn left(&self, ended: usize, now: Instant) -> Option<u64> {
+        let since = u64::try_from(now.saturating_duration_since(self.begun).as_millis()).ok()?;
+        let seen = u64::try_from(ended.checked_sub(self.ended_before)?).ok()?;
+        let active = u64::try_from(self.statuses.len() - ended).ok()?;
+        since.checked_mul(active)?.checked_div(seen)
+    }
+}
+
+/// A time as long as a guess is: in one unit.
+fn about(ms: u64) -> String {
+    match ms / 1000 {
+        seconds @ ..90 => format!("{seconds}s"),
+        seconds @ ..5400 => format!("{}m", (seconds + 30) / 60),
+        seconds @ ..172_800 => format!("{}h", (seconds + 1800) / 3600),
+        _ => elapsed(ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples;
+
+    fn tasks(statuses: &[Status]) -> Vec<Task> {
+        let task = |(number, status): (usize, &Status)| Task {
+            id: TaskId::from_u128(number as u128),
+            status: *status,
+            ..samples::task()
+        };
+        statuses.iter().enumerate().map(task).collect()
+    }
+
+    #[test]
+    fn r114_many_are_counted_and_what_is_left_is_guessed() {
+        use Status::{Cancelled, Completed, Failed, Pending, Running};
+        let begun = Instant::now();
+        let all = tasks(&[Completed, Running, Pending, Pending, Pending]);
+        let mut many = Many::new(&all, begun);
+        let later = begun + Duration::from_secs(100);
+        assert_eq!(many.words(later), "1/5, 1 running", "nothing has ended since");
+        many.statuses.insert(all[1].id, Failed);
+        many.statuses.insert(all[2].id, Cancelled);
+        assert_eq!(many.words(later), "3/5, 1 failed, 1 cancelled, about 2m");
+        many.statuses.insert(all[3].id, Running);
+        assert_eq!(many.words(begun), "3/5, 1 failed, 1 cancelled, 1 running, about 0s");
+    }
+
+    #[test]
+    fn r114_a_guess_has_one_unit() {
+        let shown = [0, 89_999, 90_000, 170_000, 5_399_000, 5_400_000, 172_799_000].map(about);
+        assert_eq!(shown, ["0s", "89s", "2m", "3m", "90m", "2h", "48h"]);
+    }
+
+    #[test]
+    fn r114_one_shows_its_time_and_its_last_line() {
+        let clock = Clock::of_tests();
+        let mut task = samples::task();
+        assert_eq!(of_one(&task, &clock), "pending");
+        task.status = Status::Running;
+        task.started_at = Some(Timestamp::from_unix_ms(1_035_000));
+        assert_eq!(of_one(&task, &clock), "1m 05s make -j8");
+        task.progress.last_line = Some("CC\x1b x.c".into());
+        assert_eq!(of_one(&task, &clock), "1m 05s CC\u{fffd} x.c");
+    }
+}

@@ -1,0 +1,66 @@
+//! Which tasks a verb is about, where they are not named one by one.
+
+use bgd_shared::id::TaskRef;
+use bgd_shared::task::Status;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+
+use crate::candidates::{batches, groups, sessions, tags};
+use crate::name::parse_batch;
+
+pub(super) fn status_parser() -> impl TypedValueParser<Value = Status> {
+    PossibleValuesParser::new(Status::ALL.map(Status::as_str)).try_map(|text| text.parse::<Status>())
+}
+
+/// The names of these options, for what excludes them.
+pub const SELECTORS: [&str; 5] = ["tags", "group", "batch", "session", "status"];
+
+/// Tasks by what they have in common; all that is given must hold.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Select tasks")]
+pub struct SelectArgs {
+    /// Tasks with this label; repeated, with all of them
+    #[arg(long = "tag", value_name = "TAG", add = tags())]
+    pub tags: Vec<String>,
+    /// Tasks of this group
+    #[arg(long, value_name = "NAME", add = groups())]
+    pub group: Option<String>,
+    /// Tasks of this batch, as `submit --each` has printed it
+    #[arg(long, value_name = "BATCH", value_parser = parse_batch, add = batches())]
+    pub batch: Option<TaskRef>,
+    /// Tasks of this parent session; `.` is the one that this is
+    #[arg(long, value_name = "KEY", add = sessions())]
+    pub session: Option<String>,
+    /// Tasks in this status; may be repeated, or given with commas
+    #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = status_parser())]
+    pub status: Vec<Status>,
+}
+
+impl SelectArgs {
+    /// Whether nothing is selected.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl SelectArgs {
+    /// The same without tasks that have ended, unless it says which status they have.
+    #[must_use]
+    pub fn or_active(mut self) -> Self {
+        if !self.is_empty() && self.status.is_empty() {
+            self.status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
+        }
+        self
+    }
+}
+
+/// What is said where no task is named, and `@` would be one only for people.
+pub(super) fn none_named(is_empty: bool, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
+    if !is_empty || is_interactive {
+        return Ok(());
+    }
+    let what = "no task given: name tasks by their ids, by @, or by what they have in common. Without one the latest \
+                of this session is meant, but only where a person types it on a terminal";
+    Err((ErrorKind::MissingRequiredArgument, what.to_owned()))
+}

@@ -1,0 +1,39 @@
+//! `edit`: changes what a pending task waits for (R107).
+
+use bgd_shared::request::{EditParams, TaskEdit};
+use bgd_shared::time::Timestamp;
+
+use crate::cli::{EditArgs, NewAfter};
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::pick;
+use crate::render::table::status;
+use crate::render::wall::Clock;
+
+/// Changes it, and prints how the task is now.
+pub fn run(args: EditArgs, context: &mut Context) -> Result<Code, Failure> {
+    let names = args.after.iter().filter_map(|after| match after {
+        NewAfter::Name(name) => Some(name.clone()),
+        NewAfter::None => None,
+    });
+    let after = pick::after(names.collect(), context)?;
+    let params = EditParams {
+        id: pick::one(args.id, context)?,
+        description: args.description,
+        group: args.group,
+        priority: args.priority,
+        slots: args.slots,
+        after: (!args.after.is_empty()).then_some(after),
+        delay_ms: args.delay,
+        start_at: args.at,
+    };
+    let result = context.call::<TaskEdit>(&params)?;
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        let shown = status(&result.task, &Clock::system(Timestamp::now()));
+        context.print(&format!("{} {shown}\n", result.task.id))?;
+    }
+    Ok(Code::OK)
+}

@@ -1,0 +1,91 @@
+//! `block --line`: waits until a task has written a line that matches (R111).
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskRef;
+use bgd_shared::request::{Encoding, IdParams, TaskGet};
+use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
+use regex::bytes::Regex;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::lines::Line;
+use crate::render::table::status;
+use crate::render::wall::Clock;
+use crate::seek::{self, Found, Sought, Stop, Why};
+
+/// What is printed with `--json`.
+#[derive(Serialize)]
+struct Printed {
+    /// The line, null if there is none.
+    line: Option<String>,
+    /// How it is written.
+    encoding: Option<Encoding>,
+    /// Where it begins.
+    offset: Option<u64>,
+    /// The `--since` to go on with.
+    next: u64,
+    /// Whether the timeout came first.
+    timed_out: bool,
+}
+
+/// What is waited for.
+pub struct Wanted {
+    /// The task.
+    pub id: TaskRef,
+    /// What the line matches.
+    pub pattern: Regex,
+    /// Where to begin; a negative number counts from the end.
+    pub since: Option<i64>,
+    /// How long to wait at most, in milliseconds.
+    pub timeout_ms: Option<u64>,
+}
+
+/// Waits, and prints the line.
+pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
+    let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+    let id = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task.id;
+    let sought = Sought { id, pattern: wanted.pattern, since: wanted.since.unwrap_or(0), until };
+    let news = context.existing()?;
+    match seek::line(context.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })? {
+        Found::Line(line) => found(line, context),
+        Found::Nothing { task, next, why } => not_found(&task, next, why == Why::Late, context),
+    }
+}
+
+fn found(line: Line, context: &mut Context) -> Result<Code, Failure> {
+    if context.json() {
+        let (text, encoding) = Encoding::encode(line.bytes);
+        context.print_json(&Printed {
+            line: Some(text),
+            encoding: Some(encoding),
+            offset: Some(line.offset),
+            next: line.next,
+            timed_out: false,
+        })?;
+    } else {
+        context.print_bytes(&line.bytes)?;
+        context.print("\n")?;
+    }
+    Ok(Code::OK)
+}
+
+fn not_found(task: &Task, next: u64, timed_out: bool, context: &mut Context) -> Result<Code, Failure> {
+    if context.json() {
+        context.print_json(&Printed { line: None, encoding: None, offset: None, next, timed_out })?;
+    } else {
+        let shown = status(task, &Clock::system(Timestamp::now()));
+        let text = match (timed_out, task.status) {
+            (true, Status::Pending) => format!("has not started: {shown}"),
+            (true, _) => "has written no such line so far".to_owned(),
+            (false, _) => format!("has ended without such a line: {shown}"),
+        };
+        // It may be closed; the exit code says the same.
+        let _ = writeln!(io::stderr(), "bgctl: {} {text}", task.id);
+    }
+    Ok(if timed_out { Code::TIMED_OUT } else { Code::TASK_FAILED })
+}

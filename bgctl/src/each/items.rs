@@ -1,0 +1,149 @@
+//! The items of a batch: the lines of a file or of standard input, read to the end before anything is done with them.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal as _};
+use std::os::unix::ffi::OsStringExt as _;
+
+use bgd_shared::limits::BATCH_TASKS;
+
+use crate::failure::Failure;
+
+/// The most items.
+pub const ITEMS: usize = BATCH_TASKS;
+
+/// The longest item, in bytes.
+pub const ITEM_BYTES: usize = 1024 * 1024;
+
+/// What ends an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A newline, or a carriage return with one. Empty lines are no items.
+    Newline,
+    /// A NUL, as `find -print0` writes it. An empty item is one.
+    Nul,
+}
+
+/// Why there are no items.
+#[derive(Debug)]
+enum Wrong {
+    TooMany,
+    TooLong(usize),
+    Nul(usize),
+    Io(io::Error),
+}
+
+/// Reads all items of a file; `-` is standard input.
+///
+/// # Errors
+/// It can't be read, or has no items, too many, or too long ones.
+pub fn read(file: &OsStr, end: End) -> Result<Vec<OsString>, Failure> {
+    let (name, items) = if file == "-" {
+        let input = io::stdin();
+        if input.is_terminal() {
+            return Err(Failure::usage("--each - reads items from standard input, which is a terminal here")
+                .hint("give it a pipe or a file: `… | bgctl submit --each - -- CMD {}`"));
+        }
+        ("standard input".to_owned(), all(&mut input.lock(), end))
+    } else {
+        let name = file.to_string_lossy().into_owned();
+        let opened = File::open(file).map_err(|error| Failure::usage(format!("--each {name}: {error}")))?;
+        (name, all(&mut BufReader::with_capacity(1 << 16, opened), end))
+    };
+    let what = match items {
+        Ok(items) if items.is_empty() => "there are no items",
+        Ok(items) => return Ok(items),
+        Err(Wrong::Io(error)) => return Err(Failure::usage(format!("--each {name}: {error}"))),
+        Err(Wrong::TooMany) => "more than 1000000 items, which is the most of a batch",
+        Err(Wrong::TooLong(number)) => {
+            return Err(Failure::usage(format!("--each {name}: item {number} has more than 1 MiB"))
+                .hint("items are lines, or with -0 what ends with a NUL; nothing was submitted"));
+        }
+        Err(Wrong::Nul(number)) => {
+            return Err(Failure::usage(format!(
+                "--each {name}: item {number} has a NUL, which no argument can have"
+            ))
+            .hint("if the items end with NULs, add -0; nothing was submitted"));
+        }
+    };
+    Err(Failure::usage(format!("--each {name}: {what}; nothing was submitted")))
+}
+
+fn all(input: &mut impl BufRead, end: End) -> Result<Vec<OsString>, Wrong> {
+    let mut items = Vec::new();
+    let mut item = Vec::new();
+    let sign = if end == End::Nul { 0 } else { b'\n' };
+    loop {
+        // One byte more than an item, and its end.
+        let most = ITEM_BYTES as u64 + 2;
+        let count = io::Read::take(&mut *input, most).read_until(sign, &mut item).map_err(Wrong::Io)?;
+        if count == 0 {
+            return Ok(items);
+        }
+        if item.last() == Some(&sign) {
+            item.pop();
+        }
+        if end == End::Newline && item.last() == Some(&b'\r') {
+            item.pop();
+        }
+        let number = items.len() + 1;
+        if item.len() > ITEM_BYTES {
+            return Err(Wrong::TooLong(number));
+        }
+        if item.contains(&0) {
+            return Err(Wrong::Nul(number));
+        }
+        if item.is_empty() && end == End::Newline {
+            continue;
+        }
+        if items.len() == ITEMS {
+            return Err(Wrong::TooMany);
+        }
+        items.push(OsString::from_vec(std::mem::take(&mut item)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[u8], end: End) -> Result<Vec<String>, Wrong> {
+        let items = all(&mut BufReader::with_capacity(7, text), end)?;
+        Ok(items.into_iter().map(|item| item.into_string().unwrap()).collect())
+    }
+
+    #[test]
+    fn r112_items_are_lines_or_what_ends_with_a_nul() {
+        assert_eq!(lines(b"a b\n\nc\r\n 'd'", End::Newline).unwrap(), ["a b", "c", " 'd'"]);
+        assert_eq!(lines(b"a\nb\0\0c\0", End::Nul).unwrap(), ["a\nb", "", "c"]);
+        assert!(
+            lines(b"", End::Newline).unwrap().is_empty() && lines(b"\n\n", End::Newline).unwrap().is_empty()
+        );
+        assert!(matches!(lines(b"a\nb\0c\n", End::Newline), Err(Wrong::Nul(2))));
+    }
+
+    #[test]
+    fn r112_an_item_and_their_number_have_an_end() {
+        let longest = [vec![b'x'; ITEM_BYTES], b"\ny\n".to_vec()].concat();
+        assert_eq!(lines(&longest, End::Newline).unwrap().len(), 2);
+        let longer = [b"y\n".to_vec(), vec![b'x'; ITEM_BYTES + 1], b"\n".to_vec()].concat();
+        assert!(matches!(lines(&longer, End::Newline), Err(Wrong::TooLong(2))));
+        let much = vec![b'x'; 10 * ITEM_BYTES];
+        assert!(matches!(lines(&much, End::Newline), Err(Wrong::TooLong(1))));
+        let most = b"x\n".repeat(ITEMS);
+        assert_eq!(lines(&most, End::Newline).unwrap().len(), ITEMS);
+        assert!(matches!(lines(&[most, b"x".to_vec()].concat(), End::Newline), Err(Wrong::TooMany)));
+    }
+
+    #[test]
+    fn r112_what_can_not_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty");
+        std::fs::write(&empty, "\n").unwrap();
+        let failure = read(empty.as_ref(), End::Newline).unwrap_err();
+        assert!(failure.message.ends_with("empty: there are no items; nothing was submitted"), "{failure}");
+        let missing = read(folder.path().join("missing").as_ref(), End::Newline).unwrap_err();
+        assert!(missing.message.contains("missing: No such file"), "{missing}");
+        assert!(read(folder.path().as_ref(), End::Newline).unwrap_err().message.contains("directory"));
+    }
+}

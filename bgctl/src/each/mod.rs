@@ -1,0 +1,145 @@
+//! `submit --each`: a batch of tasks from a command and items. All items are read before anything is submitted, and
+//! the tasks go out in parts of which the daemon does nothing before it has the last.
+
+mod items;
+mod template;
+
+use std::ffi::OsString;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
+use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
+use bgd_shared::text::OsText;
+use serde::Serialize;
+
+pub use items::End;
+
+use crate::context::Context;
+use crate::failure::Failure;
+use template::Template;
+
+/// The most bytes of the commands in one part. The rest of a line is for what they have in common.
+const PART_BYTES: usize = FRAME_BYTES / 2;
+
+/// The longest word that a program can be given, in bytes (Linux: `MAX_ARG_STRLEN`, with its NUL).
+const WORD_BYTES: usize = 128 * 1024 - 1;
+
+/// What a batch is made of.
+#[derive(Debug)]
+pub struct Each {
+    /// The file with the items; `-` is standard input.
+    pub file: OsString,
+    /// What ends an item.
+    pub end: End,
+    /// How many tasks run at once.
+    pub jobs: Option<u32>,
+    /// When so many have failed the rest is cancelled.
+    pub max_fails: Option<u32>,
+}
+
+/// What was submitted.
+#[derive(Debug, Serialize)]
+pub struct Submitted {
+    /// The batch.
+    pub batch: TaskId,
+    /// Its tasks, in the order of the items.
+    pub tasks: Vec<TaskId>,
+}
+
+/// The commands, in parts that fit a line each.
+///
+/// # Errors
+/// The items can't be read, or one of them makes a command that no program can be given.
+pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>, Failure> {
+    let template = Template::new(command);
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for (place, item) in items::read(&each.file, each.end)?.iter().enumerate() {
+        let argv: Vec<OsText> = template.expand(item, place + 1).into_iter().map(OsText::from).collect();
+        let size = size_of(&argv);
+        if size > PART_BYTES || argv.iter().any(|word| word.as_bytes().len() > WORD_BYTES) {
+            return Err(too_long(place + 1));
+        }
+        let is_full = parts.last().is_none_or(|part| part.len() >= BATCH_PART) || bytes + size > PART_BYTES;
+        if is_full {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(part) = parts.last_mut() {
+            part.push(argv);
+        }
+    }
+    Ok(parts)
+}
+
+/// The bytes of a command in a line.
+fn size_of(argv: &[OsText]) -> usize {
+    serde_json::to_string(argv).map_or(usize::MAX, |text| text.len() + 1)
+}
+
+fn too_long(number: usize) -> Failure {
+    Failure::usage(format!(
+        "item {number} makes a command that is too long: a word has at most 128 KiB, all at most 512 KiB"
+    ))
+    .hint("write the items to files and pass their names; nothing was submitted")
+}
+
+/// Submits them, all or none.
+///
+/// # Errors
+/// No daemon, a broken connection, or the daemon's refusal: nothing was submitted then.
+pub fn submit(
+    task: &SubmitParams,
+    each: &Each,
+    parts: &[Vec<Vec<OsText>>],
+    context: &mut Context,
+) -> Result<Submitted, Failure> {
+    context.exchange(|client| {
+        let (mut batch, mut tasks) = (None, Vec::new());
+        for (place, argvs) in parts.iter().enumerate() {
+            let is_first = place == 0;
+            let result = client.call::<TaskSubmitMany>(&SubmitManyParams {
+                task: is_first.then(|| Box::new(task.clone())),
+                batch,
+                argvs: argvs.clone(),
+                jobs: each.jobs.filter(|_| is_first),
+                max_fails: each.max_fails.filter(|_| is_first),
+                more: place + 1 < parts.len(),
+            })?;
+            batch = Some(result.batch);
+            tasks.extend(result.ids);
+        }
+        // There is one part at least.
+        Ok(Submitted { batch: batch.unwrap_or(TaskId::from_u128(0)), tasks })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn each(text: &[u8]) -> (tempfile::NamedTempFile, Each) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let each = Each { file: file.path().into(), end: End::Newline, jobs: None, max_fails: None };
+        (file, each)
+    }
+
+    #[test]
+    fn r112_parts_fit_a_line() {
+        let (_file, many) = each(&b"x\n".repeat(BATCH_PART + 1));
+        let sizes: Vec<usize> = parts(&many, &["true".into()]).unwrap().iter().map(Vec::len).collect();
+        assert_eq!(sizes, [BATCH_PART, 1]);
+        let (_file, long) = each(&[vec![b'x'; 100_000], b"\n".to_vec()].concat().repeat(12));
+        let parts = parts(&long, &["true".into()]).unwrap();
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 2]);
+    }
+
+    #[test]
+    fn r112_a_word_that_no_program_can_have_is_named() {
+        let (_file, long) = each(&[b"short\n".to_vec(), vec![b'x'; WORD_BYTES + 1]].concat());
+        let failure = parts(&long, &["true".into()]).unwrap_err();
+        assert!(failure.message.starts_with("item 2 makes a command that is too long"), "{failure}");
+    }
+}

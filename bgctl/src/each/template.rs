@@ -1,0 +1,157 @@
+//! A command with places for an item: `{}` is the item, `{#}` its number from 1, `{.}` the item without its last
+//! suffix, and `{/}` what is behind its last slash. Each argument stays one argument, whatever the item is; where no
+//! argument has a place, the item is the last one.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+/// A command with places for an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    words: Vec<Vec<Part>>,
+}
+
+/// A part of an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// As it is.
+    Text(Vec<u8>),
+    /// The item.
+    Item,
+    /// Its number.
+    Number,
+    /// The item without its suffix.
+    Stem,
+    /// Its name without folders.
+    Name,
+}
+
+const PLACES: [(&[u8], Part); 4] =
+    [(b"{}", Part::Item), (b"{#}", Part::Number), (b"{.}", Part::Stem), (b"{/}", Part::Name)];
+
+impl Template {
+    /// Reads a command.
+    pub fn new(command: &[OsString]) -> Self {
+        let mut words: Vec<Vec<Part>> = command.iter().map(|word| parts(word)).collect();
+        let has_place = words.iter().flatten().any(|part| !matches!(part, Part::Text(_)));
+        if !has_place {
+            words.push(vec![Part::Item]);
+        }
+        Self { words }
+    }
+
+    /// The command for an item; the first one has number 1.
+    pub fn expand(&self, item: &OsStr, number: usize) -> Vec<OsString> {
+        let item = item.as_bytes();
+        let word = |parts: &Vec<Part>| {
+            let mut word = Vec::new();
+            for part in parts {
+                match part {
+                    Part::Text(text) => word.extend_from_slice(text),
+                    Part::Item => word.extend_from_slice(item),
+                    Part::Number => word.extend_from_slice(number.to_string().as_bytes()),
+                    Part::Stem => word.extend_from_slice(stem(item)),
+                    Part::Name => word.extend_from_slice(name(item)),
+                }
+            }
+            OsString::from_vec(word)
+        };
+        self.words.iter().map(word).collect()
+    }
+}
+
+fn parts(word: &OsStr) -> Vec<Part> {
+    let mut rest = word.as_bytes();
+    let mut parts = Vec::new();
+    let mut text = Vec::new();
+    while let Some((first, others)) = rest.split_first() {
+        if let Some((place, part)) = PLACES.iter().find(|(place, _)| rest.starts_with(place)) {
+            if !text.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut text)));
+            }
+            parts.push(part.clone());
+            rest = &rest[place.len()..];
+        } else {
+            text.push(*first);
+            rest = others;
+        }
+    }
+    if !text.is_empty() || parts.is_empty() {
+        parts.push(Part::Text(text));
+    }
+    parts
+}
+
+/// What is behind the last slash.
+fn name(item: &[u8]) -> &[u8] {
+    item.rsplit(|byte| *byte == b'/').next().unwrap_or(item)
+}
+
+/// All but the last suffix of its name. A name that begins with its only dot has none.
+fn stem(item: &[u8]) -> &[u8] {
+    let begin = item.len() - name(item).len();
+    match item[begin..].iter().rposition(|byte| *byte == b'.') {
+        None | Some(0) => item,
+        Some(dot) => &item[..begin + dot],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn expanded(command: &[&str], item: &str) -> Vec<String> {
+        let command: Vec<OsString> = command.iter().map(Into::into).collect();
+        let words = Template::new(&command).expand(item.as_ref(), 7);
+        words.into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn r112_each_place_is_filled_in_every_word() {
+        assert_eq!(
+            expanded(&["cp", "{}", "out/{#}-{/}"], "a b/c.tar.gz"),
+            ["cp", "a b/c.tar.gz", "out/7-c.tar.gz"]
+        );
+        assert_eq!(
+            expanded(&["x", "{.}.png", "{}{}"], "a.b/c.jpg"),
+            ["x", "a.b/c.png", "a.b/c.jpga.b/c.jpg"]
+        );
+        assert_eq!(expanded(&["{}"], "true"), ["true"]);
+        assert_eq!(expanded(&["x", "", "{ }", "{", "{{}}", "{x}"], "i"), ["x", "", "{ }", "{", "{i}", "{x}"]);
+    }
+
+    #[test]
+    fn r112_without_a_place_the_item_is_the_last_word() {
+        assert_eq!(expanded(&["gzip", "-9"], "a file"), ["gzip", "-9", "a file"]);
+        assert_eq!(expanded(&["echo", "{#}"], "a"), ["echo", "7"]);
+    }
+
+    #[test]
+    fn r112_a_suffix_is_of_the_name_and_not_of_a_folder() {
+        for (item, without) in [
+            ("a.jpg", "a"),
+            ("a", "a"),
+            ("a.b/c", "a.b/c"),
+            (".profile", ".profile"),
+            ("d/.x.y", "d/.x"),
+            ("a.", "a"),
+            ("", ""),
+            ("d/", "d/"),
+        ] {
+            assert_eq!(expanded(&["{.}"], item), [without], "{item}");
+        }
+        for (item, name) in [("a/b/c", "c"), ("c", "c"), ("a/", ""), ("/", "")] {
+            assert_eq!(expanded(&["{/}"], item), [name], "{item}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn r112_whatever_an_item_is_it_stays_one_word(item in proptest::collection::vec(1u8.., 0..40)) {
+            let item = OsString::from_vec(item);
+            let words = Template::new(&["x".into(), "{}".into()]).expand(&item, 1);
+            prop_assert_eq!(words, ["x".into(), item]);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `background_block` with `line` (R117): a wait for a line of a task, on a thread of its own, by the code of
+//! `bgctl block --line`.
+
+use std::io::{self, PipeReader};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use bgd_shared::client::Client;
+use bgd_shared::id::TaskId;
+use bgd_shared::socket::SocketPath;
+use bgd_shared::task::{Kind, Task};
+use regex::bytes::Regex;
+use tokio::time::Instant;
+
+use super::progress::{self, Progress};
+use crate::failure::Failure;
+use crate::mcp::refusal::Refusal;
+use crate::mcp::shared::Shared;
+use crate::mcp::words;
+use crate::seek::{self, Found, Sought, Stop, Why};
+
+/// What came of a wait for a line.
+#[derive(Debug)]
+pub(super) enum Sighting {
+    /// It is there.
+    Line(String),
+    /// It is not, and can't come any more.
+    Never,
+    /// It may still come.
+    NotYet,
+}
+
+impl Sighting {
+    /// The line.
+    pub(super) fn line(self) -> Option<String> {
+        if let Self::Line(line) = self { Some(line) } else { None }
+    }
+}
+
+impl Shared {
+    /// Waits until a task has put out a line that matches or has ended, asks its user something, the time is over, or
+    /// nobody wants the line any more.
+    pub(super) async fn seek(
+        self: &Arc<Self>,
+        id: TaskId,
+        pattern: Regex,
+        deadline: Instant,
+        progress: &mut Option<Progress>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Sighting, Refusal> {
+        let mut stop = std::pin::pin!(stop);
+        // Without a turn it looks once: then the time is over.
+        let turn = tokio::select! {
+            turn = self.link.turn(deadline) => turn,
+            () = &mut stop => return Ok(Sighting::NotYet),
+        };
+        let pipe = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
+        // The thread ends when the other end of its pipe is dropped.
+        let (reader, mut writer) = (pipe.0, Some(pipe.1));
+        let socket = self.link.socket().clone();
+        let sought = Sought { id, pattern, since: 0, until: Some(deadline.into_std()) };
+        let mut seeking = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            look_for(&socket, sought, &reader)
+        });
+        let mut ticks = progress::ticks();
+        loop {
+            tokio::select! {
+                found = &mut seeking => {
+                    let found = found.map_err(|error| Refusal::new(format!("The wait broke off: {error}.")))?;
+                    return Ok(sighting(found?));
+                }
+                () = &mut stop, if writer.is_some() => drop(writer.take()),
+                _ = ticks.tick() => {
+                    if let Some(progress) = progress {
+                        progress.tell("no such line so far").await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn look_for(socket: &SocketPath, sought: Sought, stop: &PipeReader) -> Result<Found, Failure> {
+    let (mut calls, news) = (Client::connect(socket)?, Client::connect(socket)?);
+    let stop = Stop { descriptor: Some(stop.as_fd()), gives_up: asks };
+    seek::line(&mut calls, news, sought, &stop)
+}
+
+fn asks(task: &Task) -> bool {
+    task.status.is_active() && task.progress.needs_input.is_some()
+}
+
+fn sighting(found: Found) -> Sighting {
+    match found {
+        Found::Line(line) => {
+            let text = String::from_utf8_lossy(&line.bytes);
+            Sighting::Line(words::excerpt(&text, words::LINE_BYTES, Kind::Agent).text)
+        }
+        Found::Nothing { why: Why::Ended, .. } => Sighting::Never,
+        Found::Nothing { .. } => Sighting::NotYet,
+    }
+}

@@ -1,0 +1,83 @@
+//! What a task may be called on the command line: its id, or `@` and what stands behind that.
+
+use std::str::FromStr;
+
+use bgd_shared::id::{TaskRef, TaskRefError};
+
+/// The most characters of a number behind `@`; more are the id of a batch.
+const COUNT_DIGITS: usize = 3;
+
+/// A task, or several, as somebody typed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// An id, or the beginning of one.
+    Id(TaskRef),
+    /// `@`, `@2`: the latest task of this session, the one before it, and so on, from 1.
+    Latest(usize),
+    /// `@9c1e`: all tasks of a batch.
+    Batch(TaskRef),
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some(rest) = text.strip_prefix('@') else {
+            return text.parse().map(Self::Id).map_err(|error: TaskRefError| error.to_string());
+        };
+        if rest.is_empty() {
+            return Ok(Self::Latest(1));
+        }
+        if rest.len() <= COUNT_DIGITS && rest.bytes().all(|byte| byte.is_ascii_digit()) {
+            return match rest.parse() {
+                Ok(count @ 1..) => Ok(Self::Latest(count)),
+                _ => Err("@1, or @, is the latest task of this session; there is none before @1".to_owned()),
+            };
+        }
+        rest.parse().map(Self::Batch).map_err(|_: TaskRefError| {
+            format!(
+                "{text:?} names no task: @ is the latest of this session, @2 the one before it, and @9c1e… a \
+                 batch, by the first 4 characters of its id or more"
+            )
+        })
+    }
+}
+
+/// Reads the id of a batch, with or without the `@` that it has among ids of tasks.
+///
+/// # Errors
+/// It is none.
+pub fn parse_batch(text: &str) -> Result<TaskRef, String> {
+    let id = text.strip_prefix('@').unwrap_or(text);
+    id.parse().map_err(|error: TaskRefError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r113_a_name_is_an_id_a_place_or_a_batch() {
+        let id: TaskRef = "3f2a".parse().unwrap();
+        assert_eq!("3f2a".parse(), Ok(Name::Id(id.clone())));
+        assert_eq!("@".parse(), Ok(Name::Latest(1)));
+        assert_eq!("@1".parse(), Ok(Name::Latest(1)));
+        assert_eq!("@999".parse(), Ok(Name::Latest(999)));
+        assert_eq!("@3f2a".parse(), Ok(Name::Batch(id.clone())));
+        assert_eq!("@1234".parse(), Ok(Name::Batch("1234".parse().unwrap())));
+        assert_eq!(parse_batch("@3f2a"), Ok(id.clone()));
+        assert_eq!(parse_batch("3f2a"), Ok(id));
+    }
+
+    #[test]
+    fn r113_what_names_nothing_is_said_to() {
+        for text in ["@0", "@00", "@000"] {
+            assert!(text.parse::<Name>().unwrap_err().contains("none before @1"), "{text}");
+        }
+        for text in ["@abc", "@last", "@-1", "@@", "@3f2a:", "@ "] {
+            assert!(text.parse::<Name>().unwrap_err().contains("names no task"), "{text}");
+        }
+        assert!("abc".parse::<Name>().unwrap_err().contains("too short"));
+        assert!("".parse::<Name>().unwrap_err().contains("it is empty"));
+    }
+}

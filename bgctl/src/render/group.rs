@@ -1,0 +1,69 @@
+//! Groups: a table for people, columns with tabs for programs.
+
+use bgd_shared::order::Group;
+use comfy_table::{Cell, Color, Row};
+
+use super::clean;
+use super::look::Look;
+use super::table::fitted;
+
+const HEADER: [&str; 6] = ["NAME", "SLOTS", "STATE", "PENDING", "RUNNING", "FINISHED"];
+
+/// Where the state is.
+const STATE: usize = 2;
+
+/// The groups in the order given.
+pub fn list(groups: &[Group], look: &Look) -> String {
+    if !look.table {
+        return groups.iter().map(row).collect();
+    }
+    let rows = groups.iter().map(|group| {
+        let cells = columns(group).into_iter().enumerate().map(|(place, text)| {
+            let cell = Cell::new(text);
+            let is_marked = look.colour && place == STATE && group.paused;
+            if is_marked { cell.fg(Color::Yellow) } else { cell }
+        });
+        Row::from(cells.collect::<Vec<_>>())
+    });
+    fitted(HEADER, rows, look)
+}
+
+/// One group on a line.
+pub fn row(group: &Group) -> String {
+    columns(group).join("\t") + "\n"
+}
+
+/// Name, used and all slots, whether it is paused, and its tasks: pending, running, finished.
+fn columns(group: &Group) -> [String; 6] {
+    let state = if group.paused { "paused" } else { "-" };
+    [
+        clean(&group.name),
+        format!("{}/{}", group.used, group.slots),
+        state.to_owned(),
+        group.pending.to_string(),
+        group.running.to_string(),
+        group.finished.to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::wall::Clock;
+
+    fn group(name: &str, paused: bool) -> Group {
+        Group { name: name.into(), slots: 2, used: 1, paused, pending: 3, running: 1, finished: 40 }
+    }
+
+    #[test]
+    fn r100_groups_are_a_table_for_people_and_columns_for_programs() {
+        let groups = [group("default", false), group("gpu", true)];
+        let plain = Look { table: false, colour: false, width: None, clock: Clock::of_tests() };
+        assert_eq!(list(&groups, &plain), "default\t1/2\t-\t3\t1\t40\ngpu\t1/2\tpaused\t3\t1\t40\n");
+        let table = list(&groups, &Look { table: true, ..plain.clone() });
+        assert_eq!(table.lines().next(), Some("NAME     SLOTS  STATE   PENDING  RUNNING  FINISHED"));
+        assert_eq!(table.lines().nth(2), Some("gpu      1/2    paused  3        1        40"));
+        let colours = list(&groups, &Look { table: true, colour: true, ..plain });
+        assert!(colours.contains("\u{1b}[") && !table.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,177 @@
+//! Why a task has not started yet, and what it starts after.
+
+use std::fmt::Write as _;
+
+use bgd_shared::order::{CancelReason, Dependency, Waiting, WaitingFor};
+use bgd_shared::show;
+use bgd_shared::task::Attempt;
+use bgd_shared::task::{Exit, Task};
+
+use super::clean;
+use super::wall::Clock;
+
+/// The most ids that a list names; the others are counted.
+const IDS: usize = 2;
+
+/// What a pending task waits for, in a word or two. Nothing of a free slot, as that is what pending ones wait for.
+pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
+    let Waiting { reason, ids, until } = task.waiting.as_ref()?;
+    let until = until.map(|until| clock.near(until));
+    match reason {
+        WaitingFor::Held => Some("held".to_owned()),
+        WaitingFor::After => {
+            let named: Vec<String> = ids.iter().take(IDS).map(|id| id.short()).collect();
+            let mut text = format!("after {}", named.join(", "));
+            if ids.len() > IDS {
+                let _ = write!(text, " and {} more", ids.len() - IDS);
+            }
+            Some(text)
+        }
+        WaitingFor::Until => Some(format!("until {}", until?)),
+        WaitingFor::Retry => Some(format!("retry at {}", until?)),
+        WaitingFor::Batch => Some("batch".to_owned()),
+        WaitingFor::Paused => Some(format!("{} paused", clean(&task.group))),
+        WaitingFor::Slot | WaitingFor::Unknown => None,
+    }
+}
+
+/// The same in a sentence, for a page.
+pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
+    let Waiting { reason, ids, until } = task.waiting.as_ref()?;
+    let group = clean(&task.group);
+    let until = until.map(|until| clock.near(until));
+    Some(match (reason, until) {
+        (WaitingFor::Held, _) => format!("it is held: `bgctl release {}` releases it", task.id.short()),
+        (WaitingFor::After, _) => {
+            let ids: Vec<String> = ids.iter().map(|id| id.short()).collect();
+            format!("for {}", ids.join(", "))
+        }
+        (WaitingFor::Until, Some(until)) => format!("until {until}"),
+        (WaitingFor::Retry, Some(until)) => format!("until its next attempt at {until}"),
+        (WaitingFor::Until | WaitingFor::Retry | WaitingFor::Unknown, _) => return None,
+        (WaitingFor::Batch, _) => "for others of its batch, of which only so many run at once".to_owned(),
+        (WaitingFor::Paused, _) => {
+            format!("the group {group} is paused: `bgctl group continue {group}` continues it")
+        }
+        (WaitingFor::Slot, _) => match task.slots {
+            1 => format!("for a free slot of the group {group}"),
+            slots => format!("for {slots} free slots of the group {group}"),
+        },
+    })
+}
+
+/// A condition on another task.
+pub fn dependency(after: &Dependency) -> String {
+    let met = if after.met { "met" } else { "not met" };
+    format!("{} {} ({met})", after.id, after.condition)
+}
+
+/// How an attempt went.
+pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
+    let how = match &attempt.exit {
+        Some(Exit::Code(code)) => format!("exited with code {code}"),
+        Some(Exit::Signal(number)) => {
+            let name = show::signal_name(*number).map_or_else(|| number.to_string(), str::to_owned);
+            format!("ended by {name}")
+        }
+        Some(Exit::Unknown(_)) | None => attempt.error.as_deref().map_or_else(|| "ended".to_owned(), clean),
+    };
+    let from = clock.show(attempt.started_at);
+    format!("{} from {from}, {how}; its output begins at {}", attempt.attempt, attempt.offset)
+}
+
+/// Why a task was cancelled, if that is known and worth a line.
+pub const fn cancel_reason(reason: CancelReason) -> Option<&'static str> {
+    match reason {
+        CancelReason::User => Some("by request"),
+        CancelReason::Session => Some("its parent session ended"),
+        CancelReason::Client => Some("its client went away"),
+        CancelReason::Shutdown => Some("the daemon ended"),
+        CancelReason::Dependency => Some("a task that it waited for did not end as required"),
+        CancelReason::MaxFails => Some("too many tasks of its batch failed"),
+        CancelReason::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples::task;
+    use bgd_shared::id::TaskId;
+    use bgd_shared::order::Condition;
+    use bgd_shared::time::Timestamp;
+
+    fn waits(reason: WaitingFor, ids: u32, until: Option<i64>) -> Task {
+        let ids = (1..=ids).map(|bits| TaskId::from_u128(u128::from(bits) << 96)).collect();
+        let until = until.map(|seconds| Timestamp::from_unix_ms(seconds * 1000));
+        Task { waiting: Some(Waiting { reason, ids, until }), group: "gpu".into(), ..task() }
+    }
+
+    #[test]
+    fn r115_each_reason_is_a_word_in_lists_and_a_sentence_on_a_page() {
+        let clock = Clock::of_tests();
+        for (task, word, sentence) in [
+            (waits(WaitingFor::Held, 0, None), "held", "it is held: `bgctl release 3f2a9c1e` releases it"),
+            (waits(WaitingFor::After, 1, None), "after 00000001", "for 00000001"),
+            (
+                waits(WaitingFor::After, 4, None),
+                "after 00000001, 00000002 and 2 more",
+                "for 00000001, 00000002, 00000003, 00000004",
+            ),
+            (waits(WaitingFor::Until, 0, Some(50_400)), "until 14:00:00", "until 14:00:00"),
+            (
+                waits(WaitingFor::Until, 0, Some(86_400)),
+                "until 1970-01-02 00:00:00",
+                "until 1970-01-02 00:00:00",
+            ),
+            (
+                waits(WaitingFor::Retry, 0, Some(43_390)),
+                "retry at 12:03:10",
+                "until its next attempt at 12:03:10",
+            ),
+            (
+                waits(WaitingFor::Batch, 0, None),
+                "batch",
+                "for others of its batch, of which only so many run at once",
+            ),
+            (
+                waits(WaitingFor::Paused, 0, None),
+                "gpu paused",
+                "the group gpu is paused: `bgctl group continue gpu` continues it",
+            ),
+        ] {
+            assert_eq!(waits_for(&task, &clock).as_deref(), Some(word));
+            assert_eq!(waiting(&task, &clock).as_deref(), Some(sentence));
+        }
+        let slot = waits(WaitingFor::Slot, 0, None);
+        assert_eq!(waits_for(&slot, &clock), None);
+        assert_eq!(waiting(&slot, &clock).unwrap(), "for a free slot of the group gpu");
+        assert_eq!(waiting(&Task { slots: 2, ..slot }, &clock).unwrap(), "for 2 free slots of the group gpu");
+        for nothing in [waits(WaitingFor::Unknown, 0, None), waits(WaitingFor::Until, 0, None), task()] {
+            assert_eq!((waits_for(&nothing, &clock), waiting(&nothing, &clock)), (None, None));
+        }
+    }
+
+    #[test]
+    fn r103_r108_conditions_and_attempts_say_how_they_are() {
+        let after = Dependency { id: TaskId::from_u128(1), condition: Condition::Fail, met: false };
+        assert_eq!(dependency(&after), "00000000-0000-0000-0000-000000000001 fail (not met)");
+        let mut tried = Attempt {
+            attempt: 2,
+            started_at: Timestamp::from_unix_ms(1_000_000),
+            completed_at: Timestamp::from_unix_ms(1_001_000),
+            exit: Some(Exit::Code(3)),
+            error: Some("exited with code 3".into()),
+            offset: 42,
+        };
+        let clock = Clock::of_tests();
+        assert_eq!(
+            attempt(&tried, &clock),
+            "2 from 1970-01-01 00:16:40, exited with code 3; its output begins at 42"
+        );
+        tried.exit = Some(Exit::Signal(9));
+        assert!(attempt(&tried, &clock).contains(", ended by SIGKILL;"));
+        (tried.exit, tried.error) = (None, Some("lost\x1b".into()));
+        assert!(attempt(&tried, &clock).contains(", lost\u{fffd};"));
+    }
+}

@@ -1,0 +1,140 @@
+//! Which task starts after which, drawn in front of their ids.
+
+use std::collections::HashMap;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Task;
+
+/// What a tree is drawn with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lines {
+    branch: &'static str,
+    last: &'static str,
+    down: &'static str,
+}
+
+/// Characters made for it.
+pub const BOXES: Lines = Lines { branch: "├─ ", last: "└─ ", down: "│  " };
+
+/// What every terminal shows.
+pub const ASCII: Lines = Lines { branch: "|- ", last: "`- ", down: "|  " };
+
+/// How deep a tree is drawn; what is below that is drawn at this depth.
+const DEPTH: usize = 12;
+
+/// A task in a tree.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its place in the list.
+    pub place: usize,
+    /// What is drawn in front of it.
+    pub before: String,
+    /// The other tasks that it starts after.
+    pub others: Vec<TaskId>,
+}
+
+/// The tasks in the order of the tree: each one once, below the first listed one of those that it starts after; else
+/// in the order of the list.
+pub fn nodes(tasks: &[Task], lines: Lines) -> Vec<Node> {
+    let places: HashMap<TaskId, usize> =
+        tasks.iter().enumerate().map(|(place, task)| (task.id, place)).collect();
+    let parents: Vec<Option<TaskId>> = tasks
+        .iter()
+        .map(|task| {
+            task.after.iter().map(|after| after.id).find(|id| places.contains_key(id) && *id != task.id)
+        })
+        .collect();
+    let mut children: HashMap<TaskId, Vec<usize>> = HashMap::new();
+    for (place, parent) in parents.iter().enumerate() {
+        if let Some(parent) = parent {
+            children.entry(*parent).or_default().push(place);
+        }
+    }
+    let mut nodes = Vec::with_capacity(tasks.len());
+    let mut drawn = vec![false; tasks.len()];
+    let roots = (0..tasks.len()).filter(|place| parents[*place].is_none());
+    // Pages that were fetched one after the other could name each other in a circle, if a task was edited meanwhile.
+    for root in roots.chain(0..tasks.len()) {
+        // What is to be drawn, the next at the end: a chain may be long.
+        let mut next = vec![(root, String::new(), String::new(), 0)];
+        while let Some((place, before, below, depth)) = next.pop() {
+            if std::mem::replace(&mut drawn[place], true) {
+                continue;
+            }
+            let task = &tasks[place];
+            let parent = if depth > 0 { parents[place] } else { None };
+            let others = task.after.iter().map(|after| after.id).filter(|id| Some(*id) != parent);
+            // A root has no line to its only one, and its status says what it waits for.
+            let others = if depth > 0 { others.collect() } else { Vec::new() };
+            nodes.push(Node { place, before, others });
+            let found = children.get(&task.id).map(Vec::as_slice).unwrap_or_default();
+            for (number, child) in found.iter().enumerate().rev() {
+                let is_last = number + 1 == found.len();
+                let (line, rest) = if is_last { (lines.last, "   ") } else { (lines.branch, lines.down) };
+                let deeper = if depth + 1 < DEPTH { format!("{below}{rest}") } else { below.clone() };
+                next.push((*child, format!("{below}{line}"), deeper, depth + 1));
+            }
+        }
+    }
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples;
+    use bgd_shared::order::{Condition, Dependency};
+
+    fn id(number: u128) -> TaskId {
+        TaskId::from_u128(number << 96)
+    }
+
+    fn task(number: u128, after: &[u128]) -> Task {
+        let after =
+            after.iter().map(|other| Dependency { id: id(*other), condition: Condition::Ok, met: false });
+        Task { id: id(number), after: after.collect(), ..samples::task() }
+    }
+
+    fn drawn(tasks: &[Task], lines: Lines) -> Vec<String> {
+        let shown = |node: Node| {
+            let others: Vec<String> = node.others.iter().map(|id| id.short()).collect();
+            format!("{}{}{}", node.before, tasks[node.place].id.short(), others.join("+"))
+        };
+        nodes(tasks, lines).into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn r115_a_tree_has_each_task_once_below_one_that_it_starts_after() {
+        let tasks =
+            [task(9, &[]), task(5, &[3, 2]), task(4, &[2]), task(3, &[1]), task(2, &[1]), task(1, &[])];
+        assert_eq!(
+            drawn(&tasks, BOXES),
+            [
+                "00000009",
+                "00000001",
+                "├─ 00000003",
+                "│  └─ 0000000500000002",
+                "└─ 00000002",
+                "   └─ 00000004",
+            ]
+        );
+        assert_eq!(drawn(&tasks, ASCII)[2..4], ["|- 00000003", "|  `- 0000000500000002"]);
+    }
+
+    #[test]
+    fn r115_what_is_not_listed_is_not_drawn_and_a_circle_ends() {
+        assert_eq!(drawn(&[task(2, &[7])], BOXES), ["00000002"]);
+        assert_eq!(drawn(&[task(1, &[1])], BOXES), ["00000001"]);
+        let circle = [task(1, &[2]), task(2, &[1])];
+        assert_eq!(drawn(&circle, BOXES), ["00000001", "└─ 00000002"]);
+    }
+
+    #[test]
+    fn r115_a_chain_of_thousands_is_drawn() {
+        let chain: Vec<Task> = (1..=10_000).map(|number| task(number, &[number + 1])).collect();
+        let drawn = nodes(&chain, ASCII);
+        assert_eq!(drawn.len(), chain.len());
+        assert_eq!(drawn[0].place, 9_999);
+        assert!(drawn.iter().all(|node| node.before.len() <= 3 * DEPTH));
+    }
+}

@@ -1,0 +1,205 @@
+//! Waiting until a task has written a line that matches (R111). Who waits says what becomes of it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bgd_shared::client::Client;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
+use bgd_shared::request::{IdParams, OutputParams, TaskGet, TaskOutput};
+use bgd_shared::task::Task;
+use regex::bytes::Regex;
+
+use crate::copy::Growing;
+use crate::failure::Failure;
+use crate::follow::{Changes, LOOK_EVERY_MS};
+use crate::lines::{Line, Search};
+use crate::listen::{Heard, Listener, sleep};
+
+/// The bytes that are read at once.
+const PIECE: usize = 64 * 1024;
+
+/// What is waited for.
+#[derive(Debug)]
+pub struct Sought {
+    /// The task.
+    pub id: TaskId,
+    /// What the line matches.
+    pub pattern: Regex,
+    /// Where to begin, in bytes; a negative number counts from the end of what there is when the task has started.
+    pub since: i64,
+    /// How long to wait; none for as long as it takes.
+    pub until: Option<Instant>,
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub enum Found {
+    /// The line is there.
+    Line(Line),
+    /// It is not there.
+    Nothing {
+        /// The task as it was then.
+        task: Box<Task>,
+        /// Where to go on another time.
+        next: u64,
+        /// Why nobody waits any longer.
+        why: Why,
+    },
+}
+
+/// Why a wait ended without a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The task has ended.
+    Ended,
+    /// The time is over.
+    Late,
+    /// Somebody said so.
+    Stopped,
+    /// The task is one that is not waited for.
+    GivenUp,
+}
+
+/// What ends a wait early.
+pub struct Stop<'a> {
+    /// Can be read, or is closed at its other end, when nobody wants the line any more.
+    pub descriptor: Option<BorrowedFd<'a>>,
+    /// Whether a task that is so is not waited for.
+    pub gives_up: fn(&Task) -> bool,
+}
+
+/// Where the output is read.
+enum Source {
+    /// Nowhere yet.
+    Nothing,
+    /// In the file.
+    File(Growing, Changes),
+    /// By way of the daemon, as the file can't be opened here; the place of the next byte.
+    Daemon(i64),
+}
+
+/// Waits, by calls on one connection and events on another one.
+///
+/// # Errors
+/// The task or the daemon is gone, or the output can't be read.
+pub fn line(client: &mut Client, news: Client, sought: Sought, stop: &Stop<'_>) -> Result<Found, Failure> {
+    let Sought { id, pattern, since, until } = sought;
+    let mut news = Listener::new(news, &[id])?;
+    // It may have ended before anybody listened.
+    let mut task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
+    let mut source = Source::Nothing;
+    let mut search = Search::new(pattern, 0);
+    let mut is_stopped = false;
+    loop {
+        if matches!(source, Source::Nothing) && task.started_at.is_some() {
+            source = open(&task, since)?;
+        }
+        let has_ended = !task.status.is_active();
+        let mut line = look(&mut source, &mut search, id, client)?;
+        if has_ended && line.is_none() {
+            line = search.finish();
+        }
+        let next = search.position();
+        if let Some(line) = line {
+            return Ok(Found::Line(line));
+        }
+        let why = match () {
+            () if has_ended => Some(Why::Ended),
+            () if (stop.gives_up)(&task) => Some(Why::GivenUp),
+            () if is_stopped => Some(Why::Stopped),
+            () if until.is_some_and(|until| until <= Instant::now()) => Some(Why::Late),
+            () => None,
+        };
+        if let Some(why) = why {
+            return Ok(Found::Nothing { task: Box::new(task), next, why });
+        }
+        let is_told;
+        [is_told, is_stopped] = wait(&news, &source, stop.descriptor, until)?;
+        if is_told {
+            for heard in news.heard()? {
+                match heard {
+                    Heard::Event(event) => task = event.task,
+                    Heard::Gap => task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task,
+                }
+            }
+        }
+    }
+}
+
+/// Opens the output of a task that has started.
+fn open(task: &Task, since: i64) -> Result<Source, Failure> {
+    let path = PathBuf::from(&task.output.path);
+    let Ok(file) = File::open(&path) else { return Ok(Source::Daemon(since)) };
+    let unreadable = |error: io::Error| Failure::io(path.display(), &error);
+    let length = file.metadata().map_err(unreadable)?.len();
+    let start = u64::try_from(since).unwrap_or_else(|_| length.saturating_sub(since.unsigned_abs()));
+    let changes = Changes::of(&path).map_err(unreadable)?;
+    Ok(Source::File(Growing::new(file, start), changes))
+}
+
+/// Looks at what there is now and was not looked at.
+fn look(
+    source: &mut Source,
+    search: &mut Search,
+    id: TaskId,
+    client: &mut Client,
+) -> Result<Option<Line>, Failure> {
+    match source {
+        Source::Nothing => Ok(None),
+        Source::File(growing, _) => {
+            let mut buffer = vec![0; PIECE];
+            loop {
+                let count = growing
+                    .read(&mut buffer)
+                    .map_err(|error| Failure::io("can't read the output", &error))?;
+                let line = search.push(growing.position() - count as u64, &buffer[..count]);
+                if count == 0 || line.is_some() {
+                    return Ok(line);
+                }
+            }
+        }
+        Source::Daemon(next) => loop {
+            let params = OutputParams {
+                id: id.into(),
+                offset: Some(*next),
+                limit: Some(OUTPUT_CHUNK_BYTES),
+                stream: None,
+            };
+            let chunk = client.call::<TaskOutput>(&params)?;
+            *next = i64::try_from(chunk.next).unwrap_or(i64::MAX);
+            let bytes = chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?;
+            let line = search.push(chunk.offset, &bytes);
+            if bytes.is_empty() || line.is_some() {
+                return Ok(line);
+            }
+        },
+    }
+}
+
+/// Sleeps until there may be more, or until then. Whether there is news, and whether nobody waits any longer.
+fn wait(
+    news: &Listener,
+    source: &Source,
+    stop: Option<BorrowedFd<'_>>,
+    until: Option<Instant>,
+) -> Result<[bool; 2], Failure> {
+    let changes = if let Source::File(_, changes) = source { Some(changes) } else { None };
+    let grows = changes.and_then(Changes::descriptor);
+    let until = match (changes, grows) {
+        // Nothing tells that the file has grown.
+        (Some(_), None) => {
+            let look = Instant::now() + Duration::from_millis(LOOK_EVERY_MS.into());
+            Some(until.map_or(look, |until| until.min(look)))
+        }
+        _ => until,
+    };
+    let [is_told, has_grown, is_stopped] = sleep([Some(news.as_fd()), grows, stop], until)?;
+    if let Some(changes) = changes.filter(|_| has_grown) {
+        changes.take()?;
+    }
+    Ok([is_told, is_stopped])
+}

@@ -1,0 +1,143 @@
+//! The time of `--at`: one with an offset, or one of the clock on this wall.
+
+use bgd_shared::time::Timestamp;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{ToSpan as _, Zoned};
+
+/// How it may be written.
+const FORMS: &str = "write it as 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
+
+/// The days that a time of day is looked for in: clocks that are put forward leave out one at most.
+const DAYS: i64 = 3;
+
+/// Reads a time that is still to come, of the time zone of this process unless it says another.
+///
+/// # Errors
+/// It is none, or it is over, or the clocks skip it.
+pub fn parse_at(text: &str) -> Result<Timestamp, String> {
+    let zone = TimeZone::try_system().unwrap_or(TimeZone::UTC);
+    read(text, &jiff::Timestamp::now().to_zoned(zone)).map(|at| Timestamp::from_unix_ms(at.as_millisecond()))
+}
+
+fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
+    let text = text.trim();
+    if is_time_of_day(text) {
+        return next(text.parse().map_err(|_| impossible(text))?, now);
+    }
+    let begins_with_date = text.get(..10).is_some_and(|date| date.matches('-').count() == 2);
+    if !begins_with_date {
+        return Err(format!("{text:?} is no time; {FORMS}"));
+    }
+    let at = match text.parse::<jiff::Timestamp>() {
+        Ok(at) => at,
+        Err(_) => on_wall(text, now.time_zone())?,
+    };
+    if at <= now.timestamp() {
+        return Err(format!("{text} is over: it is {} now", now.strftime("%Y-%m-%d %H:%M:%S")));
+    }
+    Ok(at)
+}
+
+/// Whether it is written as `14:30` or `14:30:05`.
+fn is_time_of_day(text: &str) -> bool {
+    let parts: Vec<&str> = text.split(':').collect();
+    matches!(parts.len(), 2 | 3)
+        && parts.iter().all(|part| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn impossible(text: &str) -> String {
+    format!("{text} is no time that there is; {FORMS}")
+}
+
+/// A date with a time of day on the clock of this zone. Of a time that comes twice it is the first.
+fn on_wall(text: &str, zone: &TimeZone) -> Result<jiff::Timestamp, String> {
+    if text.len() <= 10 {
+        let is_date = text.parse::<Date>().is_ok();
+        let lacks = if is_date { format!("{text} has no time of day; {FORMS}") } else { impossible(text) };
+        return Err(lacks);
+    }
+    let local: DateTime = text.parse().map_err(|_| impossible(text))?;
+    let ambiguous = zone.to_ambiguous_timestamp(local);
+    if let AmbiguousOffset::Gap { .. } = ambiguous.offset() {
+        return Err(format!("{text} does not exist here: the clocks are put forward past it"));
+    }
+    ambiguous.earlier().map_err(|_| impossible(text))
+}
+
+/// When the clock shows this time the next time.
+fn next(time: Time, now: &Zoned) -> Result<jiff::Timestamp, String> {
+    let days = (0..DAYS).filter_map(|days| now.date().checked_add(days.days()).ok());
+    let times = days.flat_map(|day| {
+        let ambiguous = now.time_zone().to_ambiguous_timestamp(day.to_datetime(time));
+        match ambiguous.offset() {
+            AmbiguousOffset::Gap { .. } => [None, None],
+            AmbiguousOffset::Unambiguous { .. } => [ambiguous.earlier().ok(), None],
+            AmbiguousOffset::Fold { .. } => [ambiguous.earlier().ok(), ambiguous.later().ok()],
+        }
+    });
+    times.flatten().find(|at| *at > now.timestamp()).ok_or_else(|| impossible(&time.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str, now: &str) -> Result<String, String> {
+        let now: Zoned = now.parse().unwrap();
+        read(text, &now).map(|at| at.to_zoned(now.time_zone().clone()).strftime("%F %T %:z").to_string())
+    }
+
+    const NOON: &str = "2026-11-23T12:00:00+01:00[Europe/Berlin]";
+
+    #[test]
+    fn r105_a_time_of_day_is_the_next_one() {
+        assert_eq!(at("14:00", NOON).unwrap(), "2026-11-23 14:00:00 +01:00");
+        assert_eq!(at("14:00:07", NOON).unwrap(), "2026-11-23 14:00:07 +01:00");
+        assert_eq!(at("12:00", NOON).unwrap(), "2026-11-24 12:00:00 +01:00", "not now");
+        assert_eq!(at("03:30", NOON).unwrap(), "2026-11-24 03:30:00 +01:00");
+    }
+
+    #[test]
+    fn r105_a_date_is_of_the_clock_on_the_wall_or_of_its_offset() {
+        for text in ["2026-12-01 08:15", "2026-12-01T08:15", "2026-12-01 08:15:00"] {
+            assert_eq!(at(text, NOON).unwrap(), "2026-12-01 08:15:00 +01:00", "{text}");
+        }
+        for text in ["2026-12-01T08:15:00Z", "2026-12-01 10:15:00+02:00"] {
+            assert_eq!(at(text, NOON).unwrap(), "2026-12-01 09:15:00 +01:00", "{text}");
+        }
+    }
+
+    #[test]
+    fn r105_what_is_over_or_impossible_says_so() {
+        for (text, told) in [
+            ("2026-11-23 11:59", "2026-11-23 11:59 is over: it is 2026-11-23 12:00:00 now"),
+            ("2026-11-23T11:00:00Z", "is over"),
+            ("25:00", "25:00 is no time that there is"),
+            ("12:60", "12:60 is no time that there is"),
+            ("2026-13-01 10:00", "is no time that there is"),
+            ("2026-02-30 10:00", "is no time that there is"),
+            ("2026-02-30", "is no time that there is"),
+            ("2026-12-01", "has no time of day"),
+            ("2027-03-28 02:30", "does not exist here"),
+            ("tomorrow", "\"tomorrow\" is no time; write it as 14:30"),
+            ("", "is no time;"),
+            ("8:15", "is no time;"),
+            ("14", "is no time;"),
+        ] {
+            let error = at(text, NOON).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn r105_a_time_that_the_clocks_skip_comes_a_day_later_and_one_that_comes_twice_first() {
+        let before = "2027-03-28T01:00:00+01:00[Europe/Berlin]";
+        assert_eq!(at("02:30", before).unwrap(), "2027-03-29 02:30:00 +02:00");
+        let first = "2026-10-25T02:00:00+02:00[Europe/Berlin]";
+        assert_eq!(at("02:30", first).unwrap(), "2026-10-25 02:30:00 +02:00");
+        let between = "2026-10-25T02:45:00+02:00[Europe/Berlin]";
+        assert_eq!(at("02:30", between).unwrap(), "2026-10-25 02:30:00 +01:00");
+        assert_eq!(at("2026-10-25 02:30", first).unwrap(), "2026-10-25 02:30:00 +02:00");
+    }
+}

@@ -51,7 +51,12 @@ impl TestDaemon {
     pub fn block(&self, ids: &[TaskId]) -> Vec<Task> {
         let timeout = u64::try_from(PATIENCE.as_millis()).ok();
         let ids: Vec<_> = ids.iter().copied().map(Into::into).collect();
-        let params = BlockParams { ids, timeout_ms: timeout, mode: bgd_shared::request::BlockMode::All };
+        let params = BlockParams {
+            ids,
+            timeout_ms: timeout,
+            mode: bgd_shared::request::BlockMode::All,
+            ..BlockParams::default()
+        };
         let mut client = self.client();
         // The answer may take as long as the timeout, so the watchdog is the daemon's timeout here.
         client.wait_at_most(2 * PATIENCE);

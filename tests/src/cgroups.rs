@@ -3,7 +3,56 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{XattrFlags, setxattr};
+
+use crate::daemon::TestDaemon;
 use crate::user::must_be_root;
+
+/// A cgroup that is delegated as a service manager does it.
+#[derive(Debug)]
+pub struct Delegated(PathBuf);
+
+impl Delegated {
+    /// A new one inside that of this process.
+    #[track_caller]
+    pub fn new() -> Self {
+        let name =
+            tempfile::tempdir().expect("a folder").path().file_name().map(std::ffi::OsStr::to_os_string);
+        let path = create(&format!("bgd-test-{}", name.unwrap_or_default().display()));
+        setxattr(&path, "user.delegate", b"1", XattrFlags::empty()).expect("a mark on a cgroup");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A daemon in it, with this configuration.
+    #[track_caller]
+    pub fn daemon(&self, config: &str) -> TestDaemon {
+        let join = format!("echo $$ > {}/cgroup.procs", self.0.display());
+        TestDaemon::builder().prelude(join).config(config).start()
+    }
+
+    /// The cgroups inside, at any depth.
+    pub fn inside(&self) -> Vec<PathBuf> {
+        inside(&self.0)
+    }
+}
+
+impl Default for Delegated {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        // After a failed test there may be more; they are empty, as the harness has killed everybody.
+        remove(&self.0);
+    }
+}
 
 /// Makes a cgroup inside the one of this process.
 #[track_caller]

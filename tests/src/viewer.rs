@@ -165,7 +165,12 @@ impl Viewer {
     /// Waits for the end of a task, and takes everything that is shown before the answer.
     #[track_caller]
     pub fn ended(&mut self, id: TaskId) -> Task {
-        let params = BlockParams { ids: vec![id.into()], timeout_ms: None, mode: BlockMode::All };
+        let params = BlockParams {
+            ids: vec![id.into()],
+            timeout_ms: None,
+            mode: BlockMode::All,
+            ..BlockParams::default()
+        };
         self.call::<TaskBlock>(&params).tasks.remove(0)
     }
 

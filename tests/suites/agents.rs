@@ -41,7 +41,7 @@ fn look(daemon: &FakeDaemon, id: TaskId) -> (Task, String) {
 fn begin_block(daemon: &FakeDaemon, ids: &[TaskId]) -> (Client, u64) {
     let mut client = daemon.client();
     let ids = ids.iter().copied().map(Into::into).collect();
-    let params = BlockParams { ids, timeout_ms: None, mode: BlockMode::All };
+    let params = BlockParams { ids, timeout_ms: None, mode: BlockMode::All, ..BlockParams::default() };
     let call = client.send::<TaskBlock>(&params, &[]).expect("a request");
     client.call::<Hello>(&HelloParams::default()).expect("hello");
     (client, call)
@@ -489,7 +489,7 @@ fn r22_to_r24_block_waits_for_answers_and_tells_who_still_works() {
     let done = daemon.completed("say one").id;
     let works = daemon.prompt("await go; say two");
     let ids = vec![works.into(), done.into()];
-    let params = BlockParams { ids, timeout_ms: Some(20), mode: BlockMode::All };
+    let params = BlockParams { ids, timeout_ms: Some(20), mode: BlockMode::All, ..BlockParams::default() };
     let result = daemon.client().call::<TaskBlock>(&params).unwrap();
     assert_eq!((result.timed_out, result.finished, result.active), (true, vec![done], vec![works]));
     let (mut client, call) = begin_block(&daemon, &[works, done]);

@@ -30,7 +30,12 @@ fn open(daemon: &TestDaemon, gate: TaskId) {
 }
 
 fn params(ids: &[TaskId], timeout_ms: Option<u64>, mode: BlockMode) -> BlockParams {
-    BlockParams { ids: ids.iter().copied().map(Into::into).collect(), timeout_ms, mode }
+    BlockParams {
+        ids: ids.iter().copied().map(Into::into).collect(),
+        timeout_ms,
+        mode,
+        ..BlockParams::default()
+    }
 }
 
 fn all(ids: &[TaskId], timeout_ms: Option<u64>) -> BlockParams {

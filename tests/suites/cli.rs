@@ -18,7 +18,7 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
 }
 
 /// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that
-/// runs and has a pipe, and `AGENT` for a prompt that was answered. Missing are `answer`, as it needs an
+/// runs and has a pipe, `HELD` for one that is held, and `AGENT` for a prompt that was answered. Missing are `answer`, as it needs an
 /// agent that asks, and `inbox`, which prints a line for each notice.
 const GOOD: &[&[&str]] = &[
     &["submit", "--", "true"],
@@ -36,6 +36,17 @@ const GOOD: &[&[&str]] = &[
     &["block", "ID"],
     &["signal", "RUNNING", "CONT"],
     &["write", "RUNNING", "-n", "text"],
+    &["group", "list"],
+    &["group", "set", "extra", "--slots", "2"],
+    &["group", "pause", "extra"],
+    &["group", "continue", "extra"],
+    &["group", "remove", "extra"],
+    &["hold", "HELD"],
+    &["edit", "HELD", "--priority", "1"],
+    &["release", "HELD"],
+    &["block", "--line", "x", "ID"],
+    &["pause", "RUNNING"],
+    &["continue", "RUNNING"],
     &["cancel", "ID"],
     &["cancel", "--all"],
     &["clear", "ID"],
@@ -59,9 +70,11 @@ fn json_of_every_verb_is_exactly_one_line() {
         daemon.run(&["block", &done, &agent]).success();
         daemon.wait_running(running);
         let running = running.to_string();
+        let held = submitted(&daemon, &["--hold", "--", "true"]).to_string();
         let word = |arg: &&'static str| match *arg {
             "ID" => done.clone(),
             "RUNNING" => running.clone(),
+            "HELD" => held.clone(),
             "AGENT" => agent.clone(),
             other => other.to_owned(),
         };
@@ -137,7 +150,7 @@ fn words_that_people_type_work_or_are_answered() {
         ("rm", "bgctl clear ID"),
         ("tail", "bgctl output --tail 20 ID"),
         ("restart", "bgctl daemon restart"),
-        ("rerun", "bgctl submit"),
+        ("retry", "bgctl rerun"),
         ("last", "bgctl list --limit 1"),
         ("top", "watch -c bgctl list"),
         ("watch", "watch -c bgctl list"),

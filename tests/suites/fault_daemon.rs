@@ -82,7 +82,12 @@ fn r09_clients_of_a_killed_daemon_are_told_and_bgctl_starts_the_next_one() {
     let tree = tree(&daemon);
     let task = daemon.submit(&["sleep", "1000"]);
     let mut waiting = daemon.client();
-    let params = BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All };
+    let params = BlockParams {
+        ids: vec![task.into()],
+        timeout_ms: None,
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let call = waiting.send::<TaskBlock>(&params, &[]).unwrap();
     daemon.wait_running(task);
     daemon.kill9();
@@ -254,7 +259,12 @@ fn r22_a_clock_that_is_set_back_changes_no_timeout() {
     let limited = daemon.submit_with(&limited);
     let endless = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(limited.id);
-    let params = BlockParams { ids: vec![endless.into()], timeout_ms: Some(400), mode: BlockMode::All };
+    let params = BlockParams {
+        ids: vec![endless.into()],
+        timeout_ms: Some(400),
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let mut blocked = daemon.client();
     let call = blocked.send::<TaskBlock>(&params, &[]).unwrap();
     let uptime = daemon.status().uptime_ms;

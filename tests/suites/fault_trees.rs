@@ -3,38 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
+use bgd_tests::cgroups::Delegated;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Process, TestDaemon, cgroups, wait};
-use rustix::fs::{XattrFlags, setxattr};
+use bgd_tests::{Process, TestDaemon, wait};
 
-/// A cgroup that is delegated as a service manager does it.
-struct Delegated(PathBuf);
-
-impl Delegated {
-    fn new() -> Self {
-        let name = format!("bgd-test-{}", tempfile::tempdir().unwrap().path().file_name().unwrap().display());
-        let path = cgroups::create(&name);
-        setxattr(&path, "user.delegate", b"1", XattrFlags::empty()).expect("a mark on a cgroup");
-        Self(path)
-    }
-
-    fn daemon(&self) -> TestDaemon {
-        let join = format!("echo $$ > {}/cgroup.procs", self.0.display());
-        TestDaemon::builder().prelude(join).config("[grace]\ncancel = \"1h\"").start()
-    }
-
-    /// The cgroups inside, at any depth.
-    fn inside(&self) -> Vec<PathBuf> {
-        cgroups::inside(&self.0)
-    }
-}
-
-impl Drop for Delegated {
-    fn drop(&mut self) {
-        // After a failed test there may be more; they are empty, as the harness has killed everybody.
-        cgroups::remove(&self.0);
-    }
-}
+const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
 /// It has no mark in its environment, is in a session of its own, is no child of its task and holds no
 /// output open: only its cgroup tells whose it is.
@@ -53,7 +26,7 @@ fn escaped(daemon: &TestDaemon) -> Process {
 #[test]
 fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left_as_root() {
     let cgroup = Delegated::new();
-    let mut daemon = cgroup.daemon();
+    let mut daemon = cgroup.daemon(NO_HURRY);
     assert_eq!(daemon.status().tree, "cgroup");
     let page = daemon.run(&["daemon", "status"]).success().stdout_text();
     assert!(page.contains("cgroup"), "{page}");
@@ -76,7 +49,7 @@ fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left_as_root() {
 #[test]
 fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it_as_root() {
     let cgroup = Delegated::new();
-    let mut daemon = cgroup.daemon();
+    let mut daemon = cgroup.daemon(NO_HURRY);
     let id = daemon.submit_shell(ESCAPE.trim_end_matches("; sleep 1000"));
     let away = escaped(&daemon);
     let task = daemon.block(&[id]).remove(0);
@@ -89,7 +62,7 @@ fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it_as_root() {
         "own={}$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's/.*\\(\\/bgd-[^/]*\\/.*\\)/\\1/')
          mkdir $own/deep $own/deep/er && sh -c 'echo $$ > '$own'/deep/er/cgroup.procs
          echo $$ > note.new; mv note.new note; exec sleep 1000'",
-        cgroup.0.display()
+        cgroup.path().display()
     ));
     let deep = escaped(&daemon);
     assert_eq!(daemon.cancel(&[nested])[0].status, Status::Cancelled);
@@ -101,7 +74,7 @@ fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it_as_root() {
 #[test]
 fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end_as_root() {
     let cgroup = Delegated::new();
-    let mut daemon = cgroup.daemon();
+    let mut daemon = cgroup.daemon(NO_HURRY);
     daemon.submit_shell(ESCAPE);
     let away = escaped(&daemon);
     let before = cgroup.inside();

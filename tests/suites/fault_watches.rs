@@ -11,6 +11,11 @@ use bgd_tests::{TestDaemon, bgctl_path};
 /// instance to give, so that nobody else is disturbed.
 const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c 'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"'";
 
+/// What comes before a daemon that has none.
+pub(crate) fn without_inotify() -> String {
+    format!("{WITHOUT_INOTIFY} \"$0\" \"$@\" 3>&1 >/dev/null")
+}
+
 /// `bgctl` without inotify.
 fn bgctl(daemon: &TestDaemon, args: &[&str]) -> Command {
     let mut command = daemon.bgctl(args);
@@ -51,8 +56,10 @@ fn r20_an_output_is_followed_where_nothing_can_be_watched_as_root() {
 #[test]
 fn r08_a_daemon_that_can_watch_nothing_looks_and_says_so_as_root() {
     must_be_root();
-    let prelude = format!("{WITHOUT_INOTIFY} \"$0\" \"$@\" 3>&1 >/dev/null");
-    let daemon = TestDaemon::builder().prelude(prelude).config("[limits]\noutput_bytes = \"1MiB\"\n").start();
+    let daemon = TestDaemon::builder()
+        .prelude(without_inotify())
+        .config("[limits]\noutput_bytes = \"1MiB\"\n")
+        .start();
     let said = daemon.run(&["daemon", "status"]).success().stdout_text();
     let word = "warning:     no inotify instance or watch is left for this user";
     assert!(said.lines().any(|line| line.starts_with(word)), "{said}");

@@ -153,7 +153,7 @@ fn what_comes_in_place_of_an_environment_is_looked_at_as_closely() {
 #[test]
 fn a_long_environment_is_not_kept_either_as_root() {
     must_be_root();
-    let daemon = TestDaemon::start();
+    let daemon = TestDaemon::builder().config("[limits]\nenvironments = \"0B\"").start();
     let secret = format!("secret-{}", bgd_shared::id::TaskId::random());
     let long = "x".repeat(VALUE_BYTES);
     let env: Env = [("TOKEN", &secret), ("LONG", &long)]

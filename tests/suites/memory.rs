@@ -27,7 +27,8 @@ fn run_many(daemon: &TestDaemon, count: u64) {
                 client.call::<TaskSubmit>(&params).unwrap().task.id.into()
             })
             .collect();
-        let params = BlockParams { ids, timeout_ms: Some(60_000), mode: BlockMode::All };
+        let params =
+            BlockParams { ids, timeout_ms: Some(60_000), mode: BlockMode::All, ..BlockParams::default() };
         assert!(!client.call::<TaskBlock>(&params).unwrap().timed_out);
         left -= now;
     }

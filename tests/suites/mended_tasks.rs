@@ -318,7 +318,12 @@ fn a_clear_answers_when_the_outputs_are_gone() {
         assert_eq!(fs::read_dir(folder).unwrap().count(), 100);
         assert_eq!(client.call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 100);
         assert_eq!(fs::read_dir(folder).unwrap().count(), 0, "right after the answer");
-        let none = BlockParams { ids: Vec::new(), timeout_ms: None, mode: BlockMode::default() };
+        let none = BlockParams {
+            ids: Vec::new(),
+            timeout_ms: None,
+            mode: BlockMode::default(),
+            ..BlockParams::default()
+        };
         client.call::<TaskBlock>(&none).unwrap();
     }
 }

@@ -251,7 +251,12 @@ fn close_writing_side(client: &Raw) {
 }
 
 fn endless_block(id: bgd_shared::id::TaskId) -> Value {
-    json!(BlockParams { ids: vec![id.into()], timeout_ms: None, mode: BlockMode::default() })
+    json!(BlockParams {
+        ids: vec![id.into()],
+        timeout_ms: None,
+        mode: BlockMode::default(),
+        ..BlockParams::default()
+    })
 }
 
 #[test]

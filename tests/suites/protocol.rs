@@ -135,8 +135,52 @@ fn each_method_answers() {
     assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
-    // Those of terminals and of what is handed over have suites of their own.
-    assert_eq!(METHODS.len(), 27, "a new method is to be called here or elsewhere");
+    // Those of terminals, of what is handed over and of what is ordered have tests of their own.
+    assert_eq!(METHODS.len(), 39, "a new method is to be called here or elsewhere");
+}
+
+#[test]
+fn each_method_about_order_answers() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let group = wire.call("group.set", json!({"name": "g", "slots": 2}))["group"].take();
+    let empty = json!({"name": "g", "slots": 2, "used": 0, "paused": false, "pending": 0, "running": 0,
+        "finished": 0});
+    assert_eq!(group, empty);
+    assert_eq!(wire.call("group.pause", json!({"name": "g"}))["group"]["paused"], true);
+    let params = json!({"argv": ["cat"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}, "stdin": "pipe",
+        "group": "g", "hold": true});
+    let task = wire.call("task.submit", params)["task"].take();
+    let (id, ids) = (&task["id"], json!({"ids": [&task["id"]]}));
+    assert_eq!((&task["group"], &task["waiting"]), (&json!("g"), &json!({"reason": "held"})));
+    assert_eq!(wire.call("task.release", &ids)["tasks"][0]["waiting"], json!({"reason": "paused"}));
+    assert_eq!(wire.call("task.hold", &ids)["tasks"][0]["waiting"], json!({"reason": "held"}));
+    let edited = wire.call("task.edit", json!({"id": id, "priority": 7, "slots": 2}))["task"].take();
+    assert_eq!((&edited["priority"], &edited["slots"]), (&json!(7), &json!(2)));
+    wire.call("task.release", &ids);
+    assert_eq!(wire.call("group.continue", json!({"name": "g"}))["group"]["paused"], false);
+    assert_eq!(wire.call("task.write", json!({"id": id, "data": "x"}))["written"], 1);
+    assert_eq!(wire.call("task.pause", &ids)["tasks"][0]["paused"], true);
+    assert_eq!(wire.call("task.continue", &ids)["tasks"][0].get("paused"), None);
+    let groups = wire.call("group.list", json!({}));
+    let shown: Vec<_> =
+        (0..2).map(|at| [&groups["groups"][at]["name"], &groups["groups"][at]["used"]]).collect();
+    assert_eq!(shown, [[&json!("default"), &json!(0)], [&json!("g"), &json!(2)]]);
+    assert_eq!(wire.refused("group.remove", json!({"name": "g"}))["data"]["kind"], "group_in_use");
+    wire.call("task.cancel", json!({"ids": [id]}));
+    assert_eq!(
+        wire.refused("task.rerun", json!({"matching": {"batch": "1234"}}))["data"]["kind"],
+        "task_not_found"
+    );
+    let template = json!({"cwd": "/", "env": {"PATH": "/usr/bin:/bin"}});
+    let params = json!({"task": template, "argvs": [["true"]], "jobs": 1, "max_fails": 1});
+    let many = wire.call("task.submit_many", params);
+    wire.call("task.block", json!({"ids": many["ids"], "timeout_ms": null}));
+    let rerun = wire.call("task.rerun", json!({"matching": {"batch": many["batch"]}}))["tasks"][0].take();
+    assert_eq!(rerun["rerun_of"], many["ids"][0]);
+    wire.call("task.block", json!({"ids": [rerun["id"]], "timeout_ms": null}));
+    wire.call("task.clear", json!({}));
+    assert_eq!(wire.call("group.remove", json!({"name": "g"}))["group"], empty);
 }
 
 #[test]

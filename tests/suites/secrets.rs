@@ -7,12 +7,17 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{ClearParams, SubmitParams, TaskClear, TaskSubmit, TerminalSize};
+use bgd_shared::request::{
+    ClearParams, DaemonReload, NoParams, SubmitParams, TaskClear, TaskSubmit, TerminalSize,
+};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
 use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
 use bgd_tests::{Process, TestDaemon};
 use nix::sys::signal::Signal;
+
+/// No environment is kept for another run.
+const NONE_KEPT: &str = "[limits]\nenvironments = \"0B\"";
 
 /// The environment of everything here with a secret, plainly, and where JSON has to write it in another way.
 fn with_secret(daemon: &TestDaemon, secret: &str) -> SubmitParams {
@@ -47,7 +52,7 @@ fn clear(daemon: &TestDaemon) {
 #[test]
 fn an_environment_is_not_kept_when_its_task_has_started_as_root() {
     must_be_root();
-    let daemon = TestDaemon::start();
+    let daemon = TestDaemon::builder().config(NONE_KEPT).start();
     let process = daemon.process();
     let secret = secret();
     let params = SubmitParams { shell: Some("test -n \"$TOKEN\"".into()), ..with_secret(&daemon, &secret) };
@@ -63,9 +68,34 @@ fn an_environment_is_not_kept_when_its_task_has_started_as_root() {
 }
 
 #[test]
-fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment_as_root() {
+fn r116_the_environment_of_a_rerun_is_wiped_with_its_task_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
+    let process = daemon.process();
+    let secret = secret();
+    ended(
+        &daemon,
+        &SubmitParams { shell: Some("test -n \"$TOKEN\"".into()), ..with_secret(&daemon, &secret) },
+    );
+    assert!(process.remembers(&secret) > 0, "it can be run again");
+    daemon.write_config(NONE_KEPT);
+    daemon.client().call::<DaemonReload>(&NoParams {}).expect("daemon.reload");
+    assert_eq!(process.remembers(&secret), 0, "none is kept any more");
+    daemon.write_config("");
+    daemon.client().call::<DaemonReload>(&NoParams {}).expect("daemon.reload");
+    ended(
+        &daemon,
+        &SubmitParams { shell: Some("test -n \"$TOKEN\"".into()), ..with_secret(&daemon, &secret) },
+    );
+    assert!(process.remembers(&secret) > 0, "it can be run again");
+    clear(&daemon);
+    assert_eq!(process.remembers(&secret), 0, "all is cleared");
+}
+
+#[test]
+fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::builder().config(NONE_KEPT).start();
     let secret = secret();
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     let params = SubmitParams { shell: Some("sleep 1000".into()), pty, ..with_secret(&daemon, &secret) };

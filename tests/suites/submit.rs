@@ -75,7 +75,12 @@ fn the_environment_is_the_callers_complete_one_byte_for_byte() {
     let socket = [b"BGD_SOCKET=", daemon.socket().as_os_str().as_bytes()].concat();
     let home = [b"HOME=", daemon.home().as_os_str().as_bytes()].concat();
     let mark = format!("BGD_TASK_ID={}", task.id);
-    let wanted: [&[u8]; 7] = [
+    // Alone, it has the first slot.
+    let wanted: [&[u8]; 11] = [
+        b"BGD_GROUP=default",
+        b"BGD_SLOT=1",
+        b"BGD_SLOTS=1",
+        b"BGD_SLOT_LIST=1",
         &socket,
         &home,
         mark.as_bytes(),

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use bgd_shared::request::SubmitParams;
+
 use super::peers::find;
 use super::report::{Figure, Row, Target, Unit};
 use super::stats::float;
@@ -26,13 +28,17 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
         daemon.wait_running(*id);
     }
     let busy = count(&daemon, time)?;
+    for _ in 0..100 {
+        daemon.submit_with(&SubmitParams { delay_ms: Some(3_600_000), ..daemon.params() });
+    }
+    let delayed = count(&daemon, time)?;
     let row = |what: &str, (calls, how): (u64, String)| {
         Row::new(format!("system calls in {} s, {what}", time.as_secs()))
             .bgd(Figure::new(float(calls), Unit::Calls))
             .target(Target::AtMost(0.0, Unit::Calls))
             .note(how)
     };
-    Ok(vec![row("idle", idle), row("with 100 tasks running", busy)])
+    Ok(vec![row("idle", idle), row("with 100 tasks running", busy), row("and 100 delayed", delayed)])
 }
 
 fn count(daemon: &TestDaemon, time: Duration) -> Result<(u64, String)> {

@@ -8,6 +8,7 @@ mod foreground;
 mod idle;
 mod machine;
 mod memory;
+mod order;
 mod peers;
 mod pipeline;
 mod read_output;
@@ -52,11 +53,13 @@ const MEASUREMENTS: &[Measurement] = &[
     ("turns", turns::measure),
     ("foreground", foreground::measure),
     ("told", told::measure),
+    ("order", order::measure),
 ];
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
 /// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters, turns
-/// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks).
+/// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order
+/// (batches, groups, dependents).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

@@ -106,7 +106,8 @@ impl Pipeline {
 
     fn block(&mut self, ids: &[TaskId]) -> Result<()> {
         let ids = ids.iter().copied().map(Into::into).collect();
-        let params = BlockParams { ids, timeout_ms: Some(600_000), mode: BlockMode::All };
+        let params =
+            BlockParams { ids, timeout_ms: Some(600_000), mode: BlockMode::All, ..BlockParams::default() };
         if self.call::<TaskBlock>(&params)?.timed_out {
             return Err("the tasks do not end".into());
         }

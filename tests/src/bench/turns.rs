@@ -45,7 +45,12 @@ fn by_daemon(daemon: &TestDaemon, client: &mut Client) -> Result<f64> {
     let params = daemon.prompt_params("say done");
     let begin = Instant::now();
     let id = client.call::<TaskSubmit>(&params)?.task.id;
-    let block = BlockParams { ids: vec![id.into()], timeout_ms: Some(60_000), mode: BlockMode::All };
+    let block = BlockParams {
+        ids: vec![id.into()],
+        timeout_ms: Some(60_000),
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let task = client.call::<TaskBlock>(&block)?.tasks.remove(0);
     let taken = micros(begin.elapsed());
     match task.error {

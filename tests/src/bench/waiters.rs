@@ -42,7 +42,12 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
 fn round(daemon: &TestDaemon, stamp: &mut Stamp, count: usize) -> Result<(f64, f64)> {
     let id = daemon.submit(&stamp.next_argv());
     stamp.wait_started();
-    let params = BlockParams { ids: vec![id.into()], timeout_ms: Some(120_000), mode: BlockMode::All };
+    let params = BlockParams {
+        ids: vec![id.into()],
+        timeout_ms: Some(120_000),
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let line = request_line(1, TaskBlock::NAME, &params);
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let mut clients = Vec::with_capacity(count);

@@ -57,7 +57,12 @@ fn of_call(daemon: &TestDaemon, stamp: &mut Stamp) -> Result<f64> {
     let id = daemon.submit(&stamp.next_argv());
     let mut client = daemon.client();
     stamp.wait_started();
-    let params = BlockParams { ids: vec![id.into()], timeout_ms: Some(60_000), mode: BlockMode::All };
+    let params = BlockParams {
+        ids: vec![id.into()],
+        timeout_ms: Some(60_000),
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
     let call = client.send::<TaskBlock>(&params, &[])?;
     thread::sleep(SETTLE);
     stamp.trigger()?;

@@ -61,10 +61,10 @@ pub fn of_protocol(schema: &Value) -> Tables {
     for object in OBJECTS {
         tables.insert(format!("object {object}"), fields(schema, object, Direction::Received));
     }
-    for object in ["Rlimit", "TerminalSize", "OriginTerminal"] {
+    for object in ["Rlimit", "TerminalSize", "OriginTerminal", "After", "Matching", "Retry"] {
         tables.insert(format!("object {object}"), fields(schema, object, Direction::Sent));
     }
-    for name in ["Status", "FailureKind", "EventKind", "OptionKind", "HandoffStream", "NoticeKind", "Part"] {
+    for name in WORDS {
         tables.insert(format!("words {name}"), list_of_words(schema, name));
     }
     tables.insert("errors".to_owned(), errors(schema));
@@ -73,9 +73,29 @@ pub fn of_protocol(schema: &Value) -> Tables {
     tables
 }
 
+/// Words with a list of what they mean on the page.
+const WORDS: [&str; 11] = [
+    "Status",
+    "FailureKind",
+    "EventKind",
+    "OptionKind",
+    "HandoffStream",
+    "NoticeKind",
+    "Part",
+    "Condition",
+    "WaitingFor",
+    "CancelReason",
+    "Restart",
+];
+
 /// Objects that the daemon sends, with a list of their fields on the page.
-const OBJECTS: [&str; 25] = [
+const OBJECTS: [&str; 30] = [
     "Task",
+    "Dependency",
+    "Waiting",
+    "Attempt",
+    "Group",
+    "Rerun",
     "Failure",
     "Progress",
     "NeedsInput",
@@ -191,6 +211,7 @@ pub fn of_config() -> Tables {
             "allow_root" => "true, false".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
             "grace.cancel" => "0s to 100 years".to_owned(),
+            "limits.environments" => "0 to 1099511627776".to_owned(),
             other => panic!("{other} has a range that nobody has told"),
         });
         let range = if counts_bytes(&key) { in_units(&range) } else { range };
@@ -331,7 +352,7 @@ fn left_aside() -> String {
 
 /// Whether a key's value is a number of bytes.
 pub fn counts_bytes(key: &str) -> bool {
-    key.ends_with("_bytes") || key == "limits.memory"
+    key.ends_with("_bytes") || ["limits.memory", "limits.environments"].contains(&key)
 }
 
 /// Numbers of bytes in the largest units that they are whole numbers of.
@@ -387,7 +408,7 @@ pub fn needs_restart(key: &str) -> bool {
         ("default_deliver_to", _) => "[\"desktop\"]".to_owned(),
         ("background_key", _) => "\"ctrl-o\"".to_owned(),
         ("grace.cancel", _) => "\"7s\"".to_owned(),
-        ("limits.memory" | "limits.output_bytes", _) => "\"7GiB\"".to_owned(),
+        ("limits.memory" | "limits.environments" | "limits.output_bytes", _) => "\"7GiB\"".to_owned(),
         (_, Some(toml::Value::Integer(number))) => (number + 1).to_string(),
         (_, Some(toml::Value::Boolean(truth))) => (!truth).to_string(),
         (_, other) => panic!("{key} is {other:?}, which nobody knows how to change"),

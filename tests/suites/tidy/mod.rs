@@ -186,7 +186,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/refusals.rs", &["core", "failures"]),
     ("bgd/src/view.rs", &["core", "exec", "failures"]),
     ("bgd/src/calls/", &["calls", "core", "exec", "signals"]),
-    ("bgctl/src/mcp/", &["mcp", "cli", "connect", "duration", "exit", "failure", "job", "render"]),
+    (
+        "bgctl/src/mcp/",
+        &["mcp", "cli", "connect", "duration", "exit", "failure", "job", "name", "render", "seek"],
+    ),
 ];
 
 /// The only places that name the dispatcher: itself, and the start-up that makes it.

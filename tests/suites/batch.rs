@@ -1,0 +1,237 @@
+//! R112: a batch of tasks from the lines of a file or a pipe, through the real `bgctl` and on the wire.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Stdio;
+
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::limits::FRAME_BYTES;
+use bgd_tests::shared::order::{CancelReason, WaitingFor};
+use bgd_tests::shared::request::{
+    ListParams, ListResult, SubmitManyParams, SubmitManyResult, SubmitParams, TaskList, TaskSubmitMany,
+};
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::{Outcome, Terminal, TestDaemon};
+use serde_json::Value;
+
+/// `bgctl submit --each items` with more words, in the parent session `s`, with these items in the file.
+fn each(daemon: &TestDaemon, items: &[u8], words: &[&str]) -> Outcome {
+    let file = daemon.home().join("items");
+    fs::write(&file, items).unwrap();
+    let file = file.to_str().unwrap();
+    Outcome::of(daemon.bgctl(&[&["submit", "--each", file], words].concat()).env("BGD_SESSION", "s"))
+}
+
+/// The tasks of a batch, in the order of the items.
+fn of_batch(daemon: &TestDaemon, batch: TaskId) -> Vec<Task> {
+    let params = ListParams { batch: Some(batch.into()), limit: Some(1000), ..ListParams::default() };
+    let mut tasks = daemon.client().call::<TaskList>(&params).expect("task.list").tasks;
+    tasks.reverse();
+    tasks
+}
+
+fn block(daemon: &TestDaemon, batch: TaskId) -> Outcome {
+    daemon.run(&["block", "--timeout", "none", &format!("@{batch}")])
+}
+
+fn count(daemon: &TestDaemon) -> u64 {
+    daemon.status().summary.total()
+}
+
+/// A batch of `true`, on the wire.
+fn many(daemon: &TestDaemon, count: usize) -> SubmitManyParams {
+    let task = SubmitParams { hold: true, ..daemon.params() };
+    let argvs = vec![vec!["true".into()]; count];
+    SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() }
+}
+
+#[test]
+fn r112_each_line_is_one_word_of_a_task_whatever_is_in_it() {
+    let daemon = TestDaemon::start();
+    let items = b"plain\n  two words \n\n$(touch x); `y` \"z' *\r\n\xff\xfe\n-n\n{}\n";
+    let outcome = each(&daemon, items, &["--", "printf", "%s|", "{}", "{#}"]);
+    let batch: TaskId = outcome.success().word();
+    block(&daemon, batch).success();
+    let outputs: Vec<Vec<u8>> = of_batch(&daemon, batch).iter().map(|task| daemon.output(task.id)).collect();
+    let wanted: [&[u8]; 6] =
+        [b"plain|1|", b"  two words |2|", b"$(touch x); `y` \"z' *|3|", b"\xff\xfe|4|", b"-n|5|", b"{}|6|"];
+    assert_eq!(outputs, wanted);
+}
+
+#[test]
+fn r112_items_come_from_a_pipe_with_nul_and_parts_of_their_names() {
+    let daemon = TestDaemon::start();
+    let mut bgctl = daemon.bgctl(&["--json", "submit", "--each", "-", "-0", "--", "echo", "{.}", "{/}"]);
+    let mut child = bgctl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"a dir/b.tar.gz\0new\nline.x\0").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let batch: TaskId = result["batch"].as_str().unwrap().parse().unwrap();
+    let tasks = of_batch(&daemon, batch);
+    let ids: Vec<String> = tasks.iter().map(|task| task.id.to_string()).collect();
+    assert_eq!(result["tasks"], Value::from(ids));
+    block(&daemon, batch).success();
+    let outputs: Vec<Vec<u8>> = tasks.iter().map(|task| daemon.output(task.id)).collect();
+    assert_eq!(outputs, [&b"a dir/b.tar b.tar.gz\n"[..], b"new\nline new\nline.x\n"]);
+}
+
+#[test]
+fn r112_only_so_many_of_a_batch_run_at_once() {
+    let daemon = TestDaemon::start();
+    // Each shows that it runs, and ends when its file is there.
+    let script = "echo $$ > run-$1; until [ -e end-$1 ]; do read x < fifo; done";
+    let home = daemon.home();
+    nix::unistd::mkfifo(&home.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let home_text = home.to_str().unwrap();
+    let words = ["--jobs", "2", "--cwd", home_text, "--", "sh", "-c", script, "-", "{}"];
+    let batch: TaskId = each(&daemon, b"1\n2\n3\n4\n", &words).success().word();
+    let tasks = of_batch(&daemon, batch);
+    for task in &tasks[..2] {
+        daemon.wait_running(task.id);
+    }
+    let waiting = |task: &Task| daemon.task(task.id).waiting.map(|waiting| waiting.reason);
+    assert_eq!(tasks[2..].iter().map(waiting).collect::<Vec<_>>(), [Some(WaitingFor::Batch); 2]);
+    let page = daemon.run(&["status", &tasks[2].id.to_string()]).success().stdout_text();
+    assert!(page.contains("others of its batch"), "{page}");
+    // Others are not held up by it.
+    let other = daemon.submit_with(&SubmitParams { argv: Some(vec!["true".into()]), ..daemon.params() });
+    assert_eq!(daemon.block(&[other.id])[0].status, Status::Completed);
+    // The end of one lets the next one in, and only that.
+    daemon.run(&["cancel", &tasks[0].id.to_string()]).success();
+    daemon.wait_running(tasks[2].id);
+    assert_eq!(waiting(&tasks[3]), Some(WaitingFor::Batch));
+    daemon.run(&["cancel", "--batch", &batch.to_string()]).success();
+    assert!(of_batch(&daemon, batch).iter().all(|task| task.status == Status::Cancelled));
+}
+
+#[test]
+fn r112_when_too_many_have_failed_the_rest_is_cancelled() {
+    let daemon = TestDaemon::start();
+    let words = ["--jobs", "1", "--max-fails", "2", "--", "sh", "-c", "exit $1", "-"];
+    let batch: TaskId = each(&daemon, b"0\n1\n0\n3\n0\n0\n", &words).success().word();
+    block(&daemon, batch).expect_code(1);
+    let tasks = of_batch(&daemon, batch);
+    let (completed, failed, cancelled) = (Status::Completed, Status::Failed, Status::Cancelled);
+    let found: Vec<Status> = tasks.iter().map(|task| task.status).collect();
+    assert_eq!(found, [completed, failed, completed, failed, cancelled, cancelled]);
+    assert_eq!(tasks[5].cancel_reason, Some(CancelReason::MaxFails));
+    assert_eq!(tasks[5].error.as_deref(), Some("2 tasks of its batch had failed"));
+    let failed = daemon.run(&["list", "-q", "--batch", &batch.to_string()[..8], "--status", "failed"]);
+    assert_eq!(failed.success().stdout_text(), format!("{}\n{}\n", tasks[3].id, tasks[1].id));
+}
+
+#[test]
+fn r112_a_running_task_of_a_batch_that_has_failed_is_ended() {
+    let daemon = TestDaemon::start();
+    let words = ["--max-fails", "1", "--", "sh", "-c"];
+    let batch: TaskId = each(&daemon, b"exec cat\nread x < gate; exit 1\n", &words).success().word();
+    let tasks = of_batch(&daemon, batch);
+    assert_eq!(tasks[1].argv.as_ref().map(Vec::len), Some(3));
+    block(&daemon, batch).expect_code(1);
+    let ended = of_batch(&daemon, batch);
+    assert!(ended.iter().all(|task| !task.status.is_active()), "{ended:?}");
+}
+
+#[test]
+fn r112_a_batch_is_submitted_whole_or_not_at_all() {
+    let daemon = TestDaemon::builder().config("[limits]\ntasks = 100").start();
+    let lines = b"x\n".repeat(101);
+    let refused = each(&daemon, &lines, &["--hold", "--", "true"]).expect_code(70);
+    assert!(refused.stdout.is_empty() && refused.stderr.contains("limits.tasks"), "{}", refused.stderr);
+    let refused = each(&daemon, b"x\n", &["--group", "moon", "--", "true"]).expect_code(2);
+    assert!(refused.stderr.contains("moon"), "{}", refused.stderr);
+    assert_eq!(count(&daemon), 0);
+    let batch: TaskId = each(&daemon, &lines[2..], &["--hold", "--", "true"]).success().word();
+    assert_eq!((of_batch(&daemon, batch).len(), count(&daemon)), (100, 100));
+}
+
+#[test]
+fn r112_a_batch_of_more_than_a_line_holds_comes_in_parts() {
+    let daemon = TestDaemon::start();
+    let long = "x".repeat(600);
+    let lines: Vec<String> = (0..2000).map(|number| format!("{number} {long}")).collect();
+    assert!(lines.iter().map(String::len).sum::<usize>() > FRAME_BYTES);
+    let lines = lines.join("\n");
+    let batch: TaskId = each(&daemon, lines.as_bytes(), &["--hold", "--", "echo"]).success().word();
+    assert_eq!(count(&daemon), 2000);
+    let selected = format!("@{}", &batch.to_string()[..6]);
+    daemon.run(&["cancel", &selected]).success();
+    let last: ListResult =
+        daemon.run(&["--json", "list", "--batch", &batch.to_string(), "--limit", "1"]).success().json();
+    assert_eq!(last.tasks[0].argv.as_deref(), Some(&["echo".into(), format!("1999 {long}").into()][..]));
+    assert_eq!(last.tasks[0].status, Status::Cancelled);
+    daemon.run(&["clear", "--batch", &batch.to_string()]).success();
+    assert_eq!(count(&daemon), 0);
+    let gone = daemon.run(&["list", "--batch", &batch.to_string()]).expect_code(66);
+    assert!(gone.stderr.contains("there is no batch"), "{}", gone.stderr);
+}
+
+#[test]
+fn r112_parts_without_an_end_submit_nothing() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let first = SubmitManyParams { more: true, ..many(&daemon, 3) };
+    let SubmitManyResult { batch, ids } = client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
+    assert_eq!((ids.len(), count(&daemon)), (3, 0));
+    let further = SubmitManyParams { task: None, batch: Some(batch), ..many(&daemon, 2) };
+    // Only the connection that began it can go on.
+    let kind = |error: ClientError| match error {
+        ClientError::Rpc(error) => (error.data.kind, error.message),
+        other => panic!("{other}"),
+    };
+    let stranger = daemon.client().call::<TaskSubmitMany>(&further).map_err(kind);
+    assert_eq!(stranger.map_err(|(kind, _)| kind), Err(ErrorKind::InvalidParams));
+    let all = client.call::<TaskSubmitMany>(&further).expect("task.submit_many");
+    assert_eq!((all.batch, all.ids.len(), count(&daemon)), (batch, 2, 5));
+    // One that goes away in between leaves nothing.
+    client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
+    drop(client);
+    assert_eq!(count(&daemon), 5);
+    for (params, word) in [
+        (many(&daemon, 0), "argvs"),
+        (SubmitManyParams { task: None, ..many(&daemon, 1) }, "task"),
+        (SubmitManyParams { batch: Some(batch), ..many(&daemon, 1) }, "exclude"),
+        (SubmitManyParams { jobs: Some(0), ..many(&daemon, 1) }, "jobs"),
+        (SubmitManyParams { max_fails: Some(0), ..many(&daemon, 1) }, "max_fails"),
+        (SubmitManyParams { argvs: vec![vec!["true".into()], vec![]], ..many(&daemon, 1) }, "argvs[1]"),
+        (many(&daemon, 10_001), "10001"),
+    ] {
+        let (kind, message) = daemon.client().call::<TaskSubmitMany>(&params).map_err(kind).unwrap_err();
+        assert!(kind == ErrorKind::InvalidParams && message.contains(word), "{word}: {message}");
+    }
+    assert_eq!(count(&daemon), 5);
+}
+
+#[test]
+fn r112_what_is_wrong_with_items_is_said_and_nothing_is_submitted() {
+    let daemon = TestDaemon::start();
+    let long = [b"short\n".to_vec(), vec![b'x'; 10 << 20]].concat();
+    for (items, words, said) in [
+        (&b""[..], &["--", "true"][..], "there are no items"),
+        (b"\n\n", &["--", "true"], "there are no items"),
+        (b"a\0b\n", &["--", "true"], "item 1 has a NUL"),
+        (&long, &["--", "true"], "item 2"),
+        (b"a\n", &["--jobs", "0", "--", "true"], "--jobs"),
+        (b"a\n", &["--max-fails", "x", "--", "true"], "--max-fails"),
+        (b"a\n", &["--shell", "true"], "--shell"),
+        (b"a\n", &["--key", "k", "--", "true"], "--key"),
+        (b"a\n", &[], "CMD"),
+    ] {
+        let refused = each(&daemon, items, words).expect_code(2);
+        assert!(refused.stdout.is_empty() && refused.stderr.contains(said), "{said}: {}", refused.stderr);
+    }
+    let missing = daemon.run(&["submit", "--each", "no such file", "--", "true"]).expect_code(2);
+    assert!(missing.stderr.contains("no such file: No such file"), "{}", missing.stderr);
+    let folder = OsStr::from_bytes(b"/");
+    let folder = daemon.run(&["submit", "--each", folder.to_str().unwrap(), "--", "true"]).expect_code(2);
+    assert!(folder.stderr.contains("directory"), "{}", folder.stderr);
+    let mut terminal = Terminal::bgctl(&daemon, &["submit", "--each", "-", "--", "true"]);
+    assert_eq!(terminal.ended().code(), Some(2));
+    assert!(terminal.screen().contains("which is a terminal"), "{}", terminal.screen());
+    assert_eq!(count(&daemon), 0);
+}

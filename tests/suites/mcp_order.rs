@@ -1,0 +1,384 @@
+//! R117: ordered work by the tools of `bgctl mcp`: conditions on other tasks, groups, readiness, and waits for a line.
+
+use std::fs;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::order::CancelReason;
+use bgd_shared::task::Status;
+use bgd_tests::mcp::{Mcp, REVISION, TASKS, Told};
+use bgd_tests::templates::shell_agent;
+use bgd_tests::{FakeDaemon, TestDaemon, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value, json};
+
+/// A daemon with gates, at which its tasks wait by reading a line of them. Each is for one task, and once.
+fn gated(names: &[&str], config: &str) -> TestDaemon {
+    let daemon = TestDaemon::builder().config(config).start();
+    for name in names {
+        mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
+    }
+    daemon
+}
+
+fn open_gate(daemon: &TestDaemon, name: &str) {
+    fs::write(daemon.home().join(name), "go on\n").unwrap();
+}
+
+/// Starts a command with these parameters.
+fn start(mcp: &mut Mcp, command: &str, more: &Value) -> Told {
+    let mut arguments = more.clone();
+    arguments["command"] = json!(command);
+    arguments["cwd"] = json!("~");
+    mcp.done("background_command", &arguments)
+}
+
+fn id(told: &Told) -> String {
+    told.id().to_string()
+}
+
+/// How one task is, by the tool that looks.
+fn seen(mcp: &mut Mcp, id: &str) -> Told {
+    mcp.done("background_output", &json!({"task_id": id}))
+}
+
+#[test]
+fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
+    let daemon = gated(&["gate"], "");
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let build = id(&start(&mut mcp, "read x < gate; exit 3", &json!({})));
+    let tests = start(&mut mcp, "echo never", &json!({"after": [build]}));
+    let waits = format!("waits: for {}", &build[..8]);
+    assert!(
+        tests.text.contains("starts by itself when it may") && tests.text.contains(&waits),
+        "{}",
+        tests.text
+    );
+    assert_eq!(tests.content["task"]["waits"], format!("for {}", &build[..8]));
+    // As models write lists, too.
+    let mends = id(&start(&mut mcp, "echo mended", &json!({"after": format!("{build}:fail")})));
+    let tells =
+        id(&start(&mut mcp, "echo over", &json!({"after": format!("[\"{mends}\", \"{build}:any\"]")})));
+    let listed = mcp.done("background_list", &json!({}));
+    assert_eq!(listed.text.matches(&waits).count(), 3 - 1, "{}", listed.text);
+    let late = mcp.done("background_block", &json!({"task_ids": [mends], "timeout": 0}));
+    assert!(late.text.starts_with("The time is over (0.0s), and it has not started."), "{}", late.text);
+    open_gate(&daemon, "gate");
+    let over = mcp.done("background_block", &json!({"task_ids": [tests.id().to_string(), mends, tells]}));
+    let of = |place: usize| over.content["tasks"][place].clone();
+    assert_eq!((&of(1)["result"], &of(2)["result"]), (&json!("mended"), &json!("over")), "{}", over.text);
+    assert_eq!(of(0)["status"], "cancelled");
+    assert!(of(0)["error"].as_str().unwrap().contains(&build), "{}", over.text);
+    assert_eq!(daemon.task(tests.id()).cancel_reason, Some(CancelReason::Dependency));
+    let at_once = start(&mut mcp, "echo never", &json!({"after": [build]}));
+    assert!(at_once.text.contains("It was cancelled at once"), "{}", at_once.text);
+    assert!(at_once.text.contains("Nothing more is to come of this task."), "{}", at_once.text);
+    assert!(
+        mcp.done("background_list", &json!({})).told().iter().all(|told| *told != id(&at_once)),
+        "told once"
+    );
+}
+
+#[test]
+fn r117_an_agent_gets_what_the_task_has_put_out_that_it_starts_after() {
+    let daemon = gated(&["gate"], &shell_agent("mender", "echo \"$1\"", ""));
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let build = id(&start(&mut mcp, "read x < gate; echo no rule; exit 2", &json!({})));
+    let task = json!({
+        "agent": "mender", "description": "mend it", "prompt": "Mend this: {after.output}",
+        "after": [format!("{build}:fail")],
+    });
+    let mends = mcp.done("background_task", &task);
+    assert!(mends.text.contains(&format!("waits: for {}", &build[..8])), "{}", mends.text);
+    open_gate(&daemon, "gate");
+    let over = mcp.done("background_block", &json!({"task_ids": [id(&mends)]}));
+    assert_eq!(over.content["tasks"][0]["result"], "Mend this: no rule", "{}", over.text);
+    for wrong in [json!({"after": [build]}), json!({"group": "default"})] {
+        let mut arguments = wrong.clone();
+        arguments["resume"] = json!(id(&mends));
+        arguments["prompt"] = json!("And now?");
+        let said = mcp.error("background_task", &arguments);
+        assert!(said.contains("go with a new task, not with \"resume\""), "{said}");
+    }
+    let said = mcp.error("background_task", &json!({"prompt": "x", "ready": "tcp:80"}));
+    assert!(
+        said.contains("takes no parameter \"ready\"") && said.contains("An agent is never ready"),
+        "{said}"
+    );
+}
+
+#[test]
+fn r117_a_prompt_never_quotes_a_task_of_another_session() {
+    let daemon = gated(&[], &shell_agent("parrot", "echo \"$1\"", ""));
+    let foreign = daemon.submit(&["echo", "secret"]);
+    daemon.block(&[foreign]);
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let task = json!({"agent": "parrot", "description": "look", "prompt": "{after.output}"});
+    for after in [foreign.to_string(), format!("{}:any", foreign.short())] {
+        let mut task = task.clone();
+        task["after"] = json!([after]);
+        let said = mcp.error("background_task", &task);
+        assert!(said.contains("belongs to another session"), "{said}");
+        let said = mcp.error("background_command", &json!({"command": "true", "after": [after]}));
+        assert!(said.contains("belongs to another session"), "{said}");
+    }
+    let mut allowed = Mcp::start(&daemon, &["--all-sessions"]);
+    let mut task = task;
+    task["after"] = json!([foreign.to_string()]);
+    let told = allowed.done("background_task", &task);
+    let over = allowed.done("background_block", &json!({"task_ids": [id(&told)]}));
+    assert_eq!(over.content["tasks"][0]["result"], "secret", "{}", over.text);
+}
+
+#[test]
+fn r117_a_task_waits_for_a_slot_of_its_group() {
+    let daemon = gated(&["gate"], "[groups.gpu]\nslots = 1\n");
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let first = id(&start(&mut mcp, "read x < gate", &json!({"group": "gpu"})));
+    let second = id(&start(&mut mcp, "echo $BGD_GROUP", &json!({"group": " gpu "})));
+    let other = id(&start(&mut mcp, "echo free", &json!({"group": ""})));
+    mcp.done("background_block", &json!({"task_ids": [other]}));
+    let told = seen(&mut mcp, &second);
+    assert!(
+        told.text.contains("pending") && told.text.contains("waits: for a free slot of the group gpu"),
+        "{}",
+        told.text
+    );
+    daemon.run(&["group", "pause", "gpu"]).success();
+    open_gate(&daemon, "gate");
+    mcp.done("background_block", &json!({"task_ids": [first]}));
+    let told = mcp.done("background_list", &json!({"status": "pending"}));
+    assert!(
+        told.text.contains("waits: the group gpu is paused: `bgctl group continue gpu`"),
+        "{}",
+        told.text
+    );
+    daemon.run(&["group", "continue", "gpu"]).success();
+    let over = mcp.done("background_block", &json!({"task_ids": [second]}));
+    assert_eq!(over.content["tasks"][0]["result"], "gpu", "{}", over.text);
+    let said = mcp.error("background_command", &json!({"command": "true", "group": "cpu"}));
+    for part in ["there is no group \"cpu\"", "default", "gpu", "bgctl group set cpu --slots"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
+    let daemon = gated(&["gate", "other", "end"], "");
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let line = "read x < gate; echo listening; read x < end";
+    let server = start(&mut mcp, line, &json!({"ready": "line:^listening$"}));
+    let (server, name) = (server.id(), id(&server));
+    daemon.wait_running(server);
+    let tests = id(&start(&mut mcp, "echo tested", &json!({"after": [format!("{name}:ready")]})));
+    let until_ready =
+        |ids: &[&String], timeout: u64| json!({"task_ids": ids, "until": "ready", "timeout": timeout});
+    let late = mcp.done("background_block", &until_ready(&[&name], 0));
+    assert!(late.text.starts_with("The time is over (0.0s), and it is not ready."), "{}", late.text);
+    assert!(late.text.contains("running, not ready yet"), "{}", late.text);
+    assert!(late.text.contains("\"until\": \"ready\""), "how to wait on: {}", late.text);
+    let (timed_out, ready) = (&late.content["timed_out"], &late.content["tasks"][0]["ready"]);
+    assert_eq!((timed_out, ready), (&json!(true), &json!(false)));
+    // Two of them, by a wait that tells how far it is.
+    let other = id(&start(&mut mcp, "read x < other", &json!({"ready": "file:up"})));
+    let params = json!({
+        "name": "background_block", "arguments": until_ready(&[&name, &other], 600_000), "_meta": {"progressToken": 7},
+    });
+    let request = mcp.ask("tools/call", &params);
+    open_gate(&daemon, "gate");
+    while mcp.notification("notifications/progress")["message"] != "1 of 2 tasks are ready" {}
+    fs::write(daemon.home().join("up"), "").unwrap();
+    let both = Told::of(&mcp.answer(request)["result"]);
+    assert!(both.text.contains("All 2 are ready, or were."), "{}", both.text);
+    assert_eq!((&both.content["timed_out"], &both.content["finished"]), (&json!(false), &json!([])));
+    let one = mcp.done("background_block", &until_ready(&[&name], 600_000));
+    assert!(one.text.contains("It is ready.") && one.text.contains("running, ready"), "{}", one.text);
+    mcp.done("background_block", &json!({"task_ids": [tests], "until": "ended"}));
+    assert_eq!(seen(&mut mcp, &tests).content["output"], "tested");
+    // One that ends first.
+    let never = id(&start(&mut mcp, "exit 1", &json!({"ready": "file:never"})));
+    let over = mcp.done("background_block", &until_ready(&[&never], 600_000));
+    assert!(over.text.contains("It has ended, and never was ready."), "{}", over.text);
+    let some = mcp.done("background_block", &until_ready(&[&never, &name], 600_000));
+    assert!(some.text.contains("1 of 2 are ready, or were; the others have ended"), "{}", some.text);
+    // One that nobody can tell of.
+    let command = mcp.command("exec sleep 1000").to_string();
+    let said = mcp.error("background_block", &until_ready(&[&name, &command], 600_000));
+    let told = format!("Task {command} was started without \"ready\"");
+    assert!(said.contains(&told) && said.contains("with \"line\""), "{said}");
+}
+
+#[test]
+fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
+    let daemon = gated(&["gate", "end"], "");
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let task = start(
+        &mut mcp,
+        "echo starting; read x < gate; echo 'listening on port 80'; read x < end",
+        &json!({}),
+    );
+    let (task, name) = (task.id(), id(&task));
+    wait::for_line(daemon.task(task).output.path.as_ref(), "starting");
+    let line = |regex: &str, timeout: u64| json!({"task_ids": [name], "line": regex, "timeout": timeout});
+    let at_once = mcp.done("background_block", &line("^start", 0));
+    assert!(at_once.text.starts_with("It has put out this line:\n\nstarting\n\n"), "{}", at_once.text);
+    assert_eq!(
+        (&at_once.content["line"], &at_once.content["timed_out"]),
+        (&json!("starting"), &json!(false))
+    );
+    let late = mcp.done("background_block", &line("port \\d+", 0));
+    let words = "The time is over (0.0s), and it has put out no line that matches.";
+    assert!(late.text.starts_with(words) && late.text.contains(r#""line": "port \\d+""#), "{}", late.text);
+    assert_eq!((&late.content["line"], &late.content["timed_out"]), (&Value::Null, &json!(true)));
+    let before = daemon.status().subscriptions;
+    let params = json!({"name": "background_block", "arguments": line("port \\d+$", 600_000), "_meta": {"progressToken": 7}});
+    let request = mcp.ask("tools/call", &params);
+    mcp.notification("notifications/progress");
+    wait::for_look("it listens", || (daemon.status().subscriptions > before).then_some(()));
+    open_gate(&daemon, "gate");
+    let told = Told::of(&mcp.answer(request)["result"]);
+    assert_eq!(told.content["line"], "listening on port 80", "{}", told.text);
+    assert!(told.text.contains("running"), "{}", told.text);
+    let request =
+        mcp.ask("tools/call", &json!({"name": "background_block", "arguments": line("no such", 600_000)}));
+    open_gate(&daemon, "end");
+    let over = Told::of(&mcp.answer(request)["result"]);
+    assert!(over.text.contains("It has ended without a line that matches."), "{}", over.text);
+    assert_eq!(
+        (&over.content["timed_out"], &over.content["tasks"][0]["status"]),
+        (&json!(false), &json!("completed"))
+    );
+    let still = mcp.done("background_block", &line("port", 600_000));
+    assert_eq!(still.content["line"], "listening on port 80", "also of one that has ended");
+}
+
+#[test]
+fn r117_a_wait_for_a_line_is_cut_and_given_up_like_any_other() {
+    let daemon = gated(&[], "");
+    let mut mcp = Mcp::start(&daemon, &["--max-block", "1ms"]);
+    let name = mcp.command("exec sleep 1000").to_string();
+    let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never"}});
+    let cut = Told::of(&mcp.result("tools/call", &block));
+    assert_eq!(
+        (&cut.content["cut"], &cut.content["timed_out"]),
+        (&json!(true), &json!(true)),
+        "{}",
+        cut.text
+    );
+    // As a task of the protocol it is not; the daemon sees when it is given up.
+    let mut tasks = Mcp::silent(&daemon, &["--max-block", "1ms"]);
+    tasks.initialize(REVISION, "test", &json!({"extensions": {TASKS: {}}}));
+    let name = tasks.command("exec sleep 1000").to_string();
+    let before = daemon.status().subscriptions;
+    let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never"}});
+    let wait = tasks.result("tools/call", &block);
+    wait::for_look("it listens", || (daemon.status().subscriptions > before).then_some(()));
+    tasks.result("tasks/cancel", &json!({"taskId": wait["taskId"]}));
+    wait::for_look("it has given up", || (daemon.status().subscriptions == before).then_some(()));
+}
+
+#[test]
+fn r117_a_wait_for_a_line_ends_when_its_agent_asks_or_the_daemon_ends() {
+    let mut daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let home = daemon.fake_home().0;
+    fs::create_dir_all(&home).unwrap();
+    let mut command = daemon.bgctl(&["mcp", "--structured"]);
+    command.env("FAKE_ACP_HOME", home);
+    let mut mcp = Mcp::spawn(command);
+    mcp.initialize(REVISION, "test", &json!({}));
+    let gate = daemon.home().join("go");
+    let prompt = format!(
+        "await {}; ask-call {{\"title\":\"List files\",\"rawInput\":{{\"command\":\"rm -rf x\"}}}}",
+        gate.display()
+    );
+    let task = json!({"agent": "fake", "description": "clean", "prompt": prompt});
+    let name = id(&mcp.done("background_task", &task));
+    let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never", "timeout": 600_000}});
+    let request = mcp.ask("tools/call", &block);
+    fs::write(&gate, "").unwrap();
+    let told = Told::of(&mcp.answer(request)["result"]);
+    assert!(told.text.contains("It asks its user something"), "{}", told.text);
+    assert_eq!(told.content["timed_out"], false);
+    let name = mcp.command("exec sleep 1000").to_string();
+    let before = daemon.status().subscriptions;
+    let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never", "timeout": 600_000}});
+    let request = mcp.ask("tools/call", &block);
+    wait::for_look("it listens", || (daemon.status().subscriptions > before).then_some(()));
+    daemon.kill9();
+    let said = Told::of(&mcp.answer(request)["result"]);
+    assert!(
+        said.is_error && said.text.contains("The bgd daemon ended and was started again"),
+        "{}",
+        said.text
+    );
+    assert!(said.text.contains("What to do: background_list"), "{}", said.text);
+}
+
+#[test]
+fn r117_bad_input_names_the_thing_and_starts_nothing() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let one = mcp.command("exec sleep 1000").to_string();
+    let two = mcp.command("exec sleep 1000").to_string();
+    let long = "x".repeat(1 << 20);
+    for (more, words) in [
+        (
+            json!({"after": [format!("{one}:done")]}),
+            "unknown condition \"done\": one of ok, any, fail, start, ready",
+        ),
+        (json!({"after": [format!("{one}:done")]}), "Write it as ID or ID:ok|any|fail|start|ready"),
+        (json!({"after": ["@"]}), "\"@\" is no task's id"),
+        (json!({"after": ["bg_1"]}), "\"bg_1\" is no task id"),
+        (json!({"after": ["00000000"]}), "What to do: background_list"),
+        (json!({"after": 7}), "must be a list of task ids"),
+        (json!({"after": [one, 7]}), "must be a list of task ids"),
+        (json!({"after": vec![&one; 101]}), "has 101 ids, and at most 100"),
+        (json!({"group": 7}), "\"group\" must be a string"),
+        (json!({"group": &long[..100_000]}), "can't be the name of a group"),
+        (json!({"ready": "port 80"}), "\"ready\": \"port 80\" is none of line:REGEX, tcp:[HOST:]PORT"),
+        (json!({"ready": "tcp:99999"}), "\"99999\" is no port: give a number from 1 to 65535"),
+        (json!({"ready": "line:("}), "unclosed group"),
+        (json!({"ready": "https://localhost/"}), "does not begin with http://"),
+        (json!({"ready": long}), "at most 4096 are taken"),
+    ] {
+        let mut arguments = more.clone();
+        arguments["command"] = json!("true");
+        let said = mcp.error("background_command", &arguments);
+        assert!(said.contains(words), "{words}: {said}");
+        assert!(said.len() < 10_000, "{} bytes", said.len());
+    }
+    for (more, words) in [
+        (json!({"line": "a(b"}), "unclosed group"),
+        (json!({"line": "a(b"}), "escape what is meant literally"),
+        (json!({"line": "(?:a{1000}){1000}"}), "takes more than 1048576 bytes"),
+        (json!({"line": long}), "at most 4096 are taken"),
+        (json!({"line": 7}), "must be a string"),
+        (json!({"line": "x", "until": "ready"}), "can't be combined"),
+        (json!({"line": "x", "task_ids": [one, two]}), "\"task_ids\" names 2: call it for each"),
+        (json!({"line": "x", "task_ids": ["00000000"]}), "What to do: background_list"),
+        (json!({"until": "end"}), "\"until\" must be one of ended, ready; it is \"end\""),
+    ] {
+        let mut arguments = json!({"task_ids": [one]});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let said = mcp.error("background_block", &arguments);
+        assert!(said.contains(words), "{words}: {said}");
+        assert!(said.len() < 10_000, "{} bytes", said.len());
+    }
+    let listed = mcp.done("background_list", &json!({}));
+    assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 2, "{}", listed.text);
+}
+
+#[test]
+fn r117_a_paused_task_is_shown_as_paused() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let task = mcp.command("exec sleep 1000");
+    daemon.wait_running(task);
+    let mut watch = daemon.watch();
+    daemon.run(&["pause", &task.to_string()]).success();
+    watch.until_kind(task, EventKind::Paused);
+    let told = seen(&mut mcp, &task.to_string());
+    assert!(told.text.contains("running, paused by the user"), "{}", told.text);
+    assert_eq!(told.content["task"]["paused"], true);
+    assert_eq!(daemon.task(task).status, Status::Running);
+}

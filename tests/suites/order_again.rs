@@ -1,0 +1,216 @@
+//! Tasks that start again: retries (R108) and those that are kept alive (R109), on real processes and a fake agent.
+
+use std::fs;
+
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::RpcError;
+use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::notice::NoticeKind;
+use bgd_tests::shared::order::{Restart, Retry, WaitingFor};
+use bgd_tests::shared::request::{
+    ClearParams, EditParams, InboxRead, InboxReadParams, Method, Stdin, SubmitParams, TaskClear, TaskEdit,
+    TaskSubmit,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::{FakeDaemon, TestDaemon, wait};
+
+fn retry(times: u32) -> Retry {
+    Retry { times, delay_ms: Some(0), max_delay_ms: None, codes: Vec::new(), signal: false }
+}
+
+fn tried(daemon: &TestDaemon, line: &str, retry: Retry) -> TaskId {
+    daemon.submit_with(&SubmitParams { shell: Some(line.into()), retry: Some(retry), ..daemon.params() }).id
+}
+
+#[track_caller]
+fn refusal(daemon: &TestDaemon, params: &SubmitParams) -> RpcError {
+    match daemon.client().call::<TaskSubmit>(params) {
+        Err(ClientError::Rpc(error)) => error,
+        other => panic!("{} is not refused: {other:?}", TaskSubmit::NAME),
+    }
+}
+
+#[test]
+fn r108_a_failed_task_is_tried_again_and_its_output_goes_on() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let line = "echo attempt $BGD_ATTEMPT; [ $BGD_ATTEMPT = 3 ] || exit $((BGD_ATTEMPT + 1))";
+    let params = SubmitParams {
+        shell: Some(line.into()),
+        retry: Some(retry(5)),
+        session: Some("s".into()),
+        ..daemon.params()
+    };
+    let id = daemon.submit_with(&params).id;
+    let task = daemon.block(&[id])[0].clone();
+    assert_eq!((task.status, task.exit, task.attempt), (Status::Completed, Some(Exit::Code(0)), Some(3)));
+    assert_eq!(String::from_utf8(daemon.output(id)).unwrap(), "attempt 1\nattempt 2\nattempt 3\n");
+    let attempts: Vec<_> = task
+        .attempts
+        .iter()
+        .map(|one| (one.attempt, one.exit.clone(), one.offset, one.error.clone()))
+        .collect();
+    let failed = |code: i32| (Some(Exit::Code(code)), Some(format!("exited with code {code}")));
+    let ((one, first), (two, second)) = (failed(2), failed(3));
+    assert_eq!(attempts, [(1, one, 0, first), (2, two, 10, second)]);
+    let mut kinds = Vec::new();
+    watch.until(|event| {
+        kinds.push(event.kind);
+        event.kind.is_terminal()
+    });
+    kinds.retain(|kind| *kind != EventKind::Output);
+    let [submitted, started, retrying, ended] =
+        [EventKind::Submitted, EventKind::Started, EventKind::Retrying, EventKind::Completed];
+    assert_eq!(kinds, [submitted, started, retrying, started, retrying, started, ended]);
+    let read = InboxReadParams { session: "s".into(), ..InboxReadParams::default() };
+    let items = daemon.client().call::<InboxRead>(&read).expect("inbox.read").items;
+    assert_eq!(
+        items.iter().map(|item| item.notice.kind).collect::<Vec<_>>(),
+        [NoticeKind::Completed],
+        "one notice"
+    );
+}
+
+#[test]
+fn r108_the_last_attempt_is_the_end_and_the_slot_is_free_between_attempts() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let late = Retry { delay_ms: Some(3_600_000), ..retry(1) };
+    let id = tried(&daemon, "exit 7", late);
+    let mut watch = daemon.watch();
+    if daemon.task(id).status != Status::Pending || daemon.task(id).attempts.is_empty() {
+        watch.until(|event| event.kind == EventKind::Retrying);
+    }
+    let task = daemon.task(id);
+    let waiting = task.waiting.expect("it waits");
+    assert_eq!((task.status, waiting.reason), (Status::Pending, WaitingFor::Retry));
+    let other = daemon.submit_shell("true");
+    assert_eq!(daemon.block(&[other])[0].status, Status::Completed, "nobody has the slot");
+    let now = EditParams {
+        id: id.into(),
+        description: None,
+        group: None,
+        priority: None,
+        slots: None,
+        after: None,
+        delay_ms: Some(0),
+        start_at: None,
+    };
+    daemon.client().call::<TaskEdit>(&now).expect("task.edit");
+    let task = daemon.block(&[id])[0].clone();
+    assert_eq!((task.status, task.exit, task.attempt), (Status::Failed, Some(Exit::Code(7)), Some(2)));
+    assert_eq!(task.attempts.len(), 1, "the last one is the task itself");
+}
+
+#[test]
+fn r108_only_what_is_named_is_tried_again() {
+    let daemon = TestDaemon::start();
+    let line = "echo x >> tries; exit 3";
+    let named = |codes: &[i32], signal| Retry { codes: codes.into(), signal, ..retry(2) };
+    let task = daemon.block(&[tried(&daemon, line, named(&[1, 4], true))])[0].clone();
+    assert_eq!((task.status, task.attempt), (Status::Failed, Some(1)));
+    let task = daemon.block(&[tried(&daemon, line, named(&[3], false))])[0].clone();
+    assert_eq!((task.status, task.attempt), (Status::Failed, Some(3)));
+    assert_eq!(fs::read_to_string(daemon.home().join("tries")).unwrap().lines().count(), 4);
+    let task = daemon.block(&[tried(&daemon, "kill -9 $$", named(&[], true))])[0].clone();
+    assert_eq!((task.exit, task.attempt), (Some(Exit::Signal(9)), Some(3)));
+    let task = daemon.block(&[tried(&daemon, "kill -9 $$", named(&[9], false))])[0].clone();
+    assert_eq!(task.attempt, Some(1), "a signal is no code");
+}
+
+#[test]
+fn r108_a_cancel_a_time_limit_and_a_spawn_error_are_final() {
+    let daemon = TestDaemon::start();
+    let sleeps = tried(&daemon, "exec sleep 1000", retry(5));
+    daemon.wait_running(sleeps);
+    assert_eq!(daemon.cancel(&[sleeps])[0].attempt, Some(1));
+    let params = SubmitParams {
+        shell: Some("exec sleep 1000".into()),
+        retry: Some(retry(5)),
+        time_limit_ms: Some(100),
+        ..daemon.params()
+    };
+    let limited = daemon.block(&[daemon.submit_with(&params).id])[0].clone();
+    assert!(limited.timed_out && limited.attempt == Some(1), "{limited:?}");
+    let params =
+        SubmitParams { argv: Some(vec!["/no/such".into()]), retry: Some(retry(5)), ..daemon.params() };
+    let never = daemon.block(&[daemon.submit_with(&params).id])[0].clone();
+    assert_eq!((never.failure.unwrap().kind, never.attempt), (FailureKind::Spawn, Some(1)));
+    // One that waits for its next attempt ends with what is known of the last.
+    let waits = tried(&daemon, "exit 4", Retry { delay_ms: Some(3_600_000), ..retry(1) });
+    wait::for_look("an attempt has ended", || (!daemon.task(waits).attempts.is_empty()).then_some(()));
+    let cancelled = daemon.cancel(&[waits])[0].clone();
+    assert_eq!((cancelled.status, cancelled.exit), (Status::Cancelled, Some(Exit::Code(4))));
+    assert!(cancelled.started_at.is_some() && cancelled.waiting.is_none());
+}
+
+#[test]
+fn r108_what_an_attempt_leaves_behind_is_ended_before_the_next_begins() {
+    let daemon = TestDaemon::start();
+    // The child of each attempt holds the lock that the next one needs.
+    let line = "exec 9> lock; flock -n 9 || { echo taken; exit 9; }; sleep 1000 & [ $BGD_ATTEMPT = 3 ] && kill $! && exit 0; exit 1";
+    let task = daemon.block(&[tried(&daemon, line, retry(2))])[0].clone();
+    assert_eq!(String::from_utf8(daemon.output(task.id)).unwrap(), "");
+    assert_eq!((task.status, task.attempt), (Status::Completed, Some(3)), "{task:?}");
+}
+
+#[test]
+fn r108_wrong_retries_are_named() {
+    let daemon = TestDaemon::start();
+    let with =
+        |retry: Retry| SubmitParams { shell: Some("true".into()), retry: Some(retry), ..daemon.params() };
+    for (params, part) in [
+        (with(retry(0)), "`retry.times` is 0; it must be 1 to 1000"),
+        (with(retry(1001)), "`retry.times` is 1001; it must be 1 to 1000"),
+        (
+            with(Retry { codes: vec![0], ..retry(1) }),
+            "`retry.codes` has 0; exit codes of failures are 1 to 255",
+        ),
+        (with(Retry { delay_ms: Some(5), max_delay_ms: Some(4), ..retry(1) }), "which is less than"),
+        (
+            SubmitParams { restart: Some(Restart::Always), ..with(retry(1)) },
+            "`retry` and `restart` exclude each other",
+        ),
+        (
+            SubmitParams { stdin: Some(Stdin::Fd), ..with(retry(1)) },
+            "descriptors that came with it are used up",
+        ),
+    ] {
+        let error = refusal(&daemon, &params);
+        assert!(error.message.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn r108_an_agent_that_failed_is_given_its_prompt_again() {
+    let daemon = FakeDaemon::start(&[], "");
+    let params = SubmitParams { retry: Some(retry(2)), ..daemon.prompt_params("stop refusal") };
+    let id = daemon.submit_with(&params).id;
+    let task = daemon.block(&[id])[0].clone();
+    assert_eq!((task.status, task.attempt, task.attempts.len()), (Status::Failed, Some(3), 2), "{task:?}");
+    assert!(task.attempts.iter().all(|attempt| attempt.error.is_some()), "{:?}", task.attempts);
+}
+
+#[test]
+fn r109_a_task_is_kept_alive_until_somebody_ends_it() {
+    let daemon = TestDaemon::start();
+    let params = SubmitParams {
+        shell: Some("echo x; [ $BGD_ATTEMPT = 1 ] || exec sleep 1000".into()),
+        restart: Some(Restart::Always),
+        ..daemon.params()
+    };
+    let id = daemon.submit_with(&params).id;
+    let task = wait::for_look("the second attempt", || {
+        Some(daemon.task(id)).filter(|task| task.attempt == Some(2) && task.pid.is_some())
+    });
+    assert_eq!(task.attempts[0].exit, Some(Exit::Code(0)), "also after a good end");
+    let cancelled = daemon.cancel(&[id])[0].clone();
+    assert_eq!((cancelled.status, cancelled.attempt), (Status::Cancelled, Some(2)), "a deliberate stop wins");
+    let well =
+        SubmitParams { shell: Some("true".into()), restart: Some(Restart::OnFailure), ..daemon.params() };
+    let well = daemon.block(&[daemon.submit_with(&well).id])[0].clone();
+    assert_eq!((well.status, well.attempt), (Status::Completed, Some(1)));
+    let params = ClearParams { all: true, ..ClearParams::default() };
+    assert_eq!(daemon.client().call::<TaskClear>(&params).expect("task.clear").cleared, 2);
+}

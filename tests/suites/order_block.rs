@@ -1,0 +1,229 @@
+//! What `bgctl block` does beside waiting for an end: it waits for a line (R111), and shows people how far tasks are
+//! (R114).
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{self, Encoding, SubmitParams, TaskWrite, WriteParams};
+use bgd_tests::user::must_be_root;
+use bgd_tests::{Terminal, TestDaemon, wait};
+use serde_json::Value;
+
+/// A task that does this and has a pipe.
+fn piped(daemon: &TestDaemon, line: &str) -> TaskId {
+    let stdin = Some(request::Stdin::Pipe);
+    daemon.submit_with(&SubmitParams { shell: Some(line.into()), stdin, ..daemon.params() }).id
+}
+
+fn write(daemon: &TestDaemon, id: TaskId, text: &str) {
+    let params = WriteParams { id: id.into(), data: text.into(), encoding: Encoding::Utf8, eof: false };
+    daemon.client().call::<TaskWrite>(&params).expect("task.write");
+}
+
+/// A block that has begun to wait.
+struct Waiting(Child);
+
+impl Waiting {
+    /// One that listens, and is the only one.
+    fn begin(daemon: &TestDaemon, args: &[&str]) -> Self {
+        Self::listening(daemon, daemon.bgctl(&[&["block"], args].concat()), 1)
+    }
+
+    /// One that listens, beside others.
+    fn listening(daemon: &TestDaemon, command: Command, all: u64) -> Self {
+        let begun = Self::started(command);
+        wait::for_look("it listens", || (daemon.status().subscriptions >= all).then_some(()));
+        begun
+    }
+
+    fn started(mut command: Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(child.spawn().expect("bgctl starts"))
+    }
+
+    fn ended(mut self) -> (i32, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.0.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (self.0.wait().unwrap().code().unwrap(), out, err)
+    }
+}
+
+#[test]
+fn r111_a_line_is_printed_when_it_is_there_or_comes() {
+    let daemon = TestDaemon::start();
+    let id = piped(&daemon, "echo starting; read x; echo 'listening on port 80'; read x; echo late");
+    let name = id.to_string();
+    let waits = Waiting::begin(&daemon, &["--line", "port \\d+$", "--timeout", "none", &name]);
+    write(&daemon, id, "\n");
+    assert_eq!(waits.ended(), (0, "listening on port 80\n".to_owned(), String::new()));
+    let at_once = daemon.run(&["block", "--line", "^start", "--timeout", "0", &name]).success();
+    assert_eq!((&*at_once.stdout_text(), &*at_once.stderr), ("starting\n", ""));
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn r111_the_end_without_the_line_is_1_and_the_timeout_75() {
+    let daemon = TestDaemon::start();
+    let id = piped(&daemon, "echo one; read x; exit 3");
+    let name = id.to_string();
+    wait::for_line(daemon.task(id).output.path.as_ref(), "one");
+    let late = daemon.run(&["block", "--line", "two", "--timeout", "0", &name]).expect_code(75);
+    assert_eq!(late.stderr, format!("bgctl: {id} has written no such line so far\n"));
+    let waits = Waiting::begin(&daemon, &["--line", "two", &name]);
+    write(&daemon, id, "\n");
+    let told = format!("bgctl: {id} has ended without such a line: failed (3)\n");
+    assert_eq!(waits.ended(), (1, String::new(), told.clone()));
+    let again = daemon.run(&["block", "--line", "two", &name]).expect_code(1);
+    assert_eq!((again.stdout.len(), again.stderr), (0, told));
+    let missing = daemon.submit(&["no-such-program"]);
+    daemon.block(&[missing]);
+    daemon.run(&["block", "--line", "x", &missing.to_string()]).expect_code(1);
+}
+
+#[test]
+fn r111_since_goes_on_behind_a_line() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["printf", "a 1\\nb\\na \\3772\\na 3"]);
+    daemon.block(&[id]);
+    let name = id.to_string();
+    let mut since = "0".to_owned();
+    let mut found = Vec::new();
+    loop {
+        let words = ["--json", "block", "--line", "^a", "--since", &since, &name];
+        let outcome = daemon.run(&words);
+        let line: Value = outcome.json();
+        since = line["next"].to_string();
+        if line["line"].is_null() {
+            outcome.expect_code(1);
+            break;
+        }
+        found.push((line["offset"].clone(), line["encoding"].clone()));
+    }
+    let expected = [(0, "utf-8"), (6, "base64"), (11, "utf-8")];
+    assert_eq!(found, expected.map(|(at, encoding)| (Value::from(at), Value::from(encoding))));
+    let last = daemon.run(&["block", "--line", "^a", "--since", "-3", &name]).success();
+    assert_eq!(last.stdout_text(), "a 3\n");
+}
+
+#[test]
+fn r111_a_pending_task_is_waited_for() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let gate = piped(&daemon, "read x");
+    let id = daemon.submit_shell("echo up");
+    let waits = Waiting::begin(&daemon, &["--line", "up", &id.to_string()]);
+    let late = daemon.run(&["block", "--line", "up", "--timeout", "0", &id.to_string()]).expect_code(75);
+    assert!(late.stderr.contains("has not started: pending"), "{}", late.stderr);
+    write(&daemon, gate, "\n");
+    assert_eq!(waits.ended(), (0, "up\n".to_owned(), String::new()));
+}
+
+#[test]
+fn r111_where_the_file_can_not_be_opened_the_daemon_is_asked_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let id = piped(&daemon, "echo first; read x; echo second; read x");
+    watch.until_kind(id, EventKind::Output);
+    let path = daemon.task(id).output.path;
+    let folder = Path::new(&path).parent().expect("a folder");
+    // As in a container that shares the socket only.
+    let bgctl = daemon.bgctl(&["block", "--line", "second", &id.to_string()]);
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none \"$0\" && exec \"$@\"";
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]).arg(folder);
+    command.arg(bgctl.get_program()).args(bgctl.get_args()).env_clear();
+    command.envs(bgctl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let waits = Waiting::listening(&daemon, command, 2);
+    write(&daemon, id, "\n");
+    assert_eq!(waits.ended(), (0, "second\n".to_owned(), String::new()));
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn r111_a_daemon_that_goes_away_is_told() {
+    let mut daemon = TestDaemon::start();
+    let id = piped(&daemon, "read x");
+    let waits = Waiting::begin(&daemon, &["--line", "x", &id.to_string()]);
+    daemon.kill9();
+    let (code, out, err) = waits.ended();
+    assert_eq!((code, &*out), (69, ""), "{err}");
+    assert!(err.contains("hint: "), "{err}");
+}
+
+#[test]
+fn r111_a_pattern_that_is_none_is_said_to_be() {
+    let home = TestDaemon::home_only();
+    for (words, told) in [
+        (&["--line", "(", "3f2a"][..], "unclosed group"),
+        (&["--line", "\\w{1000}{1000}", "3f2a"], "takes more than 1048576 bytes"),
+        (&["--line", "x", "3f2a", "91bc"], "--line takes exactly one task"),
+        (&["--line", "x", "--any", "3f2a"], "cannot be used with"),
+        (&["--since", "5", "3f2a"], "--line"),
+        (&["--line", "x"], "no task given"),
+    ] {
+        let stderr = home.run(&[&["block"], words].concat()).expect_code(2).stderr;
+        assert!(stderr.contains(told), "{words:?}: {stderr}");
+    }
+    assert!(home.processes().is_empty(), "nothing of this starts a daemon");
+}
+
+#[test]
+fn r114_many_are_a_bar_that_is_gone_at_the_end() {
+    let daemon = TestDaemon::start();
+    let gates: Vec<TaskId> = ["read x", "read x; exit 1", "read x"].map(|line| piped(&daemon, line)).into();
+    for gate in &gates {
+        daemon.wait_running(*gate);
+    }
+    let names: Vec<String> = gates.iter().map(ToString::to_string).collect();
+    let words: Vec<&str> = ["block"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let mut terminal = Terminal::bgctl(&daemon, &words);
+    terminal.wait_text("0/3, 3 running");
+    write(&daemon, gates[0], "\n");
+    terminal.wait_text("1/3, 2 running, about");
+    write(&daemon, gates[1], "\n");
+    terminal.wait_text("2/3, 1 failed, 1 running, about");
+    write(&daemon, gates[2], "\n");
+    assert_eq!(terminal.ended().code(), Some(1));
+    let shown = terminal.screen();
+    assert!(!shown.contains("/3") && !shown.contains('['), "{shown}");
+    assert!(names.iter().all(|name| shown.contains(name)), "{shown}");
+}
+
+#[test]
+fn r114_one_shows_its_last_line_and_pipes_show_nothing() {
+    let daemon = TestDaemon::start();
+    let line = Some("echo compiling one; read x; echo compiling two; read x".into());
+    let (stdin, description) = (Some(request::Stdin::Pipe), Some("a build".to_owned()));
+    let id = daemon.submit_with(&SubmitParams { shell: line, stdin, description, ..daemon.params() }).id;
+    let name = id.to_string();
+    let mut terminal = Terminal::bgctl(&daemon, &["block", &name]);
+    terminal.wait_text("s compiling one");
+    let mut json = Terminal::bgctl(&daemon, &["--json", "block", &name]);
+    let waits = Waiting::started(daemon.bgctl(&["block", &name]));
+    write(&daemon, id, "\n");
+    terminal.wait_text("s compiling two");
+    write(&daemon, id, "\n");
+    assert!(terminal.ended().success() && json.ended().success());
+    let shown = terminal.screen();
+    assert!(!shown.contains("compiling two") && shown.contains("completed"), "{shown}");
+    assert!(json.screen().starts_with('{'), "{}", json.screen());
+    let (code, out, err) = waits.ended();
+    assert_eq!((code, &*err), (0, ""));
+    assert_eq!(out.lines().count(), 1, "{out}");
+}
+
+#[test]
+fn r114_the_timeout_ends_a_bar() {
+    let daemon = TestDaemon::start();
+    let ids = [piped(&daemon, "read x"), piped(&daemon, "read x")].map(|id| id.to_string());
+    let mut terminal = Terminal::bgctl(&daemon, &["block", "--timeout", "1s", &ids[0], &ids[1]]);
+    assert_eq!(terminal.ended().code(), Some(75));
+    assert!(!terminal.screen().contains("/2"), "{}", terminal.screen());
+    daemon.run(&["cancel", &ids[0], &ids[1]]).success();
+    let mut any = Terminal::bgctl(&daemon, &["block", "--any", &ids[0], &ids[1]]);
+    assert_eq!(any.ended().code(), Some(1));
+}

@@ -1,0 +1,120 @@
+//! What the README tells a user of ordered work to type, typed, with stand-ins for the programs.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::order::CancelReason;
+use bgd_shared::request::ListResult;
+use bgd_shared::task::{Status, Task};
+use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::templates::shell_agent;
+use bgd_tests::{Outcome, TestDaemon, bgctl_path};
+
+/// Makes a program in the home, where the lines are typed.
+fn program(daemon: &TestDaemon, name: &str, line: &str) {
+    let path = daemon.home().join(name);
+    fs::write(&path, format!("#!/bin/sh\n{line}\n")).expect("a file in the home");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a file of ours");
+}
+
+/// Types these lines.
+fn typed(daemon: &TestDaemon, lines: &str) -> Outcome {
+    let home = daemon.home().display();
+    let bgctl = bgctl_path();
+    let folder = bgctl.parent().expect("a folder").display();
+    let mut shell = Command::new("bash");
+    shell.env_clear().envs(daemon.environment()).env("BGD_SESSION", "s").current_dir(daemon.home());
+    shell.args(["-euc", &format!("PATH={home}:{folder}:$PATH\n{lines}")]);
+    Outcome::of(&mut shell).success()
+}
+
+fn tasks(daemon: &TestDaemon) -> Vec<Task> {
+    let mut list: ListResult = daemon.run(&["--json", "list", "--all"]).success().json();
+    list.tasks.reverse();
+    list.tasks
+}
+
+fn block(number: usize) -> String {
+    let readme = docs::read("README.md");
+    let blocks = code_blocks(&readme, "In order", "sh");
+    (*blocks.get(number).expect("the section has so many blocks")).to_owned()
+}
+
+#[test]
+fn r100_the_two_gpus_of_the_readme() {
+    let daemon = TestDaemon::start();
+    program(&daemon, "train", "echo \"device $CUDA_VISIBLE_DEVICES $*\"");
+    let told = typed(&daemon, &block(0)).stdout_text();
+    assert!(told.lines().any(|line| line.starts_with("gpu\t")), "{told}");
+    let tasks = tasks(&daemon);
+    assert_eq!(tasks.len(), 5);
+    let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+    daemon.block(&ids);
+    for (seed, id) in (1..).zip(&ids[..4]) {
+        let output = String::from_utf8(daemon.output(*id)).unwrap();
+        let of = |device: u32| format!("device {device} --seed {seed}\n");
+        assert!([of(0), of(1)].contains(&output), "{output}");
+    }
+}
+
+#[test]
+fn r110_the_server_of_the_readme() {
+    let daemon = TestDaemon::start();
+    program(&daemon, "npm", "curl --silent --output /dev/null localhost:$PORT && echo tested");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let lines = format!("export PORT={port}\n{}", block(2).replace("8000", &port.to_string()));
+    let told = typed(&daemon, &lines).stdout_text();
+    assert!(told.contains("completed") && told.contains("nothing was missing so far"), "{told}");
+    let [server, tests] = &tasks(&daemon)[..] else { panic!("{told}") };
+    assert_eq!((server.status, tests.status), (Status::Cancelled, Status::Completed), "{told}");
+    assert!(server.ready_at <= tests.started_at, "{told}");
+    assert_eq!(daemon.output(tests.id), b"tested\n");
+}
+
+#[test]
+fn r103_the_night_of_the_readme() {
+    let agent = shell_agent("opencode", "echo \"$1\"", "");
+    let daemon = TestDaemon::builder().config(agent).start();
+    program(&daemon, "make", "echo \"error: no rule $BGD_ATTEMPT\"; exit 2");
+    program(&daemon, "deploy", "echo deployed");
+    // Nobody waits minutes for a build that fails.
+    let told = typed(&daemon, &block(1).replace("1m..10m", "1ms..2ms")).stdout_text();
+    assert!(told.contains("`- ") && told.contains("pending (until "), "{told}");
+    let ids: Vec<TaskId> = tasks(&daemon).iter().map(|task| task.id).collect();
+    let [build, tests, deploy, mend] = &daemon.block(&ids)[..] else { panic!("{told}") };
+    assert_eq!((build.status, build.attempt), (Status::Failed, Some(3)));
+    for never in [tests, deploy] {
+        assert_eq!((never.status, never.cancel_reason), (Status::Cancelled, Some(CancelReason::Dependency)));
+    }
+    assert_eq!(mend.status, Status::Completed);
+    let said = String::from_utf8(daemon.output(mend.id)).unwrap();
+    assert!(said.contains("mend it: error: no rule 1\nerror: no rule 2\nerror: no rule 3"), "{said}");
+}
+
+#[test]
+fn r112_the_sweep_of_the_readme_and_r116_its_failed_ones_again() {
+    let daemon = TestDaemon::start();
+    // Two seeds fail the first time.
+    program(
+        &daemon,
+        "train",
+        "echo \"seed $2\"; case $2 in 7|42) mkdir seen-$2 2>/dev/null && exit 3;; esac; true",
+    );
+    program(&daemon, "flac", "cp \"$1\" \"$3\"");
+    fs::write(daemon.home().join("a song.wav"), "song").unwrap();
+    let told = typed(&daemon, &block(3)).stdout_text();
+    let all = tasks(&daemon);
+    let of = |status: Status| all.iter().filter(|task| task.status == status).count();
+    daemon.block(&[all.last().expect("the last one is of the flacs").id]);
+    assert_eq!((all.len(), of(Status::Failed)), (103, 2), "{told}");
+    assert!(told.contains("failed"), "{told}");
+    let again: Vec<&Task> = all.iter().filter(|task| task.rerun_of.is_some()).collect();
+    let outputs: Vec<_> =
+        again.iter().map(|task| String::from_utf8(daemon.output(task.id)).unwrap()).collect();
+    assert_eq!(outputs, ["seed 7\n", "seed 42\n"]);
+    assert!(again.iter().all(|task| task.status == Status::Completed), "{told}");
+    assert_eq!(fs::read(daemon.home().join("a song.flac")).unwrap(), b"song");
+}

@@ -1,0 +1,185 @@
+//! R113 beyond the verbs that list, show and end tasks: `signal`, `attach` and `events` take selectors, too, and shells
+//! complete what selectors take.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::{Exit, Status};
+use bgd_tests::{Outcome, TestDaemon, wait};
+use serde_json::Value;
+
+fn run(daemon: &TestDaemon, args: &[&str]) -> Outcome {
+    Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "s"))
+}
+
+fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
+    run(daemon, &[&["submit"], args].concat()).success().word()
+}
+
+/// A task that says when it listens to signals, and ends with 7 at SIGUSR1.
+fn listening(daemon: &TestDaemon, tag: &str) -> TaskId {
+    let line = "trap 'exit 7' USR1; echo listening; while :; do read x < never; done";
+    let id = submitted(daemon, &["--tag", tag, "--cwd", daemon.home().to_str().unwrap(), "--shell", line]);
+    wait::for_line(daemon.task(id).output.path.as_ref(), "listening");
+    id
+}
+
+#[test]
+fn r113_a_signal_goes_to_the_running_tasks_that_are_selected() {
+    let daemon = TestDaemon::start();
+    nix::unistd::mkfifo(&daemon.home().join("never"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let over = submitted(&daemon, &["--tag", "web", "--", "true"]);
+    daemon.block(&[over]);
+    let held = submitted(&daemon, &["--tag", "web", "--hold", "--", "true"]);
+    let [one, two, other] = ["web", "web", "other"].map(|tag| listening(&daemon, tag));
+    let told = run(&daemon, &["signal", "--tag", "web", "USR1", "--tree"]).success();
+    assert_eq!((told.stdout.len(), &*told.stderr), (0, ""));
+    for task in daemon.block(&[one, two]) {
+        assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(7))));
+    }
+    assert_eq!(daemon.task(other).status, Status::Running);
+    let none = run(&daemon, &["signal", "--tag", "web", "--status", "running", "USR1"]).expect_code(66);
+    assert!(none.stderr.contains("no task matches"), "{}", none.stderr);
+    run(&daemon, &["signal", "--tag", "web", "USR1"]).expect_code(65);
+    assert_eq!(daemon.task(held).status, Status::Pending);
+    run(&daemon, &["signal", "--tag", "other", "NO"]).expect_code(2);
+    for (words, why) in [
+        (&["signal", "3f2a"][..], "`3f2a` stands alone: name a task and a signal"),
+        (&["signal", "--tag", "web", "3f2a", "HUP"], "leave out one of them"),
+        (&["signal", "3f", "HUP"], "is too short"),
+    ] {
+        let wrong = run(&daemon, words).expect_code(2);
+        assert!(wrong.stderr.contains(why), "{words:?}: {}", wrong.stderr);
+    }
+    run(&daemon, &["signal", "@", "KILL", "--tree"]).success();
+    daemon.block(&[other]);
+    daemon.cancel(&[held]);
+}
+
+#[test]
+fn r113_the_one_selected_task_is_attached() {
+    let daemon = TestDaemon::start();
+    let over = submitted(&daemon, &["--tag", "shell", "--", "true"]);
+    daemon.block(&[over]);
+    let id = submitted(&daemon, &["--tag", "shell", "--stdin-pipe", "--shell", "echo here; read x"]);
+    wait::for_line(daemon.task(id).output.path.as_ref(), "here");
+    let mut attached = daemon.bgctl(&["attach", "--tag", "shell"]);
+    let mut attached = attached.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(attached.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "here", "the one that has not ended");
+    let other = submitted(&daemon, &["--tag", "shell", "--hold", "--", "true"]);
+    let several = run(&daemon, &["attach", "--tag", "shell"]).expect_code(66);
+    assert!(several.stderr.contains("2 tasks match, and this takes one"), "{}", several.stderr);
+    for id in [id, other] {
+        assert!(several.stderr.contains(&format!("\n  {id}\n")), "{}", several.stderr);
+    }
+    run(&daemon, &["write", &id.to_string(), "--eof"]).success();
+    assert!(lines.next().is_none());
+    attached.wait().unwrap();
+    let none = run(&daemon, &["attach", "--tag", "nobody"]).expect_code(66);
+    assert!(none.stderr.contains("no active task matches"), "{}", none.stderr);
+    run(&daemon, &["attach", "--tag", "shell", "3f2a"]).expect_code(2);
+    daemon.cancel(&[other]);
+}
+
+#[test]
+fn r113_events_are_of_the_tasks_that_are_selected() {
+    let daemon = TestDaemon::start();
+    run(&daemon, &["group", "set", "gpu", "--slots", "1"]).success();
+    let one = submitted(&daemon, &["--tag", "a", "--", "false"]);
+    let two = submitted(&daemon, &["--tag", "b", "--group", "gpu", "--", "true"]);
+    let last = submitted(
+        &daemon,
+        &["--tag", "a", "--tag", "b", "--group", "gpu", "--after", &two.to_string(), "--", "true"],
+    );
+    daemon.block(&[one, two, last]);
+    let first = |options: &[&str], count: usize| -> Vec<(TaskId, String)> {
+        let mut events = daemon.bgctl(&[&["events", "--since", "0"], options].concat());
+        let mut events = events.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(events.stdout.take().unwrap()).lines().take(count);
+        let lines: Vec<Value> = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        events.kill().unwrap();
+        events.wait().unwrap();
+        let of = |line: &Value| {
+            (line["task"]["id"].as_str().unwrap().parse().unwrap(), line["kind"].as_str().unwrap().to_owned())
+        };
+        lines.iter().map(of).collect()
+    };
+    let kinds = |id: TaskId, kinds: &[&str]| -> Vec<(TaskId, String)> {
+        kinds.iter().map(|kind| (id, (*kind).to_owned())).collect()
+    };
+    assert_eq!(
+        first(&["--tag", "a", "--status", "failed,completed"], 2),
+        [kinds(one, &["failed"]), kinds(last, &["completed"])].concat()
+    );
+    assert_eq!(first(&["--tag", "a", "--tag", "b"], 3), kinds(last, &["submitted", "started", "completed"]));
+    assert_eq!(first(&["--group", "gpu"], 1), kinds(two, &["submitted"]));
+    assert_eq!(
+        first(&["--group", "gpu", "--session", "s", "--task", &last.to_string()], 1),
+        kinds(last, &["submitted"])
+    );
+}
+
+#[test]
+fn r113_shells_complete_what_selectors_take() {
+    let daemon = TestDaemon::start();
+    run(&daemon, &["group", "set", "gpu", "--slots", "2"]).success();
+    let id =
+        submitted(&daemon, &["--tag", "nightly", "--group", "gpu", "--hold", "-d", "train it", "--", "true"]);
+    let file = daemon.home().join("numbers");
+    fs::write(&file, "1\n2\n").unwrap();
+    let batch: String =
+        run(&daemon, &["submit", "--each", file.to_str().unwrap(), "--", "echo"]).success().word();
+    run(&daemon, &["block", &format!("@{batch}")]).success();
+    let candidates = |words: &[&str]| {
+        let place = (words.len() - 1).to_string();
+        let mut command = daemon.bgctl(&[&["--"], words].concat());
+        command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
+        Outcome::of(&mut command).success().stdout_text().trim_end().to_owned()
+    };
+    let verbs = [
+        "list", "status", "output", "attach", "block", "cancel", "clear", "hold", "release", "pause",
+        "continue", "signal", "events",
+    ];
+    for verb in verbs {
+        let of = |option: &str| candidates(&["bgctl", verb, option, ""]);
+        assert_eq!(of("--tag"), "nightly", "{verb}");
+        let groups = of("--group");
+        let groups: Vec<&str> = groups.lines().filter_map(|line| line.split('\t').next()).collect();
+        assert_eq!(groups, ["default", "gpu"], "{verb}");
+        assert_eq!(of("--session"), "s", "{verb}");
+        assert_eq!(of("--batch"), format!("{batch}\t2 of the newest tasks"), "{verb}");
+        assert!(of("--status").lines().any(|line| line == "failed"), "{verb}: {}", of("--status"));
+        let commas = candidates(&["bgctl", verb, "--status", "failed,c"]);
+        assert!(commas.lines().any(|line| line == "failed,completed"), "{verb}: {commas}");
+    }
+    let line = format!("{}\tpending: train it", id.short());
+    for words in [
+        &["bgctl", "submit", "--after", ""][..],
+        &["bgctl", "edit", ""],
+        &["bgctl", "edit", "3f2a", "--after", ""],
+        &["bgctl", "hold", ""],
+        &["bgctl", "cancel", ""],
+        &["bgctl", "signal", ""],
+        &["bgctl", "events", "--task", ""],
+    ] {
+        assert!(candidates(words).lines().any(|told| told == line), "{words:?}: {}", candidates(words));
+    }
+    for words in [
+        &["bgctl", "submit", "--tag", ""][..],
+        &["bgctl", "run", "--tag", ""],
+        &["bgctl", "handoff", "--tag", ""],
+    ] {
+        assert_eq!(candidates(words), "nightly", "{words:?}");
+    }
+    for words in [
+        &["bgctl", "submit", "--group", "g"][..],
+        &["bgctl", "group", "pause", "g"],
+        &["bgctl", "edit", "3f2a", "--group", "g"],
+    ] {
+        assert!(candidates(words).starts_with("gpu\t"), "{words:?}");
+    }
+    daemon.cancel(&[id]);
+}

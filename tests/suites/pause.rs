@@ -1,0 +1,307 @@
+//! R106: a running task is paused with its whole tree, and goes on; whatever ends it ends it all the same.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+
+use bgd_tests::cgroups::Delegated;
+use bgd_tests::handed::Job;
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    ClearParams, Encoding, HandoffStream, SelectParams, SubmitParams, TaskClear, TaskContinue, TaskPause,
+    TaskWrite, TerminalSize, WriteParams,
+};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::{Process, TestDaemon, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+/// Nothing here may be ended by SIGKILL, for which one would wait an hour.
+const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+
+fn select(ids: &[TaskId]) -> SelectParams {
+    SelectParams { ids: ids.iter().copied().map(Into::into).collect(), ..SelectParams::default() }
+}
+
+fn pause(daemon: &TestDaemon, ids: &[TaskId]) -> Result<Vec<Task>, ClientError> {
+    Ok(daemon.client().call::<TaskPause>(&select(ids))?.tasks)
+}
+
+fn go_on(daemon: &TestDaemon, ids: &[TaskId]) -> Result<Vec<Task>, ClientError> {
+    Ok(daemon.client().call::<TaskContinue>(&select(ids))?.tasks)
+}
+
+/// The states of its processes, by their numbers.
+fn states(daemon: &TestDaemon) -> BTreeMap<i32, char> {
+    let state = |process: Process| {
+        let text = fs::read_to_string(process.proc("stat")).ok()?;
+        Some((process.pid(), text.rsplit_once(") ")?.1.chars().next()?))
+    };
+    daemon.task_processes().into_iter().filter_map(state).collect()
+}
+
+/// Whether every process of the tasks is stopped by a signal.
+fn all_stopped(states: &BTreeMap<i32, char>) -> bool {
+    !states.is_empty() && states.values().all(|state| *state == 'T')
+}
+
+/// Opens the gate at which tasks wait; also one that nobody reads at, as they are paused.
+fn open_gate(daemon: &TestDaemon) -> fs::File {
+    let path = daemon.home().join("gate");
+    let mut gate = fs::File::options().read(true).write(true).open(path).unwrap();
+    gate.write_all(b"go on\n").unwrap();
+    gate
+}
+
+fn gated(daemon: &TestDaemon) {
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+}
+
+/// A leader, a child, one in a session of its own, and one more that has lost its parent; all note that they are there.
+const FAMILY: &str = "sh -c 'echo >> there; exec sleep 1000' &
+    setsid sh -c 'sh -c \"echo >> there; exec sleep 1000\" & echo >> there; exec sleep 1000' &
+    setsid -f sh -c 'echo >> there; exec sleep 1000'
+    read x < gate; echo went on; exit 7";
+
+fn family(daemon: &TestDaemon) -> TaskId {
+    let id = daemon.submit_shell(FAMILY);
+    wait::for_lines(&daemon.home().join("there"), 4, "");
+    id
+}
+
+#[test]
+fn r106_every_process_of_a_paused_task_stands_still_until_it_goes_on() {
+    let daemon = TestDaemon::start();
+    gated(&daemon);
+    let mut watch = daemon.watch();
+    let id = family(&daemon);
+    let paused = pause(&daemon, &[id]).unwrap().remove(0);
+    assert_eq!((paused.status, paused.paused), (Status::Running, true));
+    let before = states(&daemon);
+    assert!(all_stopped(&before) && before.len() == 5, "{before:?}");
+    let event = watch.until(|event| event.kind == EventKind::Paused);
+    assert!(event.task.paused && daemon.task(id).paused);
+    // Once more is no error, and no news.
+    assert!(pause(&daemon, &[id]).unwrap()[0].paused);
+    let gate = open_gate(&daemon);
+    assert_eq!(states(&daemon), before);
+    assert_eq!(daemon.output(id), b"");
+
+    assert!(!go_on(&daemon, &[id]).unwrap()[0].paused);
+    let told = watch.until(|event| matches!(event.kind, EventKind::Paused | EventKind::Continued));
+    assert_eq!((told.kind, told.task.paused), (EventKind::Continued, false));
+    let task = daemon.block(&[id]).remove(0);
+    drop(gate);
+    assert_eq!((task.exit, daemon.output(id)), (Some(Exit::Code(7)), b"went on\n".to_vec()));
+    assert!(!daemon.cancel(&[id])[0].lingering);
+}
+
+#[test]
+fn r106_what_it_starts_meanwhile_stands_still_too() {
+    let daemon = TestDaemon::start();
+    let many = "while :; do sleep 1000 & kill -9 $!; (sleep 1000 & kill -9 $!); done 2>/dev/null & ";
+    let id = daemon.submit_shell(&format!("{}echo >> there; wait", many.repeat(3)));
+    wait::for_lines(&daemon.home().join("there"), 1, "");
+    for _ in 0..10 {
+        pause(&daemon, &[id]).unwrap();
+        let stopped = || states(&daemon).into_iter().filter(|(_, state)| *state != 'Z').collect();
+        let before: BTreeMap<i32, char> = stopped();
+        assert!(all_stopped(&before), "{before:?}");
+        assert_eq!(stopped(), before);
+        go_on(&daemon, &[id]).unwrap();
+    }
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+}
+
+#[test]
+fn r106_who_stood_still_before_still_does_when_the_others_go_on() {
+    let daemon = TestDaemon::start();
+    gated(&daemon);
+    let id = daemon.submit_shell(
+        "sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; sleep 1000' & read x < gate",
+    );
+    let pid = wait::for_line(&daemon.home().join("note"), "").parse().unwrap();
+    wait::for_look("a process that stops itself", || (states(&daemon)[&pid] == 'T').then_some(()));
+    pause(&daemon, &[id]).unwrap();
+    pause(&daemon, &[id]).unwrap();
+    assert!(all_stopped(&states(&daemon)));
+    go_on(&daemon, &[id]).unwrap();
+    let _gate = open_gate(&daemon);
+    daemon.block(&[id]);
+    assert_eq!(states(&daemon)[&pid], 'T');
+    daemon.cancel(&[id]);
+}
+
+/// Ends well when it is told to, and says so.
+const WILLING: &str = "trap 'echo ended; exit 0' TERM; echo >> there; sleep 1000 & wait";
+
+fn willing(daemon: &TestDaemon, more: SubmitParams) -> TaskId {
+    let there = daemon.home().join("there");
+    let _ = fs::remove_file(&there);
+    let id = daemon.submit_with(&SubmitParams { shell: Some(WILLING.into()), ..more }).id;
+    wait::for_lines(&there, 1, "");
+    id
+}
+
+/// What ends a task ends it by its first signal, paused or not.
+fn ends_when_paused(daemon: &mut TestDaemon) {
+    let id = willing(daemon, daemon.params());
+    pause(daemon, &[id]).unwrap();
+    let task = daemon.cancel(&[id]).remove(0);
+    assert_eq!((task.status, task.exit, task.paused), (Status::Cancelled, Some(Exit::Code(0)), false));
+    assert_eq!(daemon.output(id), b"ended\n");
+
+    let limited = SubmitParams { time_limit_ms: Some(1500), ..daemon.params() };
+    let id = willing(daemon, limited);
+    pause(daemon, &[id]).unwrap();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.timed_out, task.exit), (Status::Failed, true, Some(Exit::Code(0))));
+
+    let id = willing(daemon, daemon.params());
+    pause(daemon, &[id]).unwrap();
+    let params = ClearParams { ids: Some(vec![id.into()]), all: true, ..ClearParams::default() };
+    assert_eq!(daemon.client().call::<TaskClear>(&params).unwrap().cleared, 1);
+
+    let id = willing(daemon, daemon.params());
+    pause(daemon, &[id]).unwrap();
+    assert!(daemon.stop().success());
+    assert!(!daemon.task_processes().iter().any(Process::is_alive));
+}
+
+#[test]
+fn r106_a_paused_task_is_ended_within_its_grace() {
+    ends_when_paused(&mut TestDaemon::builder().config(NO_HURRY).start());
+}
+
+#[test]
+fn r106_in_a_cgroup_a_paused_task_is_ended_within_its_grace_as_root() {
+    let cgroup = Delegated::new();
+    ends_when_paused(&mut cgroup.daemon(NO_HURRY));
+    assert!(cgroup.inside().is_empty());
+}
+
+#[test]
+fn r106_a_cgroup_is_frozen_with_all_that_is_in_it_as_root() {
+    let cgroup = Delegated::new();
+    let daemon = cgroup.daemon(NO_HURRY);
+    gated(&daemon);
+    let id = family(&daemon);
+    let own = cgroup.inside().into_iter().find(|path| path.ends_with(id.to_string())).unwrap();
+    let is_frozen = || fs::read_to_string(own.join("cgroup.events")).unwrap().contains("frozen 1");
+    assert!(!is_frozen());
+    pause(&daemon, &[id]).unwrap();
+    assert!(is_frozen());
+    assert!(!all_stopped(&states(&daemon)), "no signal was needed, which they could see");
+    let gate = open_gate(&daemon);
+    go_on(&daemon, &[id]).unwrap();
+    assert!(!is_frozen());
+    assert_eq!(daemon.block(&[id])[0].exit, Some(Exit::Code(7)));
+    drop(gate);
+    daemon.cancel(&[id]);
+
+    // One that has left it is stopped by a signal.
+    let away = format!("echo $$ > {}/cgroup.procs; echo >> there; exec sleep 1000", cgroup.path().display());
+    let id = willing_with(&daemon, &format!("sh -c '{away}' & {WILLING}"), 2);
+    pause(&daemon, &[id]).unwrap();
+    let stopped = states(&daemon).into_values().filter(|state| *state == 'T').count();
+    assert_eq!(stopped, 1);
+    assert_eq!(daemon.cancel(&[id])[0].exit, Some(Exit::Code(0)));
+
+    // Nobody is left frozen behind a leader that another one has killed.
+    let id = willing_with(&daemon, &format!("(echo >> there; read x < gate; echo late) & {WILLING}"), 2);
+    pause(&daemon, &[id]).unwrap();
+    Process::open(daemon.task(id).pid.unwrap()).unwrap().kill();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.paused), (Status::Failed, false));
+    let _gate = open_gate(&daemon);
+    wait::for_line(task.output.path.as_ref(), "late");
+    daemon.cancel(&[id]);
+}
+
+fn willing_with(daemon: &TestDaemon, line: &str, count: u64) -> TaskId {
+    let there = daemon.home().join("there");
+    let _ = fs::remove_file(&there);
+    let id = daemon.submit_shell(line);
+    wait::for_lines(&there, count, "");
+    id
+}
+
+#[test]
+fn r106_a_job_in_a_terminal_is_paused() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let pty = Some(TerminalSize { rows: 24, cols: 80 });
+    let shell = Some("stty -echo; echo up; while read x; do echo got $x; done".into());
+    let id = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() }).id;
+    let path = daemon.task(id).output.path;
+    wait::for_line(path.as_ref(), "up");
+    pause(&daemon, &[id]).unwrap();
+    let job = daemon.task(id).pid.unwrap();
+    assert_eq!(states(&daemon)[&job], 'T');
+    let params = WriteParams { id: id.into(), data: "word\n".into(), encoding: Encoding::Utf8, eof: false };
+    daemon.client().call::<TaskWrite>(&params).unwrap();
+    assert_eq!(states(&daemon)[&job], 'T');
+    assert!(!String::from_utf8_lossy(&daemon.output(id)).contains("got"));
+    go_on(&daemon, &[id]).unwrap();
+    wait::for_line(path.as_ref(), "got word");
+    pause(&daemon, &[id]).unwrap();
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+}
+
+#[test]
+fn r106_a_job_that_was_handed_over_is_paused() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let (mut job, reader) = Job::shell(&daemon, "echo $$; sleep 1000 & read x; echo got $x; kill $!");
+    let task = job.hand_over(&mut daemon.client(), &[(HandoffStream::Stdout, reader.as_fd())]);
+    drop(reader);
+    wait::for_line(task.output.path.as_ref(), "");
+    pause(&daemon, &[task.id]).unwrap();
+    let leader = Process::open(job.pid()).unwrap();
+    let state = |process: &Process| fs::read_to_string(process.proc("stat")).unwrap().contains(") T ");
+    assert!(state(&leader));
+    job.say("word");
+    assert!(state(&leader));
+    go_on(&daemon, &[task.id]).unwrap();
+    assert_eq!(job.wait().code(), Some(0));
+    let ended = daemon.block(&[task.id]).remove(0);
+    assert_eq!(ended.status, Status::Completed);
+    assert!(String::from_utf8_lossy(&daemon.output(task.id)).ends_with("got word\n"));
+}
+
+#[test]
+fn r106_who_can_t_be_paused_is_told_why_and_nobody_else_is() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let running = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(running);
+    let pending = daemon.submit(&["true"]);
+    let error = pause(&daemon, &[running, pending]).unwrap_err();
+    assert_eq!(error.kind(), Some(ErrorKind::NotRunning));
+    let ClientError::Rpc(error) = error else { panic!("{error}") };
+    assert!(error.message.contains(&format!("task {pending} is pending")), "{error:?}");
+    assert!(error.data.hint.as_deref().is_some_and(|hint| hint.contains("bgctl hold")), "{error:?}");
+    assert!(!daemon.task(running).paused, "all or none");
+    daemon.cancel(&[running]);
+    daemon.block(&[pending]);
+    for done in [pause(&daemon, &[pending]), go_on(&daemon, &[pending])] {
+        assert_eq!(done.unwrap_err().kind(), Some(ErrorKind::NotRunning));
+    }
+    assert_eq!(pause(&daemon, &[TaskId::random()]).unwrap_err().kind(), Some(ErrorKind::TaskNotFound));
+}
+
+#[test]
+fn r106_a_paused_task_keeps_its_slot() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    gated(&daemon);
+    let first = daemon.submit_shell("read x < gate");
+    daemon.wait_running(first);
+    pause(&daemon, &[first]).unwrap();
+    let second = daemon.submit(&["true"]);
+    let _gate = open_gate(&daemon);
+    assert_eq!(daemon.task(second).status, Status::Pending);
+    go_on(&daemon, &[first]).unwrap();
+    let tasks = daemon.block(&[first, second]);
+    assert!(tasks[1].started_at >= tasks[0].completed_at);
+}

@@ -7,8 +7,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockMode, BlockParams, BlockResult, ClearParams, DaemonStatusOf, Encoding, Hello, HelloParams, NoParams,
-    Stdin, SubmitParams, TaskBlock, TaskClear, TaskWrite, WriteParams,
+    BlockMode, BlockParams, BlockResult, ClearParams, DaemonStatusOf, Encoding, Hello, HelloParams, Matching,
+    NoParams, Stdin, SubmitParams, TaskBlock, TaskClear, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{TestDaemon, wait};
@@ -265,4 +265,19 @@ fn bgctl_tells_when_the_daemon_goes_away_while_it_blocks() {
     let code = outcome.status.code().unwrap();
     assert!(code == 1 || code == 69, "{code}: {}", String::from_utf8_lossy(&outcome.stderr));
     assert_eq!(watch.until(|event| event.kind.is_terminal()).task.status, Status::Cancelled);
+}
+
+#[test]
+fn r22_who_waits_for_many_tasks_is_heard_meanwhile() {
+    let daemon = TestDaemon::start();
+    let gate = gates(&daemon, 1)[0];
+    let matching = Some(Matching { status: vec![Status::Running], ..Matching::default() });
+    let many = BlockParams { ids: vec![gate.into(); 1000], ..BlockParams::default() };
+    for params in [BlockParams { matching, ..BlockParams::default() }, many] {
+        let mut client = daemon.client();
+        client.send::<TaskBlock>(&params, &[]).expect("task.block");
+        // It asks so whether the daemon lives when it has waited for some time.
+        client.call::<Hello>(&HelloParams::default()).expect("hello");
+    }
+    daemon.cancel(&[gate]);
 }

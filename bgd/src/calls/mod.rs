@@ -176,12 +176,15 @@ impl Body {
             Self::Inboxes(_, limit) => limit * (limits::LABEL_BYTES + 128),
             Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
             Self::Core(
-                Request::Block { which: Selection::Ids(ids), .. }
+                Request::Block { which: Selection::Ids(ids), timeout_ms: Some(0), .. }
                 | Request::SetPaused { which: Selection::Ids(ids), .. },
             ) => ids.len() * TASK_BYTES,
-            Self::Core(Request::Block { which: Selection::Matching(_), .. }) => limits::LIST_PAGE_BYTES,
+            Self::Core(Request::Block { which: Selection::Matching(_), timeout_ms: Some(0), .. }) => {
+                limits::LIST_PAGE_BYTES
+            }
             Self::Many(part) => part.items.len() * ID_BYTES,
-            // A reader that waits reserves nothing yet: what it gets is bounded by the page.
+            // Whoever waits reserves nothing yet, or nothing else of that client would be read meanwhile, not even the
+            // question whether the daemon lives.
             Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
             Self::Hello(_)
             | Self::Submit(..)

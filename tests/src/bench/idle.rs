@@ -9,6 +9,7 @@ use std::time::Duration;
 use bgd_shared::request::SubmitParams;
 
 use super::peers::find;
+use super::pipeline::trivial;
 use super::report::{Figure, Row, Target, Unit};
 use super::stats::float;
 use super::{Bench, Result};
@@ -29,7 +30,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     }
     let busy = count(&daemon, time)?;
     for _ in 0..100 {
-        daemon.submit_with(&SubmitParams { delay_ms: Some(3_600_000), ..daemon.params() });
+        daemon.submit_with(&SubmitParams { delay_ms: Some(3_600_000), ..trivial(&daemon) });
     }
     let delayed = count(&daemon, time)?;
     let row = |what: &str, (calls, how): (u64, String)| {

@@ -30,6 +30,22 @@ pub enum Chosen {
     Matching(Matching),
 }
 
+impl Chosen {
+    /// As a request takes them: ids, or what the tasks have in common.
+    pub fn split(self) -> (Vec<TaskRef>, Option<Matching>) {
+        match self {
+            Self::Ids(ids) => (ids, None),
+            Self::Matching(matching) => (Vec::new(), Some(matching)),
+        }
+    }
+}
+
+/// Says on standard error that nothing was done, where standard output says it by being empty.
+pub fn tell_none(what: &str) {
+    // It may be closed.
+    let _ = writeln!(io::stderr(), "bgctl: no {what} matches");
+}
+
 /// Whether a person types here, so that a task that is not named can be guessed.
 pub fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
@@ -58,8 +74,16 @@ pub fn matching(select: SelectArgs) -> Result<Option<Matching>, Failure> {
     if select.is_empty() {
         return Ok(None);
     }
+    selected(select).map(Some)
+}
+
+/// What the selected tasks have in common, which may be nothing.
+///
+/// # Errors
+/// `.` stands for this parent session, and there is none.
+pub fn selected(select: SelectArgs) -> Result<Matching, Failure> {
     let SelectArgs { tags, group, batch, session, status } = select;
-    Ok(Some(Matching { session: session::named(session)?, group, batch, tags, status }))
+    Ok(Matching { session: session::named(session)?, group, batch, tags, status })
 }
 
 /// The tasks that are named, in their order; those of a batch in the order of their submission.
@@ -152,7 +176,7 @@ pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
     };
     // A verb that is about active tasks alone looks for no others.
     let is_active = matching.status.len() > 1 && matching.status.iter().all(|status| status.is_active());
-    let ids = listed(&of_matching(matching), context)?;
+    let ids = listed(&matching.into(), context)?;
     if ids.is_empty() {
         let what = if is_active { "no active task matches" } else { "no task matches" };
         return Err(Failure::new(Code::NO_TASK, "task_not_found", what)
@@ -208,11 +232,6 @@ fn of_batch(batch: &TaskRef, context: &mut Context) -> Result<Vec<TaskRef>, Fail
         );
     }
     Ok(ids)
-}
-
-fn of_matching(matching: Matching) -> ListParams {
-    let Matching { session, group, batch, tags, status } = matching;
-    ListParams { session, status, group, batch, tags, ..ListParams::default() }
 }
 
 /// All tasks of a list, the oldest first.

@@ -50,10 +50,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     } else {
         pick::chosen(args.ids, args.select, context)?
     };
-    let (ids, matching) = match chosen {
-        Chosen::Ids(ids) => (ids, None),
-        Chosen::Matching(matching) => (Vec::new(), Some(matching)),
-    };
+    let (ids, matching) = chosen.split();
     let mut params = BlockParams { ids, matching, timeout_ms: Some(0), mode, until: args.until };
     let takes = args.timeout.0.map(Duration::from_millis);
     // People see how far it is, which needs a look first; scripts need not pay for it.

@@ -1,7 +1,5 @@
 //! `hold`, `release`, `pause` and `continue`: whether pending tasks start, and running ones go on (R106).
 
-use std::io::Write as _;
-
 use bgd_shared::request::{SelectParams, TaskContinue, TaskHold, TaskPause, TaskRelease, TasksResult};
 
 use crate::cli::{ContinueArgs, HoldArgs, PauseArgs, ReleaseArgs, SelectArgs};
@@ -9,7 +7,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
-use crate::pick::{self, Chosen};
+use crate::pick;
 
 /// Holds, and prints one line a task.
 pub fn hold(args: HoldArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -40,10 +38,8 @@ pub fn go_on(args: ContinueArgs, context: &mut Context) -> Result<Code, Failure>
 }
 
 fn params(ids: Vec<Name>, select: SelectArgs, context: &mut Context) -> Result<SelectParams, Failure> {
-    Ok(match pick::chosen(ids, select, context)? {
-        Chosen::Ids(ids) => SelectParams { ids, matching: None },
-        Chosen::Matching(matching) => SelectParams { ids: Vec::new(), matching: Some(matching) },
-    })
+    let (ids, matching) = pick::chosen(ids, select, context)?.split();
+    Ok(SelectParams { ids, matching })
 }
 
 fn print(result: &TasksResult, what: &str, of: &str, context: &mut Context) -> Result<Code, Failure> {
@@ -55,8 +51,7 @@ fn print(result: &TasksResult, what: &str, of: &str, context: &mut Context) -> R
         context.print(&format!("{} {what}\n", task.id))?;
     }
     if result.tasks.is_empty() {
-        // It may be closed; that nothing is printed says the same.
-        let _ = writeln!(std::io::stderr(), "bgctl: no {of} task matches");
+        pick::tell_none(&format!("{of} task"));
     }
     Ok(Code::OK)
 }

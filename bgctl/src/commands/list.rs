@@ -6,13 +6,13 @@ use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT};
 use bgd_shared::request::{ListParams, ListResult, TaskList};
 use bgd_shared::task::{Status, Summary};
 
-use crate::cli::{ListArgs, SelectArgs};
+use crate::cli::ListArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::pick;
 use crate::render::look::{Look, lines};
 use crate::render::table::{list, tree};
-use crate::session;
 
 /// Fetches as many pages as are asked for, and prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -23,10 +23,8 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("--limit must be 1 or more"));
     }
     let quiet = args.quiet;
-    let SelectArgs { tags, group, batch, session, status } = args.select;
-    let is_narrowed = !tags.is_empty() || group.is_some() || batch.is_some();
-    let session = session::named(session)?;
-    let asked = ListParams { session, status, group, batch, tags, ..ListParams::default() };
+    let asked = ListParams::from(pick::selected(args.select)?);
+    let is_narrowed = !asked.tags.is_empty() || asked.group.is_some() || asked.batch.is_some();
     let result = fetch(&asked, wanted, context)?;
     if context.json() {
         context.print_json(&result)?;

@@ -172,9 +172,9 @@ pub fn list(params: ListParams) -> Result<ListQuery, RpcError> {
     if limit == 0 || limit > limits::LIST_PAGE {
         return Err(invalid(format!("`limit` is {limit}; it must be 1 to {}", limits::LIST_PAGE)));
     }
-    check_tags(&params.tags)?;
     let ListParams { session, status, group, batch, tags, after, .. } = params;
-    Ok(ListQuery { session, status, group, batch, tags, limit, after: after.map(Ordinal) })
+    let filter = filter(Matching { session, group, batch, tags, status })?;
+    Ok(ListQuery { filter, limit, after: after.map(Ordinal) })
 }
 
 /// `task.edit`
@@ -233,16 +233,18 @@ pub fn select(ids: Vec<TaskRef>, matching: Option<Matching>) -> Result<Selection
         Some(_) if !ids.is_empty() => {
             Err(invalid("`ids` and `matching` exclude each other: give one of them"))
         }
-        Some(matching) => filter(matching).map(Box::new).map(Selection::Matching),
+        Some(matching) if matching.is_empty() => {
+            Err(invalid("`matching` is empty: name a session, a group, a batch, tags or statuses"))
+        }
+        Some(matching) => {
+            check_label("session", matching.session.as_deref())?;
+            filter(matching).map(Box::new).map(Selection::Matching)
+        }
     }
 }
 
 fn filter(matching: Matching) -> Result<Filter, RpcError> {
-    if matching.is_empty() {
-        return Err(invalid("`matching` is empty: name a session, a group, a batch, tags or statuses"));
-    }
     let Matching { session, group, batch, tags, status } = matching;
-    check_label("session", session.as_deref())?;
     check_tags(&tags)?;
     Ok(Filter {
         session: session.map(Into::into),

@@ -62,6 +62,26 @@ impl Plan {
         !self.held && self.not_before.is_none() && self.after.iter().all(|dependency| dependency.met)
     }
 
+    /// What this means for its conditions on the task that it has become of, as far as they were open.
+    pub fn outlook(&self, other: Ordinal, became: Became) -> Outlook {
+        let mut outlook = Outlook::default();
+        for dependency in self.after.iter().filter(|one| one.ordinal == other && !one.met) {
+            match judge(dependency.condition, became) {
+                Verdict::Met => outlook.is_met = true,
+                Verdict::Open => outlook.is_open = true,
+                Verdict::Never(ended) => outlook.never = Some((dependency.condition, ended)),
+            }
+        }
+        outlook
+    }
+
+    /// Notes which of its conditions have come true by this.
+    pub fn meet(&mut self, other: Ordinal, became: Became) {
+        for dependency in self.after.iter_mut().filter(|one| one.ordinal == other) {
+            dependency.met |= judge(dependency.condition, became) == Verdict::Met;
+        }
+    }
+
     /// The bytes of its texts as lists show them.
     pub fn text_bytes(&self) -> usize {
         let attempts = self.again.as_ref().map_or(0, |again| again.attempts.len());
@@ -161,9 +181,20 @@ pub enum HowEnded {
     NotReady,
 }
 
+/// What has come of the conditions of a task on another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// One has come true.
+    pub is_met: bool,
+    /// One is still open.
+    pub is_open: bool,
+    /// One that can't come true any more, and why.
+    pub never: Option<(Condition, EndedTask)>,
+}
+
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+enum Verdict {
     /// Not yet.
     Open,
     /// It does.
@@ -173,7 +204,7 @@ pub enum Verdict {
 }
 
 /// What this means for a condition that was not met before.
-pub const fn judge(condition: Condition, became: Became) -> Verdict {
+const fn judge(condition: Condition, became: Became) -> Verdict {
     match (condition, became) {
         (Condition::Start, Became::Started | Became::Ready) | (Condition::Ready, Became::Ready) => {
             Verdict::Met

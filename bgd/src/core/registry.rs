@@ -23,16 +23,8 @@ pub const CANDIDATES: usize = 20;
 /// A question for a page of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
-    /// Only of this parent session.
-    pub session: Option<String>,
-    /// Only in these statuses; empty for all.
-    pub status: Vec<Status>,
-    /// Only of this group.
-    pub group: Option<String>,
-    /// Only of this batch: its id, or the beginning of it.
-    pub batch: Option<TaskRef>,
-    /// Only with every one of these labels.
-    pub tags: Vec<String>,
+    /// Only those that pass.
+    pub filter: Filter,
     /// At most so many.
     pub limit: usize,
     /// Only older ones than this.
@@ -287,14 +279,8 @@ impl Registry {
 
     /// Those for which this holds, the oldest first; `batch` is the one that the filter names.
     pub fn matching(&self, filter: &Filter, batch: Option<TaskId>) -> Vec<Ordinal> {
-        let holds = |task: &Task| {
-            (filter.status.is_empty() || filter.status.contains(&task.status()))
-                && filter.group.as_deref().is_none_or(|group| task.plan().group() == group)
-                && (batch.is_none() || task.plan().batch == batch)
-                && has_tags(task, &filter.tags)
-        };
         let mut found = self.of_session(filter.session.as_deref());
-        found.retain(|ordinal| self.get(*ordinal).is_some_and(holds));
+        found.retain(|ordinal| self.get(*ordinal).is_some_and(|task| filter.holds(task, batch)));
         found
     }
 
@@ -311,19 +297,14 @@ impl Registry {
     /// A page of tasks. Its cost depends on its length, and with a status filter within a session on
     /// how many tasks of that session are passed over. `batch` is the one that the query names.
     pub fn list(&self, query: &ListQuery, batch: Option<TaskId>) -> Page {
-        let end = query.after.unwrap_or(Ordinal(u64::MAX));
-        let session = query.session.as_ref().map(|session| self.sessions.get(session.as_str()));
+        let ListQuery { filter, limit, after } = query;
+        let end = after.unwrap_or(Ordinal(u64::MAX));
+        let session = filter.session.as_ref().map(|session| self.sessions.get(session));
         let summary = match session {
             None => self.summary,
             Some(index) => index.map(|index| index.summary).unwrap_or_default(),
         };
-        let is_narrow = query.group.is_some() || batch.is_some() || !query.tags.is_empty();
-        let wanted = |task: &Task| {
-            (query.status.is_empty() || query.status.contains(&task.status()))
-                && query.group.as_deref().is_none_or(|group| task.plan().group() == group)
-                && (batch.is_none() || task.plan().batch == batch)
-                && has_tags(task, &query.tags)
-        };
+        let wanted = |task: &Task| filter.holds(task, batch);
         let mut found: Vec<Ordinal> = match session {
             Some(None) => Vec::new(),
             Some(Some(index)) => index
@@ -331,20 +312,17 @@ impl Registry {
                 .range(..end)
                 .rev()
                 .filter(|ordinal| self.get(**ordinal).is_some_and(wanted))
-                .take(query.limit + 1)
+                .take(limit + 1)
                 .copied()
                 .collect(),
-            None if is_narrow => {
+            None if filter.status.is_empty() || filter.needs_look() => {
                 let newest = self.tasks.range(..end).rev().filter(|(_, task)| wanted(task));
-                newest.take(query.limit + 1).map(|(ordinal, _)| *ordinal).collect()
+                newest.take(limit + 1).map(|(ordinal, _)| *ordinal).collect()
             }
-            None if query.status.is_empty() => {
-                self.tasks.range(..end).rev().take(query.limit + 1).map(|(ordinal, _)| *ordinal).collect()
-            }
-            None => self.newest_of_statuses(&query.status, end, query.limit + 1),
+            None => self.newest_of_statuses(&filter.status, end, limit + 1),
         };
-        let more = found.len() > query.limit;
-        found.truncate(query.limit);
+        let more = found.len() > *limit;
+        found.truncate(*limit);
         let fits = self.how_many_fit(&found);
         let more = more || fits < found.len();
         found.truncate(fits);
@@ -372,10 +350,6 @@ impl Registry {
         found.truncate(limit);
         found
     }
-}
-
-fn has_tags(task: &Task, tags: &[String]) -> bool {
-    tags.iter().all(|tag| task.spec.tags.iter().any(|known| **known == **tag))
 }
 
 /// The key of the session index that a task belongs to.

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use bgd::core::{
-    Begin, Cancel, CoreError, Effect, Fact, Input, ListQuery, Reply, Request, Selection, StopReason,
-};
+use bgd::core::{Begin, Cancel, CoreError, Effect, Fact, Input, Reply, Request, Selection, StopReason};
 use bgd::core::{Finished, Outcome, State};
 use bgd::failures;
 use bgd_shared::event::EventKind;
@@ -16,8 +14,8 @@ use bgd_shared::request::{
 use bgd_shared::task::Status;
 
 use super::support::{
-    Desk, KILL, TERM, blocked, command, configure, ends, env, events, exited, id, ids, limits, only_reply,
-    refs, refusal, replies, starts,
+    Desk, KILL, TERM, blocked, command, configure, ends, env, events, exited, id, ids, limits, of_session,
+    only_reply, refs, refusal, replies, starts,
 };
 
 /// Submits a task of this parent session.
@@ -396,8 +394,7 @@ fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_only() {
         panic!("{effects:?}")
     };
     assert_eq!(starts(&effects), [theirs]);
-    let query = ListQuery { session: Some("tmux:%1".to_owned()), limit: 10, ..ListQuery::default() };
-    let page = desk.core.list(&query).unwrap();
+    let page = desk.core.list(&of_session("tmux:%1", 10)).unwrap();
     assert!(page.tasks.is_empty() && page.summary.total() == 0);
     let effects = desk.ask(Request::EndSession { session: "nobody's".into() });
     assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 0, cleared: 0 }));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd::core::{
-    AgentWork, Begin, Cancel, Command, Control, Core, CoreError, CoreLimits, Effect, Fact, Input, Mono, Now,
-    PlanRequest, Refusal, Reply, ReplyTo, Request, Selection, Snapshot, Spec, Work,
+    AgentWork, Begin, Cancel, Command, Control, Core, CoreError, CoreLimits, Effect, Fact, Filter, Input,
+    ListQuery, Mono, Now, PlanRequest, Refusal, Reply, ReplyTo, Request, Selection, Snapshot, Spec, Work,
 };
 use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Setting};
 use bgd_shared::error::ErrorKind;
@@ -310,6 +310,12 @@ pub fn refs(ids: &[TaskId]) -> Vec<TaskRef> {
 
 pub fn ids(ids: &[TaskId]) -> Selection {
     Selection::Ids(refs(ids))
+}
+
+/// A question for the newest tasks of a parent session.
+pub fn of_session(session: &str, limit: usize) -> ListQuery {
+    let filter = Filter { session: Some(session.into()), ..Filter::default() };
+    ListQuery { filter, limit, after: None }
 }
 
 pub fn replies(effects: &[Effect]) -> Vec<&Reply> {

@@ -3,13 +3,15 @@
 use std::fmt::Write as _;
 
 use bgd::core::{
-    Cancel, Command, Control, Core, Effect, Fact, Finished, Input, Lingering, ListQuery, Outcome, Reply,
-    Request, Selection, State,
+    Cancel, Command, Control, Core, Effect, Fact, Finished, Input, Lingering, Outcome, Reply, Request,
+    Selection, State,
 };
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{BlockMode, BlockUntil};
 
-use super::support::{Desk, KILL, TERM, command, configure, exited, gave_up, id, ids, limits, refs};
+use super::support::{
+    Desk, KILL, TERM, command, configure, exited, gave_up, id, ids, limits, of_session, refs,
+};
 
 /// The states:
 ///
@@ -165,8 +167,7 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
 
 /// The word for the state of the task of the session.
 pub fn word(core: &Core) -> &'static str {
-    let query = ListQuery { session: Some(SESSION.to_owned()), limit: 1, ..ListQuery::default() };
-    let Some(task) = core.list(&query).unwrap().tasks.pop() else { return "gone" };
+    let Some(task) = core.list(&of_session(SESSION, 1)).unwrap().tasks.pop() else { return "gone" };
     match &task.state {
         State::Queued { .. } => "wait",
         State::Starting { stop: None } => "spwn",

@@ -1,14 +1,14 @@
 //! Every state of an agent task against every input, written out.
 
 use bgd::core::{
-    Begin, Cancel, Command, Control, Core, Effect, Fact, Input, ListQuery, Note, Reply, Request, Selection,
+    Begin, Cancel, Command, Control, Core, Effect, Fact, Input, Note, Reply, Request, Selection,
 };
 use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
 
 use super::support::{
-    Desk, KILL, STALLED_AFTER, TERM, asked, configure, id, ids, limits, prompt, refs, refused, turn_ended,
-    turn_failed,
+    Desk, KILL, STALLED_AFTER, TERM, asked, configure, id, ids, limits, of_session, prompt, refs, refused,
+    turn_ended, turn_failed,
 };
 use super::table::{SESSION, compare, word};
 
@@ -185,8 +185,8 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
 
 /// The word for the state of the task of the session.
 pub fn word_of_agent(core: &Core) -> &'static str {
-    let query = ListQuery { session: Some(SESSION.to_owned()), limit: 1, ..ListQuery::default() };
-    let agent = core.list(&query).unwrap().tasks.pop().map(|task| (task.status(), task.agent));
+    let agent =
+        core.list(&of_session(SESSION, 1)).unwrap().tasks.pop().map(|task| (task.status(), task.agent));
     match (word(core), agent) {
         ("run", Some((Status::Resumed, _))) => "more",
         ("run", Some((_, Some(agent)))) if !agent.questions.is_empty() => "asks",

@@ -219,6 +219,13 @@ pub struct ListParams {
     pub after: Option<u64>,
 }
 
+impl From<Matching> for ListParams {
+    fn from(matching: Matching) -> Self {
+        let Matching { session, group, batch, tags, status } = matching;
+        Self { session, status, group, batch, tags, ..Self::default() }
+    }
+}
+
 /// Result of `task.list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::Core;
 use crate::core::effect::AfterTask;
-use crate::core::plan::{Became, Dependency, EndedTask, HowEnded, Verdict, judge};
+use crate::core::plan::{Became, Dependency, EndedTask, HowEnded};
 use crate::core::task::{Failure, Finished, Ordinal, Outcome, State, StopReason, Task};
 use crate::core::time::Now;
 use bgd_shared::task::Exit;
@@ -58,29 +58,18 @@ impl Core {
 
     /// Judges a task's conditions on one other. Tells whether the task goes on waiting or may start.
     fn judge_one(&mut self, now: Now, ordinal: Ordinal, other: Ordinal, became: Became) -> bool {
-        let (mut met, mut is_open) = (false, false);
-        let mut never = None;
-        for dependency in self.unmet(ordinal).filter(|dependency| dependency.ordinal == other) {
-            match judge(dependency.condition, became) {
-                Verdict::Met => met = true,
-                Verdict::Open => is_open = true,
-                Verdict::Never(ended) => never = Some(StopReason::Dependency(dependency.condition, ended)),
-            }
-        }
-        if let Some(reason) = never {
+        let outlook =
+            self.pending(ordinal).map(|task| task.plan().outlook(other, became)).unwrap_or_default();
+        if let Some((condition, ended)) = outlook.never {
+            let reason = StopReason::Dependency(condition, ended);
             self.finish_unstarted(now, ordinal, Outcome::Cancelled(reason));
             return false;
         }
-        if !is_open {
+        if !outlook.is_open {
             self.forget_dependent(other, ordinal);
         }
-        if met {
-            self.replan(ordinal, |plan| {
-                for dependency in &mut plan.after {
-                    dependency.met |=
-                        dependency.ordinal == other && judge(dependency.condition, became) == Verdict::Met;
-                }
-            });
+        if outlook.is_met {
+            self.replan(ordinal, |plan| plan.meet(other, became));
         }
         true
     }
@@ -113,8 +102,12 @@ impl Core {
 
     /// The conditions of a pending task that have not come true.
     fn unmet(&self, ordinal: Ordinal) -> impl Iterator<Item = &Dependency> {
-        let pending = self.registry.get(ordinal).filter(|task| matches!(task.state, State::Queued { .. }));
-        pending.into_iter().flat_map(|task| &task.plan().after).filter(|dependency| !dependency.met)
+        let pending = self.pending(ordinal).into_iter();
+        pending.flat_map(|task| &task.plan().after).filter(|dependency| !dependency.met)
+    }
+
+    fn pending(&self, ordinal: Ordinal) -> Option<&Task> {
+        self.registry.get(ordinal).filter(|task| matches!(task.state, State::Queued { .. }))
     }
 
     fn forget_dependent(&mut self, watched: Ordinal, dependent: Ordinal) {

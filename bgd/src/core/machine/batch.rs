@@ -13,9 +13,10 @@ use super::{Core, Phase};
 use crate::core::batch::{Batch, Entering, Staged};
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, OrderError, Reply};
+use crate::core::filter::Filter;
 use crate::core::held::{argv_bytes, env_bytes};
 use crate::core::input::{BatchItem, BatchLimits, Command, Part, PlanRequest};
-use crate::core::plan::{Became, Dependency, PLAIN, Plan, Verdict, judge};
+use crate::core::plan::{Became, PLAIN, Plan};
 use crate::core::registry::CANDIDATES;
 use crate::core::task::{Ordinal, Outcome, SIGTERM, Spec, StopReason, Task, Work};
 use crate::core::time::Now;
@@ -203,8 +204,12 @@ impl Core {
         }
     }
 
-    /// The one batch that a user means.
-    pub(super) fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
+    /// The one batch that a filter names, if it names one.
+    pub(super) fn batch_of(&self, filter: &Filter) -> Result<Option<TaskId>, CoreError> {
+        filter.batch.as_ref().map(|batch| self.batch_named(batch)).transpose()
+    }
+
+    fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
         let mut found = self.batches.known.range(reference.range()).map(|(id, _)| *id).take(CANDIDATES);
         match (found.next(), found.next()) {
             (None, _) => Err(CoreError::Order(OrderError::NoBatch(reference.as_str().into()))),
@@ -220,16 +225,9 @@ impl Core {
 impl Entering {
     /// What a task has become that these come after.
     fn judge(&mut self, ordinal: Ordinal, became: Became) {
-        let is_about = |one: &&mut Dependency| one.ordinal == ordinal && !one.met;
-        for dependency in self.plan.after.iter_mut().filter(is_about) {
-            if let Verdict::Never(ended) = judge(dependency.condition, became) {
-                self.never = Some(StopReason::Dependency(dependency.condition, ended));
-            }
-        }
-        if self.never.is_none() {
-            for dependency in self.plan.after.iter_mut().filter(is_about) {
-                dependency.met = judge(dependency.condition, became) == Verdict::Met;
-            }
+        match self.plan.outlook(ordinal, became).never {
+            Some((condition, ended)) => self.never = Some(StopReason::Dependency(condition, ended)),
+            None => self.plan.meet(ordinal, became),
         }
     }
 }

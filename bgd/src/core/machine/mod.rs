@@ -223,7 +223,7 @@ impl Core {
     /// # Errors
     /// The query names a batch that is not there, or several.
     pub fn list(&self, query: &ListQuery) -> Result<Page, CoreError> {
-        let batch = query.batch.as_ref().map(|batch| self.batch_named(batch)).transpose()?;
+        let batch = self.batch_of(&query.filter)?;
         let mut page = self.registry.list(query, batch);
         for task in &mut page.tasks {
             self.place(task);
@@ -374,10 +374,7 @@ impl Core {
         match which {
             Selection::Ids(ids) => self.find_all(ids),
             Selection::All { session } => Ok(self.registry.of_session(session.as_deref())),
-            Selection::Matching(filter) => {
-                let batch = filter.batch.as_ref().map(|batch| self.batch_named(batch)).transpose()?;
-                Ok(self.registry.matching(filter, batch))
-            }
+            Selection::Matching(filter) => Ok(self.registry.matching(filter, self.batch_of(filter)?)),
         }
     }
 

@@ -450,12 +450,8 @@ impl Sim {
                 && (status.is_empty() || status.contains(&task.status()))
         });
         let wanted: Vec<TaskId> = wanted.map(|task| task.id).collect();
-        let mut query = ListQuery {
-            session: session.as_deref().map(str::to_owned),
-            status,
-            limit,
-            ..ListQuery::default()
-        };
+        let filter = Filter { session: session.clone(), status: status.into(), ..Filter::default() };
+        let mut query = ListQuery { filter, limit, after: None };
         let mut found = Vec::new();
         loop {
             let page = self.core.list(&query).map_err(|error| TestCaseError::fail(format!("{error:?}")))?;

@@ -100,13 +100,13 @@ pub struct SubmitParams {
     /// Whether it is a foreground job of this connection (R60 to R71): it starts at once, whatever else
     /// runs, what its terminal shows is sent here as `output` notifications, and it ends by SIGHUP if the
     /// connection ends before `task.detach`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreground: bool,
     /// With `foreground`: the user started it directly, so it can't be moved to the background (R64).
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub direct: bool,
     /// Whether stdout and stderr go to two files. Their order against each other is lost then.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub split: bool,
     /// How long it may run, in milliseconds from its start; then it fails with `timed out after …`. Each
     /// run of an agent task has so long.
@@ -343,6 +343,14 @@ pub enum BlockUntil {
     Ready,
 }
 
+impl BlockUntil {
+    /// Whether it waits for ends. Taken by reference, as serde asks.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's own signature")]
+    const fn is_ended(&self) -> bool {
+        matches!(self, Self::Ended)
+    }
+}
+
 #[allow(clippy::unnecessary_wraps, reason = "serde wants the field's own type")]
 fn default_block_timeout() -> Option<u64> {
     Some(BLOCK_TIMEOUT_MS)
@@ -366,7 +374,7 @@ pub struct BlockParams {
     #[serde(default)]
     pub mode: BlockMode,
     /// What it waits for each task to be: `mode` takes one that is so for one that has ended.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BlockUntil::is_ended")]
     pub until: BlockUntil,
 }
 
@@ -496,4 +504,28 @@ pub struct WriteParams {
 pub struct WriteResult {
     /// How many bytes the task's pipe took.
     pub written: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    use super::*;
+
+    fn sent<T: DeserializeOwned + Serialize>(said: &serde_json::Value) -> serde_json::Value {
+        serde_json::to_value(T::deserialize(said).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_older_daemon_is_sent_no_field_that_was_not_asked_for() {
+        let submit = json!({"argv": ["make"], "cwd": "/", "env": {}});
+        assert_eq!(sent::<SubmitParams>(&submit), submit);
+        let block = json!({"ids": ["3f2a"], "timeout_ms": 1000, "mode": "all"});
+        assert_eq!(sent::<BlockParams>(&block), block);
+        let cancel = json!({"ids": ["3f2a"], "all": false});
+        assert_eq!(sent::<CancelParams>(&cancel), cancel);
+        assert_eq!(sent::<ClearParams>(&cancel), cancel);
+        assert_eq!(sent::<ListParams>(&json!({})), json!({}));
+    }
 }

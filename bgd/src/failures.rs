@@ -5,7 +5,7 @@ use bgd_shared::order::{CancelReason, Condition};
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Status};
 
-use crate::core::{Attempt, EndedTask, Failure, Finished, HowEnded, Outcome, StopReason, Task};
+use crate::core::{Attempt, AttemptError, EndedTask, Failure, Finished, HowEnded, Outcome, StopReason, Task};
 
 /// Why a task failed or was cancelled, in a sentence; nothing if it was neither, or a user asked for it.
 pub fn error(task: &Task) -> Option<String> {
@@ -32,17 +32,14 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
     let Outcome::Failed(failure) = &finished.outcome else { return None };
     Some(match failure {
         Failure::Exit => of_exit(finished.exit.as_ref()),
-        Failure::CrashLoop { ends } => crash_loop(*ends, finished.exit.as_ref()),
+        Failure::CrashLoop { ends, error } => crash_loop(*ends, error.as_deref(), finished.exit.as_ref()),
         Failure::Agent(message) => WireFailure::new(FailureKind::Agent, &**message),
         Failure::Spawn(spawn) => WireFailure {
             errno: spawn.errno,
             code: spawn.code,
             ..WireFailure::new(FailureKind::Spawn, &*spawn.message)
         },
-        Failure::NotReady { limit_ms } => {
-            let message = format!("not ready after {}", show::duration(*limit_ms));
-            WireFailure::new(FailureKind::Timeout, message)
-        }
+        Failure::NotReady { limit_ms } => WireFailure::new(FailureKind::Timeout, not_ready(*limit_ms)),
         Failure::TimedOut { limit_ms, last_words } => {
             let words = last_words.as_deref().map(|words| format!("; its agent's last words: {words}"));
             let after = show::duration(*limit_ms);
@@ -52,13 +49,29 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
     })
 }
 
-fn crash_loop(ends: u32, exit: Option<&Exit>) -> WireFailure {
-    let last = of_exit(exit);
+fn crash_loop(ends: u32, error: Option<&AttemptError>, exit: Option<&Exit>) -> WireFailure {
+    let (last, is_exit) = match error {
+        Some(error) => (of_attempt_error(error), false),
+        None => (of_exit(exit), true),
+    };
     let message = format!(
-        "crash loop: ended {ends} times in a row within a minute of its start; the last time it {}",
+        "crash loop: ended {ends} times in a row within a minute of its start; the last time{} {}",
+        if is_exit { " it" } else { ":" },
         last.message
     );
     WireFailure { message, ..last }
+}
+
+fn of_attempt_error(error: &AttemptError) -> WireFailure {
+    match error {
+        AttemptError::Agent(text) => WireFailure::new(FailureKind::Agent, &**text),
+        AttemptError::Spawn(text) => WireFailure::new(FailureKind::Spawn, &**text),
+        AttemptError::NotReady { limit_ms } => WireFailure::new(FailureKind::Timeout, not_ready(*limit_ms)),
+    }
+}
+
+fn not_ready(limit_ms: u64) -> String {
+    format!("not ready after {}", show::duration(limit_ms))
 }
 
 fn of_exit(exit: Option<&Exit>) -> WireFailure {
@@ -119,7 +132,7 @@ fn dependency(condition: Condition, ended: EndedTask) -> String {
 /// Why an attempt failed; nothing if it ended well.
 pub fn of_attempt(attempt: &Attempt) -> Option<String> {
     match (&attempt.error, &attempt.exit) {
-        (Some(error), _) => Some(error.to_string()),
+        (Some(error), _) => Some(of_attempt_error(error).message),
         (None, None | Some(Exit::Code(0))) => None,
         (None, exit) => Some(of_exit(exit.as_ref()).message),
     }

@@ -31,7 +31,7 @@ impl From<CoreError> for RpcError {
             CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
             CoreError::NotRunning(id, status) => {
                 Self::new(ErrorKind::NotRunning, format!("task {id} is not running: {}", state(status)))
-                    .hint("only a running task takes signals and input")
+                    .hint("only a running task takes signals and input, and can be paused and continued")
             }
             CoreError::NoSignals(id) => Self::new(
                 ErrorKind::Unsupported,
@@ -142,6 +142,10 @@ fn of_order(error: &OrderError) -> RpcError {
             RpcError::new(ErrorKind::NotPending, format!("task {id} is not pending: {}", state(*status)))
                 .hint("only a pending task can be held, released or edited")
         }
+        OrderError::NeverReady(id) => {
+            RpcError::new(ErrorKind::InvalidParams, format!("task {id} never says that it is ready"))
+                .hint("submit it with `--ready`, or wait for `start` in place of `ready`")
+        }
         OrderError::Cycle(other, id) => RpcError::new(
             ErrorKind::InvalidParams,
             format!("task {id} can't start after task {other}, which itself starts after task {id}"),
@@ -167,7 +171,7 @@ fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
             ("it was resumed, and its prompts build upon each other", "submit its first prompt, or resume it")
         }
         Unrepeatable::NoEnvironment => (
-            "its environment is not kept any more, as later tasks have other large ones",
+            "its environment is not kept: limits.environments is how much of them is, the latest first",
             "submit its command: `bgctl submit -- CMD`",
         ),
     };

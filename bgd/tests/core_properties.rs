@@ -16,6 +16,8 @@ mod rules_batch;
 mod rules_foreground;
 #[path = "core/rules_notes.rs"]
 mod rules_notes;
+#[path = "core/rules_order.rs"]
+mod rules_order;
 #[path = "core/rules_ready.rs"]
 mod rules_ready;
 #[path = "core/rules_rerun.rs"]

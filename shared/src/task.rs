@@ -152,6 +152,9 @@ pub struct Attempt {
     pub error: Option<String>,
     /// Where its output begins in the task's output, in bytes.
     pub offset: u64,
+    /// Where its standard error begins in the task's, in bytes, if that is kept apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_offset: Option<u64>,
 }
 
 /// What is known of a task's work while it goes on.
@@ -377,6 +380,13 @@ pub struct Task {
     pub progress: Progress,
     /// Where its output is.
     pub output: Output,
+}
+
+impl Task {
+    /// Whether it has run, be it in an earlier attempt: there is an output.
+    pub fn has_begun(&self) -> bool {
+        self.started_at.is_some() || !self.attempts.is_empty()
+    }
 }
 
 fn default_group() -> String {

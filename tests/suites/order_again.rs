@@ -1,6 +1,7 @@
 //! Tasks that start again: retries (R108) and those that are kept alive (R109), on real processes and a fake agent.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::RpcError;
@@ -71,6 +72,20 @@ fn r108_a_failed_task_is_tried_again_and_its_output_goes_on() {
         [NoticeKind::Completed],
         "one notice"
     );
+}
+
+#[test]
+fn r108_streams_that_are_kept_apart_have_an_offset_each() {
+    let daemon = TestDaemon::start();
+    let params = SubmitParams {
+        shell: Some("echo out; echo er >&2; exit 1".into()),
+        retry: Some(retry(2)),
+        split: true,
+        ..daemon.params()
+    };
+    let task = daemon.block(&[daemon.submit_with(&params).id])[0].clone();
+    let offsets: Vec<_> = task.attempts.iter().map(|one| (one.offset, one.stderr_offset)).collect();
+    assert_eq!(offsets, [(0, Some(0)), (4, Some(3))]);
 }
 
 #[test]
@@ -213,4 +228,28 @@ fn r109_a_task_is_kept_alive_until_somebody_ends_it() {
     assert_eq!((well.status, well.attempt), (Status::Completed, Some(1)));
     let params = ClearParams { all: true, ..ClearParams::default() };
     assert_eq!(daemon.client().call::<TaskClear>(&params).expect("task.clear").cleared, 2);
+}
+
+#[test]
+fn r109_a_server_is_kept_alive_while_its_program_is_replaced() {
+    let daemon = TestDaemon::start();
+    let program = daemon.home().join("server");
+    symlink("/bin/sh", &program).unwrap();
+    let line = "[ -e replaced ] && exec sleep 1000; rm server; exit 1";
+    let params = SubmitParams {
+        argv: Some([program.to_str().unwrap(), "-c", line].map(Into::into).into()),
+        restart: Some(Restart::OnFailure),
+        ..daemon.params()
+    };
+    let mut watch = daemon.watch();
+    let id = daemon.submit_with(&params).id;
+    let event = watch.until(|event| event.kind == EventKind::Retrying && event.task.attempts.len() == 2);
+    let error = event.task.attempts[1].error.clone().expect("it could not be started");
+    assert!(error.contains("no such program"), "{error}");
+    fs::write(daemon.home().join("replaced"), "").unwrap();
+    symlink("/bin/sh", &program).unwrap();
+    wait::for_look("it runs again", || {
+        Some(daemon.task(id)).filter(|task| task.status == Status::Running && task.pid.is_some())
+    });
+    daemon.cancel(&[id]);
 }

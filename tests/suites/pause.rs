@@ -136,6 +136,30 @@ fn r106_who_stood_still_before_still_does_when_the_others_go_on() {
     daemon.cancel(&[id]);
 }
 
+#[test]
+fn r106_who_was_not_paused_is_left_as_it_is() {
+    let daemon = TestDaemon::start();
+    let id = daemon
+        .submit_shell("sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; exec sleep 1000' & wait");
+    let pid = wait::for_line(&daemon.home().join("note"), "").parse().unwrap();
+    wait::for_look("a process that stops itself", || (states(&daemon)[&pid] == 'T').then_some(()));
+    assert!(!go_on(&daemon, &[id]).unwrap()[0].paused);
+    assert_eq!(states(&daemon)[&pid], 'T');
+    daemon.cancel(&[id]);
+}
+
+#[test]
+fn r106_one_that_is_just_starting_stands_still_when_that_is_answered() {
+    let daemon = TestDaemon::start();
+    for _ in 0..20 {
+        let id = daemon.submit_shell("exec sleep 1000");
+        assert!(pause(&daemon, &[id]).unwrap()[0].paused);
+        let states = states(&daemon);
+        assert!(all_stopped(&states), "{states:?}");
+        daemon.cancel(&[id]);
+    }
+}
+
 /// Ends well when it is told to, and says so.
 const WILLING: &str = "trap 'echo ended; exit 0' TERM; echo >> there; sleep 1000 & wait";
 

@@ -163,6 +163,7 @@ mod tests {
             exit: Some(Exit::Code(3)),
             error: Some("exited with code 3".into()),
             offset: 42,
+            stderr_offset: None,
         };
         let clock = Clock::of_tests();
         assert_eq!(

@@ -287,6 +287,7 @@ mod tests {
             exit: Some(Exit::Code(7)),
             error: None,
             offset: 0,
+            stderr_offset: None,
         };
         let until = Some(Timestamp::from_unix_ms(1_010_000));
         let pending = Task {

@@ -206,7 +206,7 @@ fn hold(params: SelectParams, held: bool) -> Result<Request, RpcError> {
 
 /// `task.pause` and `task.continue`
 fn set_paused(params: SelectParams, paused: bool) -> Result<Request, RpcError> {
-    Ok(Request::SetPaused { which: select(params.ids, params.matching)?, paused })
+    Ok(Request::SetPaused { which: some(params)?, paused })
 }
 
 /// `task.rerun`

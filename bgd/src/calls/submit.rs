@@ -99,6 +99,11 @@ fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
         return Err(invalid("`ready` goes with a command, not with `prompt`: an agent is never ready")
             .hint("`after` waits for the end of its turn"));
     }
+    if params.retry.as_ref().is_some_and(|retry| retry.signal || !retry.codes.is_empty()) {
+        return Err(invalid(
+            "`retry.codes` and `retry.signal` go with a command, not with `prompt`: an agent's turn has no exit code",
+        ));
+    }
     if params.pty.is_some() {
         return Err(invalid("`pty` goes with a command, not with `prompt`: an agent has no terminal"));
     }

@@ -372,6 +372,8 @@ pub enum OrderError {
     AlreadyStaged(TaskId),
     /// Only pending tasks can be held, released or edited.
     NotPending(TaskId, Status),
+    /// The task has nothing that would tell that it is ready.
+    NeverReady(TaskId),
     /// The first task comes after the second already, so the second can't come after the first.
     Cycle(TaskId, TaskId),
 }

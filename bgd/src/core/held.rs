@@ -15,7 +15,7 @@ use bgd_shared::text::{Env, OsText};
 use serde::Serialize;
 
 use super::agent::AgentPart;
-use super::plan::{Again, Attempt, Dependency, Plan};
+use super::plan::{Again, Attempt, AttemptError, Dependency, Plan, Rule};
 use super::task::{Failure, Outcome, Place, SpawnFailure, Spec, State, Task, Work};
 
 /// What a task costs beside its texts: itself, its spec and its places in the indexes.
@@ -148,8 +148,9 @@ impl Plan {
     /// What it costs, without what it shares with others.
     pub fn own_bytes(&self) -> usize {
         let again = self.again.as_deref().map_or(0, |again| {
-            let errors = again.attempts.iter().map(|attempt| optional(attempt.error.as_deref()));
-            size_of::<Again>() + again.attempts.len() * size_of::<Attempt>() + errors.sum::<usize>()
+            let codes = if let Rule::Retry { codes, .. } = &again.rule { size_of_val(&**codes) } else { 0 };
+            let attempts = again.attempts.iter().map(|attempt| size_of::<Attempt>() + attempt.text_bytes());
+            size_of::<Again>() + codes + attempts.sum::<usize>()
         });
         size_of::<Self>()
             + self.after.len() * (size_of::<Dependency>() + DEPENDENT_BYTES)
@@ -162,7 +163,10 @@ impl Failure {
     /// What it costs besides the place that it has in its task.
     fn own_bytes(&self) -> usize {
         match self {
-            Self::Exit | Self::CrashLoop { .. } | Self::NotReady { .. } => 0,
+            Self::Exit | Self::NotReady { .. } => 0,
+            Self::CrashLoop { error, .. } => {
+                error.as_ref().map_or(0, |error| size_of::<AttemptError>() + error.text_bytes())
+            }
             Self::Spawn(failure) => TEXT_BYTES + size_of::<SpawnFailure>() + text_bytes(&failure.message),
             Self::Agent(text) => text_bytes(text),
             Self::TimedOut { last_words, .. } => optional(last_words.as_deref()),

@@ -249,7 +249,7 @@ mod tests {
             paused: false,
             run: 1,
             resume_count: 0,
-            output_bytes: 0,
+            output_bytes: [0; 2],
             dropped: [0; 2],
             lost: None,
             updated_at: None,

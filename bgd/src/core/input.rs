@@ -448,8 +448,8 @@ pub enum Fact {
     NotReady,
     /// The output has grown, or a part of it was dropped.
     Output {
-        /// Bytes so far.
-        bytes: u64,
+        /// Bytes so far, in each stream.
+        bytes: [u64; 2],
         /// Bytes of it that were dropped, in each stream.
         dropped: [u64; 2],
         /// Whether subscribers shall hear of it.

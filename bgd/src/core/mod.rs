@@ -45,7 +45,7 @@ pub use input::{
 };
 pub use machine::Core;
 pub use notice::{Item, Notice};
-pub use plan::{Again, Attempt, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};
+pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};
 pub use registry::{CANDIDATES, ListQuery, Page};
 pub use task::{
     ExecutorName, Failure, Finished, Lingering, Ordinal, Outcome, Place, QueuePlace, Snapshot, SpawnFailure,

@@ -84,11 +84,11 @@ impl Plan {
 
     /// The bytes of its texts as lists show them.
     pub fn text_bytes(&self) -> usize {
-        let attempts = self.again.as_ref().map_or(0, |again| again.attempts.len());
+        let attempts = self.again.iter().flat_map(|again| &again.attempts);
         self.group().len()
             + self.description.as_deref().map_or(0, str::len)
             + self.after.len() * DEPENDENCY_TEXT
-            + attempts * ATTEMPT_TEXT
+            + attempts.map(|attempt| ATTEMPT_TEXT + attempt.text_bytes()).sum::<usize>()
     }
 }
 
@@ -234,10 +234,12 @@ pub struct Again {
     pub env: Arc<Env>,
     /// The number of the attempt that is next or under way, from 1.
     pub attempt: u32,
+    /// When the attempt that is under way began, by the clock that decides.
+    pub began: Option<Mono>,
     /// With [`Rule::Restart`]: how many ends in a row came too soon.
     pub early_ends: u32,
-    /// Where the output of this attempt begins, in bytes.
-    pub offset: u64,
+    /// Where the output of this attempt begins, and its standard error if that is apart, in bytes.
+    pub offset: [u64; 2],
     /// Those that have ended: the last few.
     pub attempts: Vec<Attempt>,
 }
@@ -275,10 +277,43 @@ pub struct Attempt {
     pub completed_at: Timestamp,
     /// How the leader ended.
     pub exit: Option<Exit>,
-    /// What its agent said of its failure.
-    pub error: Option<Box<str>>,
-    /// Where its output begins, in bytes.
-    pub offset: u64,
+    /// Why it failed, where its exit does not tell.
+    pub error: Option<AttemptError>,
+    /// Where its output begins, and its standard error if that is apart, in bytes.
+    pub offset: [u64; 2],
+}
+
+impl Attempt {
+    /// The bytes of its texts.
+    pub fn text_bytes(&self) -> usize {
+        let error = self.error.as_ref().map_or(0, AttemptError::text_bytes);
+        let exit = if let Some(Exit::Unknown(why)) = &self.exit { why.len() } else { 0 };
+        error + exit
+    }
+}
+
+impl AttemptError {
+    /// The bytes of its text.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Agent(text) | Self::Spawn(text) => text.len(),
+            Self::NotReady { .. } => 0,
+        }
+    }
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttemptError {
+    /// As its agent said.
+    Agent(Box<str>),
+    /// As it could not be started.
+    Spawn(Box<str>),
+    /// It was not ready in time.
+    NotReady {
+        /// The time that it had, in milliseconds.
+        limit_ms: u64,
+    },
 }
 
 /// A number from 0 to `longest` that looks random and is the same for the same seed: `SplitMix64`'s mixer

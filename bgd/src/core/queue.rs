@@ -351,6 +351,8 @@ impl Queue {
     pub fn remove(&mut self, name: &str) {
         self.groups.remove(name);
         self.startable.remove(name);
+        // A configuration that still has it makes it again.
+        self.configured.remove(name);
     }
 
     /// The groups of the configuration: a new or changed one has so many slots, one that was set by hand and is not

@@ -294,8 +294,8 @@ impl Registry {
         self.tasks.iter().map(|(ordinal, task)| (*ordinal, task.as_ref()))
     }
 
-    /// A page of tasks. Its cost depends on its length, and with a status filter within a session on
-    /// how many tasks of that session are passed over. `batch` is the one that the query names.
+    /// A page of tasks. Its cost depends on its length, and with a filter by group, batch or label, or by status within
+    /// a session, on how many tasks are passed over: of that session, or of all. `batch` is the one that the query names.
     pub fn list(&self, query: &ListQuery, batch: Option<TaskId>) -> Page {
         let ListQuery { filter, limit, after } = query;
         let end = after.unwrap_or(Ordinal(u64::MAX));
@@ -397,7 +397,7 @@ mod tests {
             paused: false,
             run: 1,
             resume_count: 0,
-            output_bytes: 0,
+            output_bytes: [0; 2],
             dropped: [0; 2],
             lost: None,
             updated_at: None,

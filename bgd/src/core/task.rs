@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::agent::{AgentPart, AgentWork};
 use super::caller::ReplyTo;
 pub use super::ordinal::Ordinal;
-use super::plan::{EndedTask, NotBefore, PLAIN, Plan};
+use super::plan::{AttemptError, EndedTask, NotBefore, PLAIN, Plan};
 use super::time::Mono;
 
 /// The signal that nobody survives.
@@ -298,6 +298,8 @@ pub enum Failure {
     CrashLoop {
         /// How often.
         ends: u32,
+        /// Why the last time, where its exit does not tell.
+        error: Option<Box<AttemptError>>,
     },
     /// Its time limit ended it.
     TimedOut {
@@ -317,7 +319,8 @@ impl Failure {
     /// The bytes of the texts in it.
     pub fn text_bytes(&self) -> usize {
         match self {
-            Self::Exit | Self::CrashLoop { .. } | Self::NotReady { .. } => 0,
+            Self::Exit | Self::NotReady { .. } => 0,
+            Self::CrashLoop { error, .. } => error.as_deref().map_or(0, AttemptError::text_bytes),
             Self::Spawn(failure) => failure.message.len(),
             Self::Agent(text) => text.len(),
             Self::TimedOut { last_words, .. } => last_words.as_deref().map_or(0, str::len),
@@ -396,8 +399,8 @@ pub struct Task {
     pub run: u32,
     /// How often it was resumed.
     pub resume_count: u32,
-    /// Bytes of output, as far as known.
-    pub output_bytes: u64,
+    /// Bytes of output, as far as known, in each stream: all of it in the first unless the two are kept apart.
+    pub output_bytes: [u64; 2],
     /// Bytes of it that were dropped, in each stream.
     pub dropped: [u64; 2],
     /// What could not be kept at all.
@@ -515,9 +518,10 @@ impl Task {
         match (&finished.outcome, &finished.exit) {
             (Outcome::Cancelled(StopReason::Dependency(..)), _) => DEPENDENCY_BYTES,
             (Outcome::Completed | Outcome::Cancelled(_), _) => 0,
-            (Outcome::Failed(Failure::Exit | Failure::CrashLoop { .. }), Some(Exit::Unknown(why))) => {
-                2 * (FAILURE_BYTES + why.len())
-            }
+            (
+                Outcome::Failed(Failure::Exit | Failure::CrashLoop { error: None, .. }),
+                Some(Exit::Unknown(why)),
+            ) => 2 * (FAILURE_BYTES + why.len()),
             (Outcome::Failed(failure), _) => 2 * (FAILURE_BYTES + failure.text_bytes()),
         }
     }

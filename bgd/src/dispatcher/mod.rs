@@ -13,9 +13,11 @@ mod told;
 mod upkeep;
 
 use std::collections::{BTreeMap, HashMap};
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearResult, GroupListResult, OutputParams, SessionEndResult};
 use bgd_shared::task::Kind;
@@ -29,7 +31,7 @@ use crate::client::Client;
 use crate::config::{Config, group_slots};
 use crate::core::{
     Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Part, Reply, ReplyTo, Request,
-    Spec, State,
+    Selection, Spec,
 };
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
@@ -322,20 +324,18 @@ impl Dispatcher {
 
     /// Keeps what can only be done when a task's process runs, if that is being started. Gives back the rest.
     fn keep_until_begun(&mut self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
-        let (Body::Write(id, ..)
-        | Body::Attach(id, _)
-        | Body::Resize(id, _)
-        | Body::Core(Request::Signal { id, .. })) = &body
-        else {
-            return Some((answer, body));
+        let starting = match &body {
+            Body::Write(id, ..)
+            | Body::Attach(id, _)
+            | Body::Resize(id, _)
+            | Body::Core(Request::Signal { id, .. }) => self.core.starting(slice::from_ref(id)),
+            // Of those that are not named nobody knows which are meant.
+            Body::Core(Request::SetPaused { which: Selection::Ids(ids), .. }) => self.core.starting(ids),
+            _ => None,
         };
-        match self.core.get(id) {
-            Ok(task) if matches!(task.state, State::Starting { .. }) && task.spec.kind() == Kind::Process => {
-                self.early.entry(task.id).or_default().push((answer, body));
-                None
-            }
-            Ok(_) | Err(_) => Some((answer, body)),
-        }
+        let Some(task) = starting else { return Some((answer, body)) };
+        self.early.entry(task).or_default().push((answer, body));
+        None
     }
 
     fn act(&mut self, answer: Answer, body: Body) {
@@ -449,6 +449,8 @@ impl Dispatcher {
                 Effect::Event { seq, at, kind, task } => {
                     if kind.is_terminal() {
                         self.inherited.remove(&task.id);
+                    }
+                    if kind.is_terminal() || kind == EventKind::Retrying {
                         self.notifier.end_typing(task.id);
                     }
                     self.figures.count(kind, at, &task);

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::proc::read_pids;
 
-/// Whether a process is in a cgroup of ours, or in one inside it: their names are ids of tasks.
+/// Whether a process is in a cgroup of ours, or in one inside it: their names begin with ids of tasks.
 pub(super) fn is_in_cgroup(pid: i32, cgroup: &Path) -> bool {
     let name = cgroup.file_name().unwrap_or_default().to_string_lossy();
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();

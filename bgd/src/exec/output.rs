@@ -209,10 +209,10 @@ impl OutputFolder {
         fstatat(&*self.kept.handle(), name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
     }
 
-    /// How large a task's output is, both streams together.
-    pub fn size(&self, task: TaskId, split: bool) -> u64 {
+    /// How large a task's output is, in each stream.
+    pub fn sizes(&self, task: TaskId, split: bool) -> [u64; 2] {
         let size = |stream| self.stat(task, stream).map_or(0, |stat| stat.st_size.cast_unsigned());
-        size(Stream::Stdout) + if split { size(Stream::Stderr) } else { 0 }
+        [size(Stream::Stdout), if split { size(Stream::Stderr) } else { 0 }]
     }
 
     /// Removes the files of a task that has had so many runs; 0 if it never was one. Missing ones are fine.
@@ -339,8 +339,8 @@ impl OutputWatch {
         let limit = self.0.limit();
         // A folder that is not ours may be on a disk that is slow.
         if tracked.own.is_none() {
-            let bytes = self.0.folder.size(task, tracked.split);
-            if bytes <= limit / 2 {
+            let bytes = self.0.folder.sizes(task, tracked.split);
+            if bytes.iter().sum::<u64>() <= limit / 2 {
                 return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
             }
         }
@@ -348,7 +348,7 @@ impl OutputWatch {
         let looked =
             self.0.workers.run(move || look(&folder, task, &mut tracked, limit).map(|_| tracked)).await;
         let tracked = looked.flatten().unwrap_or(before);
-        Some(Fact::Output { bytes: tracked.size.iter().sum(), dropped: tracked.dropped, tell: false })
+        Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell: false })
     }
 }
 
@@ -396,7 +396,7 @@ impl Shared {
             let tell = tracked.ticks_to_tell == 0;
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
             tracked.untold = !tell;
-            let fact = Fact::Output { bytes: tracked.size.iter().sum(), dropped: tracked.dropped, tell };
+            let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell };
             // The task may have ended meanwhile; then its final size is told by `settle`.
             if let Some(known) = self.lock().get_mut(&task) {
                 let run = tracked.run;

@@ -11,13 +11,13 @@ const STOPPING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Supervisor {
-    /// Stops the tree, or lets it go on.
+    /// Stops the tree, unless its leader has ended, or lets it go on.
     pub(super) async fn set_paused(&mut self, paused: bool) {
-        if paused {
-            return self.pause().await;
+        if paused && !self.has_ended {
+            self.pause().await;
+        } else {
+            self.unpause().await;
         }
-        let (tree, before) = (self.tree.clone(), self.paused.take().unwrap_or_default());
-        let _ = self.context.workers.run(move || tree.go_on(&before)).await;
     }
 
     async fn pause(&mut self) {
@@ -37,10 +37,11 @@ impl Supervisor {
         }
     }
 
-    /// Lets a paused tree go on: it is to end, or its leader has.
+    /// Lets the tree go on if it is paused. What stopped by itself in one that is not stays as it is.
     pub(super) async fn unpause(&mut self) {
-        if self.paused.is_some() {
-            self.set_paused(false).await;
+        if let Some(before) = self.paused.take() {
+            let tree = self.tree.clone();
+            let _ = self.context.workers.run(move || tree.go_on(&before)).await;
         }
     }
 }

@@ -15,7 +15,7 @@ const SLOT: &str = "BGD_SLOT";
 /// How many slots it has.
 const SLOTS: &str = "BGD_SLOTS";
 
-/// The numbers of all its slots, with commas between them.
+/// The numbers of all its slots, with commas between them, if they fit a variable.
 const SLOT_LIST: &str = "BGD_SLOT_LIST";
 
 /// Its group.
@@ -29,6 +29,9 @@ const AFTER: &str = "BGD_AFTER";
 
 /// In front of a number, from 1: the path of that task's output.
 const AFTER_FILE: &str = "BGD_AFTER_FILE_";
+
+/// The most bytes of a variable (Linux: `MAX_ARG_STRLEN`, with its NUL).
+const VARIABLE_BYTES: usize = 128 * 1024;
 
 /// Whether this is the name of such a variable.
 pub fn is_variable(name: &str) -> bool {
@@ -45,7 +48,10 @@ pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
     if let Some(first) = slots.first() {
         let all: Vec<_> = slots.iter().map(ToString::to_string).collect();
         list.push(format!("{SLOT}={first}"));
-        list.push(format!("{SLOT_LIST}={}", all.join(",")));
+        // A longer variable would keep the process from starting.
+        list.extend(
+            Some(format!("{SLOT_LIST}={}", all.join(","))).filter(|text| text.len() < VARIABLE_BYTES),
+        );
     }
     list.extend(attempt.map(|attempt| format!("{ATTEMPT}={attempt}")));
     if !after.is_empty() {

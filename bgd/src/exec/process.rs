@@ -198,6 +198,7 @@ impl Processes {
             asked: HashSet::new(),
             newborns: Newborns::default(),
             paused: None,
+            has_ended: false,
             handed,
         };
         tokio::spawn(supervisor.run(pidfd));
@@ -251,17 +252,19 @@ impl Processes {
     }
 
     /// A task's leader has ended: nobody reads its standard input any more, and it becomes ready no more.
-    pub fn close_input(&mut self, task: TaskId) {
-        if let Some(supervised) = self.supervised.get_mut(&task) {
+    pub fn close_input(&mut self, task: TaskId, run: u32) {
+        if let Some(supervised) = self.supervised.get_mut(&task).filter(|known| known.run == run) {
             (supervised.input, supervised.probe) = (None, None);
         }
     }
 
-    /// A task's tree has ended.
-    pub fn gone(&mut self, task: TaskId, run: u32) {
-        if self.supervised.get(&task).is_some_and(|supervised| supervised.run == run) {
+    /// The tree of a run has ended. Whether that was the task's latest run.
+    pub fn gone(&mut self, task: TaskId, run: u32) -> bool {
+        let is_latest = self.supervised.get(&task).is_none_or(|supervised| supervised.run == run);
+        if is_latest {
             self.supervised.remove(&task);
         }
+        is_latest
     }
 }
 
@@ -270,6 +273,8 @@ pub(super) struct Supervisor {
     pub(super) tree: Tree,
     /// What must be known to let it go on, if it is paused.
     pub(super) paused: Option<Paused>,
+    /// Whether the leader has ended: what is left is not paused any more, as nobody could let it go on.
+    pub(super) has_ended: bool,
     /// What the leader stands for, if it leads a terminal.
     job: Option<TerminalJob>,
     run: u32,
@@ -308,6 +313,7 @@ impl Supervisor {
             }
         };
         self.tree.leader_is_ours = false;
+        self.has_ended = true;
         self.unpause().await;
         let mut members = self.rest().await;
         let others = !members.is_empty();

@@ -77,7 +77,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         after: order::after(plan),
         waiting: order::waiting(snapshot),
         attempt: plan.again.as_ref().map(|again| again.attempt),
-        attempts: order::attempts(plan),
+        attempts: order::attempts(snapshot),
         cancel_reason: snapshot.finished().and_then(failures::cancel_reason),
         progress: progress(snapshot),
         output: output(snapshot, folder),
@@ -88,7 +88,7 @@ fn progress(snapshot: &Snapshot) -> Progress {
     let part = snapshot.agent.as_deref();
     let notes = part.map(|part| &part.notes);
     Progress {
-        output_bytes: snapshot.output_bytes,
+        output_bytes: snapshot.output_bytes.iter().sum(),
         updated_at: snapshot.updated_at,
         last_line: None,
         tool_calls: part.map_or(0, |part| part.tool_calls),
@@ -109,7 +109,7 @@ fn output(snapshot: &Snapshot, folder: &OutputFolder) -> Output {
     Output {
         path: path(Stream::Stdout),
         stderr_path: spec.split.then(|| path(Stream::Stderr)),
-        bytes: snapshot.output_bytes,
+        bytes: snapshot.output_bytes.iter().sum(),
         dropped_bytes: snapshot.dropped[0],
         stderr_dropped_bytes: snapshot.dropped[1],
         lost_bytes: lost.map_or(0, |lost| lost.bytes),

@@ -44,15 +44,17 @@ pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
 }
 
 /// The attempts that have ended.
-pub fn attempts(plan: &Plan) -> Vec<Attempt> {
-    let attempts = plan.again.as_deref().map_or(&[][..], |again| &again.attempts);
+pub fn attempts(snapshot: &Snapshot) -> Vec<Attempt> {
+    let is_split = snapshot.spec.split;
+    let attempts = snapshot.plan().again.as_deref().map_or(&[][..], |again| &again.attempts);
     let of = |attempt: &crate::core::Attempt| Attempt {
         attempt: attempt.attempt,
         started_at: attempt.started_at,
         completed_at: attempt.completed_at,
         exit: attempt.exit.clone(),
         error: failures::of_attempt(attempt),
-        offset: attempt.offset,
+        offset: attempt.offset[0],
+        stderr_offset: is_split.then_some(attempt.offset[1]),
     };
     attempts.iter().map(of).collect()
 }

@@ -242,6 +242,7 @@ const fn error_name(error: &CoreError) -> &'static str {
         CoreError::Order(OrderError::TooManySlots { .. }) => "too many slots",
         CoreError::Order(OrderError::NotPending(..)) => "not pending",
         CoreError::Order(OrderError::Cycle(..)) => "a cycle",
+        CoreError::Order(OrderError::NeverReady(_)) => "never ready",
         CoreError::Order(OrderError::LargeBatch { .. }) => "a large batch",
         CoreError::Order(OrderError::NotEnded(..)) => "not ended",
         CoreError::Order(OrderError::NotRepeatable(..)) => "not repeatable",

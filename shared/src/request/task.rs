@@ -131,7 +131,7 @@ pub struct SubmitParams {
     /// the task is cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<After>,
-    /// How long it waits before it may start, in milliseconds (R105).
+    /// How long it waits before it may start, in milliseconds (R105). Time that the machine sleeps does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// When it may start, by the wall clock (R105). A time that is over is now.

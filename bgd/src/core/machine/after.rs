@@ -74,18 +74,22 @@ impl Core {
         true
     }
 
-    /// Whether this task is pending and comes after the other one, directly or by others in between.
-    pub(super) fn comes_after(&self, task: Ordinal, other: Ordinal) -> bool {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![task]);
-        while let Some(task) = open.pop() {
-            if task == other {
-                return true;
+    /// Whether the task of a condition comes after the other one, directly or by pending ones in between. Asked of
+    /// several conditions it looks at each task once.
+    pub(super) fn comes_after(&self, other: Ordinal) -> impl FnMut(&&Dependency) -> bool {
+        let mut seen = BTreeSet::new();
+        move |dependency| {
+            let mut open = vec![dependency.ordinal];
+            while let Some(task) = open.pop() {
+                if task == other {
+                    return true;
+                }
+                if seen.insert(task) {
+                    open.extend(self.unmet(task).map(|dependency| dependency.ordinal));
+                }
             }
-            if seen.insert(task) {
-                open.extend(self.unmet(task).map(|dependency| dependency.ordinal));
-            }
+            false
         }
-        false
     }
 
     /// The tasks that one comes after, as they are now.

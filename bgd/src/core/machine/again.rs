@@ -8,12 +8,11 @@ use bgd_shared::limits::ATTEMPTS;
 use bgd_shared::order::Restart;
 use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
-use bgd_shared::time::Timestamp;
 
 use super::{Core, Phase, orders};
-use crate::core::plan::{Again, Attempt, NotBefore, Rule, draw};
+use crate::core::plan::{Again, Attempt, AttemptError, NotBefore, Rule, draw};
 use crate::core::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopReason, Task};
-use crate::core::time::Now;
+use crate::core::time::{Mono, Now};
 
 /// The first delay of a task that is started again and again, in milliseconds. It doubles with each early end.
 const RESTART_DELAY_MS: u64 = 1000;
@@ -22,7 +21,7 @@ const RESTART_DELAY_MS: u64 = 1000;
 const RESTART_MAX_DELAY_MS: u64 = 60_000;
 
 /// An end is early before so many milliseconds.
-const EARLY_MS: i64 = 60_000;
+const EARLY_MS: u64 = 60_000;
 
 /// After so many early ends in a row it is no use.
 const EARLY_ENDS: u32 = 10;
@@ -42,19 +41,21 @@ impl Again {
     /// The rule before the first attempt.
     pub fn new(rule: Rule) -> Self {
         let env = Arc::<Env>::default();
-        Self { rule, env, attempt: 1, early_ends: 0, offset: 0, attempts: Vec::new() }
+        Self { rule, env, attempt: 1, began: None, early_ends: 0, offset: [0; 2], attempts: Vec::new() }
     }
 
     /// Whether the rule covers an end of its own.
     fn covers(&self, outcome: &Outcome, exit: Option<&Exit>) -> bool {
+        // A service is kept alive while its program is replaced, and when it hangs in its beginning.
+        let is_kept_alive = matches!(self.rule, Rule::Restart(_));
+        let has_begun = self.began.is_some() || is_kept_alive && self.attempt > 1;
         let has_failed = match outcome {
-            Outcome::Failed(Failure::Exit | Failure::Agent(_)) => true,
+            _ if !has_begun => return false,
+            Outcome::Failed(Failure::Exit | Failure::Agent(_) | Failure::Spawn(_)) => true,
+            Outcome::Failed(Failure::NotReady { .. }) if is_kept_alive => true,
             Outcome::Completed => false,
             Outcome::Failed(
-                Failure::Spawn(_)
-                | Failure::TimedOut { .. }
-                | Failure::NotReady { .. }
-                | Failure::CrashLoop { .. },
+                Failure::NotReady { .. } | Failure::TimedOut { .. } | Failure::CrashLoop { .. },
             )
             | Outcome::Cancelled(_) => return false,
         };
@@ -74,7 +75,7 @@ impl Again {
     }
 
     /// What comes after this end; `seed` stands for the dice.
-    fn next(&self, finished: &Finished, seed: u128) -> Next {
+    fn next(&self, now: Mono, finished: &Finished, seed: u128) -> Next {
         if !self.covers(&finished.outcome, finished.exit.as_ref()) {
             return Next::End;
         }
@@ -84,7 +85,7 @@ impl Again {
                 Next::Attempt(draw(seed, self.attempt, longest))
             }
             Rule::Restart(_) => {
-                let early_ends = self.early_ends_with(finished);
+                let early_ends = self.early_ends_by(now);
                 if early_ends >= EARLY_ENDS {
                     return Next::GiveUp(early_ends);
                 }
@@ -94,19 +95,16 @@ impl Again {
         }
     }
 
-    fn early_ends_with(&self, finished: &Finished) -> u32 {
-        let started_at = finished.started_at.map_or(i64::MIN, Timestamp::unix_ms);
-        let is_early = finished.completed_at.unix_ms().saturating_sub(started_at) < EARLY_MS;
+    /// How many ends in a row came too soon if this attempt ends now. One that could not be started did.
+    fn early_ends_by(&self, now: Mono) -> u32 {
+        let is_early = self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS));
         if is_early { self.early_ends + 1 } else { 0 }
     }
 
     /// An attempt has ended, and another one comes.
-    fn add(&mut self, finished: &Finished, offset: u64) {
-        self.early_ends = self.early_ends_with(finished);
-        let error = match &finished.outcome {
-            Outcome::Failed(Failure::Agent(error)) => Some(error.clone()),
-            Outcome::Failed(_) | Outcome::Completed | Outcome::Cancelled(_) => None,
-        };
+    fn add(&mut self, now: Mono, finished: &Finished, offset: [u64; 2]) {
+        self.early_ends = self.early_ends_by(now);
+        self.began = None;
         if self.attempts.len() >= ATTEMPTS {
             self.attempts.remove(0);
         }
@@ -116,12 +114,24 @@ impl Again {
             started_at: finished.started_at.unwrap_or(finished.completed_at),
             completed_at: finished.completed_at,
             exit: finished.exit.clone(),
-            error,
+            error: error(&finished.outcome),
             offset: self.offset,
         });
         self.attempt += 1;
         self.offset = offset;
     }
+}
+
+/// Why an attempt failed, where its exit does not tell.
+fn error(outcome: &Outcome) -> Option<AttemptError> {
+    Some(match outcome {
+        Outcome::Failed(Failure::Agent(text)) => AttemptError::Agent(text.clone()),
+        Outcome::Failed(Failure::Spawn(failure)) => AttemptError::Spawn(failure.message.clone()),
+        Outcome::Failed(Failure::NotReady { limit_ms }) => AttemptError::NotReady { limit_ms: *limit_ms },
+        Outcome::Failed(Failure::Exit | Failure::TimedOut { .. } | Failure::CrashLoop { .. })
+        | Outcome::Completed
+        | Outcome::Cancelled(_) => return None,
+    })
 }
 
 fn doubled(ms: u64, times: u32) -> u64 {
@@ -130,8 +140,8 @@ fn doubled(ms: u64, times: u32) -> u64 {
 
 impl Core {
     /// Whether a task that ends so by itself starts again, so that what is left of its tree must go first.
-    pub(super) fn starts_again(&self, task: &Task, finished: &Finished) -> bool {
-        self.phase == Phase::Open && matches!(next(task, finished), Next::Attempt(_))
+    pub(super) fn starts_again(&self, now: Now, task: &Task, finished: &Finished) -> bool {
+        self.phase == Phase::Open && matches!(next(now, task, finished), Next::Attempt(_))
     }
 
     /// What an end comes to: the end that is told, or nothing if another attempt follows.
@@ -140,16 +150,25 @@ impl Core {
             return Some(finished);
         }
         let Some(task) = self.registry.get(ordinal) else { return Some(finished) };
-        match next(task, &finished) {
+        match next(now, task, &finished) {
             Next::End => Some(finished),
             Next::GiveUp(ends) => {
-                Some(Finished { outcome: Outcome::Failed(Failure::CrashLoop { ends }), ..finished })
+                let error = error(&finished.outcome).map(Box::new);
+                Some(Finished { outcome: Outcome::Failed(Failure::CrashLoop { ends, error }), ..finished })
             }
             Next::Attempt(delay_ms) => {
                 self.wait_for_attempt(now, ordinal, &finished, delay_ms);
                 None
             }
         }
+    }
+
+    /// Whether a task that is being ended for this reason is so only for another attempt, so that whoever wants it to
+    /// end for good is heard.
+    pub(super) fn is_for_next_attempt(task: &Task, reason: StopReason) -> bool {
+        let again = task.plan().again.as_deref();
+        let is_kept_alive = again.is_some_and(|again| matches!(again.rule, Rule::Restart(_)));
+        reason == StopReason::NextAttempt || is_kept_alive && matches!(reason, StopReason::NotReady(_))
     }
 
     /// The leader has ended, and others of its tree have not: these go before the next attempt begins.
@@ -163,6 +182,15 @@ impl Core {
         let reason = StopReason::NextAttempt;
         self.end_pause(ordinal);
         self.set_state(ordinal, State::Stopping { pid, started_at, reason, kill_at: Some(kill_at), exit });
+    }
+
+    /// An attempt has begun.
+    pub(super) fn note_attempt(&mut self, now: Now, ordinal: Ordinal) {
+        self.registry.change(ordinal, |task| {
+            if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
+                again.began = Some(now.mono);
+            }
+        });
     }
 
     /// A task that has ended starts no more.
@@ -180,7 +208,7 @@ impl Core {
             let offset = task.output_bytes;
             let Some(plan) = task.plan.as_deref_mut() else { return };
             let Some(again) = plan.again.as_deref_mut() else { return };
-            again.add(finished, offset);
+            again.add(now.mono, finished, offset);
             let (at, wall) = (now.mono.plus_ms(delay_ms), now.wall.plus_ms(delay_ms));
             plan.not_before = (delay_ms > 0).then_some(NotBefore::Attempt { at, wall });
             task.state = State::Queued { env: again.env.clone() };
@@ -191,11 +219,10 @@ impl Core {
     }
 }
 
-fn next(task: &Task, finished: &Finished) -> Next {
+fn next(now: Now, task: &Task, finished: &Finished) -> Next {
     // A follow-up prompt is given once: it is no attempt at the first one.
-    let is_attempt = finished.started_at.is_some() && task.resume_count == 0;
-    let again = task.plan().again.as_deref().filter(|_| is_attempt);
-    again.map_or(Next::End, |again| again.next(finished, task.id.as_u128()))
+    let again = task.plan().again.as_deref().filter(|_| task.resume_count == 0);
+    again.map_or(Next::End, |again| again.next(now.mono, finished, task.id.as_u128()))
 }
 
 #[cfg(test)]

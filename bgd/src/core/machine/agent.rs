@@ -139,7 +139,8 @@ impl Core {
                     Some(hint) => format!("{} ({hint})", refusal.message).into(),
                     None => refusal.message,
                 };
-                self.finish_unstarted(now, ordinal, Outcome::Failed(Failure::Agent(error)));
+                let outcome = Outcome::Failed(Failure::Agent(error));
+                self.finish(now, ordinal, self.unstarted(now, ordinal, outcome));
             }
             State::Starting { stop: Some(order) } => {
                 let outcome = verdict_of_stop(order.reason);

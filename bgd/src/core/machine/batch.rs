@@ -13,7 +13,6 @@ use super::{Core, Phase};
 use crate::core::batch::{Batch, Entering, Staged};
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, OrderError, Reply};
-use crate::core::filter::Filter;
 use crate::core::held::{argv_bytes, env_bytes};
 use crate::core::input::{BatchItem, BatchLimits, Command, Part, PlanRequest};
 use crate::core::plan::{Became, PLAIN, Plan};
@@ -111,8 +110,10 @@ impl Core {
         let Some(mut entering) = self.batches.entering.pop_front() else { return };
         let (batch, to) = (entering.batch, entering.to);
         if self.phase != Phase::Open {
+            // It was taken, so that the answer must not have it submitted again: those that were not added end
+            // with the daemon as the others do.
             self.drop_batch_without_tasks(batch);
-            return self.reply(Some(to), Reply::Error(CoreError::ShuttingDown));
+            return self.reply(Some(to), Reply::Many { batch, ids: entering.last });
         }
         entering.env = self.registry.share_env(Env::clone(&entering.env));
         for _ in 0..SLICE {
@@ -204,12 +205,8 @@ impl Core {
         }
     }
 
-    /// The one batch that a filter names, if it names one.
-    pub(super) fn batch_of(&self, filter: &Filter) -> Result<Option<TaskId>, CoreError> {
-        filter.batch.as_ref().map(|batch| self.batch_named(batch)).transpose()
-    }
-
-    fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
+    /// The one batch that a user means.
+    pub(super) fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
         let mut found = self.batches.known.range(reference.range()).map(|(id, _)| *id).take(CANDIDATES);
         match (found.next(), found.next()) {
             (None, _) => Err(CoreError::Order(OrderError::NoBatch(reference.as_str().into()))),

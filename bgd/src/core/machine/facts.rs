@@ -54,6 +54,7 @@ impl Core {
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
         self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
         self.change_agent(ordinal, |agent| agent.begin_run(now));
+        self.note_attempt(now, ordinal);
         self.became(ordinal);
         self.event(now, EventKind::Started, ordinal);
         if self.registry.get(ordinal).is_some_and(is_first_attempt) {
@@ -69,8 +70,8 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
             State::Starting { stop: None } => {
-                let failure = Failure::Spawn(Box::new(failure));
-                self.finish_unstarted(now, ordinal, Outcome::Failed(failure));
+                let outcome = Outcome::Failed(Failure::Spawn(Box::new(failure)));
+                self.finish(now, ordinal, self.unstarted(now, ordinal, outcome));
             }
             State::Starting { stop: Some(order) } => {
                 let outcome = verdict_of_stop(order.reason);
@@ -97,7 +98,7 @@ impl Core {
                     exit: Some(exit),
                     lingering,
                 };
-                if others && self.starts_again(task, &finished) {
+                if others && self.starts_again(now, task, &finished) {
                     return self.end_before_attempt(now, ordinal, finished);
                 }
                 self.finish(now, ordinal, finished);
@@ -197,14 +198,14 @@ impl Core {
         }
     }
 
-    fn output(&mut self, now: Now, ordinal: Ordinal, bytes: u64, dropped: [u64; 2], tell: bool) {
+    fn output(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], dropped: [u64; 2], tell: bool) {
         let grew = self.registry.change(ordinal, |task| {
-            let grew = bytes > task.output_bytes;
+            let grew = bytes.iter().zip(task.output_bytes).any(|(bytes, before)| *bytes > before);
             if grew {
                 task.updated_at = Some(now.wall);
             }
             // Neither ever shrinks, and a later run need not know what an earlier one dropped.
-            task.output_bytes = task.output_bytes.max(bytes);
+            task.output_bytes = [0, 1].map(|stream| task.output_bytes[stream].max(bytes[stream]));
             task.dropped = [0, 1].map(|stream| task.dropped[stream].max(dropped[stream]));
             grew
         });

@@ -23,7 +23,7 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::request::InboxesStatus;
-use bgd_shared::task::Summary;
+use bgd_shared::task::{Kind, Summary};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -223,7 +223,7 @@ impl Core {
     /// # Errors
     /// The query names a batch that is not there, or several.
     pub fn list(&self, query: &ListQuery) -> Result<Page, CoreError> {
-        let batch = self.batch_of(&query.filter)?;
+        let batch = self.resolve(&query.filter)?;
         let mut page = self.registry.list(query, batch);
         for task in &mut page.tasks {
             self.place(task);
@@ -238,6 +238,15 @@ impl Core {
     pub fn get(&self, id: &TaskRef) -> Result<Snapshot, CoreError> {
         let ordinal = self.registry.find(id)?;
         self.snapshot(ordinal).ok_or_else(|| CoreError::NotFound(id.as_str().to_owned()))
+    }
+
+    /// The first of these tasks whose process is being started.
+    pub fn starting(&self, ids: &[TaskRef]) -> Option<TaskId> {
+        let known = |id: &TaskRef| self.registry.find(id).ok().and_then(|ordinal| self.registry.get(ordinal));
+        let mut tasks = ids.iter().filter_map(known);
+        let is_starting =
+            |task: &&Task| matches!(task.state, State::Starting { .. }) && task.spec.kind() == Kind::Process;
+        tasks.find(is_starting).map(|task| task.id)
     }
 
     /// Whether new work is refused.
@@ -374,7 +383,7 @@ impl Core {
         match which {
             Selection::Ids(ids) => self.find_all(ids),
             Selection::All { session } => Ok(self.registry.of_session(session.as_deref())),
-            Selection::Matching(filter) => Ok(self.registry.matching(filter, self.batch_of(filter)?)),
+            Selection::Matching(filter) => Ok(self.registry.matching(filter, self.resolve(filter)?)),
         }
     }
 

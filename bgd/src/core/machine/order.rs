@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
 use bgd_shared::limits::GROUPS;
-use bgd_shared::order::{After, DEFAULT_GROUP};
+use bgd_shared::order::{After, Condition, DEFAULT_GROUP};
 
 use super::Core;
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, OrderError, Reply};
+use crate::core::filter::Filter;
 use crate::core::group::GroupState;
 use crate::core::input::{Edit, PlanRequest, Selection, StartTime};
 use crate::core::plan::{Again, Dependency, NotBefore, PLAIN, Plan};
@@ -44,6 +46,18 @@ impl Core {
         self.queue.find(name).ok_or_else(|| self.unknown_group(name))
     }
 
+    /// The batch that a filter names, if it names one. A group that it names must be there, or have tasks that ended in
+    /// it before it was removed.
+    pub(super) fn resolve(&self, filter: &Filter) -> Result<Option<TaskId>, CoreError> {
+        if let Some(name) = &filter.group
+            && self.queue.find(name).is_none()
+            && self.registry.iter().all(|(_, task)| task.plan().group() != &**name)
+        {
+            return Err(self.unknown_group(name));
+        }
+        filter.batch.as_ref().map(|batch| self.batch_named(batch)).transpose()
+    }
+
     fn unknown_group(&self, name: &str) -> CoreError {
         CoreError::Order(OrderError::UnknownGroup(
             name.into(),
@@ -66,6 +80,10 @@ impl Core {
         for After { id, condition } in after {
             let ordinal = self.registry.find(id)?;
             let Some(task) = self.registry.get(ordinal) else { continue };
+            // One that has ended is judged like any other.
+            if *condition == Condition::Ready && task.spec.ready.is_none() && !task.is_finished() {
+                return Err(CoreError::Order(OrderError::NeverReady(task.id)));
+            }
             let dependency = Dependency { task: task.id, ordinal, condition: *condition, met: false };
             if !conditions.contains(&dependency) {
                 conditions.push(dependency);
@@ -127,37 +145,15 @@ impl Core {
         if !matches!(task.state, State::Queued { .. }) {
             return Err(CoreError::Order(OrderError::NotPending(task.id, task.status())));
         }
-        let plan = task.plan();
-        let group = match edit.group {
-            Some(name) => self.group_named(Some(&name))?,
-            None => plan.group.clone(),
-        };
-        let slots = edit.slots.unwrap_or(plan.slots);
-        if slots != plan.slots || group != plan.group {
-            self.check_slots(group.as_deref(), slots)?;
+        let ties_anew = edit.after.is_some();
+        let plan = self.edited(now, task, edit)?;
+        if let Some(other) = plan.after.iter().filter(|_| ties_anew).find(self.comes_after(ordinal)) {
+            return Err(CoreError::Order(OrderError::Cycle(other.task, task.id)));
         }
-        let after = edit.after.map(|after| self.conditions(&after)).transpose()?;
-        for dependency in after.iter().flatten() {
-            if self.comes_after(dependency.ordinal, ordinal) {
-                return Err(CoreError::Order(OrderError::Cycle(dependency.task, task.id)));
-            }
-        }
-        let ties_anew = after.is_some();
         if ties_anew {
             self.untie(ordinal);
         }
-        self.replan(ordinal, |plan| {
-            plan.group = group;
-            plan.slots = slots;
-            plan.priority = edit.priority.unwrap_or(plan.priority);
-            plan.description = edit.description.or(plan.description.take());
-            if let Some(start) = edit.start {
-                plan.not_before = not_before(now, start);
-            }
-            if let Some(after) = after {
-                plan.after = after;
-            }
-        });
+        self.replan(ordinal, |known| *known = plan);
         self.event(now, EventKind::Edited, ordinal);
         if ties_anew {
             self.tie(now, ordinal);
@@ -167,6 +163,32 @@ impl Core {
             self.reply(Some(to), Reply::Task(snapshot));
         }
         Ok(())
+    }
+
+    /// The plan of a task after an edit.
+    fn edited(&self, now: Now, task: &Task, edit: Edit) -> Result<Plan, CoreError> {
+        let before = task.plan();
+        let mut plan = before.clone();
+        if let Some(name) = edit.group {
+            plan.group = self.group_named(Some(&name))?;
+        }
+        plan.slots = edit.slots.unwrap_or(plan.slots);
+        if plan.slots != before.slots || plan.group != before.group {
+            self.check_slots(plan.group.as_deref(), plan.slots)?;
+        }
+        plan.priority = edit.priority.unwrap_or(plan.priority);
+        plan.description = edit.description.or(plan.description);
+        if let Some(start) = edit.start {
+            plan.not_before = not_before(now, start);
+        }
+        if let Some(after) = edit.after {
+            plan.after = self.conditions(&after)?;
+        }
+        let more = plan.own_bytes().saturating_sub(before.own_bytes());
+        if more > 0 {
+            self.check_memory(more)?;
+        }
+        Ok(plan)
     }
 
     /// The time of a pending task has come.
@@ -248,6 +270,12 @@ impl Core {
                 | State::Stopping { .. }
                 | State::Resuming { .. } => group.running += 1,
                 State::Finished(_) => group.finished += 1,
+            }
+        }
+        for entering in &self.batches.entering {
+            let place = places.get(entering.plan.group());
+            if let Some(group) = place.and_then(|place| groups.get_mut(*place)) {
+                group.pending += entering.items.len() as u64;
             }
         }
     }

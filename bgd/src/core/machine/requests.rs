@@ -183,7 +183,7 @@ impl Core {
             paused: false,
             run: 1,
             resume_count: 0,
-            output_bytes: 0,
+            output_bytes: [0; 2],
             dropped: [0; 2],
             lost: None,
             updated_at: None,
@@ -337,17 +337,21 @@ impl Core {
 
     /// Ends a task that has not started, or not again.
     pub(super) fn finish_unstarted(&mut self, now: Now, ordinal: Ordinal, outcome: Outcome) {
+        self.end(now, ordinal, self.unstarted(now, ordinal, outcome));
+    }
+
+    /// The end of a task that does not run. What it did before, it did in its last attempt.
+    pub(super) fn unstarted(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
         let task = self.registry.get(ordinal);
         let again = task.and_then(|task| task.plan().again.as_deref());
         let before = again.and_then(|again| again.attempts.last());
-        let finished = Finished {
+        Finished {
             outcome,
             pid: before.and_then(|attempt| attempt.pid),
             started_at: before.map(|attempt| attempt.started_at),
             completed_at: now.wall,
             exit: before.and_then(|attempt| attempt.exit.clone()),
             lingering: Lingering::No,
-        };
-        self.end(now, ordinal, finished);
+        }
     }
 }

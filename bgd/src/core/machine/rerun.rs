@@ -9,8 +9,8 @@ use bgd_shared::order::After;
 use bgd_shared::request::Stdin;
 use bgd_shared::task::{Origin, Status};
 
-use super::Core;
 use super::requests::NewTask;
+use super::{Core, Phase};
 use crate::core::batch::Batch;
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, OrderError, Reply, Unrepeatable};
@@ -30,6 +30,9 @@ struct Repeated {
 impl Core {
     /// Submits tasks again, all or none.
     pub(super) fn rerun(&mut self, now: Now, to: ReplyTo, rerun: &Rerun) -> Result<(), CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
         let tasks = self.tasks_to_rerun(rerun)?;
         if tasks.len() > RERUNS {
             return Err(CoreError::Order(OrderError::TooManyReruns(tasks.len())));
@@ -45,6 +48,9 @@ impl Core {
             let Some(task) = self.registry.get(*ordinal) else { continue };
             let batch = task.plan().batch.map(|old| *batches.entry(old).or_insert_with(|| ids.next()));
             repeated.push(self.repeated(*ordinal, task, &new_ids, batch)?);
+        }
+        if let Some((id, other)) = circle(&repeated) {
+            return Err(CoreError::Order(OrderError::Cycle(other, id)));
         }
         let bytes = repeated.iter().filter_map(|one| self.registry.get(one.old)).map(Task::own_bytes).sum();
         self.check_memory(bytes)?;
@@ -177,6 +183,26 @@ impl Core {
         }
         pairs
     }
+}
+
+/// Two of these tasks that come after each other, by conditions that came true one after the other.
+fn circle(repeated: &[Repeated]) -> Option<(TaskId, TaskId)> {
+    let others = |one: &Repeated| one.after.iter().filter_map(|after| after.id.exact()).collect::<Vec<_>>();
+    let mut open: BTreeMap<TaskId, Vec<TaskId>> =
+        repeated.iter().map(|one| (one.new.id, others(one))).collect();
+    loop {
+        let free: Vec<TaskId> = open
+            .iter()
+            .filter(|(_, after)| after.iter().all(|other| !open.contains_key(other)))
+            .map(|(id, _)| *id)
+            .collect();
+        if free.is_empty() {
+            break;
+        }
+        free.iter().for_each(|id| drop(open.remove(id)));
+    }
+    let (id, after) = open.first_key_value()?;
+    Some((*id, *after.iter().find(|other| open.contains_key(other))?))
 }
 
 /// New ids from one random number.

@@ -61,7 +61,9 @@ impl Core {
                 exit: None,
             },
             // SIGKILL is under way, and nothing is stronger; but no attempt follows any more.
-            State::Stopping { pid, started_at, reason: StopReason::NextAttempt, kill_at: None, exit } => {
+            State::Stopping { pid, started_at, reason, kill_at: None, exit }
+                if Self::is_for_next_attempt(task, *reason) =>
+            {
                 let (pid, started_at, reason, exit) = (*pid, *started_at, order.reason, exit.clone());
                 let state = State::Stopping { pid, started_at, reason, kill_at: None, exit };
                 return self.set_state(ordinal, state);
@@ -70,7 +72,7 @@ impl Core {
             State::Stopping { pid, started_at, reason, kill_at: Some(before), exit } => State::Stopping {
                 pid: *pid,
                 started_at: *started_at,
-                reason: if *reason == StopReason::NextAttempt { order.reason } else { *reason },
+                reason: if Self::is_for_next_attempt(task, *reason) { order.reason } else { *reason },
                 kill_at: kill_at.map(|at| at.min(*before)),
                 exit: exit.clone(),
             },

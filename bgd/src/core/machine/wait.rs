@@ -7,7 +7,7 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 
 use super::{Core, Phase, Timer, orders};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{CoreError, Reply};
+use crate::core::effect::{CoreError, OrderError, Reply};
 use crate::core::input::Selection;
 use crate::core::queue::Standing;
 use crate::core::task::{Ordinal, Snapshot};
@@ -29,6 +29,9 @@ impl Core {
             BlockUntil::Ended => Until::Finished,
             BlockUntil::Ready => Until::Ready,
         };
+        if until == Until::Ready {
+            self.check_ready(&tasks)?;
+        }
         let mut waiter = self.waiter(to, &tasks, until, Then::Block);
         waiter.deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
         match mode {
@@ -44,6 +47,15 @@ impl Core {
         }
         self.wait(now, waiter);
         Ok(())
+    }
+
+    /// Nobody waits for a task to be ready that never says so.
+    fn check_ready(&self, tasks: &[Ordinal]) -> Result<(), CoreError> {
+        let mut tasks = tasks.iter().filter_map(|ordinal| self.registry.get(*ordinal));
+        match tasks.find(|task| task.spec.ready.is_none() && !task.is_finished()) {
+            Some(task) => Err(CoreError::Order(OrderError::NeverReady(task.id))),
+            None => Ok(()),
+        }
     }
 
     /// A wait for all of these tasks to be so, without a deadline.

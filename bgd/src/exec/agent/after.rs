@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bgd_shared::limits::FRAME_BYTES;
 use bgd_shared::request::Stream;
 
 use crate::core::AfterTask;
@@ -11,6 +12,9 @@ use crate::exec::results;
 
 /// The bytes of an output or a result that a prompt gets: the last ones.
 const SHOWN_BYTES: u64 = 32 * 1024;
+
+/// The most bytes of a prompt with what was put in. A placeholder that would make it longer stays as it is.
+const FILLED_BYTES: usize = FRAME_BYTES;
 
 /// What every placeholder begins with.
 const BEGINNING: &str = "{after.";
@@ -30,7 +34,9 @@ pub fn fill_in(prompt: &str, after: &[AfterTask], folder: &OutputFolder) -> Arc<
         filled.push_str(before);
         let found = from
             .find('}')
-            .and_then(|end| Some((end, stands_for(&from[BEGINNING.len()..end], after, folder)?)));
+            .filter(|_| filled.len() < FILLED_BYTES)
+            .and_then(|end| Some((end, stands_for(&from[BEGINNING.len()..end], after, folder)?)))
+            .filter(|(_, text)| filled.len() + text.len() <= FILLED_BYTES);
         if let Some((end, text)) = found {
             filled.push_str(&text);
             rest = &from[end + 1..];
@@ -63,7 +69,7 @@ fn stands_for(name: &str, after: &[AfterTask], folder: &OutputFolder) -> Option<
     })
 }
 
-/// The end of what was read, from the beginning of a line on if it is not all.
+/// The end of what was read.
 fn text(part: std::io::Result<Part>) -> String {
     let bytes = match part {
         Ok(part) => part.bytes,

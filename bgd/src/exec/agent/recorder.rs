@@ -257,7 +257,7 @@ impl Recorder {
         // The size is told at once: nobody follows the output of a task that is over.
         self.file = None;
         self.loss.tell();
-        let bytes = self.context.folder.size(self.task, self.split);
+        let bytes = self.context.folder.sizes(self.task, self.split);
         self.tell(Fact::Output { bytes, dropped: [0; 2], tell: false });
     }
 

@@ -138,8 +138,7 @@ impl Template {
         let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
         let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
         // What earlier turns wrote is none of this one's.
-        let sizes = [false, true].map(|split| folder.size(turn.task, split));
-        let from = [sizes[0], sizes[1] - sizes[0]];
+        let from = folder.sizes(turn.task, true);
         let agent = &self.start.agent;
         // Removed when the turn is over, however that ends.
         let file = match names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt)) {

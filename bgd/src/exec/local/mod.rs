@@ -92,12 +92,14 @@ impl Local {
 
     /// What a supervisor saw.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
+        // An attempt that would not end may do so when the next one has begun, whose things stay.
         match fact {
             Fact::Exited { others: false, .. } | Fact::TreeEmpty => {
-                self.processes.gone(task, run);
-                self.terminals.close(task);
+                if self.processes.gone(task, run) {
+                    self.terminals.close(task);
+                }
             }
-            Fact::Exited { others: true, .. } => self.processes.close_input(task),
+            Fact::Exited { others: true, .. } => self.processes.close_input(task, run),
             _ => {}
         }
         if matches!(fact, Fact::Exited { .. }) {

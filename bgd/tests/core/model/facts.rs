@@ -160,8 +160,9 @@ impl Model {
         let Some(task) = self.live.get_mut(&number) else { return };
         let is_told = match fact {
             Fact::Output { bytes, tell, .. } => {
-                let (grew, active) = (*bytes > task.bytes, task.status().is_active());
-                task.bytes = *bytes;
+                let (bytes, active) = (bytes.iter().sum(), task.status().is_active());
+                let grew = bytes > task.bytes;
+                task.bytes = bytes;
                 if grew {
                     self.moved(now, number);
                 }
@@ -188,7 +189,9 @@ impl Model {
     pub(super) fn stop(&mut self, now: Now, number: u64, why: Why, signal: i32, grace: u64) {
         let Some(task) = self.live.get_mut(&number) else { return };
         if task.phase != Phase::Done {
-            task.why.get_or_insert(why);
+            // A stop for the next attempt gives way to one for good.
+            let is_for_next = matches!(task.why, Some(Why::NotReady(_))) && task.order.is_kept_alive();
+            task.why = task.why.filter(|_| !is_for_next).or(Some(why));
             task.paused = false;
         }
         match task.phase {
@@ -222,10 +225,8 @@ impl Model {
             return;
         }
         let Some(task) = self.live.get_mut(&number) else { return };
-        let loops = task.phase == Phase::Running
-            && task.why.is_none()
-            && task.resumes == 0
-            && task.order.loops(now, result);
+        let loops = task.loops(now, result);
+        let is_unstarted = task.phase == Phase::Starting || task.order.exit.is_none();
         task.phase = Phase::Done;
         task.paused = false;
         let is_looked_at = task.foreground.take().is_some();
@@ -234,10 +235,15 @@ impl Model {
         }
         let verdict = match (task.why, result) {
             _ if task.order.blame.is_some() => (Status::Cancelled, task.order.blame.clone()),
-            (None, _) if loops && !self.closing => {
-                let last = result.clone().err().unwrap_or_else(|| "exited with code 0".to_owned());
+            (why, _) if loops && !self.closing => {
+                let last = match (why, result) {
+                    (Some(Why::NotReady(limit)), _) => format!(": not ready after {}", shown(limit)),
+                    (_, Err(error)) if is_unstarted => format!(": {error}"),
+                    (_, Err(error)) => format!(" it {error}"),
+                    (_, Ok(())) => " it exited with code 0".to_owned(),
+                };
                 let error = format!(
-                    "crash loop: ended 10 times in a row within a minute of its start; the last time it {last}"
+                    "crash loop: ended 10 times in a row within a minute of its start; the last time{last}"
                 );
                 (Status::Failed, Some(error))
             }
@@ -282,6 +288,26 @@ impl Model {
             self.tell(now, number, news);
         }
         self.answer();
+    }
+}
+
+impl Known {
+    /// Whether the end of this attempt is one that its rule is about.
+    pub(super) fn may_begin_again(&self) -> bool {
+        let is_late = self.order.is_kept_alive() && matches!(self.why, Some(Why::NotReady(_)));
+        let is_gone = self.order.is_kept_alive() && self.order.ended > 0;
+        match self.phase {
+            Phase::Running => self.resumes == 0 && (self.why.is_none() || is_late),
+            Phase::Starting => self.resumes == 0 && self.why.is_none() && is_gone,
+            Phase::Pending | Phase::Resuming | Phase::Done => false,
+        }
+    }
+
+    /// Whether it ended early once too often.
+    pub(super) fn loops(&self, now: Now, result: &Result<(), String>) -> bool {
+        let is_late = matches!(self.why, Some(Why::NotReady(_)));
+        let failed = Err(String::new());
+        self.may_begin_again() && self.order.loops(now, if is_late { &failed } else { result })
     }
 }
 

@@ -196,7 +196,8 @@ impl Known {
                 (None, Some(_)) | (Some(_), None) => false,
             }
             && task.lost.as_ref().map_or(0, |lost| lost.bytes) == self.lost
-            && (task.output_bytes, &task.key, &task.spec.session) == (self.bytes, &self.key, &self.session)
+            && (task.output_bytes.iter().sum(), &task.key, &task.spec.session)
+                == (self.bytes, &self.key, &self.session)
     }
 }
 

@@ -59,7 +59,8 @@ pub struct Order {
     /// Of those, how many in a row ended early.
     early: u32,
     pub has_begun: bool,
-    started_at: i64,
+    /// When the attempt that is under way began.
+    began: Option<u64>,
     pub exit: Option<Exit>,
     /// Why it can't start any more.
     pub blame: Option<String>,
@@ -80,7 +81,7 @@ impl Default for Order {
             ended: 0,
             early: 0,
             has_begun: false,
-            started_at: 0,
+            began: None,
             exit: None,
             blame: None,
         }
@@ -115,7 +116,7 @@ impl Order {
 
     /// It runs.
     pub fn begins(&mut self, now: Now) {
-        (self.has_begun, self.started_at, self.exit) = (true, now.wall.unix_ms(), None);
+        (self.has_begun, self.began, self.exit) = (true, Some(now.mono.0), None);
     }
 
     pub fn priority(&self) -> i32 {
@@ -162,7 +163,7 @@ impl Order {
     }
 
     fn early_with(&self, now: Now) -> u32 {
-        if now.wall.unix_ms() - self.started_at < 60_000 { self.early + 1 } else { 0 }
+        if self.began.is_none_or(|began| now.mono.0 < began + 60_000) { self.early + 1 } else { 0 }
     }
 
     /// Whether it ended early once too often.
@@ -197,7 +198,11 @@ pub fn bytes(request: &PlanRequest, dependencies: usize) -> usize {
 
 /// The same of a task that has a plan anyway.
 pub fn plan_bytes(request: &PlanRequest, dependencies: usize) -> usize {
-    let again = if request.again.is_some() { size_of::<Again>() } else { 0 };
+    let again = match &request.again {
+        Some(Rule::Retry { codes, .. }) => size_of::<Again>() + size_of_val(&**codes),
+        Some(Rule::Restart(_)) => size_of::<Again>(),
+        None => 0,
+    };
     size_of::<Plan>() + dependencies * (size_of::<Dependency>() + 64) + again
 }
 
@@ -233,7 +238,7 @@ impl Model {
         }
     }
 
-    fn unknown(&self, name: &str) -> CoreError {
+    pub(super) fn unknown(&self, name: &str) -> CoreError {
         let others = self.groups.keys().filter(|name| *name != DEFAULT_GROUP);
         let names = std::iter::once(DEFAULT_GROUP).chain(others.map(String::as_str));
         CoreError::Order(OrderError::UnknownGroup(name.into(), names.map(Arc::from).collect()))
@@ -251,7 +256,11 @@ impl Model {
     fn waits(&mut self, after: &[After]) -> Result<Vec<Wait>, CoreError> {
         let mut waits = Vec::new();
         for After { id, condition } in after {
-            let other = number(self.find(id)?.id);
+            let task = self.find(id)?;
+            if *condition == Condition::Ready && !task.becomes_ready && task.phase != Phase::Done {
+                return Err(CoreError::Order(OrderError::NeverReady(task.id)));
+            }
+            let other = number(task.id);
             let wait = Wait { other, condition: *condition, met: false };
             if !waits.contains(&wait) {
                 waits.push(wait);
@@ -393,6 +402,10 @@ impl Model {
         if let Some(at) = edit.start {
             order.start = start(now, at);
         }
+        let more = order.after.len().saturating_sub(self.live[&number(id)].order.after.len());
+        if more > 0 {
+            self.memory_for(more * (size_of::<Dependency>() + 64))?;
+        }
         if let Some(task) = self.live.get_mut(&number(id)) {
             let standing = |order: &Order| (order.group.clone(), order.priority, order.slots);
             order.admitted &= standing(&order) == standing(&task.order);
@@ -526,11 +539,16 @@ impl Model {
     pub(super) fn begins_again(&mut self, now: Now, number: u64, result: &Result<(), String>) -> bool {
         let closing = self.closing;
         let Some(task) = self.live.get_mut(&number) else { return false };
-        if closing || task.why.is_some() || task.phase != Phase::Running || task.resumes > 0 {
+        if closing || !task.may_begin_again() {
             return false;
         }
+        let failed = Err(String::new());
+        let is_late = matches!(task.why, Some(super::Why::NotReady(_)));
+        let result = if is_late { &failed } else { result };
         let Some(delay) = task.order.delay(task.id, now, result) else { return false };
         task.order.early = task.order.early_with(now);
+        task.order.began = None;
+        (task.why, task.stop_order) = (None, None);
         task.order.ended += 1;
         task.order.start = (delay > 0).then(|| Start::Mono(now.mono.plus_ms(delay).0));
         (task.phase, task.end, task.limit_at) = (Phase::Pending, End::NotTold, None);

@@ -1,6 +1,8 @@
 //! What clients ask for, naively.
 
-use bgd::core::{Cancel, Command, CoreError, Filter, Now, ReplyTo, Request, Selection, Unpausable};
+use bgd::core::{
+    Cancel, Command, CoreError, Filter, Now, OrderError, ReplyTo, Request, Selection, Unpausable,
+};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{BlockMode, BlockUntil};
@@ -24,6 +26,7 @@ impl Model {
             Request::Retrieve { id, complete } => return self.retrieve(now, to, id, *complete),
             Request::Block { which, timeout_ms, mode, until } => {
                 let tasks = self.select(which, |_| true)?;
+                self.check_ready(*until, &tasks)?;
                 let deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout).0);
                 self.wait(to, tasks, block(*mode, *until, deadline));
             }
@@ -79,6 +82,15 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    fn check_ready(&self, until: BlockUntil, tasks: &[TaskId]) -> Result<(), CoreError> {
+        let active = tasks.iter().filter_map(|id| self.get(*id)).filter(|task| task.phase != Phase::Done);
+        let never = |task: &&Known| until == BlockUntil::Ready && !task.becomes_ready;
+        match active.into_iter().find(never) {
+            Some(task) => Err(CoreError::Order(OrderError::NeverReady(task.id))),
+            None => Ok(()),
+        }
     }
 
     fn change_group(&mut self, to: ReplyTo, request: &Request) -> Result<(), CoreError> {
@@ -175,6 +187,12 @@ impl Model {
             Selection::All { session } => Ok(self.of(session.as_deref(), wanted)),
             Selection::Matching(filter) => {
                 let Filter { session, group, batch, tags, status } = &**filter;
+                if let Some(name) = group
+                    && !self.groups.contains_key(&**name)
+                    && self.live.values().all(|task| task.order.group() != &**name)
+                {
+                    return Err(self.unknown(name));
+                }
                 let batch = batch.as_ref().map(|batch| self.batch_named(batch)).transpose()?;
                 assert!(tags.is_empty(), "no task here has labels");
                 Ok(self.of(session.as_deref(), |task| {

@@ -179,7 +179,7 @@ impl Sim {
     /// A run begins: its number is a new one, and its environment is the submitter's.
     fn begin(&mut self, task: TaskId, run: u32, is_agent: bool, env: &Arc<Env>) -> Checked {
         prop_assert!(self.procs.iter().all(|proc| proc.task != task || proc.gave_up), "{task} runs already");
-        let bytes = self.core.get(&task.into()).map_or(0, |task| task.output_bytes);
+        let bytes = self.core.get(&task.into()).map_or(0, |task| task.output_bytes[0]);
         if let Some((before, known)) = self.runs.insert(task, (run, Arc::clone(env))) {
             prop_assert!(run > before && *env == known, "run {run} comes after {before}");
         }
@@ -257,7 +257,8 @@ impl Sim {
             Submitted => (before.is_none(), status == Status::Pending),
             Started => (waits, status == Status::Running),
             Held | Released | Edited => (waits, status == Status::Pending),
-            Retrying => (at_work.is_some(), status == Status::Pending),
+            // A later attempt may fail to start.
+            Retrying => (at_work.is_some() || before == Some(Retrying), status == Status::Pending),
             Resumed => (before == Some(Completed), status == Status::Resumed),
             Output | Progress | NeedsInput | Ready => (at_work.is_some(), Some(status) == at_work),
             Completed => (at_work.is_some(), status == Status::Completed),

@@ -15,7 +15,11 @@ impl Sim {
         let Input::Request { request, .. } = input else { return Ok(()) };
         let adds = matches!(
             request,
-            Request::Submit(_) | Request::SubmitMany(_) | Request::Adopt { .. } | Request::Resume { .. }
+            Request::Submit(_)
+                | Request::SubmitMany(_)
+                | Request::Adopt { .. }
+                | Request::Resume { .. }
+                | Request::Edit(_)
         );
         if !adds && !self.steps.is_multiple_of(LOOK_EVERY) {
             return Ok(());

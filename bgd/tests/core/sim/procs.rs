@@ -112,7 +112,7 @@ impl Proc {
             _ => {}
         }
         self.bytes += u64::from(roll / 2 % 8);
-        Fact::Output { bytes: self.bytes, dropped: [0; 2], tell: roll & 1 == 1 }
+        Fact::Output { bytes: [self.bytes, 0], dropped: [0; 2], tell: roll & 1 == 1 }
     }
 }
 
@@ -192,7 +192,7 @@ impl Sim {
             return Ok(());
         };
         let before = self.core.get(&task.into()).ok();
-        let known = before.as_ref().map_or(7, |task| task.output_bytes);
+        let known = before.as_ref().map_or(7, |task| task.output_bytes[0]);
         let bytes = if matches!(kind, Stale::Settled) { known } else { known + 5 };
         let fact = match fact % STALE_FACTS {
             0 => Fact::Started { pid: Some(77) },
@@ -209,7 +209,7 @@ impl Sim {
             11 => Fact::Denied { what: "late".into() },
             12 => Fact::Ready,
             13 => Fact::NotReady,
-            _ => Fact::Output { bytes, dropped: [0; 2], tell: true },
+            _ => Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true },
         };
         self.input(&Input::Fact { task, run, fact })?;
         let after = self.core.get(&task.into()).ok();

@@ -83,17 +83,6 @@ impl Bar {
         }
     }
 
-    /// Whether all of them have ended, or one if that is enough.
-    pub fn is_over(&self, is_any: bool) -> bool {
-        match &self.state {
-            State::One(task) => !task.status.is_active(),
-            State::Many(many) => {
-                let ended = many.count(|status| !status.is_active());
-                ended == many.statuses.len() || is_any && ended > 0
-            }
-        }
-    }
-
     /// Draws how it is now.
     pub fn draw(&self) {
         match &self.state {

@@ -208,8 +208,16 @@ fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
     let session = session::this().map_err(|failure| {
         failure.hint("@ is the latest task of a session: set BGD_SESSION, or name the task by its id")
     })?;
-    let params = ListParams { session: Some(session.clone()), limit: Some(wanted), ..ListParams::default() };
-    let tasks = context.call::<TaskList>(&params)?.tasks;
+    let mut params =
+        ListParams { session: Some(session.clone()), limit: Some(wanted), ..ListParams::default() };
+    let mut page = context.call::<TaskList>(&params)?;
+    let mut tasks = page.tasks;
+    // A page is not longer than it is large.
+    while page.next.is_some() && tasks.len() < wanted {
+        (params.after, params.limit) = (page.next, Some(wanted - tasks.len()));
+        page = context.call::<TaskList>(&params)?;
+        tasks.append(&mut page.tasks);
+    }
     if tasks.len() < wanted {
         let session = clean(&session);
         let message = match tasks.len() {

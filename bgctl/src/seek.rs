@@ -92,10 +92,10 @@ pub fn line(client: &mut Client, news: Client, sought: Sought, stop: &Stop<'_>) 
     // It may have ended before anybody listened.
     let mut task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
     let mut source = Source::Nothing;
-    let mut search = Search::new(pattern, 0);
+    let mut search = Search::new(pattern, u64::try_from(since).unwrap_or(0));
     let mut is_stopped = false;
     loop {
-        if matches!(source, Source::Nothing) && task.started_at.is_some() {
+        if matches!(source, Source::Nothing) && task.has_begun() {
             source = open(&task, since)?;
         }
         let has_ended = !task.status.is_active();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{TaskId, TaskRef};
-use crate::limits::{GROUP_BYTES, ID_PREFIX_CHARS};
+use crate::limits::GROUP_BYTES;
 use crate::time::Timestamp;
 
 /// The group of a task whose submitter names none. It always exists, and its slots are `max_concurrent_tasks`.
@@ -210,39 +210,16 @@ pub struct Group {
     pub finished: u64,
 }
 
-impl FromStr for After {
-    type Err = String;
-
-    /// Reads `ID` and `ID:CONDITION`.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (id, condition) = match text.split_once(':') {
-            Some((id, condition)) => (id, condition.parse()?),
-            None => (text, Condition::default()),
-        };
-        let id = id.parse().map_err(|error| {
-            format!("{error}; a condition is ID or ID:CONDITION, with an id of {ID_PREFIX_CHARS} characters or more")
-        })?;
-        Ok(Self { id, condition })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_stands_behind_the_id() {
-        let after: After = "3f2a9c1e".parse().unwrap();
-        assert_eq!((after.id.as_str(), after.condition), ("3f2a9c1e", Condition::Ok));
-        for condition in Condition::ALL {
-            let after: After = format!("3f2a9c1e:{condition}").parse().unwrap();
-            assert_eq!(after.condition, condition);
-        }
-    }
-
-    #[test]
     fn a_wrong_condition_is_named_with_the_known_ones() {
-        let error = "3f2a9c1e:done".parse::<After>().unwrap_err();
+        for condition in Condition::ALL {
+            assert_eq!(condition.to_string().parse(), Ok(condition));
+        }
+        let error = "done".parse::<Condition>().unwrap_err();
         assert_eq!(error, "unknown condition \"done\": one of ok, any, fail, start, ready");
     }
 

@@ -1,13 +1,15 @@
 //! What `bgctl block` does beside waiting for an end: it waits for a line (R111), and shows people how far tasks are
 //! (R114).
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::order::Retry;
 use bgd_shared::request::{self, Encoding, SubmitParams, TaskWrite, WriteParams};
+use bgd_shared::task::Status;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
 use serde_json::Value;
@@ -122,6 +124,31 @@ fn r111_a_pending_task_is_waited_for() {
 }
 
 #[test]
+fn r111_between_two_attempts_there_is_what_the_first_one_wrote() {
+    let daemon = TestDaemon::start();
+    let an_hour = Some(3_600_000);
+    let retry =
+        Retry { times: 1, delay_ms: an_hour, max_delay_ms: an_hour, codes: Vec::new(), signal: false };
+    let (shell, retry) = (Some("echo hello; exit 1".into()), Some(retry));
+    let id = daemon.submit_with(&SubmitParams { shell, retry, ..daemon.params() }).id;
+    wait::for_look("its second attempt is waited for", || {
+        let task = daemon.task(id);
+        (task.status == Status::Pending && !task.attempts.is_empty()).then_some(())
+    });
+    let name = id.to_string();
+    let found = daemon.run(&["block", "--line", "hel+o", "--timeout", "10s", &name]).success();
+    assert_eq!(found.stdout_text(), "hello\n");
+    let none = daemon.run(&["block", "--line", "nothing", "--timeout", "0", &name]).expect_code(75);
+    assert_eq!(none.stderr, format!("bgctl: {id} has written no such line so far\n"));
+    let mut follows = daemon.bgctl(&["output", "-f", &name]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(follows.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hello\n");
+    daemon.cancel(&[id]);
+    follows.wait().unwrap();
+}
+
+#[test]
 fn r111_where_the_file_can_not_be_opened_the_daemon_is_asked_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
@@ -190,6 +217,25 @@ fn r114_many_are_a_bar_that_is_gone_at_the_end() {
     assert_eq!(terminal.ended().code(), Some(1));
     let shown = terminal.screen();
     assert!(!shown.contains("/3") && !shown.contains('['), "{shown}");
+    assert!(names.iter().all(|name| shown.contains(name)), "{shown}");
+}
+
+#[test]
+fn r24_who_waits_on_a_terminal_hears_of_a_task_that_is_cleared_meanwhile() {
+    let daemon = TestDaemon::start();
+    let ids = [piped(&daemon, "read x"), piped(&daemon, "read x")];
+    let names = ids.map(|id| id.to_string());
+    for id in ids {
+        daemon.wait_running(id);
+    }
+    let mut terminal = Terminal::bgctl(&daemon, &["block", &names[0], &names[1]]);
+    terminal.wait_text("0/2, 2 running");
+    write(&daemon, ids[0], "\n");
+    terminal.wait_text("1/2, 1 running");
+    daemon.run(&["clear", &names[0]]).success();
+    write(&daemon, ids[1], "\n");
+    assert_eq!(terminal.ended().code(), Some(0), "{}", terminal.screen());
+    let shown = terminal.screen();
     assert!(names.iter().all(|name| shown.contains(name)), "{shown}");
 }
 

@@ -335,6 +335,15 @@ fn r113_on_a_terminal_the_latest_is_meant_and_named() {
 }
 
 #[test]
+fn r113_the_latest_are_found_behind_many_bytes() {
+    let daemon = TestDaemon::start();
+    let long = "x".repeat(100_000);
+    let ids: Vec<TaskId> = (0..15).map(|_| submitted(&daemon, &["--hold", "--", "echo", &long])).collect();
+    assert!(said(&daemon, &["status", "@15"]).contains(&ids[0].to_string()));
+    run(&daemon, &["status", "@16"]).expect_code(66);
+}
+
+#[test]
 fn r113_tasks_are_selected_by_what_they_have_in_common() {
     let daemon = TestDaemon::start();
     said(&daemon, &["group", "set", "gpu", "--slots", "1"]);
@@ -360,7 +369,13 @@ fn r113_tasks_are_selected_by_what_they_have_in_common() {
     run(&daemon, &["block", "--tag", "a", "--tag", "b"]).success();
     run(&daemon, &["block", "--status", "failed"]).expect_code(1);
     run(&daemon, &["block", "--group", "gpu", "--timeout", "0"]).expect_code(75);
-    run(&daemon, &["block", "--tag", "nobody"]).success();
+    run(&daemon, &["block", "--tag", "nobody"]).expect_code(66);
+    run(&daemon, &["block", "--tag", "nobody", "--status", "running"]).success();
+    let unknown = run(&daemon, &["block", "--group", "gpuu"]).expect_code(2);
+    assert!(
+        unknown.stderr.starts_with("bgctl: there is no group \"gpuu\", only default, gpu\n"),
+        "{unknown:?}"
+    );
     let told = run(&daemon, &["cancel", "--group", "gpu"]).success();
     assert_eq!(told.stdout_text(), format!("{waits} cancelled\n"));
     let nothing = run(&daemon, &["cancel", "--group", "gpu"]).success();

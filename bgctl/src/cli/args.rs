@@ -150,7 +150,9 @@ EXAMPLES:
   bgctl block 3f2a 91bc               both, 60 s at most
   bgctl block --timeout none 3f2a     as long as it takes
   bgctl block --any 3f2a 91bc         until one of them has ended
-  bgctl block --group gpu             all that wait or run there now
+  bgctl block --group gpu             all of the group; what has ended counts, too
+  bgctl block --group gpu --status running --status pending
+                                      all that wait or run there now
   bgctl block @                       this session's latest task, which needs no @ here
   bgctl block --exit-code 3f2a        and exit as the command did
   bgctl block --line 'listening on port (\\d+)' 3f2a
@@ -170,6 +172,7 @@ EXIT CODES:
        --until ready: all of them are, or were
     1  at least one failed or was cancelled; --line: the task ended without it;
        --until ready: one ended and never was
+   66  no task matches; with --status that is 0
    75  the timeout came first; some still run
 
 With --exit-code the task's own code takes their place: 124 if its time limit

@@ -125,7 +125,7 @@ pub struct OrderArgs {
     /// Start it when this task has completed (ok), ended (any), failed (fail), started (start) or is ready; may be repeated
     #[arg(long, value_name = "ID[:ok|any|fail|start|ready]", value_parser = parse_after, add = tasks())]
     pub after: Vec<AfterName>,
-    /// Start it in so long: 90s, 10m, 1h30m
+    /// Start it in so long: 90s, 10m, 1h30m; time that the machine sleeps does not count, see --at
     #[arg(long = "in", id = "delay", value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub delay: Option<u64>,
     /// Start it then: 14:30 (the next one), '2026-03-01 14:30', or RFC 3339

@@ -52,12 +52,15 @@ $BGD_GROUP, $BGD_SLOT (the lowest of its slots, from 1) and $BGD_SLOTS; and of t
 tasks that it starts after $BGD_AFTER, their ids, and $BGD_AFTER_FILE_<N>, with N
 from 1, the files of their outputs. In a prompt {after.result}, {after.output} (the last
 32 KiB), {after.file} and {after.status} stand for those of the first one,
-{after.2.result} and so on for those of the second.
+{after.2.result} and so on for those of the second; a result is cut like an output.
 
 --retry tries a failed task again, under the same id, after a random delay below
 --retry-delay; not if it was cancelled, was over its time limit or could not be
 started. --restart keeps a server alive: it starts again after 1 s, doubled up to a
-minute, until it is cancelled, or has ended ten times in a row within a minute each.
+minute, until it is cancelled, is over its time limit, or has ended ten times in a row
+within a minute each. One that was not ready in time, or could not be started again,
+counts as such an end; one that could not be started at first has failed.
+
 With --each a task is submitted for each line, all of them or none, and what is printed
 is the id of the batch: @ID stands for its tasks. {} is the line, {#} its number, {.} the
 line without its suffix, {/} what is behind its last slash; without any of them the line is

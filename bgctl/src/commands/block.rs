@@ -4,8 +4,11 @@ use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, IdParams, TaskBlock, TaskGet};
+use bgd_shared::request::{
+    BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, IdParams, TaskBlock, TaskGet,
+};
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 
@@ -51,24 +54,20 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         pick::chosen(args.ids, args.select, context)?
     };
     let (ids, matching) = chosen.split();
-    let mut params = BlockParams { ids, matching, timeout_ms: Some(0), mode, until: args.until };
+    let has_status = matching.as_ref().is_none_or(|matching| !matching.status.is_empty());
+    let params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
     let takes = args.timeout.0.map(Duration::from_millis);
-    // People see how far it is, which needs a look first; scripts need not pay for it.
+    // People see how far it is; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
-    let seen = if is_shown { Some(context.call::<TaskBlock>(&params)?) } else { None };
-    params.timeout_ms = args.timeout.0;
-    let result = match seen.filter(|seen| seen.timed_out) {
-        Some(seen) if bar::is_drawable() && seen.tasks.len() <= DRAWN && args.until == BlockUntil::Ended => {
-            watched(&seen, &params, takes, context)?
-        }
-        seen => {
-            if let Some(seen) = seen {
-                let text = waiting_for(seen.active.len(), seen.tasks.len());
-                let _ = writeln!(std::io::stderr(), "{text}");
-            }
-            context.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?
-        }
+    let result = if is_shown {
+        watched(&params, takes, context)?
+    } else {
+        context.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?
     };
+    if result.tasks.is_empty() && !has_status {
+        return Err(Failure::new(Code::NO_TASK, "task_not_found", "no task matches")
+            .hint("`bgctl list` with the same options shows which tasks do"));
+    }
     if context.json() {
         context.print_json(&result)?;
     } else {
@@ -93,53 +92,89 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     })
 }
 
-/// Draws how far the tasks are until they have ended, or the time is over, and asks how they are then.
+/// Waits, and shows meanwhile how far the tasks are. They are looked at beside the wait, which alone decides: a task that
+/// is cleared meanwhile, or does no longer match, is in its answer.
 fn watched(
-    seen: &BlockResult,
     params: &BlockParams,
     takes: Option<Duration>,
     context: &mut Context,
 ) -> Result<BlockResult, Failure> {
-    let ids: Vec<TaskId> = seen.tasks.iter().map(|task| task.id).collect();
-    // What they had in common they may have no more.
-    let params =
-        BlockParams { ids: ids.iter().map(|id| (*id).into()).collect(), matching: None, ..params.clone() };
-    let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
-    let until = takes.and_then(|takes| Instant::now().checked_add(takes));
-    let mut news = Listener::new(context.existing()?, &ids)?;
-    let mut bar = Bar::begin(&seen.tasks);
-    // What happened before anybody listened.
-    bar.update(&context.call::<TaskBlock>(&look)?.tasks);
-    show_line(&mut bar, &ids, context);
-    while !bar.is_over(params.mode.is_any()) && until.is_none_or(|until| until > Instant::now()) {
-        bar.draw();
-        let tick = Instant::now() + bar::TICK;
-        let [is_told] = sleep([Some(news.as_fd())], Some(until.map_or(tick, |until| until.min(tick))))?;
-        if !is_told {
-            continue;
+    // Whether this is the daemon that stays, before others speak with it.
+    context.call::<Hello>(&HelloParams::default())?;
+    let (mut aside, news) = (context.existing()?, context.existing()?);
+    let client = context.client()?;
+    let call = client.send_within::<TaskBlock>(params, takes)?;
+    let mut progress = Progress::begin(params, &mut aside, news);
+    loop {
+        if let Some(progress) = &progress {
+            progress.bar.draw();
         }
-        for heard in news.heard()? {
-            match heard {
-                Heard::Event(event) => bar.update([&event.task]),
-                Heard::Gap => bar.update(&context.call::<TaskBlock>(&look)?.tasks),
-            }
+        let tick = progress.is_some().then(|| Instant::now() + bar::TICK);
+        let until = client.until().into_iter().chain(tick).min();
+        let told = progress.as_ref().map(|progress| progress.news.as_fd());
+        let [is_answered, is_told] = sleep([Some(client.as_fd()), told], until)?;
+        if !is_answered {
+            client.keep_up()?;
+        } else if let Some(result) = client.answered::<TaskBlock>(call)? {
+            return Ok(result);
         }
-        show_line(&mut bar, &ids, context);
+        // What can't be shown is left out: the answer comes all the same.
+        if is_told && progress.as_mut().is_some_and(|progress| progress.hear(&mut aside).is_err()) {
+            progress = None;
+        }
     }
-    drop(bar);
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let timeout_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-    let params = BlockParams { timeout_ms, ..params };
-    context.exchange(|client| client.call_within::<TaskBlock>(&params, left))
 }
 
-/// Of one task the last line is shown, which events do not have. What can't be had is left out: how the task is, the
-/// next call tells.
-fn show_line(bar: &mut Bar, ids: &[TaskId], context: &mut Context) {
-    if let [id] = ids
-        && let Ok(found) = context.call::<TaskGet>(&IdParams { id: (*id).into() })
-    {
-        bar.update([&found.task]);
+/// What is shown while somebody waits.
+struct Progress {
+    ids: Vec<TaskId>,
+    look: BlockParams,
+    news: Listener,
+    bar: Bar,
+}
+
+impl Progress {
+    /// Begins to show how far these tasks are; nothing if they are there already, or it can't be drawn, which is said in
+    /// words then.
+    fn begin(params: &BlockParams, aside: &mut Client, news: Client) -> Option<Self> {
+        let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
+        let seen = aside.call::<TaskBlock>(&look).ok().filter(|seen| seen.timed_out)?;
+        if !bar::is_drawable() || seen.tasks.len() > DRAWN || params.until != BlockUntil::Ended {
+            let text = waiting_for(seen.active.len(), seen.tasks.len());
+            let _ = writeln!(std::io::stderr(), "{text}");
+            return None;
+        }
+        let ids: Vec<TaskId> = seen.tasks.iter().map(|task| task.id).collect();
+        // What they had in common they may have no more.
+        let named = ids.iter().map(|id| (*id).into()).collect();
+        let look = BlockParams { ids: named, matching: None, ..look };
+        let news = Listener::new(news, &ids).ok()?;
+        let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks) };
+        // What happened before anybody listened.
+        progress.look(aside).ok()?;
+        Some(progress)
+    }
+
+    fn hear(&mut self, aside: &mut Client) -> Result<(), Failure> {
+        for heard in self.news.heard()? {
+            match heard {
+                Heard::Event(event) => self.bar.update([&event.task]),
+                Heard::Gap => self.look(aside)?,
+            }
+        }
+        // Of one task the last line is shown, which events do not have.
+        if let [id] = self.ids[..] {
+            self.bar.update([&aside.call::<TaskGet>(&IdParams { id: id.into() })?.task]);
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, aside: &mut Client) -> Result<(), Failure> {
+        self.bar.update(&aside.call::<TaskBlock>(&self.look)?.tasks);
+        if let [id] = self.ids[..] {
+            self.bar.update([&aside.call::<TaskGet>(&IdParams { id: id.into() })?.task]);
+        }
+        Ok(())
     }
 }
 

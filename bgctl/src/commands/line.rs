@@ -80,7 +80,7 @@ fn not_found(task: &Task, next: u64, timed_out: bool, context: &mut Context) -> 
     } else {
         let shown = status(task, &Clock::system(Timestamp::now()));
         let text = match (timed_out, task.status) {
-            (true, Status::Pending) => format!("has not started: {shown}"),
+            (true, Status::Pending) if !task.has_begun() => format!("has not started: {shown}"),
             (true, _) => "has written no such line so far".to_owned(),
             (false, _) => format!("has ended without such a line: {shown}"),
         };

@@ -60,8 +60,9 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
         return through_the_daemon(args, context);
     }
     let mut task = look(args, context)?;
-    if args.follow && task.status == Status::Pending {
-        follow::wait_until(context.existing()?, task.id, |task| task.status != Status::Pending)?;
+    let is_there = |task: &Task| task.status != Status::Pending || task.has_begun();
+    if args.follow && !is_there(&task) {
+        follow::wait_until(context.existing()?, task.id, is_there)?;
         task = look(args, context)?;
     }
     let path = path_of(&task, args.stream)?;

@@ -9,6 +9,9 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 
+/// Why one of several selected tasks gets none: it has ended meanwhile, has been cleared, or is an agent's.
+const SKIPPED: [ErrorKind; 3] = [ErrorKind::NotRunning, ErrorKind::TaskNotFound, ErrorKind::Unsupported];
+
 /// Sends the signal.
 pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
     let (name, signal) = args.words().map_err(|(_, what)| Failure::usage(what))?;
@@ -23,8 +26,8 @@ pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
                     context.print_json(&result)?;
                 }
             }
-            // Another one may run.
-            Err(failure) if is_selected && failure.kind == ErrorKind::NotRunning.as_str() => {
+            // Another one may take it.
+            Err(failure) if is_selected && SKIPPED.iter().any(|kind| failure.kind == kind.as_str()) => {
                 missed = Some(failure);
             }
             Err(failure) => return Err(failure),

@@ -4,8 +4,10 @@
 mod items;
 mod template;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 
+use bgd_shared::client::ClientError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
 use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
@@ -15,6 +17,7 @@ use serde::Serialize;
 pub use items::End;
 
 use crate::context::Context;
+use crate::exit::Code;
 use crate::failure::Failure;
 use template::Template;
 
@@ -88,30 +91,43 @@ fn too_long(number: usize) -> Failure {
 /// Submits them, all or none.
 ///
 /// # Errors
-/// No daemon, a broken connection, or the daemon's refusal: nothing was submitted then.
+/// No daemon, or the daemon's refusal: nothing was submitted then. A connection that breaks after the last part was sent:
+/// tasks may have run by then, so that they are not submitted again.
 pub fn submit(
     task: &SubmitParams,
     each: &Each,
     parts: &[Vec<Vec<OsText>>],
     context: &mut Context,
 ) -> Result<Submitted, Failure> {
-    context.exchange(|client| {
+    let is_sent = Cell::new(false);
+    let submitted = context.exchange(|client| {
+        if is_sent.get() {
+            return Err(ClientError::Closed);
+        }
         let (mut batch, mut tasks) = (None, Vec::new());
         for (place, argvs) in parts.iter().enumerate() {
-            let is_first = place == 0;
+            let (is_first, is_last) = (place == 0, place + 1 == parts.len());
+            is_sent.set(is_last);
             let result = client.call::<TaskSubmitMany>(&SubmitManyParams {
                 task: is_first.then(|| Box::new(task.clone())),
                 batch,
                 argvs: argvs.clone(),
                 jobs: each.jobs.filter(|_| is_first),
                 max_fails: each.max_fails.filter(|_| is_first),
-                more: place + 1 < parts.len(),
+                more: !is_last,
             })?;
             batch = Some(result.batch);
             tasks.extend(result.ids);
         }
         // There is one part at least.
         Ok(Submitted { batch: batch.unwrap_or(TaskId::from_u128(0)), tasks })
+    });
+    submitted.map_err(|failure| {
+        let may_have_run = is_sent.get() && failure.code == Code::NO_DAEMON;
+        if may_have_run {
+            return failure.hint("the daemon ended while it took the batch: some of its tasks may have run");
+        }
+        failure
     })
 }
 

@@ -169,6 +169,9 @@ impl Shared {
             _ if task.status == Status::Cancelled => {
                 "It was cancelled at once: a task that it was to wait for did not end as required."
             }
+            Some(WaitingFor::Paused) => {
+                "It is in the background now, and starts when its group, which the user has paused, is continued."
+            }
             Some(WaitingFor::After) => "It is in the background now, and starts by itself when it may.",
             _ => "It is in the background now, and starts as soon as a slot is free: mostly at once.",
         };

@@ -222,7 +222,7 @@ pub fn ready(result: &BlockResult, waited: &str) -> String {
 pub fn line(result: &BlockResult, is_there: bool, waited: &str) -> String {
     match result.tasks.first() {
         _ if is_there => "It has put out this line:".to_owned(),
-        Some(task) if task.status == Status::Pending => {
+        Some(task) if task.status == Status::Pending && !task.has_begun() => {
             format!("The time is over ({waited}), and it has not started.")
         }
         Some(task) if task.status.is_active() => {

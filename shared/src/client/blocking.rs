@@ -156,6 +156,20 @@ impl Client {
         }
     }
 
+    /// Sends a call that says how long its answer may take, without waiting. An answer that does not come then is looked
+    /// for.
+    ///
+    /// # Errors
+    /// A broken connection.
+    pub fn send_within<M: Method>(
+        &mut self,
+        params: &M::Params,
+        takes: Option<Duration>,
+    ) -> Result<u64, ClientError> {
+        self.silence.due(takes.and_then(|takes| Instant::now().checked_add(takes)));
+        self.send::<M>(params, &[])
+    }
+
     fn write(&mut self, line: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         self.silence.asked(Instant::now());
         let mut sent = 0;

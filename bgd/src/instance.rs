@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, of_lock};
 use nix::errno::Errno;
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use crate::exec::proc::{self, INSTANCE_MARK};
 use crate::exec::{cgroup, mark};
@@ -50,6 +51,7 @@ impl Instance {
     pub fn begin(state: &Path, id: String) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+        spread(&folder);
         // Held while lives begin and are swept, so that a folder without its lock yet is never taken
         // for a dead one.
         let _turn = ProcessLock::take(&state.join("instances.lock"))?;
@@ -154,6 +156,18 @@ pub fn sweep_noted(state: &Path, dead: &Note) {
     }
 }
 
+/// Has the filesystem put each folder that is made in this one into a part of the disk of its own, where it has such
+/// parts (ext4). A new file costs ext4 a look at every one that was removed from its part within the last minutes: 0.5 ms
+/// where thousands were. So a life pays at most for what it has removed itself.
+fn spread(folder: &Path) {
+    let mark = || -> io::Result<()> {
+        let folder = fs::File::open(folder)?;
+        Ok(ioctl_setflags(&folder, ioctl_getflags(&folder)? | IFlags::TOPDIR)?)
+    };
+    // Other filesystems have no such flag.
+    let _ = mark();
+}
+
 fn remove(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove an instance's folder");
@@ -236,4 +250,25 @@ fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
         (belongs && !process.has_ended()).then_some(process)
     };
     found.into_iter().filter_map(hold).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::statfs;
+
+    use super::*;
+
+    /// What ext2 to ext4 say that they are.
+    const EXT: u64 = 0xef53;
+
+    #[test]
+    fn lives_are_apart_on_the_disk_where_that_can_be_said() {
+        let state = tempfile::tempdir().unwrap();
+        let instance = Instance::begin(state.path(), "00000000-0000-4000-8000-000000000001".into()).unwrap();
+        assert!(instance.output().is_dir());
+        let folder = fs::File::open(state.path().join("instances")).unwrap();
+        let is_ext = u64::try_from(statfs(state.path()).unwrap().f_type).is_ok_and(|kind| kind == EXT);
+        let is_marked = ioctl_getflags(&folder).is_ok_and(|flags| flags.contains(IFlags::TOPDIR));
+        assert_eq!(is_marked, is_ext);
+    }
 }

@@ -2,6 +2,7 @@
 //! it; where a rule has exceptions, they are listed with it and say why.
 
 mod cycles;
+mod numbers;
 mod source;
 
 use std::collections::BTreeSet;

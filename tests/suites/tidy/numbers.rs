@@ -1,0 +1,64 @@
+//! The numbers of requirements: what a test is named after can be looked up.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use bgd_tests::docs::root;
+
+use super::source::sources;
+use super::{PROGRAMS, TESTS, none};
+
+/// The numbers in a name, `r22_…` or `r22_to_r24_…`: one, or all of a range.
+fn of_name(name: &str) -> Vec<u32> {
+    let mut words = name.split('_');
+    let number = |word: Option<&str>| word?.strip_prefix('r')?.parse::<u32>().ok();
+    let Some(first) = number(words.next()) else { return Vec::new() };
+    match (words.next(), number(words.next())) {
+        (Some("to"), Some(last)) => (first..=last).collect(),
+        _ => vec![first],
+    }
+}
+
+/// The numbers that a comment or a text names: `R22`.
+fn of_text(text: &str) -> Vec<u32> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let numbers = words.filter_map(|word| word.strip_prefix('R'));
+    numbers
+        .filter(|digits| (2..=3).contains(&digits.len()))
+        .filter_map(|digits| digits.parse().ok())
+        .collect()
+}
+
+/// Every number that the sources name.
+fn used() -> BTreeSet<u32> {
+    let mut used = BTreeSet::new();
+    for source in sources(&PROGRAMS).into_iter().chain(sources(&TESTS)) {
+        for line in source.text.lines() {
+            let name =
+                line.trim_start().strip_prefix("fn ").or_else(|| line.trim_start().strip_prefix("async fn "));
+            used.extend(name.map(of_name).unwrap_or_default());
+            used.extend(line.split_once("//").map(|(_, comment)| of_text(comment)).unwrap_or_default());
+        }
+    }
+    used
+}
+
+#[test]
+fn every_requirement_that_is_named_can_be_looked_up() {
+    assert_eq!(of_name("r22_to_r24_a_wait"), [22, 23, 24]);
+    assert_eq!(of_name("r112_parts_fit"), [112]);
+    assert_eq!((of_name("read_all"), of_text("as R03 says (R112), not R1")), (vec![], vec![3, 112]));
+    let page = fs::read_to_string(root().join("tests/REQUIREMENTS.md")).expect("tests/REQUIREMENTS.md");
+    let rows: Vec<u32> =
+        page.lines().filter_map(|line| line.strip_prefix("| R")?.split(' ').next()?.parse().ok()).collect();
+    let mut broken: Vec<String> = rows
+        .windows(2)
+        .filter(|pair| pair[0] >= pair[1])
+        .map(|pair| format!("R{} stands behind R{}", pair[1], pair[0]))
+        .collect();
+    let told: BTreeSet<u32> = rows.into_iter().collect();
+    let used = used();
+    broken.extend(used.difference(&told).map(|number| format!("R{number:02} is named and not told")));
+    broken.extend(told.difference(&used).map(|number| format!("R{number:02} is told, and nothing names it")));
+    none("tests/REQUIREMENTS.md tells each requirement that a test or a comment names", &broken);
+}

@@ -199,7 +199,9 @@ fn circle(repeated: &[Repeated]) -> Option<(TaskId, TaskId)> {
         if free.is_empty() {
             break;
         }
-        free.iter().for_each(|id| drop(open.remove(id)));
+        for id in &free {
+            open.remove(id);
+        }
     }
     let (id, after) = open.first_key_value()?;
     Some((*id, *after.iter().find(|other| open.contains_key(other))?))

@@ -90,15 +90,18 @@ impl Local {
         self.context.facts.send(task, run, fact);
     }
 
+    /// The tree of a run has ended.
+    fn gone(&mut self, task: TaskId, run: u32) {
+        if self.processes.gone(task, run) {
+            self.terminals.close(task);
+        }
+    }
+
     /// What a supervisor saw.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
         // An attempt that would not end may do so when the next one has begun, whose things stay.
         match fact {
-            Fact::Exited { others: false, .. } | Fact::TreeEmpty => {
-                if self.processes.gone(task, run) {
-                    self.terminals.close(task);
-                }
-            }
+            Fact::Exited { others: false, .. } | Fact::TreeEmpty => self.gone(task, run),
             Fact::Exited { others: true, .. } => self.processes.close_input(task, run),
             _ => {}
         }

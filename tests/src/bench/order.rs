@@ -15,6 +15,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::Status;
 
+use super::peers::{Pueue, Tsp};
 use super::pipeline::{Pipeline, command, trivial};
 use super::report::{Figure, Row, Target, Unit};
 use super::stats::{float, micros};
@@ -26,6 +27,7 @@ const GROUPS: usize = 50;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = vec![beside_xargs(bench)?, many_lines(bench)?, in_groups(bench)?];
+    rows.extend(beside_queues(bench)?);
     rows.extend(dependents(bench)?);
     rows.extend(chain(bench)?);
     Ok(rows)
@@ -58,6 +60,72 @@ fn beside_xargs(bench: &Bench) -> Result<Row> {
     let row = Row::new(format!("{count} times true by --each, 2 slots, submit to block"));
     let row = row.peer_samples("xargs -P2 -n1", &xargs, Unit::PerSecond).bgd_samples(&bgd, Unit::PerSecond);
     Ok(row.paired().target(Target::RatioAtLeast(0.9)))
+}
+
+/// Tasks each of which comes after the one before, submitted by a script as people write it, and the wait for all.
+fn beside_queues(bench: &Bench) -> Result<Vec<Row>> {
+    let count = bench.of(20, 500);
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
+    let (tsp, pueue) = (Tsp::start()?, Pueue::start()?);
+    let (mut bgd, mut spooler, mut pueues) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..bench.of(3, 5) {
+        bgd.push(chain_of_bgd(&daemon, count, round)?.as_secs_f64());
+        if let Some(tsp) = &tsp {
+            spooler.push(chain_of_tsp(tsp, count)?.as_secs_f64());
+        }
+        // It takes minutes.
+        if let (Some(pueue), 0) = (&pueue, round) {
+            pueues.push(chain_of_pueue(pueue, count)?.as_secs_f64());
+        }
+    }
+    let row = |peer: &str, samples: &[f64]| {
+        let row = Row::new(format!("{count} tasks, each after the one before: submit, wait"));
+        let row = row.bgd_samples(&bgd, Unit::Seconds);
+        if samples.is_empty() {
+            return row.no_peer(peer);
+        }
+        row.peer_samples(peer, samples, Unit::Seconds)
+    };
+    Ok(vec![
+        row("tsp -d; tsp -w", &spooler).note("to know"),
+        row("pueue add --after; pueue wait", &pueues).target(Target::RatioAtMost(1.0)),
+    ])
+}
+
+fn chain_of_bgd(daemon: &TestDaemon, count: usize, round: usize) -> Result<Duration> {
+    let (printed, tag) = (daemon.home().join("printed"), format!("chain{round}"));
+    let begin = Instant::now();
+    let mut latest = String::new();
+    for _ in 0..count {
+        let after = if latest.is_empty() { vec![] } else { vec!["--after", latest.trim()] };
+        let words = [&["submit", "--tag", &tag][..], &after, &["--", "true"]].concat();
+        latest = timed(&mut daemon.bgctl(&words), &printed)?.1;
+    }
+    timed(&mut daemon.bgctl(&["block", "--timeout", "none", "--tag", &tag]), &printed)?;
+    Ok(begin.elapsed())
+}
+
+fn chain_of_tsp(tsp: &Tsp, count: usize) -> Result<Duration> {
+    let begin = Instant::now();
+    let mut latest = tsp.add(&["true"])?;
+    for _ in 1..count {
+        latest = tsp.add(&["-d", "true"])?;
+    }
+    tsp.wait(&latest)?;
+    Ok(begin.elapsed())
+}
+
+fn chain_of_pueue(pueue: &Pueue, count: usize) -> Result<Duration> {
+    let printed = pueue.home().join("printed");
+    let begin = Instant::now();
+    let mut latest = String::new();
+    for _ in 0..count {
+        let after = if latest.is_empty() { vec![] } else { vec!["--after", latest.trim()] };
+        let words = [&["add", "--print-task-id"][..], &after, &["--", "true"]].concat();
+        latest = timed(&mut pueue.command(&words), &printed)?.1;
+    }
+    timed(&mut pueue.command(&["wait"]), &printed)?;
+    Ok(begin.elapsed())
 }
 
 fn many_lines(bench: &Bench) -> Result<Row> {

@@ -24,6 +24,7 @@ pub mod cgroups;
 pub mod chats;
 mod daemon;
 pub mod docs;
+pub mod executable;
 pub mod fake_acp;
 pub mod handed;
 pub mod hooks;

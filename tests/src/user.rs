@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::binaries::{bgctl_path, bgd_path};
 use crate::daemon::TestDaemon;
+use crate::executable;
 
 /// What the name of a test ends with that needs root.
 const AS_ROOT: &str = "_as_root";
@@ -53,7 +54,7 @@ impl Programs {
         open(folder.path()).expect("a folder of this user");
         for program in [bgd_path(), bgctl_path()] {
             let copy = folder.path().join(program.file_name().expect("a program has a name"));
-            fs::copy(&program, &copy).and_then(|_| open(&copy)).expect("a copy of a program");
+            executable::copy(&program, &copy);
         }
         Self(folder)
     }

@@ -2,7 +2,6 @@
 //! reload tells what it took over, and the program is looked for where the submitter would find it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::agent::{AgentInfo, AgentListParams, AgentProtocol, Permissions};
@@ -12,7 +11,7 @@ use bgd_shared::request::{AgentList, DaemonReload, NoParams, ReloadResult, Submi
 use bgd_shared::task::Status;
 use bgd_shared::text::{Env, OsText};
 use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
-use bgd_tests::{Process, TestDaemon};
+use bgd_tests::{Process, TestDaemon, executable};
 
 /// Lines of `[agents.x]` that are wrong, with what the error must name.
 const WRONG: &[(&str, &[&str])] = &[
@@ -282,8 +281,7 @@ fn program(daemon: &TestDaemon, folder: &str, text: &str) -> PathBuf {
     let folder = daemon.home().join(folder);
     fs::create_dir(&folder).unwrap();
     let file = folder.join("some-agent");
-    fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    executable::write(&file, &format!("#!/bin/sh\n{text}\n"));
     folder
 }
 

@@ -10,7 +10,7 @@ use bgd_shared::request::{DaemonStatus, HelloResult, ListResult, TaskResult};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use bgd_tests::templates::remembering_agent;
-use bgd_tests::{Outcome, Terminal, TestDaemon, bgctl_path, wait};
+use bgd_tests::{Outcome, Terminal, TestDaemon, bgctl_path, executable, wait};
 use serde_json::Value;
 
 fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
@@ -218,7 +218,7 @@ fn what_can_not_work_is_said_at_once() {
     }
     // A program may have a blank in its name.
     let path = daemon.home().join("two words");
-    fs::copy("/bin/true", &path).unwrap();
+    executable::copy("/bin/true".as_ref(), &path);
     daemon.run(&["submit", path.to_str().unwrap()]).success();
     assert_eq!(daemon.run(&["run", path.to_str().unwrap()]).success().stderr, "");
 }

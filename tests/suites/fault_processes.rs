@@ -14,7 +14,7 @@ use bgd_tests::shared::request::{
     CancelParams, ClearParams, IdParams, SubmitParams, TaskCancel, TaskClear, TaskResultOf,
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, executable, wait};
 use rustix::process::Signal;
 
 /// No grace is ever over in a test that does not want it to be.
@@ -32,7 +32,7 @@ fn fails_with(daemon: &TestDaemon, argv: &[&str], word: &str) -> Task {
 
 fn script(daemon: &TestDaemon, name: &str, text: &str, mode: u32) -> PathBuf {
     let path = daemon.home().join(name);
-    fs::write(&path, text).unwrap();
+    executable::write(&path, text);
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     path
 }

@@ -16,7 +16,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Exit, Status, Task};
-use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
+use bgd_tests::{Process, TestDaemon, bgctl_path, executable, wait};
 
 const LIMIT: u64 = 1024 * 1024;
 
@@ -344,8 +344,7 @@ fn a_line_that_begins_with_a_dash_is_a_command_and_no_option_of_the_shell() {
     }
     // What can be a program's name is one.
     let program = daemon.home().join("-x");
-    fs::write(&program, "#!/bin/sh\necho \"run with $1\"\n").unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    executable::write(&program, "#!/bin/sh\necho \"run with $1\"\n");
     let mut bgctl = daemon.bgctl(&["submit", "--shell", "-x 'a word'"]);
     bgctl.env("PATH", format!("{}:/usr/bin:/bin", daemon.home().display()));
     let id: TaskId = bgd_tests::Outcome::of(&mut bgctl).success().word();

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use bgd_shared::id::TaskId;
@@ -11,13 +10,11 @@ use bgd_shared::request::ListResult;
 use bgd_shared::task::{Status, Task};
 use bgd_tests::docs::{self, code_blocks};
 use bgd_tests::templates::shell_agent;
-use bgd_tests::{Outcome, TestDaemon, bgctl_path};
+use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
 
 /// Makes a program in the home, where the lines are typed.
 fn program(daemon: &TestDaemon, name: &str, line: &str) {
-    let path = daemon.home().join(name);
-    fs::write(&path, format!("#!/bin/sh\n{line}\n")).expect("a file in the home");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a file of ours");
+    executable::write(&daemon.home().join(name), &format!("#!/bin/sh\n{line}\n"));
 }
 
 /// Types these lines.

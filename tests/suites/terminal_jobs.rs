@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
@@ -12,7 +11,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::rlimit::Rlimit;
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::{Process, TestDaemon, Viewer, wait};
+use bgd_tests::{Process, TestDaemon, Viewer, executable, wait};
 use rustix::process::Signal;
 
 fn signal(id: TaskId, signal: &str, tree: bool) -> SignalParams {
@@ -76,8 +75,7 @@ fn what_can_not_be_started_is_said_in_the_same_words() {
     let daemon = TestDaemon::start();
     let at = |name: &str| daemon.home().join(name);
     fs::write(at("plain"), "text").unwrap();
-    fs::write(at("orphan"), "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(at("orphan"), fs::Permissions::from_mode(0o755)).unwrap();
+    executable::write(&at("orphan"), "#!/no/such/interpreter\n");
     let in_terminal = daemon.in_terminal("");
     let program = |argv: &[&str]| {
         let argv = argv.iter().map(|arg| (*arg).into()).collect();
@@ -338,8 +336,7 @@ fn a_job_that_becomes_a_daemon_is_found_and_ended() {
 fn a_script_without_its_first_line_runs_in_a_shell() {
     let daemon = TestDaemon::start();
     let script = daemon.home().join("script");
-    fs::write(&script, "echo $1 from $0; tty >/dev/null && test -t 2").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    executable::write(&script, "echo $1 from $0; tty >/dev/null && test -t 2");
     let argv = Some(vec!["./script".into(), "word".into()]);
     let (mut viewer, task) =
         Viewer::run(&daemon, &SubmitParams { shell: None, argv, ..daemon.in_terminal("") });

@@ -1,21 +1,19 @@
 //! How `run` ends: as the job does, by signals, and when one of the three goes away.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Stdio};
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Exit, Origin, Status};
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, executable, wait};
 use rustix::process::Signal;
 
 #[test]
 fn the_exit_code_is_the_jobs_own() {
     let daemon = TestDaemon::start();
     fs::write(daemon.home().join("plain"), "no program").unwrap();
-    fs::write(daemon.home().join("script"), "#!/no/such/shell\n").unwrap();
-    fs::set_permissions(daemon.home().join("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    executable::write(&daemon.home().join("script"), "#!/no/such/shell\n");
     let cases: &[(i32, &[&str], &str)] = &[
         (0, &["--", "true"], ""),
         (3, &["--shell", "exit 3"], ""),

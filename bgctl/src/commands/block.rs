@@ -162,15 +162,16 @@ impl Progress {
                 Heard::Gap => self.look(aside)?,
             }
         }
-        // Of one task the last line is shown, which events do not have.
-        if let [id] = self.ids[..] {
-            self.bar.update([&aside.call::<TaskGet>(&IdParams { id: id.into() })?.task]);
-        }
-        Ok(())
+        self.show_line(aside)
     }
 
     fn look(&mut self, aside: &mut Client) -> Result<(), Failure> {
         self.bar.update(&aside.call::<TaskBlock>(&self.look)?.tasks);
+        self.show_line(aside)
+    }
+
+    /// Of one task the last line is shown, which neither events nor blocks have.
+    fn show_line(&mut self, aside: &mut Client) -> Result<(), Failure> {
         if let [id] = self.ids[..] {
             self.bar.update([&aside.call::<TaskGet>(&IdParams { id: id.into() })?.task]);
         }

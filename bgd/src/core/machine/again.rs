@@ -44,10 +44,15 @@ impl Again {
         Self { rule, env, attempt: 1, began: None, early_ends: 0, offset: [0; 2], attempts: Vec::new() }
     }
 
+    /// Whether it starts again for as long as nobody ends it.
+    fn is_kept_alive(&self) -> bool {
+        matches!(self.rule, Rule::Restart(_))
+    }
+
     /// Whether the rule covers an end of its own.
     fn covers(&self, outcome: &Outcome, exit: Option<&Exit>) -> bool {
         // A service is kept alive while its program is replaced, and when it hangs in its beginning.
-        let is_kept_alive = matches!(self.rule, Rule::Restart(_));
+        let is_kept_alive = self.is_kept_alive();
         let has_begun = self.began.is_some() || is_kept_alive && self.attempt > 1;
         let has_failed = match outcome {
             _ if !has_begun => return false,
@@ -167,7 +172,7 @@ impl Core {
     /// end for good is heard.
     pub(super) fn is_for_next_attempt(task: &Task, reason: StopReason) -> bool {
         let again = task.plan().again.as_deref();
-        let is_kept_alive = again.is_some_and(|again| matches!(again.rule, Rule::Restart(_)));
+        let is_kept_alive = again.is_some_and(Again::is_kept_alive);
         reason == StopReason::NextAttempt || is_kept_alive && matches!(reason, StopReason::NotReady(_))
     }
 
@@ -186,18 +191,22 @@ impl Core {
 
     /// An attempt has begun.
     pub(super) fn note_attempt(&mut self, now: Now, ordinal: Ordinal) {
-        self.registry.change(ordinal, |task| {
-            if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
-                again.began = Some(now.mono);
-            }
-        });
+        self.change_again(ordinal, |again| again.began = Some(now.mono));
     }
 
     /// A task that has ended starts no more.
     pub(super) fn drop_plan_env(&mut self, ordinal: Ordinal) {
+        self.change_again(ordinal, |again| again.env = Arc::default());
+    }
+
+    /// Changes what is known of a task's attempts. Most tasks have one attempt, and nothing is done.
+    fn change_again(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Again)) {
+        if self.registry.get(ordinal).is_none_or(|task| task.plan().again.is_none()) {
+            return;
+        }
         self.registry.change(ordinal, |task| {
             if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
-                again.env = Arc::default();
+                change(again);
             }
         });
     }

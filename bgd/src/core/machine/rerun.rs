@@ -185,26 +185,37 @@ impl Core {
     }
 }
 
-/// Two of these tasks that come after each other, by conditions that came true one after the other.
+/// Two of these tasks that come after each other, by conditions that came true one after the other. It looks at each
+/// condition once: a chain may be as long as there are tasks.
 fn circle(repeated: &[Repeated]) -> Option<(TaskId, TaskId)> {
-    let others = |one: &Repeated| one.after.iter().filter_map(|after| after.id.exact()).collect::<Vec<_>>();
-    let mut open: BTreeMap<TaskId, Vec<TaskId>> =
-        repeated.iter().map(|one| (one.new.id, others(one))).collect();
-    loop {
-        let free: Vec<TaskId> = open
-            .iter()
-            .filter(|(_, after)| after.iter().all(|other| !open.contains_key(other)))
-            .map(|(id, _)| *id)
-            .collect();
-        if free.is_empty() {
-            break;
-        }
-        for id in &free {
-            open.remove(id);
+    let all: BTreeSet<TaskId> = repeated.iter().map(|one| one.new.id).collect();
+    let others = |one: &Repeated| {
+        let ids = one.after.iter().filter_map(|after| after.id.exact());
+        ids.filter(|id| all.contains(id)).collect::<Vec<_>>()
+    };
+    let mut waits_for = BTreeMap::new();
+    let mut dependents: BTreeMap<TaskId, Vec<TaskId>> = BTreeMap::new();
+    for one in repeated {
+        let others = others(one);
+        waits_for.insert(one.new.id, others.len());
+        for other in others {
+            dependents.entry(other).or_default().push(one.new.id);
         }
     }
-    let (id, after) = open.first_key_value()?;
-    Some((*id, *after.iter().find(|other| open.contains_key(other))?))
+    let mut free: Vec<TaskId> = all.iter().copied().filter(|id| waits_for.get(id) == Some(&0)).collect();
+    while let Some(id) = free.pop() {
+        waits_for.remove(&id);
+        for dependent in dependents.remove(&id).unwrap_or_default() {
+            let Some(count) = waits_for.get_mut(&dependent) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                free.push(dependent);
+            }
+        }
+    }
+    let left = repeated.iter().find(|one| waits_for.contains_key(&one.new.id))?;
+    let other = others(left).into_iter().find(|other| waits_for.contains_key(other))?;
+    Some((left.new.id, other))
 }
 
 /// New ids from one random number.

@@ -16,7 +16,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
 use crate::pick;
-use crate::terminal::{Left, Over, Role, Screen, Show, Talk};
+use crate::terminal::{Left, Role, Screen, Show, Talk};
 
 /// Shows the task's terminal, or its output, until the task ends, or until the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -48,23 +48,21 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    match Show::alone(context.polled()?, task.id, Role::Attached, key, screen, size)? {
-        Left::Ended(task) => tell_end(*task, context),
-        Left::HungUp => Ok(Code::HUNG_UP),
-        Left::Signalled(code) => Ok(Code(code)),
-        // Only foreground jobs are left by the last two.
-        Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => Ok(Code::OK),
-    }
+    tell(Show::alone(context.polled()?, task.id, Role::Attached, key, screen, size)?, context)
 }
 
 /// Shows what a task without a terminal writes, until it ends or the key is pressed.
 fn show_output(id: TaskId, key: Key, context: &mut Context) -> Result<Code, Failure> {
     let news = context.existing()?;
-    match Talk::alone(context.polled()?, news, id, Role::Attached, key)? {
-        Over::Ended(task) | Over::Cancelled(task, _) => tell_end(*task, context),
-        Over::Signalled(code) => Ok(Code(code)),
-        // Only foreground jobs are moved.
-        Over::Detached | Over::Backgrounded(_) => Ok(Code::OK),
+    tell(Talk::alone(context.polled()?, news, id, Role::Attached, key)?, context)
+}
+
+fn tell(left: Left, context: &Context) -> Result<Code, Failure> {
+    match left {
+        Left::Ended(task) | Left::Cancelled(task, _) => tell_end(*task, context),
+        Left::Signalled(code) => Ok(Code(code)),
+        // Only foreground jobs are left by the last two.
+        Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => Ok(Code::OK),
     }
 }
 

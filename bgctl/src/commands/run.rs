@@ -21,9 +21,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::render::json;
-use crate::terminal::{
-    self, Left, Over, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group,
-};
+use crate::terminal::{self, Left, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group};
 use crate::{precheck, prompt};
 
 /// Runs the job to its end, or until it is moved to the background.
@@ -70,19 +68,13 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     if gives_input {
         let_go(&[Stream::Input])?;
     }
-    match Show::alone(context.polled()?, task.id, Role::Foreground, key, screen, size)? {
-        Left::Ended(task) => {
-            if gives_input {
-                end_with(&task);
-            }
-            tell_end(*task, context)
-        }
-        Left::Backgrounded(result) => tell_move(&result, context),
-        Left::HungUp => Ok(Code::HUNG_UP),
-        // Only attachments are left so, and jobs that are not alone.
-        Left::Detached | Left::Stopped(_) => Ok(Code::OK),
-        Left::Signalled(code) => Ok(Code(code)),
+    let left = Show::alone(context.polled()?, task.id, Role::Foreground, key, screen, size)?;
+    if let Left::Ended(task) = &left
+        && gives_input
+    {
+        end_with(task);
     }
+    tell(left, context)
 }
 
 /// Ends the rest of the pipeline by the key that has ended the job: the terminal gave that to the job alone.
@@ -131,18 +123,23 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     let (key, task) = submit(&params, &[], args.key, context)?;
     let news = context.existing()?;
     let role = if params.direct { Role::Direct } else { Role::Foreground };
-    match Talk::alone(context.polled()?, news, task.id, role, key)? {
-        Over::Ended(task) => tell_end(*task, context),
-        Over::Cancelled(task, code) => {
+    tell(Talk::alone(context.polled()?, news, task.id, role, key)?, context)
+}
+
+/// Says how the job was left.
+fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
+    match left {
+        Left::Ended(task) => tell_end(*task, context),
+        Left::Cancelled(task, code) => {
             if context.json() {
                 tell_json(&TaskResult { task: *task })?;
             }
             Ok(Code(code))
         }
-        Over::Backgrounded(result) => tell_move(&result, context),
-        Over::Signalled(code) => Ok(Code(code)),
-        // Only attachments are left so.
-        Over::Detached => Ok(Code::OK),
+        Left::Backgrounded(result) => tell_move(&result, context),
+        Left::Signalled(code) => Ok(Code(code)),
+        // Only attachments are left so, and jobs that are not alone.
+        Left::Detached | Left::Stopped(_) => Ok(Code::OK),
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Console, jobs, say};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
-use crate::terminal::{Over, Role, Talk};
+use crate::terminal::{Left, Role, Subject, Talk};
 
 impl Console {
     /// Gives an agent a prompt, and shows its text until it ends or the key is pressed.
@@ -27,25 +27,32 @@ impl Console {
         )?;
         let task = self.call::<TaskSubmit>(&SubmitParams { foreground: true, ..params })?.task;
         let job = self.jobs.new_job(task.id, text, false);
-        match Talk::begin(&mut self.link, &mut self.jobs, news, job.id, Role::Foreground, self.key)?.run()? {
-            Over::Ended(task) => {
+        let subject = Subject {
+            link: &mut self.link,
+            host: &mut self.jobs,
+            task: job.id,
+            role: Role::Foreground,
+            key: self.key,
+        };
+        match Talk::begin(subject, news)?.run()? {
+            Left::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
                     say(&format!("[{}]\n", jobs::how(&task)))?;
                 }
             }
-            Over::Cancelled(task, code) => {
+            Left::Cancelled(task, code) => {
                 self.jobs.ended(job.id);
                 say(&format!("[{}]\n", jobs::how(&task)))?;
                 return Ok(leaves(code).then_some(Code(code)));
             }
-            Over::Backgrounded(result) => say(&format!("{}\n", result.message))?,
-            Over::Signalled(code) => {
+            Left::Backgrounded(result) => say(&format!("{}\n", result.message))?,
+            Left::Signalled(code) => {
                 self.jobs.ended(job.id);
                 return Ok(leaves(code).then_some(Code(code)));
             }
-            // Only attachments are left so.
-            Over::Detached => {}
+            // Only attachments and jobs with a terminal are left so.
+            Left::Detached | Left::Stopped(_) => {}
         }
         Ok(None)
     }

@@ -7,8 +7,8 @@ use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
 use bgd_shared::foreground::{Answer, Can, Finished, Foreground, Key, Outcome, Press};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockMode, BlockParams, DetachParams, OutputNews, ResizeParams, SignalParams, TaskBlock, TaskDetach,
-    TaskResize, TaskSignal, TerminalSize,
+    DetachParams, OutputNews, ResizeParams, SignalParams, TaskBlock, TaskDetach, TaskResize, TaskSignal,
+    TerminalSize,
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
@@ -18,7 +18,7 @@ use super::lines::Lines;
 use crate::ending;
 use crate::render::wall::Clock;
 use crate::render::{bounded, clean, table};
-use crate::terminal::Around;
+use crate::terminal::{Host, until_ended};
 
 /// Characters of a job's line that are shown.
 const SHOWN: usize = 100;
@@ -103,13 +103,7 @@ impl Jobs {
     /// # Errors
     /// The daemon is gone.
     pub fn put(&mut self, link: &mut PolledClient, job: Job) -> Result<(), ClientError> {
-        let block = BlockParams {
-            ids: vec![job.id.into()],
-            timeout_ms: None,
-            mode: BlockMode::All,
-            ..BlockParams::default()
-        };
-        let call = link.call::<TaskBlock>(&block)?;
+        let call = link.call::<TaskBlock>(&until_ended(job.id))?;
         self.calls.insert(call, Call::End(job.id));
         let state = if job.stopped { "stopped" } else { "running" };
         let hint = self.rules.hint().filter(|_| !job.direct && !job.stopped);
@@ -231,7 +225,7 @@ impl Jobs {
     }
 }
 
-impl Around for Jobs {
+impl Host for Jobs {
     fn jobs(&mut self) -> &mut Foreground<TaskId> {
         &mut self.rules
     }
@@ -297,7 +291,7 @@ impl<'a> Visit<'a> {
     }
 }
 
-impl Around for Visit<'_> {
+impl Host for Visit<'_> {
     fn jobs(&mut self) -> &mut Foreground<TaskId> {
         &mut self.alone
     }

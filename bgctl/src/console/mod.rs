@@ -11,13 +11,13 @@ mod jobs;
 mod line;
 mod lines;
 mod news;
+mod prompt;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, Write as _};
 
-use bgd_shared::client::{Client, PolledClient, Protocol, Received};
+use bgd_shared::client::{Client, PolledClient, Protocol};
 use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -28,17 +28,18 @@ use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 
-use self::editor::{Editor, Heard};
+use self::editor::Editor;
 use self::folder::Folder;
 use self::jobs::{Job, Jobs, Visit};
 use self::line::{Line, Own, Which};
+use self::prompt::{Asking, Prompt, Typed};
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::render::table;
 use crate::render::wall::Clock;
-use crate::terminal::{self, Around as _, Left, Role, Screen, Show, Signals, Wants};
+use crate::terminal::{self, Left, Role, Screen, Show, Signals, Subject};
 
 /// The signals that are dealt with at the prompt, and those that no other thread may get while a job has the
 /// terminal.
@@ -98,13 +99,6 @@ pub struct Console {
     size: TerminalSize,
     /// A signal has said so, while something else was waited for.
     ends_with: Option<Code>,
-}
-
-/// What came of waiting at the prompt.
-enum Typed {
-    Line(String),
-    End,
-    Signal(Code),
 }
 
 /// Prints beside the prompt, while nothing else has the terminal.
@@ -178,62 +172,8 @@ impl Console {
         let said = self.editor.take_pending() + &self.jobs.take_said();
         say(&said)?;
         self.editor.open(self.folder.prompt());
-        loop {
-            while let Some(heard) = self.editor.next_heard() {
-                match heard {
-                    Heard::Line(text) => return Ok(Typed::Line(text)),
-                    // A terminal that was closed looks like that, too.
-                    Heard::End | Heard::Broken(_) if !io::stdout().is_terminal() => {
-                        return Ok(Typed::Signal(Code::HUNG_UP));
-                    }
-                    Heard::End => return Ok(Typed::End),
-                    Heard::Broken(why) => {
-                        return Err(Failure::new(Code::INTERNAL, "io", format!("can't read lines: {why}")));
-                    }
-                    Heard::Pressed => self.jobs.pressed(&mut self.link)?,
-                    Heard::News(news) => self.editor.print(&news),
-                    Heard::Printed => {}
-                }
-            }
-            while let Some(received) = self.link.next_received()? {
-                self.jobs.received(received)?;
-            }
-            let said = self.jobs.take_said();
-            self.editor.print(&said);
-            if let Some(code) = self.signalled() {
-                return Ok(Typed::Signal(code));
-            }
-            self.wait(self.editor.has_room())?;
-        }
-    }
-
-    /// Waits until somebody says something.
-    fn wait(&mut self, reads_link: bool) -> Result<(), Failure> {
-        let wants = Wants {
-            link: Some(self.link.as_fd()),
-            reads_link,
-            writes_link: self.link.wants_write(),
-            link_until: self.link.until(),
-            changes: Some(self.editor.as_fd()),
-            ..Wants::new(self.signals.as_fd())
-        };
-        let ready = wants.wait().map_err(|error| Failure::io("can't wait", &error))?;
-        ready.tend(&mut self.link)?;
-        if ready.reads_link {
-            let message = "the daemon is gone, and the tasks with it";
-            self.link.read().map_err(|error| Failure::of_link(error, message))?;
-        }
-        Ok(())
-    }
-
-    /// The code to leave with, if a signal says so. Those of keys are for jobs, and no job is there.
-    fn signalled(&mut self) -> Option<Code> {
-        while let Some(caught) = self.signals.next_caught() {
-            if matches!(caught.signal, Signal::SIGHUP | Signal::SIGTERM) {
-                self.ends_with = Some(Code(caught.shell_code()));
-            }
-        }
-        self.ends_with
+        let Self { link, jobs, editor, signals, ends_with, .. } = self;
+        terminal::run(&mut Prompt { link, jobs, editor, signals, ends_with })
     }
 
     // Lines.
@@ -286,8 +226,9 @@ impl Console {
         let role = if job.direct { Role::Direct } else { Role::Foreground };
         let mut screen = Screen::open()?;
         screen.show(b"", Some(std::mem::take(&mut job.restore)))?;
-        let show = Show::begin(&mut self.link, &mut self.jobs, job.id, role, self.key, screen, self.size)?;
-        match show.run()? {
+        let subject =
+            Subject { link: &mut self.link, host: &mut self.jobs, task: job.id, role, key: self.key };
+        match Show::begin(subject, screen, self.size)?.run()? {
             Left::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
@@ -300,9 +241,9 @@ impl Console {
                 job.restore = restore;
                 self.jobs.put(&mut self.link, job)?;
             }
-            Left::HungUp => return Ok(Some(Code::HUNG_UP)),
-            // Only attachments are left so.
-            Left::Detached | Left::Signalled(_) => {}
+            Left::Signalled(code) => return Ok(Some(Code(code))),
+            // Only attachments and tasks without a terminal are left so.
+            Left::Detached | Left::Cancelled(..) => {}
         }
         Ok(None)
     }
@@ -340,11 +281,11 @@ impl Console {
     fn visit(&mut self, id: TaskId) -> Result<Option<Code>, Failure> {
         let mut visit = Visit::of(&mut self.jobs, id, self.key);
         let screen = Screen::open()?;
-        let show = Show::begin(&mut self.link, &mut visit, id, Role::Attached, self.key, screen, self.size)?;
-        match show.run()? {
+        let subject =
+            Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
+        match Show::begin(subject, screen, self.size)?.run()? {
             // The news tell of its end.
-            Left::Ended(_) => Ok(None),
-            Left::HungUp => Ok(Some(Code::HUNG_UP)),
+            Left::Ended(_) | Left::Cancelled(..) => Ok(None),
             Left::Signalled(code) => Ok(Some(Code(code))),
             Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => {
                 let params = DetachParams { id: id.into(), background: false };
@@ -386,19 +327,9 @@ impl Console {
     /// Makes a call and waits for its answer.
     fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
         let call = self.link.call::<M>(params)?;
-        loop {
-            while let Some(received) = self.link.next_received()? {
-                match received {
-                    Received::Answer { call: answered, outcome } if answered == call => {
-                        return Ok(Protocol::result::<M>(outcome)?);
-                    }
-                    other => self.jobs.received(other)?,
-                }
-            }
-            // Heard now, done at the next prompt.
-            let _ = self.signalled();
-            self.wait(true)?;
-        }
+        let Self { link, jobs, signals, ends_with, .. } = self;
+        let outcome = terminal::run(&mut Asking { link, jobs, signals, ends_with, call, outcome: None })?;
+        Ok(Protocol::result::<M>(outcome)?)
     }
 
     /// The terminal may have another size by now.

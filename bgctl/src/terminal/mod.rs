@@ -5,7 +5,8 @@
 //! Whatever ends a loop, the terminal is as it was before.
 
 mod answers;
-mod around;
+mod attachment;
+mod host;
 mod input;
 mod keyboard;
 mod pass;
@@ -15,13 +16,16 @@ mod signals;
 mod sink;
 mod talk;
 mod turn;
+mod view;
 mod ways_out;
 
-pub use self::around::Around;
+pub use self::attachment::{Left, Role, Subject, until_ended};
+pub use self::host::Host;
 pub use self::keyboard::is_in_foreground;
 pub use self::pass::{SIGNALS as PASSED, pass_signals};
 pub use self::screen::{Screen, is_changed};
-pub use self::show::{Left, Role, SIGNALS as SHOWN, Show};
-pub use self::signals::{Signals, hold as hold_signals, signal_group};
-pub use self::talk::{Over, SIGNALS as TALKED, Talk};
+pub use self::show::{SIGNALS as SHOWN, Show};
+pub use self::signals::{Caught, Signals, hold as hold_signals, signal_group};
+pub use self::talk::{SIGNALS as TALKED, Talk};
 pub use self::turn::Wants;
+pub use self::view::{View, run};

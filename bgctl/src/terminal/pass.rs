@@ -1,16 +1,16 @@
 //! A job that has bgctl's own standard streams, and so needs nothing of it but its signals.
 
-use std::os::fd::AsFd as _;
-
-use bgd_shared::client::{PolledClient, Protocol, Received};
+use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{BlockMode, BlockParams, SignalParams, TaskBlock, TaskSignal};
+use bgd_shared::request::{SignalParams, TaskBlock, TaskSignal};
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
 use super::answers;
+use super::attachment::until_ended;
 use super::signals::{Caught, Signals, stop_here};
 use super::turn::Wants;
+use super::view::{self, View};
 use crate::failure::Failure;
 
 /// The signals that are passed on.
@@ -37,61 +37,25 @@ pub fn pass_signals(
     meanwhile: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Task, Failure> {
     let mut link = link;
-    let block = BlockParams {
-        ids: vec![task.into()],
-        timeout_ms: None,
-        mode: BlockMode::All,
-        ..BlockParams::default()
-    };
-    let block = link.call::<TaskBlock>(&block)?;
+    let block = link.call::<TaskBlock>(&until_ended(task))?;
     let signals = Signals::take(SIGNALS)?;
     meanwhile()?;
-    let mut passing = Passing { link, task, signals, stop: None };
-    loop {
-        while let Some(caught) = passing.signals.next_caught() {
-            passing.signal(caught)?;
-        }
-        while let Some(received) = passing.link.next_received()? {
-            if let Received::Answer { call, outcome } = received {
-                if call == block {
-                    return answers::ended(Protocol::result::<TaskBlock>(outcome));
-                }
-                if passing.stop == Some(call) {
-                    passing.stop()?;
-                }
-            }
-        }
-        passing.wait()?;
-    }
+    view::run(&mut Passing { link, task, signals, block, stop: None, ended: None })
 }
 
 struct Passing {
     link: PolledClient,
     task: TaskId,
     signals: Signals,
+    /// The call that is answered when the job has ended.
+    block: u64,
     /// The call that stops the job; this process stops behind it.
     stop: Option<u64>,
+    ended: Option<Task>,
 }
 
 impl Passing {
-    fn wait(&mut self) -> Result<(), Failure> {
-        let wants = Wants {
-            link: Some(self.link.as_fd()),
-            reads_link: true,
-            writes_link: self.link.wants_write(),
-            link_until: self.link.until(),
-            ..Wants::new(self.signals.as_fd())
-        };
-        let ready = wants.wait().map_err(|error| Failure::io("can't wait", &error))?;
-        ready.tend(&mut self.link)?;
-        if ready.reads_link {
-            let message = "the daemon is gone, and the job with it";
-            self.link.read().map_err(|error| Failure::of_link(error, message))?;
-        }
-        Ok(())
-    }
-
-    fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+    fn pass(&mut self, caught: Caught) -> Result<(), Failure> {
         match caught.signal {
             // Not SIGTSTP: the job has no terminal of its own, so that the kernel would not stop it.
             Signal::SIGTSTP => self.stop = Some(self.send("STOP", true)?),
@@ -112,9 +76,52 @@ impl Passing {
         stop_here();
         while let Some(caught) = self.signals.next_caught() {
             if caught.signal != Signal::SIGCONT {
-                self.signal(caught)?;
+                self.pass(caught)?;
             }
         }
         self.send("CONT", true).map(drop)
+    }
+}
+
+impl View for Passing {
+    type End = Task;
+
+    fn link(&mut self) -> &mut PolledClient {
+        &mut self.link
+    }
+
+    fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    fn wants(&self) -> Wants<'_> {
+        Wants::of_link(&self.link, &self.signals)
+    }
+
+    fn end(&mut self) -> Option<Result<Task, Failure>> {
+        self.ended.take().map(Ok)
+    }
+
+    fn is_listening(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        self.pass(caught)
+    }
+
+    fn received(&mut self, received: Received) -> Result<(), Failure> {
+        if let Received::Answer { call, outcome } = received {
+            if call == self.block {
+                self.ended = Some(answers::ended(Protocol::result::<TaskBlock>(outcome))?);
+            } else if self.stop == Some(call) {
+                self.stop()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&self, error: ClientError) -> Failure {
+        Failure::of_link(error, "the daemon is gone, and the job with it")
     }
 }

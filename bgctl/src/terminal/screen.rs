@@ -9,6 +9,9 @@ use bgd_shared::request::TerminalSize;
 use nix::fcntl::OFlag;
 use rustix::termios::tcgetwinsize;
 
+use super::attachment::Output;
+use crate::failure::Failure;
+
 /// Bytes that wait for the terminal before no more are taken from the daemon, which then makes the job
 /// wait. They take the longest after Ctrl-B, so they are few.
 const PENDING_BYTES: usize = 64 * 1024;
@@ -73,11 +76,6 @@ impl Screen {
         self.pending.len() < PENDING_BYTES
     }
 
-    /// Whether something waits to be written.
-    pub fn wants_write(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
     /// Shows what the job wrote. `restore`, if it has changed, is what leaves the terminal usable behind that.
     ///
     /// # Errors
@@ -107,26 +105,6 @@ impl Screen {
         Ok(())
     }
 
-    /// Shows what leaves the terminal usable, with the cursor at the beginning of a line.
-    ///
-    /// # Errors
-    /// The terminal is gone.
-    pub fn leave(&mut self) -> io::Result<()> {
-        if self.is_left {
-            return Ok(());
-        }
-        self.is_left = true;
-        let line = if self.at_line_start { "" } else { "\r\n" };
-        self.at_line_start = true;
-        self.queue(&[self.restore.as_bytes(), line.as_bytes()].concat())
-    }
-
-    /// Drops what waits to be written: the terminal is gone, or nobody wants to wait for it.
-    pub fn forget(&mut self) {
-        self.pending = Vec::new();
-        self.is_left = true;
-    }
-
     /// Whether the job has the terminal in a state that is not the usual one, such as the alternate screen.
     pub fn is_changed(&self) -> bool {
         is_changed(&self.restore)
@@ -135,18 +113,6 @@ impl Screen {
     /// What leaves the terminal usable.
     pub fn restore(&self) -> &str {
         &self.restore
-    }
-
-    /// Writes what the terminal takes now.
-    ///
-    /// # Errors
-    /// The terminal is gone.
-    pub fn write(&mut self) -> io::Result<()> {
-        let pending = std::mem::take(&mut self.pending);
-        let written = self.write_some(&pending)?;
-        self.pending = pending;
-        self.pending.drain(..written);
-        Ok(())
     }
 
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -161,6 +127,39 @@ impl Screen {
             }
         }
         Ok(written)
+    }
+}
+
+impl Output for Screen {
+    fn wants_write(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        let written = self.write_some(&pending)?;
+        self.pending = pending;
+        self.pending.drain(..written);
+        Ok(())
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        if self.is_left {
+            return Ok(());
+        }
+        self.is_left = true;
+        let line = if self.at_line_start { "" } else { "\r\n" };
+        self.at_line_start = true;
+        self.queue(&[self.restore.as_bytes(), line.as_bytes()].concat())
+    }
+
+    fn forget(&mut self) {
+        self.pending = Vec::new();
+        self.is_left = true;
+    }
+
+    fn lost(&self, _error: io::Error) -> Option<Failure> {
+        None
     }
 }
 

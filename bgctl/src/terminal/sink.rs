@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use super::attachment::Output;
 use super::screen::Screen;
+use crate::failure::Failure;
 
 /// Bytes that wait for the reader before no more are taken from the daemon.
 const PENDING_BYTES: usize = 64 * 1024;
@@ -76,14 +78,6 @@ impl Sink {
         }
     }
 
-    /// Whether something waits to be written.
-    pub fn wants_write(&self) -> bool {
-        match self {
-            Self::Screen(screen) => screen.wants_write(),
-            Self::Plain(plain) => !plain.pending.is_empty(),
-        }
-    }
-
     /// Shows these bytes, as soon as the reader takes them.
     ///
     /// # Errors
@@ -99,35 +93,39 @@ impl Sink {
             }
         }
     }
+}
 
-    /// Ends the line of a terminal, if one was begun. Elsewhere every byte is the task's own.
-    ///
-    /// # Errors
-    /// The terminal is gone.
-    pub fn leave(&mut self) -> io::Result<()> {
+impl Output for Sink {
+    fn wants_write(&self) -> bool {
+        match self {
+            Self::Screen(screen) => screen.wants_write(),
+            Self::Plain(plain) => !plain.pending.is_empty(),
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        match self {
+            Self::Screen(screen) => screen.write(),
+            Self::Plain(plain) => plain.write(),
+        }
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
         match self {
             Self::Screen(screen) => screen.leave(),
             Self::Plain(_) => Ok(()),
         }
     }
 
-    /// Drops what waits to be written.
-    pub fn forget(&mut self) {
+    fn forget(&mut self) {
         match self {
             Self::Screen(screen) => screen.forget(),
             Self::Plain(plain) => plain.pending = Vec::new(),
         }
     }
 
-    /// Writes what is taken now, after `poll` has told that something is.
-    ///
-    /// # Errors
-    /// Nobody reads it any more.
-    pub fn write(&mut self) -> io::Result<()> {
-        match self {
-            Self::Screen(screen) => screen.write(),
-            Self::Plain(plain) => plain.write(),
-        }
+    fn lost(&self, error: io::Error) -> Option<Failure> {
+        (!self.is_screen()).then(|| error.into())
     }
 }
 

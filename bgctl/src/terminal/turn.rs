@@ -1,13 +1,14 @@
 //! One turn of a loop: what is waited for, and what has come.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Instant;
 
 use bgd_shared::client::{ClientError, PolledClient};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::signals::Signals;
 use crate::follow::left_until;
 
 /// What a turn waits for. What is `None` is not waited for at all.
@@ -73,6 +74,17 @@ impl Ready {
 }
 
 impl<'a> Wants<'a> {
+    /// Signals, and all that a connection has to say.
+    pub fn of_link(link: &'a PolledClient, signals: &'a Signals) -> Self {
+        Self {
+            link: Some(link.as_fd()),
+            reads_link: true,
+            writes_link: link.wants_write(),
+            link_until: link.until(),
+            ..Self::new(signals.as_fd())
+        }
+    }
+
     /// Nothing but signals.
     pub const fn new(signals: BorrowedFd<'a>) -> Self {
         Self {
@@ -144,7 +156,6 @@ impl<'a> Wants<'a> {
 mod tests {
     use super::*;
     use std::io::Write as _;
-    use std::os::fd::AsFd as _;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 

@@ -1,45 +1,27 @@
 //! What the daemon says of a job that is shown.
 
-use bgd_shared::client::{ClientError, Protocol, Received};
-use bgd_shared::foreground::Outcome;
-use bgd_shared::request::{DetachResult, OutputNews, TaskBlock, TaskDetach, TaskWrite};
+use bgd_shared::client::{Protocol, Received};
+use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskWrite};
 
-use super::{Left, Show};
+use super::Show;
 use crate::failure::Failure;
 use crate::terminal::answers;
+use crate::terminal::attachment::Left;
 
 impl Show<'_> {
-    pub(super) fn read_link(&mut self) {
-        let read = self.link.read();
-        // What it said before it went comes first.
-        self.hear();
-        if let Err(error) = read {
-            self.lose_daemon(error);
-        }
-    }
-
-    /// Deals with all that has come from the daemon.
-    pub(super) fn hear(&mut self) {
-        while self.left.is_none() {
-            match self.link.next_received() {
-                Ok(Some(received)) => self.received(received),
-                Ok(None) => return,
-                Err(error) => self.leave(Err(error.into())),
-            }
-        }
-    }
-
-    fn received(&mut self, received: Received) {
+    pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
         match received {
-            Received::Output(news) if news.id == self.task => self.show_part(*news),
-            Received::Stopped(news) if news.id == self.task => self.stopped(),
-            Received::Answer { call, outcome } if call == self.calls.block => {
-                let ended = answers::ended(Protocol::result::<TaskBlock>(outcome));
-                self.leave(ended.map(|task| Left::Ended(Box::new(task))));
+            Received::Output(news) if news.id == self.job.task => self.show_part(*news)?,
+            Received::Stopped(news) if news.id == self.job.task => self.stopped(),
+            Received::Answer { call, outcome } if self.job.is_end(call) => {
+                let task = answers::ended(Protocol::result::<TaskBlock>(outcome))?;
+                self.job.leave(Ok(Left::Ended(Box::new(task))));
             }
-            Received::Answer { call, outcome } if self.calls.detach == Some(call) => {
-                self.calls.detach = None;
-                self.detached(Protocol::result::<TaskDetach>(outcome));
+            Received::Answer { call, outcome } if self.job.is_hand_over(call) => {
+                if let Some(message) = self.job.detached(Protocol::result::<TaskDetach>(outcome)) {
+                    self.note(&message);
+                }
+                self.input.stay();
             }
             Received::Answer { call, outcome } if self.calls.write == Some(call) => {
                 self.calls.write = None;
@@ -54,56 +36,21 @@ impl Show<'_> {
             Received::Answer { call, .. } if self.calls.go_on == Some(call) => self.calls.go_on = None,
             Received::Answer { call, .. } if self.calls.resize == Some(call) => {
                 self.calls.resize = None;
-                self.tell_size();
+                self.tell_size()?;
             }
-            other => {
-                if let Err(error) = self.around.received(other) {
-                    self.leave(Err(error.into()));
-                }
-            }
+            other => self.job.host.received(other)?,
         }
+        Ok(())
     }
 
-    pub(super) fn stopped(&mut self) {
-        if self.around.leaves_stopped() {
-            let restore = self.screen.restore().to_owned();
-            return self.leave(Ok(Left::Stopped(restore)));
+    fn show_part(&mut self, news: OutputNews) -> Result<(), Failure> {
+        if self.job.is_behind() {
+            self.come_back()?;
         }
-        self.stops = true;
-        if let Err(error) = self.screen.leave() {
-            self.lose_terminal(&error);
+        let bytes = news.encoding.decode(news.data).map_err(Failure::unreadable_output)?;
+        if let Err(error) = self.job.out.show(&bytes, news.restore) {
+            self.job.lose_output(error);
         }
-    }
-
-    fn show_part(&mut self, news: OutputNews) {
-        if self.is_behind() {
-            self.come_back();
-        }
-        match news.encoding.decode(news.data) {
-            Ok(bytes) => {
-                if let Err(error) = self.screen.show(&bytes, news.restore) {
-                    self.lose_terminal(&error);
-                }
-            }
-            Err(error) => self.leave(Err(Failure::unreadable_output(error))),
-        }
-    }
-
-    fn detached(&mut self, outcome: Result<DetachResult, ClientError>) {
-        let answer = answers::of_press(&outcome);
-        match (self.around.jobs().answered(&self.task, answer), outcome) {
-            (Some(Outcome::Backgrounded(..)), Ok(result)) => {
-                return self.leave(Ok(Left::Backgrounded(Box::new(result))));
-            }
-            (Some(Outcome::Stays(_, message)), _) => self.note(&message),
-            // It finished first, and its real end comes by the other call (R66).
-            _ => {}
-        }
-        self.input.stay();
-        if std::mem::take(&mut self.drops_presses)
-            && let Some(keyboard) = &self.keyboard
-        {
-            keyboard.take_presses();
-        }
+        Ok(())
     }
 }

@@ -2,18 +2,16 @@
 
 use bgd_shared::client::{ClientError, Protocol, Received};
 use bgd_shared::event::News;
-use bgd_shared::foreground::Outcome;
-use bgd_shared::request::{
-    DetachResult, EventsSubscribe, OutputParams, OutputResult, TaskBlock, TaskDetach, TaskOutput,
-};
+use bgd_shared::request::{EventsSubscribe, OutputParams, OutputResult, TaskBlock, TaskDetach, TaskOutput};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
-use super::{Over, Talk, subscription};
+use super::{Talk, subscription};
 use crate::copy::tell_dropped;
 use crate::failure::Failure;
 use crate::render::question::question;
 use crate::terminal::answers;
+use crate::terminal::attachment::Left;
 
 /// The most bytes of text that are asked for at once.
 const TEXT_BYTES: u64 = 64 * 1024;
@@ -28,103 +26,83 @@ impl Talk<'_> {
                 && let News::Gap(gap) = told.news
                 && gap.ended
             {
-                self.news.call::<EventsSubscribe>(&subscription(self.task))?;
+                self.news.call::<EventsSubscribe>(&subscription(self.job.task))?;
             }
         }
         read
     }
 
     /// Asks for more of the text, if there may be some.
-    pub(super) fn ask(&mut self) {
-        if !self.has_more || self.over.is_some() || self.calls.output.is_some() || !self.out.has_room() {
-            return;
+    pub(super) fn ask(&mut self) -> Result<(), Failure> {
+        if !self.has_more || self.job.is_over() || self.asked.is_some() || !self.job.out.has_room() {
+            return Ok(());
         }
         self.has_more = false;
-        self.calls.is_last = self.ended.is_some();
         let offset = i64::try_from(self.next).unwrap_or(i64::MAX);
         let params = OutputParams {
-            id: self.task.into(),
+            id: self.job.task.into(),
             offset: Some(offset),
             limit: Some(TEXT_BYTES),
             stream: None,
         };
-        match self.link.call::<TaskOutput>(&params) {
-            Ok(call) => self.calls.output = Some(call),
-            Err(error) => self.lose_daemon(error),
-        }
+        let call = self.job.call::<TaskOutput>(&params)?;
+        self.asked = Some((call, self.ended.is_some()));
+        Ok(())
     }
 
-    /// Deals with all that has come from the daemon.
-    pub(super) fn hear(&mut self) {
-        while self.over.is_none() {
-            match self.link.next_received() {
-                Ok(Some(received)) => self.received(received),
-                Ok(None) => return,
-                Err(error) => self.leave(Err(error.into())),
-            }
-        }
-    }
-
-    fn received(&mut self, received: Received) {
+    pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
         match received {
-            Received::Answer { call, outcome } if call == self.calls.block => {
-                match answers::ended(Protocol::result::<TaskBlock>(outcome)) {
-                    Ok(task) => {
-                        self.ended = Some(Box::new(task));
-                        self.has_more = true;
-                    }
-                    Err(failure) => self.leave(Err(failure)),
+            Received::Answer { call, outcome } if self.job.is_end(call) => {
+                let task = answers::ended(Protocol::result::<TaskBlock>(outcome))?;
+                self.ended = Some(Box::new(task));
+                self.has_more = true;
+            }
+            Received::Answer { call, outcome } if self.job.is_hand_over(call) => {
+                if let Some(message) = self.job.detached(Protocol::result::<TaskDetach>(outcome)) {
+                    self.note(&format!("bgctl: {message}\n"));
                 }
             }
-            Received::Answer { call, outcome } if self.calls.detach == Some(call) => {
-                self.calls.detach = None;
-                self.detached(Protocol::result::<TaskDetach>(outcome));
-            }
-            Received::Answer { call, outcome } if self.calls.output == Some(call) => {
-                self.calls.output = None;
+            Received::Answer { call, outcome } if self.asked.is_some_and(|(asked, _)| asked == call) => {
+                let is_last = self.asked.take().is_some_and(|(_, is_last)| is_last);
                 match Protocol::result::<TaskOutput>(outcome) {
-                    Ok(part) => self.show_part(part),
+                    Ok(part) => self.show_part(part, is_last)?,
                     // It was cleared since.
                     Err(ClientError::Rpc(_)) if self.ended.is_some() => self.finish(),
-                    Err(error) => self.leave(Err(error.into())),
+                    Err(error) => return Err(error.into()),
                 }
             }
-            other => {
-                if let Err(error) = self.around.received(other) {
-                    self.leave(Err(error.into()));
-                }
-            }
+            other => self.job.host.received(other)?,
         }
+        Ok(())
     }
 
-    fn show_part(&mut self, part: OutputResult) {
+    fn show_part(&mut self, part: OutputResult, is_last: bool) -> Result<(), Failure> {
         let OutputResult { task, data, encoding, offset, next, eof } = part;
         let is_new = next > self.next;
         if offset > self.next {
             tell_dropped(offset - self.next);
         }
-        match encoding.decode(data) {
-            Ok(bytes) => {
-                if let Err(error) = self.out.show(&bytes) {
-                    return self.lose_reader(error);
-                }
-            }
-            Err(error) => return self.leave(Err(Failure::unreadable_output(error))),
+        let bytes = encoding.decode(data).map_err(Failure::unreadable_output)?;
+        if let Err(error) = self.job.out.show(&bytes) {
+            self.job.lose_output(error);
+            return Ok(());
         }
         self.next = self.next.max(next);
-        if self.calls.is_last && (eof || !is_new) {
-            return self.finish();
+        if is_last && (eof || !is_new) {
+            self.finish();
+            return Ok(());
         }
         self.has_more |= is_new;
         self.show_question(&task);
+        Ok(())
     }
 
     /// Shows what the agent asks, once.
     fn show_question(&mut self, task: &Task) {
         if let Some(asked) = &task.progress.needs_input
-            && self.asked.is_none_or(|last| last < asked.request)
+            && self.question.is_none_or(|last| last < asked.request)
         {
-            self.asked = Some(asked.request);
+            self.question = Some(asked.request);
             let text = question(task.id, asked, Timestamp::now());
             self.note(&text);
         }
@@ -133,26 +111,9 @@ impl Talk<'_> {
     /// The task has ended, and all of its text is shown.
     fn finish(&mut self) {
         let Some(task) = self.ended.take() else { return };
-        self.leave(Ok(match self.cancelled {
-            Some(code) if task.status == Status::Cancelled => Over::Cancelled(task, code),
-            _ => Over::Ended(task),
+        self.job.leave(Ok(match self.cancelled {
+            Some(code) if task.status == Status::Cancelled => Left::Cancelled(task, code),
+            _ => Left::Ended(task),
         }));
-    }
-
-    fn detached(&mut self, outcome: Result<DetachResult, ClientError>) {
-        let answer = answers::of_press(&outcome);
-        match (self.around.jobs().answered(&self.task, answer), outcome) {
-            (Some(Outcome::Backgrounded(..)), Ok(result)) => {
-                return self.leave(Ok(Over::Backgrounded(Box::new(result))));
-            }
-            (Some(Outcome::Stays(_, message)), _) => self.note(&format!("bgctl: {message}\n")),
-            // It finished first, and its real end comes by the other call (R66).
-            _ => {}
-        }
-        if std::mem::take(&mut self.drops_presses)
-            && let Some(keyboard) = &self.keyboard
-        {
-            keyboard.take_presses();
-        }
     }
 }

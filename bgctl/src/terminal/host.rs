@@ -1,11 +1,11 @@
-//! What is around a job that is shown: the other jobs of the same program and connection.
+//! The program that shows a job, with the other jobs of the same connection.
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::foreground::Foreground;
 use bgd_shared::id::TaskId;
 
 /// The program that shows a job.
-pub trait Around {
+pub trait Host {
     /// All jobs in its foreground, the one that is shown among them, with the rules for the key.
     fn jobs(&mut self) -> &mut Foreground<TaskId>;
 
@@ -26,8 +26,8 @@ pub trait Around {
     fn received(&mut self, received: Received) -> Result<(), ClientError>;
 }
 
-/// Nothing: the job is alone.
-impl Around for Foreground<TaskId> {
+/// A program with this one job.
+impl Host for Foreground<TaskId> {
     fn jobs(&mut self) -> &mut Foreground<TaskId> {
         self
     }

@@ -1,0 +1,174 @@
+//! What the console waits for while no job has the terminal: a line, or the answer to a call.
+
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd as _;
+
+use bgd_shared::client::{ClientError, PolledClient, Received};
+use bgd_shared::error::RpcError;
+use nix::sys::signal::Signal;
+use serde_json::value::RawValue;
+
+use super::editor::{Editor, Heard};
+use super::jobs::Jobs;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::terminal::{Caught, Host as _, Signals, View, Wants};
+
+/// What came of waiting at the prompt.
+pub enum Typed {
+    /// A line.
+    Line(String),
+    /// The end of input.
+    End,
+    /// A signal, or the end of the terminal; with the code to leave with.
+    Signal(Code),
+}
+
+/// The prompt.
+pub struct Prompt<'a> {
+    /// The connection of the console's jobs.
+    pub link: &'a mut PolledClient,
+    /// Those jobs.
+    pub jobs: &'a mut Jobs,
+    /// What reads lines and prints above the prompt.
+    pub editor: &'a mut Editor,
+    /// The console's signals.
+    pub signals: &'a Signals,
+    /// The code to leave with, once a signal has said so.
+    pub ends_with: &'a mut Option<Code>,
+}
+
+/// A call whose answer is waited for. What is typed meanwhile waits, too.
+pub struct Asking<'a> {
+    /// The connection of the console's jobs.
+    pub link: &'a mut PolledClient,
+    /// Those jobs.
+    pub jobs: &'a mut Jobs,
+    /// The console's signals.
+    pub signals: &'a Signals,
+    /// The code to leave with, once a signal has said so. Heard now, done at the next prompt.
+    pub ends_with: &'a mut Option<Code>,
+    /// The call.
+    pub call: u64,
+    /// Its answer.
+    pub outcome: Option<Result<Box<RawValue>, RpcError>>,
+}
+
+/// The code to leave with, if this signal says so. Those of keys are for jobs, and no job is there.
+fn ends_with(caught: Caught) -> Option<Code> {
+    matches!(caught.signal, Signal::SIGHUP | Signal::SIGTERM).then(|| Code(caught.shell_code()))
+}
+
+impl Prompt<'_> {
+    /// Deals with what the threads that read and print have to say.
+    fn hear_editor(&mut self) -> Result<Option<Typed>, Failure> {
+        while let Some(heard) = self.editor.next_heard() {
+            match heard {
+                Heard::Line(text) => return Ok(Some(Typed::Line(text))),
+                // A terminal that was closed looks like that, too.
+                Heard::End | Heard::Broken(_) if !io::stdout().is_terminal() => {
+                    return Ok(Some(Typed::Signal(Code::HUNG_UP)));
+                }
+                Heard::End => return Ok(Some(Typed::End)),
+                Heard::Broken(why) => {
+                    return Err(Failure::new(Code::INTERNAL, "io", format!("can't read lines: {why}")));
+                }
+                Heard::Pressed => self.jobs.pressed(self.link)?,
+                Heard::News(news) => self.editor.print(&news),
+                Heard::Printed => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn lost(error: ClientError) -> Failure {
+    Failure::of_link(error, "the daemon is gone, and the tasks with it")
+}
+
+impl View for Prompt<'_> {
+    type End = Typed;
+
+    fn link(&mut self) -> &mut PolledClient {
+        self.link
+    }
+
+    fn signals(&self) -> &Signals {
+        self.signals
+    }
+
+    fn wants(&self) -> Wants<'_> {
+        Wants {
+            reads_link: self.editor.has_room(),
+            changes: Some(self.editor.as_fd()),
+            ..Wants::of_link(self.link, self.signals)
+        }
+    }
+
+    fn end(&mut self) -> Option<Result<Typed, Failure>> {
+        match self.hear_editor() {
+            Ok(None) => self.ends_with.map(|code| Ok(Typed::Signal(code))),
+            heard => heard.transpose(),
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        let said = self.jobs.take_said();
+        self.editor.print(&said);
+        Ok(())
+    }
+
+    fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        *self.ends_with = ends_with(caught).or(*self.ends_with);
+        Ok(())
+    }
+
+    fn received(&mut self, received: Received) -> Result<(), Failure> {
+        Ok(self.jobs.received(received)?)
+    }
+
+    fn lost(&self, error: ClientError) -> Failure {
+        lost(error)
+    }
+}
+
+impl View for Asking<'_> {
+    type End = Result<Box<RawValue>, RpcError>;
+
+    fn link(&mut self) -> &mut PolledClient {
+        self.link
+    }
+
+    fn signals(&self) -> &Signals {
+        self.signals
+    }
+
+    fn wants(&self) -> Wants<'_> {
+        Wants::of_link(self.link, self.signals)
+    }
+
+    fn end(&mut self) -> Option<Result<Self::End, Failure>> {
+        self.outcome.take().map(Ok)
+    }
+
+    fn is_listening(&self) -> bool {
+        self.outcome.is_none()
+    }
+
+    fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        *self.ends_with = ends_with(caught).or(*self.ends_with);
+        Ok(())
+    }
+
+    fn received(&mut self, received: Received) -> Result<(), Failure> {
+        match received {
+            Received::Answer { call, outcome } if call == self.call => self.outcome = Some(outcome),
+            other => self.jobs.received(other)?,
+        }
+        Ok(())
+    }
+
+    fn lost(&self, error: ClientError) -> Failure {
+        lost(error)
+    }
+}

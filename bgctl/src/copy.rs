@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 
 use bgd_shared::hole;
@@ -233,11 +232,6 @@ impl Copier {
             copied += count as u64;
         }
         Ok(copied)
-    }
-
-    /// Standard output, to see whether anybody still reads it.
-    pub fn out(&self) -> BorrowedFd<'_> {
-        self.out.as_fd()
     }
 }
 

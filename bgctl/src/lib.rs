@@ -7,16 +7,19 @@
 //! No code here may print by a macro that panics on a broken pipe, nor end the process: handlers return
 //! an exit code or a [`Failure`], and [`main`] says it.
 
-mod again;
+#![cfg_attr(
+    not(all(feature = "console", feature = "mcp")),
+    allow(dead_code, unused_imports, reason = "some of it serves only what is left out then")
+)]
+
 mod bar;
-mod bounded;
 mod candidates;
 #[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
 pub mod cli;
 mod commands;
 mod complete;
-mod connect;
+#[cfg(feature = "console")]
 mod console;
 mod context;
 mod copy;
@@ -28,8 +31,8 @@ mod failure;
 mod follow;
 mod job;
 mod lines;
-mod listen;
-mod living;
+mod link;
+#[cfg(feature = "mcp")]
 mod mcp;
 mod name;
 mod pick;
@@ -43,6 +46,7 @@ mod session;
 mod state;
 mod tail;
 mod terminal;
+mod watch;
 mod when;
 
 use std::ffi::{OsStr, OsString};

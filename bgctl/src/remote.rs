@@ -1,15 +1,15 @@
 //! Output by way of the socket, in pieces of JSON: for `--json`, and where the file itself can't be
 //! opened, as in a container that shares the socket only. It is slower than the file.
 
-use bgd_shared::event::News;
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
-use bgd_shared::request::{EventsSubscribe, OutputParams, OutputResult, Stream, SubscribeParams, TaskOutput};
+use bgd_shared::request::{OutputParams, OutputResult, Stream, SubscribeParams, TaskOutput};
 
 use crate::context::Context;
 use crate::copy::{ranges, tell_dropped, tell_loss};
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::{Heard, Listener};
 use crate::tail::start_of_last_lines;
 
 /// An output that is read through the daemon.
@@ -76,10 +76,8 @@ impl Remote<'_> {
     /// # Errors
     /// The daemon refuses or is gone, or standard output takes no more.
     pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
-        let subscribe = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
-        // News gets a connection of its own, so that it can't come between a call and its answer.
-        let mut news = context.existing()?;
-        news.call::<EventsSubscribe>(&subscribe)?;
+        let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
+        let mut events = Listener::new(context.link.existing()?, params)?;
         let mut offset = offset;
         loop {
             match self.step(context, offset)? {
@@ -88,16 +86,12 @@ impl Remote<'_> {
                 Step::Nothing(next) => {
                     offset = next;
                     context.flush()?;
-                    match news.next_news()?.news {
-                        // An agent's task may have been resumed since, and then its output has no end yet:
-                        // what was followed ends here all the same.
-                        News::Event(event) if event.kind.is_terminal() => {
-                            return self.print_all(context, offset);
-                        }
-                        News::Gap(gap) if gap.ended => {
-                            news.call::<EventsSubscribe>(&subscribe)?;
-                        }
-                        News::Event(_) | News::Gap(_) => {}
+                    // An agent's task may have been resumed since, and then its output has no end yet: what was
+                    // followed ends here all the same.
+                    if let Heard::Event(event) = events.next()?
+                        && event.kind.is_terminal()
+                    {
+                        return self.print_all(context, offset);
                     }
                 }
             }

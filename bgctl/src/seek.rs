@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
@@ -15,9 +15,9 @@ use regex::bytes::Regex;
 
 use crate::copy::Growing;
 use crate::failure::Failure;
-use crate::follow::{Changes, LOOK_EVERY_MS};
 use crate::lines::{Line, Search};
-use crate::listen::{Heard, Listener, sleep};
+use crate::link::{Heard, Listener, sleep};
+use crate::watch::Changes;
 
 /// The bytes that are read at once.
 const PIECE: usize = 64 * 1024;
@@ -88,7 +88,7 @@ enum Source {
 /// The task or the daemon is gone, or the output can't be read.
 pub fn line(client: &mut Client, news: Client, sought: Sought, stop: &Stop<'_>) -> Result<Found, Failure> {
     let Sought { id, pattern, since, until } = sought;
-    let mut news = Listener::new(news, &[id])?;
+    let mut news = Listener::of(news, &[id])?;
     // It may have ended before anybody listened.
     let mut task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
     let mut source = Source::Nothing;
@@ -189,14 +189,7 @@ fn wait(
 ) -> Result<[bool; 2], Failure> {
     let changes = if let Source::File(_, changes) = source { Some(changes) } else { None };
     let grows = changes.and_then(Changes::descriptor);
-    let until = match (changes, grows) {
-        // Nothing tells that the file has grown.
-        (Some(_), None) => {
-            let look = Instant::now() + Duration::from_millis(LOOK_EVERY_MS.into());
-            Some(until.map_or(look, |until| until.min(look)))
-        }
-        _ => until,
-    };
+    let until = until.into_iter().chain(changes.and_then(Changes::next_look)).min();
     let [is_told, has_grown, is_stopped] = sleep([Some(news.as_fd()), grows, stop], until)?;
     if let Some(changes) = changes.filter(|_| has_grown) {
         changes.take()?;

@@ -9,7 +9,7 @@ use crate::cli::AnswerArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::follow;
+use crate::link::Listener;
 use crate::pick::one;
 use crate::render::clean;
 use crate::render::question::{options, question};
@@ -20,7 +20,7 @@ pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut found = context.call::<TaskGet>(&IdParams { id })?;
     if args.wait {
         let asks = |task: &Task| task.progress.needs_input.is_some() || !task.status.is_active();
-        found.task = follow::wait_until(context.existing()?, found.task.id, asks)?;
+        found.task = Listener::until(context.link.existing()?, found.task.id, asks)?;
     }
     let task = &found.task;
     let asked = asked(task, args.request)?;

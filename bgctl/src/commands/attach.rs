@@ -27,7 +27,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let screen = Screen::open()?;
     let size = screen.size();
     let params = AttachParams { id: id.clone(), rows: Some(size.rows), cols: Some(size.cols) };
-    let attached = context.exchange(|client| {
+    let attached = context.link.exchange(|client| {
         let asked = ask_for_key(client, args.key)?;
         let call = client.send::<TaskAttach>(&params, &[])?;
         let key = told_key(client, asked)?;
@@ -48,13 +48,13 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    tell(Show::alone(context.polled()?, task.id, Role::Attached, key, screen, size)?, context)
+    tell(Show::alone(context.link.polled()?, task.id, Role::Attached, key, screen, size)?, context)
 }
 
 /// Shows what a task without a terminal writes, until it ends or the key is pressed.
 fn show_output(id: TaskId, key: Key, context: &mut Context) -> Result<Code, Failure> {
-    let news = context.existing()?;
-    tell(Talk::alone(context.polled()?, news, id, Role::Attached, key)?, context)
+    let news = context.link.existing()?;
+    tell(Talk::alone(context.link.polled()?, news, id, Role::Attached, key)?, context)
 }
 
 fn tell(left: Left, context: &Context) -> Result<Code, Failure> {

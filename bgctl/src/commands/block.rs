@@ -18,7 +18,7 @@ use crate::cli::BlockArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::listen::{Heard, Listener, sleep};
+use crate::link::{Heard, Listener, sleep};
 use crate::name::Name;
 use crate::pick::{self, Chosen};
 use crate::render::clean;
@@ -62,7 +62,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     let result = if is_shown {
         watched(&params, takes, context)?
     } else {
-        context.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?
+        context.link.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?
     };
     if result.tasks.is_empty() && !has_status {
         return Err(Failure::new(Code::NO_TASK, "task_not_found", "no task matches")
@@ -101,8 +101,8 @@ fn watched(
 ) -> Result<BlockResult, Failure> {
     // Whether this is the daemon that stays, before others speak with it.
     context.call::<Hello>(&HelloParams::default())?;
-    let (mut aside, news) = (context.existing()?, context.existing()?);
-    let client = context.client()?;
+    let (mut aside, news) = (context.link.existing()?, context.link.existing()?);
+    let client = context.link.client()?;
     let call = client.send_within::<TaskBlock>(params, takes)?;
     let mut progress = Progress::begin(params, &mut aside, news);
     loop {
@@ -148,7 +148,7 @@ impl Progress {
         // What they had in common they may have no more.
         let named = ids.iter().map(|id| (*id).into()).collect();
         let look = BlockParams { ids: named, matching: None, ..look };
-        let news = Listener::new(news, &ids).ok()?;
+        let news = Listener::of(news, &ids).ok()?;
         let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks) };
         // What happened before anybody listened.
         progress.look(aside).ok()?;

@@ -18,13 +18,13 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         return Err(Failure::usage("--json makes no sense for the console, which is for people"));
     }
-    let key = context.exchange(|client| {
+    let key = context.link.exchange(|client| {
         let asked = ask_for_key(client, args.key)?;
         told_key(client, asked)
     })?;
     let named = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
     let session = named.unwrap_or_else(|| format!("console:{}", std::process::id()));
-    let socket = context.named_socket()?;
-    let news = context.existing()?;
-    Console::begin(Setup { link: context.polled()?, news, key, session, socket })?.run()
+    let socket = context.link.named_socket()?;
+    let news = context.link.existing()?;
+    Console::begin(Setup { link: context.link.polled()?, news, key, session, socket })?.run()
 }

@@ -9,10 +9,10 @@ use bgd_shared::time::Timestamp;
 
 use super::stop;
 use crate::cli::{DaemonArgs, DaemonVerb};
-use crate::connect::{self, Started};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::{self, Started};
 use crate::render::{daemon as page, metrics};
 
 /// Does what is asked of the daemon.
@@ -27,11 +27,11 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
 }
 
 fn start(context: &mut Context) -> Result<Code, Failure> {
-    let (mut client, started) = match context.running()? {
+    let (mut client, started) = match context.link.running()? {
         Some(client) => (client, Started::Before),
-        None => connect::start_daemon(&context.socket()?)?,
+        None => link::start_daemon(&context.link.socket()?)?,
     };
-    context.tell_loss(started);
+    context.link.tell_loss(started);
     let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;
@@ -56,12 +56,12 @@ fn hello(client: &mut Client) -> Result<HelloResult, Failure> {
 /// Stops the daemon and starts another one. What that ends is told first.
 fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     // Afterwards the tasks would be gone, and no daemon could be started.
-    connect::check_config().map_err(|failure| Failure {
+    link::check_config().map_err(|failure| Failure {
         message: format!("nothing was stopped: {}", failure.message),
         ..failure
     })?;
     // One that does not answer can't say; stopping it tells what is wrong with it.
-    if let Ok(Some(mut client)) = context.running()
+    if let Ok(Some(mut client)) = context.link.running()
         && !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
         && let Some(text) = ends(&status.summary)
@@ -69,8 +69,8 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         stop::say(&text);
     }
     stop::stop(grace, context)?;
-    let (mut client, started) = connect::start_daemon(&context.socket()?)?;
-    context.tell_loss(started);
+    let (mut client, started) = link::start_daemon(&context.link.socket()?)?;
+    context.link.tell_loss(started);
     let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;
@@ -103,7 +103,7 @@ fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
     if openmetrics && context.json() {
         return Err(Failure::usage("--json and --openmetrics are two forms of the same: take one of them"));
     }
-    let status = context.existing()?.call::<DaemonStatusOf>(&NoParams {})?;
+    let status = context.link.existing()?.call::<DaemonStatusOf>(&NoParams {})?;
     if context.json() {
         context.print_json(&status)?;
     } else if openmetrics {
@@ -115,7 +115,7 @@ fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
 }
 
 fn reload(context: &mut Context) -> Result<Code, Failure> {
-    let result = context.existing()?.call::<DaemonReload>(&NoParams {})?;
+    let result = context.link.existing()?.call::<DaemonReload>(&NoParams {})?;
     if context.json() {
         context.print_json(&result)?;
     } else {

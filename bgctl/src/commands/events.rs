@@ -6,7 +6,6 @@ use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, Matching, Subscri
 use bgd_shared::task::Task;
 use serde::Serialize;
 
-use crate::again;
 use crate::cli::{EventsArgs, Since};
 use crate::context::Context;
 use crate::exit::Code;
@@ -30,7 +29,7 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     let ids = pick::all(args.tasks, context)?;
     let wanted = pick::matching(args.select)?.unwrap_or_default();
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
-    let begun = told(context.exchange(|client| subscribe(client, &params))?)?;
+    let begun = told(context.link.exchange(|client| subscribe(client, &params))?)?;
     params.instance = Some(begun.instance.clone());
     params.since.get_or_insert(begun.seq);
     loop {
@@ -69,18 +68,18 @@ fn told(outcome: Result<SubscribeResult, String>) -> Result<SubscribeResult, Fai
 }
 
 fn next(context: &mut Context) -> Result<News, Failure> {
-    if let Some(received) = context.client()?.received_news()? {
+    if let Some(received) = context.link.client()?.received_news()? {
         return Ok(received.news);
     }
     // A reader of a pipe wants each event when it happens.
     context.flush()?;
-    context.wait(None)?;
-    Ok(context.client()?.next_news()?.news)
+    context.link.wait(None)?;
+    Ok(context.link.client()?.next_news()?.news)
 }
 
 /// Goes on after the last line that was printed, if it is the same daemon (R26).
 fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
-    if let Some(outcome) = again::connect(context, |client| subscribe(client, params))? {
+    if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
         return told(outcome).map(drop);
     }
     let message = "the daemon has ended, and its tasks and events with it";

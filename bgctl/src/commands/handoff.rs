@@ -46,7 +46,7 @@ pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
         origin_kind: if args.direct { OriginKind::Direct } else { OriginKind::Tool },
     };
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    let result = context.call_with_fds::<TaskHandoff>(&params, &borrowed)?;
+    let result = context.link.call_with_fds::<TaskHandoff>(&params, &borrowed)?;
     if context.json() {
         context.print_json(&result)?;
     } else {

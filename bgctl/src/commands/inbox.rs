@@ -12,11 +12,11 @@ use bgd_shared::request::{
 };
 use serde::Serialize;
 
-use crate::again::{self, Coming};
 use crate::cli::InboxArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::Coming;
 use crate::render::clean_lines;
 use crate::session;
 
@@ -57,7 +57,7 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
         None => session::this()?,
     };
     let mut reading = Reading::new(session, args);
-    let (instance, page) = context.exchange(|client| {
+    let (instance, page) = context.link.exchange(|client| {
         let instance = client.call::<Hello>(&HelloParams::default())?.instance;
         Ok((
             instance.clone(),
@@ -151,12 +151,12 @@ impl Reading {
     /// waited for.
     fn go_on(&mut self, context: &mut Context) -> Result<(), Failure> {
         // One that is about to end takes no more calls, but may end late.
-        context.client()?.until_closed()?;
-        let coming = Coming::new(context)?;
+        context.link.client()?.until_closed()?;
+        let coming = Coming::new(context.link.socket()?)?;
         let mut is_told = false;
         let instance = loop {
             let hello = |client: &mut Client| client.call::<Hello>(&HelloParams::default());
-            match again::connect(context, hello) {
+            match context.link.exchange_again(hello) {
                 Ok(Some(hello)) => break hello.instance,
                 Ok(None) => {}
                 Err(failure) if ENDS.contains(&failure.kind) => {}
@@ -193,11 +193,11 @@ impl Reading {
 
     /// Waits for an item, as long as somebody reads what is printed.
     fn wait(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
-        let call = context.client()?.send::<InboxRead>(&self.params(wait_ms), &[])?;
+        let call = context.link.client()?.send::<InboxRead>(&self.params(wait_ms), &[])?;
         let due = (wait_ms < DURATION_MS)
             .then(|| Instant::now() + Duration::from_millis(wait_ms) + FIRST_ANSWER / 2);
-        context.wait(due)?;
-        Ok(context.client()?.answer::<InboxRead>(call)?)
+        context.link.wait(due)?;
+        Ok(context.link.client()?.answer::<InboxRead>(call)?)
     }
 
     /// Takes this page and those behind it.

@@ -50,8 +50,8 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let id = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task.id;
     let sought = Sought { id, pattern: wanted.pattern, since: wanted.since.unwrap_or(0), until };
-    let news = context.existing()?;
-    match seek::line(context.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })? {
+    let news = context.link.existing()?;
+    match seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })? {
         Found::Line(line) => found(line, context),
         Found::Nothing { task, next, why } => not_found(&task, next, why == Why::Late, context),
     }

@@ -18,12 +18,17 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         // Standard error may be closed.
         let _ = writeln!(io::stderr(), "{FOR_AGENTS}");
     }
-    let above = if context.names_socket() { None } else { above::socket() };
+    let above = if context.link.names_socket() { None } else { above::socket() };
     let (socket, variables) = match above {
         Some(found) => found,
         None => (
-            context.socket()?,
-            context.named_socket()?.map(|socket| ("BGD_SOCKET".to_owned(), socket)).into_iter().collect(),
+            context.link.socket()?,
+            context
+                .link
+                .named_socket()?
+                .map(|socket| ("BGD_SOCKET".to_owned(), socket))
+                .into_iter()
+                .collect(),
         ),
     };
     mcp::serve(Options {
@@ -35,6 +40,6 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         structured: args.structured,
         socket,
         variables,
-        starts: context.starts(),
+        starts: context.link.starts(),
     })
 }

@@ -7,6 +7,7 @@ mod block;
 mod cancel;
 mod clear;
 mod completions;
+#[cfg(feature = "console")]
 mod console;
 mod daemon;
 mod edit;
@@ -17,6 +18,7 @@ mod hold;
 mod inbox;
 mod line;
 mod list;
+#[cfg(feature = "mcp")]
 mod mcp;
 mod output;
 mod rerun;
@@ -58,8 +60,14 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Continue(args) => hold::go_on(args, context),
         Verb::Edit(args) => edit::run(args, context),
         Verb::Group(args) => group::run(args, context),
+        #[cfg(feature = "console")]
         Verb::Console(args) => console::run(args, context),
+        #[cfg(not(feature = "console"))]
+        Verb::Console(_) => Err(left_out("console")),
+        #[cfg(feature = "mcp")]
         Verb::Mcp(args) => mcp::run(args, context),
+        #[cfg(not(feature = "mcp"))]
+        Verb::Mcp(_) => Err(left_out("mcp")),
         Verb::Handoff(args) => handoff::run(args, context),
         Verb::Signal(args) => signal::run(args, context),
         Verb::Write(args) => write::run(args, context),
@@ -72,4 +80,11 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Completions(args) => completions::run(&args, context),
         Verb::ShellInit(args) => shell_init::run(&args, context),
     }
+}
+
+/// What a verb says that this program was built without.
+#[cfg(not(all(feature = "console", feature = "mcp")))]
+fn left_out(feature: &str) -> Failure {
+    Failure::usage(format!("this bgctl was built without the feature `{feature}`"))
+        .hint("build it with cargo's default features")
 }

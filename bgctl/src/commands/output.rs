@@ -19,6 +19,7 @@ use crate::copy::{Copier, ranges, tell_loss, tell_split};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::follow;
+use crate::link::Listener;
 use crate::pick;
 use crate::remote::Remote;
 use crate::tail::start_of_last_lines;
@@ -62,7 +63,7 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     let mut task = look(args, context)?;
     let is_there = |task: &Task| task.status != Status::Pending || task.has_begun();
     if args.follow && !is_there(&task) {
-        follow::wait_until(context.existing()?, task.id, is_there)?;
+        Listener::until(context.link.existing()?, task.id, is_there)?;
         task = look(args, context)?;
     }
     let path = path_of(&task, args.stream)?;
@@ -124,7 +125,7 @@ fn from_file(
     };
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
-        let ended = follow::follow(context.client()?, task.id, path, &mut copier)?;
+        let ended = follow::follow(context.link.client()?, task.id, path, &mut copier)?;
         tell_loss(&ended.as_ref().unwrap_or(task).output);
         tell_split(task, args.stream);
         return Ok(Code::OK);

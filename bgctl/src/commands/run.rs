@@ -36,7 +36,7 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = SubmitParams {
         foreground: true,
         direct: args.direct,
-        ..job::params(args.job, work, context.named_socket()?)?
+        ..job::params(args.job, work, context.link.named_socket()?)?
     };
     precheck::folder(&params)?;
     // Whatever else is missing is told at once, as the job starts at once.
@@ -68,7 +68,7 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     if gives_input {
         let_go(&[Stream::Input])?;
     }
-    let left = Show::alone(context.polled()?, task.id, Role::Foreground, key, screen, size)?;
+    let left = Show::alone(context.link.polled()?, task.id, Role::Foreground, key, screen, size)?;
     if let Left::Ended(task) = &left
         && gives_input
     {
@@ -102,8 +102,8 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
         streams.insert(0, input.as_fd());
     }
     hold_signals(context, terminal::PASSED)?;
-    let task = context.call_with_fds::<TaskSubmit>(&params, &streams)?.task;
-    let task = pass_signals(context.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
+    let task = context.link.call_with_fds::<TaskSubmit>(&params, &streams)?.task;
+    let task = pass_signals(context.link.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
     tell_end(task, context)
 }
 
@@ -117,13 +117,13 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     let params = SubmitParams {
         foreground: true,
         direct: args.direct,
-        ..job::params(JobArgs { description, ..args.job }, work, context.named_socket()?)?
+        ..job::params(JobArgs { description, ..args.job }, work, context.link.named_socket()?)?
     };
     hold_signals(context, terminal::TALKED)?;
     let (key, task) = submit(&params, &[], args.key, context)?;
-    let news = context.existing()?;
+    let news = context.link.existing()?;
     let role = if params.direct { Role::Direct } else { Role::Foreground };
-    tell(Talk::alone(context.polled()?, news, task.id, role, key)?, context)
+    tell(Talk::alone(context.link.polled()?, news, task.id, role, key)?, context)
 }
 
 /// Says how the job was left.
@@ -146,7 +146,7 @@ fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
 /// Holds back the signals that are for the job: it may run before the daemon's answer is here.
 fn hold_signals(context: &mut Context, signals: &[Signal]) -> Result<(), Failure> {
     // The daemon may have to be started first, which can be interrupted.
-    context.client()?;
+    context.link.client()?;
     terminal::hold_signals(signals)
 }
 
@@ -157,7 +157,7 @@ fn submit(
     key: Option<Key>,
     context: &mut Context,
 ) -> Result<(Key, Task), Failure> {
-    context.exchange(|client| {
+    context.link.exchange(|client| {
         let mut asked = ask_for_key(client, key)?;
         if !streams.is_empty() {
             // A daemon that does not answer would keep the descriptors for as long as it is silent.

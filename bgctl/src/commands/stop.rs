@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::living::Living;
+use crate::link::Living;
 use crate::progress::Progress;
 
 /// Stops the daemon, if one runs, and prints what that did.
@@ -36,8 +36,8 @@ pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure
 /// # Errors
 /// It does not end, or what is at the socket must not be trusted.
 pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
-    let daemon = Living::of(&context.socket()?);
-    let outcome = match (context.running(), &daemon) {
+    let daemon = Living::of(&context.link.socket()?);
+    let outcome = match (context.link.running(), &daemon) {
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
             say(&format!("the daemon (pid {}) runs, but its socket is gone: it gets SIGTERM", daemon.pid()));

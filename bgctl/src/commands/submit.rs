@@ -37,12 +37,12 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let names_channel = args.job.channel.is_some();
     let resumed = args.resume.take().map(|name| pick::one(name, context)).transpose()?;
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
-    let params = SubmitParams { after, ..params(args, resumed, prompt, context.named_socket()?)? };
+    let params = SubmitParams { after, ..params(args, resumed, prompt, context.link.named_socket()?)? };
     let warnings = precheck::check(&params, "submit", Code::USAGE)?;
     let input = io::stdin();
     let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
     let begun = Timestamp::now();
-    let result = context.call_with_fds::<TaskSubmit>(&params, descriptors)?;
+    let result = context.link.call_with_fds::<TaskSubmit>(&params, descriptors)?;
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
@@ -81,7 +81,7 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
     // To its end, before anything is asked of the daemon.
     let parts = each::parts(&each, &args.command)?;
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
-    let common = SubmitParams { after, ..params(args, None, None, context.named_socket()?)? };
+    let common = SubmitParams { after, ..params(args, None, None, context.link.named_socket()?)? };
     let first = parts.first().and_then(|part| part.first()).cloned();
     let warnings = precheck::check(&SubmitParams { argv: first, ..common.clone() }, "submit", Code::USAGE)?;
     let submitted = each::submit(&SubmitParams { argv: None, ..common }, &each, &parts, context)?;

@@ -7,15 +7,16 @@ use std::collections::HashSet;
 use std::thread;
 
 use bgd_shared::client::{Client, ClientError};
-use bgd_shared::event::{Event, EventKind, News};
+use bgd_shared::event::{Event, EventKind};
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{EventsSubscribe, ListParams, SubscribeParams, TaskList};
+use bgd_shared::request::{ListParams, SubscribeParams, TaskList};
 use bgd_shared::show::shortened;
 use bgd_shared::task::{Origin, Status, Task};
 
-use super::editor::{Heard, Speaker};
+use super::editor::{Heard as Said, Speaker};
 use crate::duration::show_ms;
 use crate::failure::Failure;
+use crate::link::{Heard, Listener};
 use crate::render::{bounded, clean, table};
 
 /// Characters of a task's description, or of what its agent asks, that are shown.
@@ -25,9 +26,9 @@ const SHOWN: usize = 100;
 ///
 /// # Errors
 /// The daemon refuses, or is gone.
-pub fn follow(mut client: Client, session: &str, speaker: Speaker) -> Result<(), Failure> {
-    let subscribe = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
-    client.call::<EventsSubscribe>(&subscribe)?;
+pub fn follow(client: Client, session: &str, speaker: Speaker) -> Result<(), Failure> {
+    let params = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
+    let mut events = Listener::new(client, params)?;
     let list = ListParams {
         session: Some(session.to_owned()),
         status: vec![Status::Pending, Status::Running, Status::Resumed],
@@ -35,29 +36,19 @@ pub fn follow(mut client: Client, session: &str, speaker: Speaker) -> Result<(),
         after: None,
         ..ListParams::default()
     };
-    let mut watch = Watch::of(&client.call::<TaskList>(&list)?.tasks);
-    let run = move || while tell_next(&mut client, &subscribe, &mut watch, &speaker).unwrap_or(false) {};
+    let mut watch = Watch::of(&events.call::<TaskList>(&list)?.tasks);
+    let run = move || while tell_next(&mut events, &mut watch, &speaker).unwrap_or(false) {};
     let thread = thread::Builder::new().name("news".to_owned()).spawn(run);
     thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
 }
 
 /// False: nobody listens any more. Of a daemon that is gone the console's other connection tells.
-fn tell_next(
-    client: &mut Client,
-    subscribe: &SubscribeParams,
-    watch: &mut Watch,
-    speaker: &Speaker,
-) -> Result<bool, ClientError> {
-    let sentence = match client.next_news()?.news {
-        News::Event(event) => watch.told(&event),
-        News::Gap(gap) => {
-            if gap.ended {
-                client.call::<EventsSubscribe>(subscribe)?;
-            }
-            Some("[BACKGROUND TASKS] Some news are missing here: see `bgctl list`\n".to_owned())
-        }
+fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &Speaker) -> Result<bool, ClientError> {
+    let sentence = match events.next()? {
+        Heard::Event(event) => watch.told(&event),
+        Heard::Gap => Some("[BACKGROUND TASKS] Some news are missing here: see `bgctl list`\n".to_owned()),
     };
-    Ok(sentence.is_none_or(|sentence| speaker.say(Heard::News(sentence))))
+    Ok(sentence.is_none_or(|sentence| speaker.say(Said::News(sentence))))
 }
 
 /// Knows which tasks are in the background: of a job that ends in the foreground its own client tells.

@@ -100,7 +100,7 @@ pub fn submit(
     context: &mut Context,
 ) -> Result<Submitted, Failure> {
     let is_sent = Cell::new(false);
-    let submitted = context.exchange(|client| {
+    let submitted = context.link.exchange(|client| {
         if is_sent.get() {
             return Err(ClientError::Closed);
         }

@@ -14,9 +14,9 @@ use bgd_shared::transport::ConnectError;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::connect;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::{pauses, start_daemon_with};
 
 /// What a line of the wire has beside the params of its request, at most.
 const AROUND_PARAMS: usize = 256;
@@ -333,7 +333,7 @@ impl Link {
     /// Connects, patiently: the socket of a daemon that was killed is open for a moment yet.
     async fn connect(&self, starts: bool) -> Result<Connection, Failure> {
         let params = introduction(Some(&self.session), self.owns);
-        let mut pauses = connect::pauses();
+        let mut pauses = pauses();
         loop {
             let error = match self.greet(&params).await {
                 Err(error) if is_gone(&error) || (starts && is_absent(&error)) => error,
@@ -346,9 +346,8 @@ impl Link {
             }
             let (socket, variables) = (self.socket.clone(), self.variables.clone());
             // It waits for the daemon's first words.
-            let started = tokio::task::spawn_blocking(move || {
-                connect::start_daemon_with(&socket, &variables).map(drop)
-            });
+            let started =
+                tokio::task::spawn_blocking(move || start_daemon_with(&socket, &variables).map(drop));
             started.await.map_err(|error| internal(&error))??;
         }
     }

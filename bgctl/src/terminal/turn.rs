@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::signals::Signals;
-use crate::follow::left_until;
+use crate::link::left_until;
 
 /// What a turn waits for. What is `None` is not waited for at all.
 #[derive(Debug)]

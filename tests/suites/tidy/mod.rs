@@ -189,7 +189,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/calls/", &["calls", "core", "exec", "signals"]),
     (
         "bgctl/src/mcp/",
-        &["mcp", "cli", "connect", "duration", "exit", "failure", "job", "name", "render", "seek"],
+        &["mcp", "cli", "link", "duration", "exit", "failure", "job", "name", "render", "seek"],
     ),
 ];
 

@@ -19,10 +19,10 @@ use bgd_shared::holder::Phase;
 use bgd_shared::socket::{SocketError, SocketPath};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 
-use crate::bounded;
+use super::bounded;
+use super::living::Living;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::living::Living;
 use crate::state::log_file;
 
 /// Variables that the daemon is given; all else belongs to whoever happened to call first.

@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::wait::left_until;
 use crate::failure::Failure;
-use crate::follow::left_until;
 use crate::state::state_folder;
 
 /// A daemon that lives.

@@ -1,4 +1,4 @@
-//! Going on after a connection has broken. It starts no daemon: whoever stopped one wants none.
+//! Waiting for a daemon where none is, without starting one: whoever stopped it wants none.
 
 use std::cell::Cell;
 use std::os::fd::AsFd as _;
@@ -6,43 +6,15 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::{fs, io};
 
-use bgd_shared::client::{Client, ClientError};
 use bgd_shared::socket::SocketPath;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::connect;
-use crate::context::Context;
+use super::connect;
+use super::wait::sleep;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::follow::{LOOK_EVERY_MS, is_exhausted};
-
-/// How often a connection may break before it is good for anything, one after the other.
-const RECONNECTS: u32 = 8;
-
-/// Connects again and says something; `None` if no daemon runs, or its connections break at once.
-///
-/// # Errors
-/// The daemon's refusal, or what is at the socket must not be trusted.
-pub fn connect<T>(
-    context: &mut Context,
-    say: impl Fn(&mut Client) -> Result<T, ClientError>,
-) -> Result<Option<T>, Failure> {
-    for _ in 0..RECONNECTS {
-        let outcome = match context.reconnect() {
-            Ok(client) => say(client).map_err(Failure::from),
-            Err(failure) => Err(failure),
-        };
-        match outcome {
-            Ok(said) => return Ok(Some(said)),
-            Err(failure) if failure.kind == "connection_lost" => {}
-            Err(failure) if failure.code == Code::NO_DAEMON && failure.kind != "no_answer" => break,
-            Err(failure) => return Err(failure),
-        }
-    }
-    Ok(None)
-}
+use crate::watch::{is_exhausted, next_look};
 
 /// Tells when a daemon comes to where none is. One that is there already when this is made it may not see.
 pub struct Coming {
@@ -66,8 +38,7 @@ impl Coming {
     ///
     /// # Errors
     /// There is no such folder.
-    pub fn new(context: &Context) -> Result<Self, Failure> {
-        let socket = context.socket()?;
+    pub fn new(socket: SocketPath) -> Result<Self, Failure> {
         let folder = folder_of(&socket);
         let watched = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).and_then(|changes| {
             changes.add_watch(folder, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO)?;
@@ -106,7 +77,7 @@ impl Coming {
     /// Waits for the socket. False: its folder is gone.
     fn is_told(&self, changes: &Inotify) -> Result<bool, Failure> {
         loop {
-            Context::wait_for(changes.as_fd())?;
+            sleep([Some(changes.as_fd())], None)?;
             let events = match changes.read_events() {
                 Ok(events) => events,
                 Err(Errno::EAGAIN | Errno::EINTR) => continue,
@@ -124,7 +95,6 @@ impl Coming {
 
     /// The same without a watch.
     fn is_seen(&self) -> Result<bool, Failure> {
-        let out = io::stdout();
         loop {
             let now = seen(&self.socket);
             if now.is_some() && now != self.seen.replace(now) {
@@ -133,13 +103,7 @@ impl Coming {
             if now.is_none() && !folder_of(&self.socket).is_dir() {
                 return Ok(false);
             }
-            // Without flags only a reader who went away is told.
-            let mut reader = [PollFd::new(out.as_fd(), PollFlags::empty())];
-            match poll(&mut reader, PollTimeout::from(LOOK_EVERY_MS)) {
-                Ok(0) | Err(Errno::EINTR) => {}
-                Ok(_) => return Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
-                Err(error) => return Err(Failure::io("can't wait for a daemon", &error.into())),
-            }
+            sleep([], Some(next_look()))?;
         }
     }
 }

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, poll};
 
-use crate::follow::left_until;
+use super::wait::left_until;
 
 /// Reads what comes until the other end is closed, at most so many bytes. `None`: it was not closed in time.
 ///

@@ -1,0 +1,112 @@
+//! Events of tasks, on a connection of their own, so that none comes between a call and its answer.
+
+use std::iter;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::event::{Event, EventParams, News};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{EventsSubscribe, IdParams, Method, SubscribeParams, TaskGet};
+use bgd_shared::task::Task;
+
+use crate::failure::Failure;
+
+/// The most tasks that are named to the daemon; with more every event is taken.
+const NAMED: usize = 1000;
+
+/// The events of some tasks from now on.
+pub struct Listener {
+    client: Client,
+    params: SubscribeParams,
+}
+
+/// What a listener is told.
+pub enum Heard {
+    /// Something happened.
+    Event(Box<Event>),
+    /// Events are missing: how the tasks are has to be looked up.
+    Gap,
+}
+
+impl Listener {
+    /// Listens on a connection of which nothing else is expected but answers to [`Self::call`].
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn new(mut client: Client, params: SubscribeParams) -> Result<Self, Failure> {
+        client.call::<EventsSubscribe>(&params)?;
+        Ok(Self { client, params })
+    }
+
+    /// Listens to the events of these tasks.
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    pub fn of(client: Client, ids: &[TaskId]) -> Result<Self, Failure> {
+        let ids = if ids.len() > NAMED { Vec::new() } else { ids.iter().map(|id| (*id).into()).collect() };
+        Self::new(client, SubscribeParams { ids, ..SubscribeParams::default() })
+    }
+
+    /// Waits until a task is so, and returns it.
+    ///
+    /// # Errors
+    /// The task or the daemon is gone.
+    pub fn until(client: Client, id: TaskId, is_so: impl Fn(&Task) -> bool) -> Result<Task, Failure> {
+        // It may become so before the subscription is there, and while events are missing.
+        let mut listener = Self::of(client, &[id])?;
+        loop {
+            let task = listener.call::<TaskGet>(&IdParams { id: id.into() })?.task;
+            if is_so(&task) {
+                return Ok(task);
+            }
+            listener.next()?;
+        }
+    }
+
+    /// Makes a call; events that come meanwhile are heard later.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, ClientError> {
+        self.client.call::<M>(params)
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn next(&mut self) -> Result<Heard, ClientError> {
+        let news = self.client.next_news()?;
+        self.understand(news)
+    }
+
+    /// All that has come, once the connection can be read.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn heard(&mut self) -> Result<Vec<Heard>, Failure> {
+        let first = self.client.next_news()?;
+        let rest = iter::from_fn(|| self.client.received_news().transpose());
+        let news = iter::once(Ok(first)).chain(rest).collect::<Result<Vec<_>, _>>()?;
+        news.into_iter().map(|news| Ok(self.understand(news)?)).collect()
+    }
+
+    fn understand(&mut self, params: EventParams) -> Result<Heard, ClientError> {
+        Ok(match params.news {
+            News::Event(event) => Heard::Event(event),
+            News::Gap(gap) => {
+                // This side read too slowly, and is subscribed no longer.
+                if gap.ended {
+                    self.client.call::<EventsSubscribe>(&self.params)?;
+                }
+                Heard::Gap
+            }
+        })
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.client.as_fd()
+    }
+}

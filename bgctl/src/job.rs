@@ -46,11 +46,12 @@ pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<Submi
         // What the task itself asks bgctl for goes to the same daemon.
         set.push(("BGD_SOCKET".to_owned(), socket));
     }
+    let terminal = session::terminal();
     let common = SubmitParams {
         description: args.description,
-        session: session::key(args.session),
+        session: session::key_at(args.session, terminal.as_ref()),
         channel: args.channel,
-        terminal: session::terminal(),
+        terminal,
         cwd: Some(folder(args.cwd.as_deref())?.into()),
         env: Some(environment(set)),
         umask: Some(own_umask()),

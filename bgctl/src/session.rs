@@ -11,8 +11,13 @@ const THIS: &str = ".";
 /// The parent session: the one that was named; else `$BGD_SESSION`, which may be empty for none; else what
 /// this runs in, if that is a terminal: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
 pub fn key(named: Option<String>) -> Option<String> {
+    key_at(named, terminal().as_ref())
+}
+
+/// The same for a process whose terminal was looked up already.
+pub fn key_at(named: Option<String>, terminal: Option<&OriginTerminal>) -> Option<String> {
     let key = named.filter(|key| key != THIS).or_else(|| std::env::var("BGD_SESSION").ok());
-    key.or_else(|| terminal().map(|terminal| found(&terminal))).filter(|key| !key.is_empty())
+    key.or_else(|| terminal.map(found)).filter(|key| !key.is_empty())
 }
 
 /// The parent session that was named, if one was; `.` is that of this process.

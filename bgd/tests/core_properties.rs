@@ -16,6 +16,8 @@ mod rules_batch;
 mod rules_foreground;
 #[path = "core/rules_notes.rs"]
 mod rules_notes;
+#[path = "core/rules_notices.rs"]
+mod rules_notices;
 #[path = "core/rules_order.rs"]
 mod rules_order;
 #[path = "core/rules_ready.rs"]
@@ -24,8 +26,6 @@ mod rules_ready;
 mod rules_rerun;
 #[path = "core/rules_settings.rs"]
 mod rules_settings;
-#[path = "core/rules_told.rs"]
-mod rules_told;
 #[path = "core/sim/mod.rs"]
 mod sim;
 #[path = "core/support.rs"]

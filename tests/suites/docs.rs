@@ -249,7 +249,7 @@ fn the_page_names_every_verb_and_no_other() {
 fn the_variables_of_the_pages_are_those_of_the_code() {
     let mut code = String::new();
     let files = [
-        "bgd/src/log.rs",
+        "bgd/src/os/log.rs",
         "bgd/src/exec/place.rs",
         "bgd/src/exec/tree.rs",
         "bgd/src/notify/exec.rs",

@@ -9,6 +9,7 @@ pub mod above;
 mod answer;
 mod arguments;
 mod catalogue;
+mod ledger;
 mod lines;
 mod link;
 mod push;
@@ -16,7 +17,6 @@ mod refusal;
 mod server;
 mod shapes;
 mod shared;
-mod told;
 mod tools;
 mod variables;
 mod waits;
@@ -34,11 +34,11 @@ use rmcp::service::ServerInitializeError;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
+use self::ledger::{Done, Ledger};
 use self::link::Link;
 use self::push::Push;
 use self::server::Server;
 use self::shared::Shared;
-use self::told::{Done, Told};
 use self::variables::DEPTH;
 use self::waits::Waits;
 use self::wire::Wire;
@@ -131,7 +131,7 @@ async fn run(
     depth: Result<u32, String>,
     template: SubmitParams,
 ) -> Result<(), Failure> {
-    let told = Arc::new(Told::default());
+    let ledger = Arc::new(Ledger::default());
     let push = Arc::new(Push::default());
     let link = Arc::new(Link::new(
         options.socket,
@@ -142,13 +142,13 @@ async fn run(
     ));
     let (ended, end) = watch::channel(false);
     let (done, finished) = mpsc::unbounded_channel();
-    tokio::spawn(acknowledge(Arc::clone(&link), Arc::clone(&told), session.clone(), finished));
-    tokio::spawn(Arc::clone(&push).listen(Arc::clone(&link), Arc::clone(&told), session.clone()));
+    tokio::spawn(acknowledge(Arc::clone(&link), Arc::clone(&ledger), session.clone(), finished));
+    tokio::spawn(Arc::clone(&push).listen(Arc::clone(&link), Arc::clone(&ledger), session.clone()));
     tokio::spawn(Arc::clone(&push).tell_lists());
-    let wire = Wire::stdio(Arc::clone(&told), done, ended);
+    let wire = Wire::stdio(Arc::clone(&ledger), done, ended);
     let server = Server(Arc::new(Shared {
         link,
-        told,
+        ledger,
         push,
         session,
         template,
@@ -211,7 +211,7 @@ async fn stopped() -> Result<(), Failure> {
 /// when there is a connection again; a daemon of another life knows nothing of it.
 async fn acknowledge(
     link: Arc<Link>,
-    told: Arc<Told>,
+    ledger: Arc<Ledger>,
     session: String,
     mut finished: mpsc::UnboundedReceiver<Done>,
 ) {
@@ -236,7 +236,7 @@ async fn acknowledge(
                 instance: Some(done.instance.clone()),
             };
             if let Some(Ok(_)) = link.call_here::<InboxAck>(&done.instance, &params).await {
-                told.is_acknowledged(&done.instance);
+                ledger.is_acknowledged(&done.instance);
                 open = None;
             }
         }

@@ -18,8 +18,8 @@ use rmcp::service::{Peer, RequestContext, RoleServer, SubscriptionSink};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use super::ledger::Ledger;
 use super::link::{Connection, Link, is_absent};
-use super::told::Told;
 use super::words;
 
 /// The capability and the method of Claude Code's channels.
@@ -128,9 +128,9 @@ impl Push {
     }
 
     /// Listens to each daemon that the link finds, for ever.
-    pub async fn listen(self: Arc<Self>, link: Arc<Link>, told: Arc<Told>, session: String) {
+    pub async fn listen(self: Arc<Self>, link: Arc<Link>, ledger: Arc<Ledger>, session: String) {
         let mut connections = link.connections();
-        let mut listener = Listener { push: self, told, session, instance: String::new(), after: 0 };
+        let mut listener = Listener { push: self, ledger, session, instance: String::new(), after: 0 };
         let mut over = None;
         while connections.changed().await.is_ok() {
             let instance = connections.borrow_and_update().clone();
@@ -216,9 +216,9 @@ impl Push {
     }
 
     /// As an event of the channel, unless an answer tells it.
-    async fn wake(self: Arc<Self>, told: Arc<Told>, instance: String, item: InboxItem) {
+    async fn wake(self: Arc<Self>, ledger: Arc<Ledger>, instance: String, item: InboxItem) {
         let Some(client) = self.client.get() else { return };
-        if !told.tells(&instance, &item).await {
+        if !ledger.tells(&instance, &item).await {
             let event = CustomNotification::new(CLAUDE_METHOD, Some(channel_event(&item)));
             let _ = client.send_notification(ServerNotification::CustomNotification(event)).await;
         }
@@ -234,7 +234,7 @@ async fn next_list(lists: &mut watch::Receiver<Lists>) -> bool {
 /// Who listens to one daemon.
 struct Listener {
     push: Arc<Push>,
-    told: Arc<Told>,
+    ledger: Arc<Ledger>,
     session: String,
     /// The life of the daemon.
     instance: String,
@@ -282,8 +282,8 @@ impl Listener {
                 self.push.log(&item).await;
                 if self.push.has_channel.load(Ordering::Relaxed) {
                     // What an answer is about to tell holds up nothing else.
-                    let (push, told) = (Arc::clone(&self.push), Arc::clone(&self.told));
-                    tokio::spawn(push.wake(told, page.instance.clone(), item));
+                    let (push, ledger) = (Arc::clone(&self.push), Arc::clone(&self.ledger));
+                    tokio::spawn(push.wake(ledger, page.instance.clone(), item));
                 }
             }
         }

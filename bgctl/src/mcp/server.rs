@@ -89,7 +89,7 @@ impl Shared {
         let mut sieve = Sieve::new(answer);
         let mut after = 0;
         loop {
-            let known = self.told.last();
+            let known = self.ledger.last();
             let params = InboxReadParams {
                 session: self.session.clone(),
                 after: Some(after),
@@ -98,14 +98,14 @@ impl Shared {
             };
             // Without a daemon there is no news, and none is started for it; the answer itself says that it is gone.
             let Ok(Some(page)) = self.link.call_running::<InboxRead>(&params).await else { break };
-            self.told.loses(&page.instance, page.lost);
+            self.ledger.loses(&page.instance, page.lost);
             if after == 0 {
                 let first = page.items.first().map(|item| item.number);
-                self.told.begins_at(&page.instance, first, &known);
-                news.items.extend(self.told.claim_kept(request, |item| sieve.takes(item)));
+                self.ledger.begins_at(&page.instance, first, &known);
+                news.items.extend(self.ledger.claim_kept(request, |item| sieve.takes(item)));
             }
             let end = page.items.last().map_or(after, |item| item.number);
-            let claimed = self.told.claim(request, &page.instance, page.items, |item| sieve.takes(item));
+            let claimed = self.ledger.claim(request, &page.instance, page.items, |item| sieve.takes(item));
             news.items.extend(claimed);
             let is_enough = extent == Extent::Fitting && sieve.is_enough();
             if !page.more || end == after || is_enough {
@@ -116,9 +116,9 @@ impl Shared {
         (news.more, news.untold) = sieve.left();
         // What broke may have been found by the reading itself.
         if let Some(broken) = self.link.take_broken() {
-            self.told.note(broken);
+            self.ledger.note(broken);
         }
-        news.notes = self.told.claim_notes(request);
+        news.notes = self.ledger.claim_notes(request);
         news
     }
 
@@ -218,7 +218,7 @@ impl rmcp::ServerHandler for Server {
             let ended = self.0.ended().await;
             first = self.0.news(&context.id, None, Extent::All).await;
             let untold = std::mem::take(&mut first.untold);
-            removable = Some(Removable { untold, is_told: self.0.told.takes(&context.id), ..ended });
+            removable = Some(Removable { untold, is_told: self.0.ledger.takes(&context.id), ..ended });
         }
         let outcome = match self.0.call(&request.name, given, removable, &context).await {
             Ok(Reply::Later(wait)) => return Ok(CreateTaskResult::new(wait.task()).into()),
@@ -302,7 +302,7 @@ impl rmcp::ServerHandler for Server {
                     let object = serde_json::to_value(result).ok();
                     let object = object.and_then(|value| value.as_object().cloned()).unwrap_or_default();
                     // One that nobody gets may have nothing in it.
-                    if self.0.told.takes(&context.id) { Ok(object) } else { Err(object) }
+                    if self.0.ledger.takes(&context.id) { Ok(object) } else { Err(object) }
                 };
                 TaskPayload::Completed { result: wait.result(make).await }
             }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bgd_shared::request::SubmitParams;
 use tokio::sync::watch;
 
+use super::ledger::Ledger;
 use super::link::Link;
 use super::push::Push;
-use super::told::Told;
 use super::waits::Waits;
 
 /// What all requests share.
@@ -17,7 +17,7 @@ pub struct Shared {
     /// The way to the daemon.
     pub link: Arc<Link>,
     /// What was told.
-    pub told: Arc<Told>,
+    pub ledger: Arc<Ledger>,
     /// Who is told at once.
     pub push: Arc<Push>,
     /// The parent session.

@@ -248,7 +248,7 @@ impl Shared {
             let ends = active.iter().map(|task| task.id).collect();
             (CancelParams { ids: ids.clone(), ..CancelParams::default() }, ends)
         };
-        self.told.awaits(request, ends);
+        self.ledger.awaits(request, ends);
         let call = tokio::time::timeout(self.max_block, self.link.end::<TaskCancel>(params)).await;
         let Ok(result) = call else {
             // Their grace is longer than a client waits for an answer.
@@ -387,7 +387,7 @@ impl Shared {
             }
             (false, _) => Vec::new(),
         };
-        self.told.awaits(request, ends.iter().map(|(id, _)| *id).collect());
+        self.ledger.awaits(request, ends.iter().map(|(id, _)| *id).collect());
         // Of tasks of others none is among these.
         let whole = ids.is_none() && all;
         let params = ClearParams {

@@ -15,14 +15,14 @@ use rmcp::transport::io::{StdioReader, StdioWriter};
 use tokio::io::{BufReader, Empty, empty};
 use tokio::sync::{mpsc, watch};
 
+use super::ledger::{Done, Ledger};
 use super::lines::{Line, Lines, Unread};
-use super::told::{Done, Told};
 
 /// The transport.
 pub struct Wire {
     input: Lines<BufReader<StdioReader>>,
     output: AsyncRwTransport<RoleServer, Empty, StdioWriter>,
-    told: Arc<Told>,
+    ledger: Arc<Ledger>,
     /// Gets what may be acknowledged.
     done: mpsc::UnboundedSender<Done>,
     /// Is set at the end of the input.
@@ -33,12 +33,12 @@ pub struct Wire {
 
 impl Wire {
     /// The standard streams of this process.
-    pub fn stdio(told: Arc<Told>, done: mpsc::UnboundedSender<Done>, ended: watch::Sender<bool>) -> Self {
+    pub fn stdio(ledger: Arc<Ledger>, done: mpsc::UnboundedSender<Done>, ended: watch::Sender<bool>) -> Self {
         let (input, output) = rmcp::transport::stdio_pipes();
         Self {
             input: Lines::new(BufReader::new(input)),
             output: AsyncRwTransport::new_server(empty(), output),
-            told,
+            ledger,
             done,
             ended,
             is_begun: false,
@@ -61,14 +61,14 @@ impl Wire {
             JsonRpcMessage::Request(request) => {
                 self.is_begun |= begins(&request.request);
                 if answers_with_news(&request.request) {
-                    self.told.begins(&request.id);
+                    self.ledger.begins(&request.id);
                 }
             }
             JsonRpcMessage::Notification(notification) => {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
-                    self.told.cancelled(id);
+                    self.ledger.cancelled(id);
                 }
             }
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
@@ -117,14 +117,14 @@ impl Transport<RoleServer> for Wire {
         let request = answered(&message);
         // Before anything waits: a cancel that comes from now on is too late.
         if let Some(request) = &request {
-            self.told.sends(request);
+            self.ledger.sends(request);
         }
-        let (told, done) = (Arc::clone(&self.told), self.done.clone());
+        let (ledger, done) = (Arc::clone(&self.ledger), self.done.clone());
         let sending = self.output.send(message);
         async move {
             let outcome = sending.await;
             if let Some(request) = request
-                && let Some(news) = told.sent(&request, outcome.is_ok())
+                && let Some(news) = ledger.sent(&request, outcome.is_ok())
             {
                 // Nobody listens any more if the server is about to end; then it comes again.
                 let _ = done.send(news);

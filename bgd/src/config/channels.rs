@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::agents::Fault;
 use super::span::Span;
 use crate::channels::{Bot, Channel, ChannelKind, NONE, Secret, Token};
-use crate::dirs;
+use crate::os::dirs;
 
 /// One `[channels.NAME]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -205,7 +205,7 @@ pub enum ConfigError {
 impl Config {
     /// Where the file is: `$XDG_CONFIG_HOME/bgd/config.toml`, else in `~/.config`.
     pub fn default_path() -> PathBuf {
-        crate::dirs::config_home().join("bgd/config.toml")
+        crate::os::dirs::config_home().join("bgd/config.toml")
     }
 
     /// Reads the file; a missing one stands for all defaults.

@@ -10,11 +10,11 @@ use bgd_shared::text::Env;
 
 use super::{Dispatcher, Shape};
 use crate::agents::Agent;
-use crate::answer::Answer;
+use crate::client::answer::Answer;
 use crate::core::{AgentWork, Command, Request, State, Work};
 use crate::exec::agent::{Order, Tell};
 use crate::exec::kin;
-use crate::mailbox::Internal;
+use crate::wire::mailbox::Internal;
 
 impl Dispatcher {
     /// Submits a prompt when a worker has seen that its agent's program is there.

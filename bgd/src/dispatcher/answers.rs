@@ -14,10 +14,10 @@ use bgd_shared::request::{
 use futures_util::future::join_all;
 
 use super::{Clear, Dispatcher, Shape};
-use crate::answer::Answer;
+use crate::client::answer::Answer;
 use crate::core::{CoreError, Reply, Snapshot};
 use crate::exec::executor::Done;
-use crate::view;
+use crate::wire::view;
 
 /// How long an answer waits for what it is about: processes may take a moment to stop.
 const DONE: Duration = Duration::from_secs(6);

@@ -5,10 +5,10 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
 
 use super::Dispatcher;
-use crate::answer::Answer;
+use crate::client::answer::Answer;
 use crate::core::{CoreError, Snapshot, State};
 use crate::exec::executor::{Ask, Asked};
-use crate::view;
+use crate::wire::view;
 
 impl Dispatcher {
     /// Asks the executor of a task that runs.

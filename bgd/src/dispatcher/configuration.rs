@@ -6,10 +6,10 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::request::ReloadResult;
 
 use super::Dispatcher;
-use crate::answer::Answer;
+use crate::client::answer::Answer;
 use crate::config::{Config, ConfigError, group_slots};
 use crate::core::Input;
-use crate::mailbox::Internal;
+use crate::wire::mailbox::Internal;
 
 impl Dispatcher {
     /// Has the configuration read on a worker; [`Internal::ConfigRead`] follows.

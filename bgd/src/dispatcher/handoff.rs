@@ -10,12 +10,12 @@ use bgd_shared::task::{Exit, Origin};
 use bgd_shared::text::Env;
 
 use super::{Dispatcher, Shape};
-use crate::answer::Answer;
+use crate::client::answer::Answer;
 use crate::core::{Command, ExecutorName, Place, PlanRequest, Request, Spec, State, Work};
 use crate::exec::executor::Offer;
 use crate::exec::handed::Handoff;
-use crate::mailbox::Internal;
-use crate::view;
+use crate::wire::mailbox::Internal;
+use crate::wire::view;
 
 /// Who takes over processes.
 const TAKER: ExecutorName = ExecutorName::LOCAL;

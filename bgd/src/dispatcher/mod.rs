@@ -8,8 +8,8 @@ mod configuration;
 mod ending;
 mod handoff;
 mod memory;
+mod observers;
 mod shutdown;
-mod told;
 mod upkeep;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,9 +25,8 @@ use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
 use self::memory::Freed;
-use crate::answer::Answer;
-use crate::calls::{Body, Call};
 use crate::client::Client;
+use crate::client::answer::Answer;
 use crate::config::{Config, group_slots};
 use crate::core::{
     Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Part, Reply, ReplyTo, Request,
@@ -37,15 +36,16 @@ use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executor, Executors, Start};
 use crate::exec::messages::{Inherited, Seen};
-use crate::figures::Figures;
-use crate::mailbox::{Internal, Internals, Mail, Mailbox};
 use crate::notify::Notifier;
-use crate::reader::Reader;
-use crate::server::ServerLimits;
-use crate::status::Identity;
-use crate::subscribers::Subscribers;
-use crate::view;
-use crate::wall_clock::WallClock;
+use crate::os::wall_clock::WallClock;
+use crate::wire::calls::{Body, Call};
+use crate::wire::figures::Figures;
+use crate::wire::mailbox::{Internal, Internals, Mail, Mailbox};
+use crate::wire::reader::Reader;
+use crate::wire::server::ServerLimits;
+use crate::wire::status::Identity;
+use crate::wire::subscribers::Subscribers;
+use crate::wire::view;
 
 /// How many calls are taken from the mailbox before effects of timers get their turn.
 const BATCH: usize = 64;

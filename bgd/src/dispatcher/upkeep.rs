@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Dispatcher;
 use crate::core::Effect;
-use crate::sys::memory;
+use crate::os::memory;
 
 impl Dispatcher {
     /// Something was done: notes what was freed by it.

@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 
 use super::handed::Handoff;
 use super::messages::Inherited;
-use crate::answer::Answer;
 use crate::client::Client;
+use crate::client::answer::Answer;
 use crate::core::{Begin, Control, ExecutorName, Spec};
 
 /// Runs tasks of one kind, on the dispatcher's thread. What it sees it reports as facts, by the channel that it was made

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::handed::exit::{Known, LOOKS, PATIENCE, SHORTLY, look, taken_away};
 use super::process::Supervisor;
-use crate::sys::pidfd::PidFd;
+use crate::os::pidfd::PidFd;
 
 impl Supervisor {
     /// Finds out how a process ended that was handed over. Obeys orders meanwhile.
@@ -29,7 +29,7 @@ impl Supervisor {
                 Known::Lost => "this kernel does not tell, and neither did its parent",
             };
             let (told, is_left) = self.handed.as_ref().map_or((None, true), |handed| {
-                (handed.told.clone(), handed.is_left && matches!(known, Known::Lost))
+                (handed.reported.clone(), handed.is_left && matches!(known, Known::Lost))
             });
             if let Some(exit) = told {
                 return exit;

@@ -5,7 +5,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::proc::{AGENT_MARK, HOOK_MARK};
 use crate::core::Fact;
-use crate::sys::pidfd::PidFd;
+use crate::os::pidfd::PidFd;
 
 /// What a helper is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

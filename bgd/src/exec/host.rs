@@ -16,8 +16,8 @@ pub use super::helper::{Alive, Life, Purpose, Watcher};
 use super::messages::{Report, Reports, StartOrder, Streams};
 use super::proc::TASK_MARK;
 use crate::core::{Spec, Work};
-use crate::sys::pidfd::PidFd;
-pub use crate::sys::pidfd::SIGKILL;
+use crate::os::pidfd::PidFd;
+pub use crate::os::pidfd::SIGKILL;
 
 /// The signal that asks to end.
 pub const SIGTERM: i32 = 15;

@@ -15,7 +15,7 @@ use super::helper::{Purpose, Watcher};
 use super::mark::Mark;
 use super::pty::Pty;
 use crate::core::{Fact, RunPlace, SpawnFailure, Spec};
-use crate::sys::pidfd::PidFd;
+use crate::os::pidfd::PidFd;
 
 /// The order to start a process.
 #[derive(Debug)]

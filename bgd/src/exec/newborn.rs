@@ -81,7 +81,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-    use crate::sys::pidfd::PidFd;
+    use crate::os::pidfd::PidFd;
 
     fn member(pid: u32) -> Member {
         let pid = pid.cast_signed();

@@ -15,7 +15,7 @@ use nix::fcntl::OFlag;
 use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sys::pidfd::PidFd;
+use crate::os::pidfd::PidFd;
 
 /// The environment variable that marks every process of a task.
 pub const TASK_MARK: &str = "BGD_TASK_ID";

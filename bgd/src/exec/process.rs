@@ -27,8 +27,8 @@ use super::terminal::Terminal;
 use super::tree::pause::Paused;
 use super::tree::{Signalled, Tree};
 use crate::core::Fact;
-use crate::sys::pidfd::{PidFd, SIGKILL};
-use crate::sys::watch;
+use crate::os::pidfd::{PidFd, SIGKILL};
+use crate::os::watch;
 
 /// How many processes of a tree without its leader are watched at once. When these have ended, the next
 /// ones are; so a large tree does not use up the descriptors.
@@ -52,7 +52,7 @@ pub(super) enum Control {
     /// End the tree.
     End { signal: i32 },
     /// How the leader ended, as the program says that handed it over.
-    Told(Exit),
+    Reported(Exit),
     /// That program is gone.
     Left,
 }
@@ -206,7 +206,7 @@ impl Processes {
 
     /// The program that handed over this task's process says how that ended.
     pub fn told(&self, task: TaskId, exit: Exit) {
-        self.tell(task, Control::Told(exit));
+        self.tell(task, Control::Reported(exit));
     }
 
     /// The program that handed over this task's process is gone.
@@ -489,7 +489,7 @@ impl Supervisor {
 
     pub(super) async fn obey(&mut self, order: Control) {
         match order {
-            Control::Told(exit) => self.know(|handed| handed.told = Some(exit)),
+            Control::Reported(exit) => self.know(|handed| handed.reported = Some(exit)),
             Control::Left => self.know(|handed| handed.is_left = true),
             Control::Signal { signal, done, .. } => {
                 self.signal(signal).await;

@@ -32,8 +32,8 @@ use super::pty::Pty;
 use super::terminal::birth::{self, BirthError, Born, LeaderPlan};
 use super::terminal::order::JobOrder;
 use crate::core::{SpawnFailure, Spec, Work};
-use crate::descriptors;
-use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
+use crate::os::descriptors;
+use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// What every start needs.
 #[derive(Debug)]

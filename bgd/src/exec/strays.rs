@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use super::proc;
-use crate::sys::pidfd::{PidFd, SIGKILL, wait_for_all};
+use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
 /// How long killed processes have to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -23,7 +23,7 @@ use super::proc::{
     AGENT_MARK, HOOK_MARK, MAX_DEPTH, Member, Stat, TASK_MARK, appends_to, descendants_of, has_mark,
     has_open, hold, is_zombie, orphans, survivor, wait_for_leaving,
 };
-use crate::sys::pidfd::SIGKILL;
+use crate::os::pidfd::SIGKILL;
 
 /// Who was sent a signal.
 #[derive(Debug, Default)]

@@ -22,8 +22,8 @@ use super::{Adapter, Done, Outcomes, Served, Sign, Told, Undelivered};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
 use crate::exec::context::Context;
-use crate::mailbox::{Internal, Internals};
-use crate::reader;
+use crate::wire::mailbox::{Internal, Internals};
+use crate::wire::reader;
 
 /// Serves channels until no more come and every queue is empty.
 pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, context: Context, internals: Internals) {

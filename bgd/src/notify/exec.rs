@@ -22,10 +22,10 @@ use super::secrets::Secrets;
 use super::{Adapter, Told, Undelivered};
 use crate::channels::Secret;
 use crate::core::Spec;
-use crate::dirs;
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Launch, Leased, Purpose, SIGKILL, SIGTERM, Theirs, pipe, said};
 use crate::exec::proc::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
+use crate::os::dirs;
 
 /// How long a command has between SIGTERM and SIGKILL when its time is over.
 const GRACE: Duration = Duration::from_secs(2);

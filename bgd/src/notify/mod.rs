@@ -41,7 +41,7 @@ use self::undelivered::Undelivered;
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
 use crate::core::{Notice, Place, Spec};
 use crate::exec::context::Context;
-use crate::mailbox::{Internal, Internals};
+use crate::wire::mailbox::{Internal, Internals};
 
 /// An adapter to one channel.
 pub trait Adapter {

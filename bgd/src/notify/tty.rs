@@ -33,8 +33,8 @@ use self::line::Line;
 use super::counts::Counts;
 use super::{Adapter, Done, Told, Undelivered};
 use crate::core::Place;
-use crate::sys::pidfd::PidFd;
-use crate::sys::watch;
+use crate::os::pidfd::PidFd;
+use crate::os::watch;
 
 /// The lines that are held for a terminal. When there are more, they become one that counts them.
 const HELD_LINES: usize = 32;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd::core::{CoreError, Notice, OrderError, Reply, ReplyTo, Snapshot, Unmovable, Unpausable};
-use bgd::failures;
+use bgd::wire::failures;
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;

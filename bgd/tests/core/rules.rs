@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bgd::core::{Begin, Cancel, CoreError, Effect, Fact, Input, Reply, Request, Selection, StopReason};
 use bgd::core::{Finished, Outcome, State};
-use bgd::failures;
+use bgd::wire::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{

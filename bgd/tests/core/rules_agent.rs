@@ -4,7 +4,7 @@ use bgd::core::{
     Begin, CoreError, Effect, Fact, Finished, Input, Note, Outcome, Refusal, Reply, Request, Selection,
 };
 use bgd::core::{Snapshot, State, StopReason};
-use bgd::failures;
+use bgd::wire::failures;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;

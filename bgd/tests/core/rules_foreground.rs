@@ -4,7 +4,7 @@ use bgd::core::{
     Begin, Cancel, Control, CoreError, CoreLimits, Effect, Fact, Input, Reply, Request, Selection, State,
 };
 use bgd::core::{StopReason, Unmovable};
-use bgd::failures;
+use bgd::wire::failures;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::event::EventKind::{Backgrounded, Cancelled, Completed, Failed, Started, Submitted};
 use bgd_shared::id::TaskId;

@@ -66,7 +66,7 @@ fn r109_a_service_is_kept_alive_while_its_program_is_replaced() {
     desk.wait(1000);
     assert_eq!(events(&desk.fact_of_run(task, 2, missing())), [(EventKind::Retrying, task)]);
     let again = desk.task(task).plan.unwrap().again.unwrap();
-    let said = again.attempts.iter().map(bgd::failures::of_attempt).collect::<Vec<_>>();
+    let said = again.attempts.iter().map(bgd::wire::failures::of_attempt).collect::<Vec<_>>();
     let texts = ["exited with code 1", "no such file: /opt/server"].map(|text| Some(text.to_owned()));
     assert_eq!(said, texts);
     assert_eq!(begin(&mut desk, task), 3);
@@ -86,7 +86,7 @@ fn r109_what_never_started_is_not_tried_again_and_what_never_starts_is_given_up(
         desk.fact_of_run(task, run, missing());
     }
     let task = desk.task(task);
-    let failure = bgd::failures::wire(task.finished().unwrap()).1.unwrap();
+    let failure = bgd::wire::failures::wire(task.finished().unwrap()).1.unwrap();
     let message = "crash loop: ended 10 times in a row within a minute of its start; the last time: no such file: \
                    /opt/server";
     assert_eq!(failure.message, message);
@@ -115,7 +115,7 @@ fn r109_one_that_is_not_ready_in_time_is_tried_again_and_a_deliberate_stop_wins(
         }
         assert_eq!(events(&effects), [(EventKind::Retrying, task)]);
         let again = desk.task(task).plan.unwrap().again.unwrap();
-        assert_eq!(bgd::failures::of_attempt(&again.attempts[0]).unwrap(), "not ready after 5s");
+        assert_eq!(bgd::wire::failures::of_attempt(&again.attempts[0]).unwrap(), "not ready after 5s");
         begin(&mut desk, task);
         assert_eq!(desk.status(task), Status::Running);
     }

@@ -57,7 +57,7 @@ fn r110_one_that_is_not_ready_in_time_fails() {
     let effects = desk.fact(task, exited(0, false));
     assert_eq!(blocked(&effects), (vec![(task, Status::Failed)], false));
     let task = desk.task(task);
-    let failure = bgd::failures::wire(task.finished().unwrap()).1.unwrap();
+    let failure = bgd::wire::failures::wire(task.finished().unwrap()).1.unwrap();
     assert_eq!(failure.message, "not ready after 2.500s");
     assert_eq!(failure.kind, bgd_shared::failure::FailureKind::Timeout);
     assert!(!task.timed_out(), "its time limit is another one");

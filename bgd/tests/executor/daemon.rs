@@ -16,9 +16,9 @@ use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::{OutputFolder, OutputWatch};
 use bgd::exec::workers::Workers;
-use bgd::server::{self, ServerLimits};
-use bgd::status::Identity;
-use bgd::wall_clock::WallClock;
+use bgd::os::wall_clock::WallClock;
+use bgd::wire::server::{self, ServerLimits};
+use bgd::wire::status::Identity;
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -107,7 +107,7 @@ impl Drop for Daemon {
 }
 
 async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot::Sender<()>) {
-    let (calls, facts, internals, mailbox) = bgd::mailbox::new();
+    let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
     let workers = Workers::start().unwrap();
     let folder = Arc::new(OutputFolder::open(state.to_owned()).unwrap());
     let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());

@@ -119,7 +119,7 @@ impl Shared {
             tokio::spawn(Arc::clone(self).wait_as_task(Arc::clone(&wait), wanted));
             return Ok(Reply::Later(wait));
         }
-        self.told.awaits(&context.id, now.active.clone());
+        self.ledger.awaits(&context.id, now.active.clone());
         let most = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
         wanted.timeout_ms = timeout.min(most);
         let mut progress = Progress::of(context);

@@ -6,6 +6,7 @@ mod agent;
 mod batch;
 mod facts;
 mod foreground;
+mod notices;
 mod order;
 mod orders;
 mod pause;
@@ -13,7 +14,6 @@ mod ready;
 mod requests;
 mod rerun;
 mod stop;
-mod told;
 mod wait;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

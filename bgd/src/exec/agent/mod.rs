@@ -36,7 +36,7 @@ use super::context::Context;
 use super::executor::{Done, Executor, Start};
 use crate::agents::{Agent, Agents};
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work};
-use crate::sys::pidfd::SIGKILL;
+use crate::os::pidfd::SIGKILL;
 
 /// The executor of prompts: a handle to the agents' thread.
 #[derive(Clone, Debug)]

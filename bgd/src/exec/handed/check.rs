@@ -14,10 +14,10 @@ use super::facts::{self, Named, Remains, named_by};
 use super::kinds::{Outputs, outputs};
 use super::offer::Handoff;
 use super::tree::HandedTree;
-use crate::descriptors;
 use crate::exec::kin;
 use crate::exec::proc::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
-use crate::sys::pidfd::PidFd;
+use crate::os::descriptors;
+use crate::os::pidfd::PidFd;
 
 /// A process that can be taken over.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::kinds::Source;
 use crate::exec::loss::Loss;
-use crate::sys::watch;
+use crate::os::watch;
 
 /// The most bytes that are moved at once. A pipe holds 64 KiB, unless somebody made it larger.
 const CHUNK: usize = 1024 * 1024;

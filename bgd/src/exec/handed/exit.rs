@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use super::drain::Drains;
 use super::facts::{Remains, remains};
 use crate::exec::terminal::Terminal;
-use crate::sys::pidfd::PidFd;
+use crate::os::pidfd::PidFd;
 
 /// How long the parent has to tell what nobody else can know.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub struct Handed {
     /// The terminal that shows its output.
     pub terminal: Option<Terminal>,
     /// How it ended, as its parent says.
-    pub told: Option<Exit>,
+    pub reported: Option<Exit>,
     /// Whether nobody is connected any more who might tell.
     pub is_left: bool,
 }

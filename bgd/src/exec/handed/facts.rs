@@ -14,7 +14,7 @@ use bgd_shared::time::Timestamp;
 use nix::fcntl::OFlag;
 
 use crate::exec::proc::Stat;
-use crate::sys::pidfd::{PidFd, exit_of_status};
+use crate::os::pidfd::{PidFd, exit_of_status};
 
 /// The longest command line that is taken from the system, in bytes; what comes behind is cut off.
 const COMMAND_BYTES: u64 = 64 * 1024;

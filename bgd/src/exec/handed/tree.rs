@@ -16,7 +16,7 @@ use crate::exec::newborn::Newborns;
 use crate::exec::proc::{
     MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, is_zombie, processes_of_user,
 };
-use crate::sys::pidfd::{PidFd, SIGKILL};
+use crate::os::pidfd::{PidFd, SIGKILL};
 
 /// The signal by which every process stops.
 const SIGSTOP: i32 = libc::SIGSTOP;

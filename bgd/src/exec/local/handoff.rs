@@ -25,7 +25,7 @@ use crate::exec::output::OutputFolder;
 use crate::exec::process::Taken;
 use crate::exec::pty::size_of;
 use crate::exec::terminal::TERMINAL_SIDE;
-use crate::sys::watch;
+use crate::os::watch;
 
 impl Local {
     /// Has a process that is offered looked at; [`Self::prepared`] follows.

@@ -13,7 +13,7 @@ use crate::exec::handed::Recorded;
 use crate::exec::handed::check::{Checked, Leaders};
 use crate::exec::handed::drain::{DrainThread, Drains};
 use crate::exec::handed::tree::HandedTree;
-use crate::sys::pidfd::PidFd;
+use crate::os::pidfd::PidFd;
 
 /// What is known of processes that were handed over.
 #[derive(Debug)]

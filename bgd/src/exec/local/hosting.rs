@@ -9,7 +9,7 @@ use crate::core::SpawnFailure;
 use crate::exec::executor::Close;
 use crate::exec::host::{Alive, Purpose, RUN, SIGKILL, SIGTERM, Watcher};
 use crate::exec::messages::{Begun, StartOrder};
-use crate::sys::pidfd::PidFd;
+use crate::os::pidfd::PidFd;
 
 impl Local {
     pub(super) fn start_helper(&mut self, purpose: Purpose, order: StartOrder, mut watcher: Watcher) {

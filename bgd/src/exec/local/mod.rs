@@ -25,8 +25,8 @@ use super::executor::{Ask, Asked, Close, Done, Executor, Start, TellOffer};
 use super::handed::Handoff;
 use super::messages::{Begun, Report, StartOrder, Streams};
 use super::process::Processes;
-use crate::answer::write_error;
 use crate::client::Client;
+use crate::client::answer::write_error;
 use crate::core::{Begin, Control, Fact, SpawnFailure};
 
 /// How many reports are taken before others on the dispatcher's thread get their turn.

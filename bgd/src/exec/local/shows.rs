@@ -9,8 +9,8 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::TERMINAL_VIEWERS;
 use bgd_shared::request::{DetachResult, TaskResult, TerminalSize, WriteResult};
 
-use crate::answer::write_error;
 use crate::client::Client;
+use crate::client::answer::write_error;
 use crate::core::SpawnFailure;
 use crate::exec::executor::{Ask, Asked, not_shown};
 use crate::exec::terminal::viewers::{Door, Viewer};

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::watch::{self, Changes};
+use crate::os::watch::{self, Changes};
 
 /// One write to any file of a folder, or to certain files elsewhere, told once.
 pub(super) struct FirstWrite {

@@ -8,7 +8,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::Pauses;
 use crate::exec::workers::Workers;
-use crate::sys::watch::{self, Changes};
+use crate::os::watch::{self, Changes};
 
 /// Waits until there is a file of this path. Its folder is watched, as soon as there is one.
 pub async fn until_there(path: PathBuf, workers: &Workers) {

@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::exec::output::OutputFiles;
 use crate::exec::workers::Workers;
-use crate::sys::watch::{self, Changes};
+use crate::os::watch::{self, Changes};
 
 /// The most bytes that are searched at once: other jobs of the worker must not wait for long.
 const CHUNK: u64 = 256 * 1024;

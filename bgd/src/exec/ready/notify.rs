@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 use crate::exec::awaited::NotifySocket;
 use crate::exec::tree::Tree;
 use crate::exec::workers::Workers;
-use crate::sys::watch;
+use crate::os::watch;
 
 /// The most bytes of a message that are read; programs send no longer ones.
 const MESSAGE_BYTES: usize = 4096;

@@ -19,8 +19,8 @@ use nix::poll::{PollFd, PollFlags, poll};
 use super::leader;
 use super::order::{ANSWER_BYTES, JobOrder, read_answer};
 use crate::exec::proc::Stat;
-use crate::sys::pidfd::{PidFd, SIGKILL, wait_for_all};
-use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
+use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
+use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// How long a leader may take to start its job. Somebody may have stopped it, and the spawner's threads
 /// are few.

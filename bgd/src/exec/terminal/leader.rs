@@ -28,9 +28,9 @@ use rustix::io::fcntl_dupfd_cloexec;
 
 use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
 use crate::exec::proc::{self, Stat};
-use crate::sys::mirror;
-use crate::sys::pidfd::Change;
-use crate::sys::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
+use crate::os::mirror;
+use crate::os::pidfd::Change;
+use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
 
 /// The first argument of a process that is to be a leader.
 pub const ARGUMENT: &str = "--terminal-leader";

@@ -6,7 +6,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-use crate::sys::spawn::{SpawnError, Stage};
+use crate::os::spawn::{SpawnError, Stage};
 
 /// What a leader is to start in its terminal.
 #[derive(Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::screen::Screen;
 use super::viewers::{Viewer, Viewers};
 use crate::exec::loss::Loss;
 use crate::exec::pty::set_size;
-use crate::sys::watch;
+use crate::os::watch;
 
 /// What a terminal is told.
 #[derive(Debug)]

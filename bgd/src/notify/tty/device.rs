@@ -17,8 +17,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use super::program::{is_bgctl, is_shell};
-use crate::sys::pidfd::PidFd;
-use crate::sys::watch;
+use crate::os::pidfd::PidFd;
+use crate::os::watch;
 
 /// How long a terminal may take nothing (Ctrl-S, a window that hangs) before a line is given up.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -18,7 +18,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
 use super::device::{self, Shell};
-use crate::sys::watch::{self, Changes};
+use crate::os::watch::{self, Changes};
 
 /// How many terminals are watched. With one more the first is forgotten: its prompt is never known to be new.
 const TERMINALS: usize = 16;

@@ -5,15 +5,15 @@ mod agent;
 mod batch;
 mod facts;
 mod foreground;
+mod notices;
 mod order;
 mod requests;
-mod told;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bgd::core::{Command, CoreError, CoreLimits, Input, Now, ReplyTo, Snapshot, Work, env_bytes};
-use bgd::failures;
+use bgd::wire::failures;
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -25,9 +25,9 @@ use bgd_shared::time::Timestamp;
 use super::expected::{Answer, Expected};
 use agent::Chat;
 use batch::{Batch, Staged};
+use notices::Post;
 pub use order::Order;
 use order::{Became, Groups};
-use told::Post;
 
 /// What a text costs beside its bytes.
 const TEXT_BYTES: usize = 32;

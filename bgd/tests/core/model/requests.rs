@@ -10,7 +10,7 @@ use bgd_shared::task::Status;
 
 use super::super::expected::Answer;
 use super::super::support::TERM;
-use super::told::Read;
+use super::notices::Read;
 use super::{End, Kind, Known, Model, Phase, Why, number};
 
 impl Model {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bgd::core::{
     Begin, Control, CoreError, Effect, Outcome, Reply, ReplyTo, Snapshot, Spec, State, StopReason, Work,
 };
-use bgd::failures;
+use bgd::wire::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::DEFAULT_GROUP;

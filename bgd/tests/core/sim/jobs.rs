@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bgd::core::{Command, CoreError, Input, ReplyTo, Request, Snapshot, State, StopReason};
-use bgd::failures;
+use bgd::wire::failures;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Origin;

@@ -4,9 +4,9 @@
 mod check;
 mod jobs;
 mod memory;
+mod notices;
 mod order;
 mod procs;
-mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,9 +30,9 @@ use super::model::Model;
 use super::ops::{CLIENTS, Change, Form, Op, Patience, Pick, Place, SESSIONS, Which};
 use super::support::{ENV_MARK, KILL, command, configure, env, exited, prompt, settings, turn_ended};
 use jobs::Jobs;
+use notices::Post;
 use order::{batch_id, group_name};
 use procs::{Proc, ProcState};
-use told::Post;
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 

@@ -19,10 +19,10 @@ use tokio::io::{AsyncWriteExt as _, Interest, Ready};
 use tokio::sync::watch;
 use zeroize::Zeroize as _;
 
-use crate::calls::{Body, Call};
 use crate::client::{Client, Room, Silent};
-use crate::descriptors;
-use crate::mailbox::{Calls, Mail};
+use crate::os::descriptors;
+use crate::wire::calls::{Body, Call};
+use crate::wire::mailbox::{Calls, Mail};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -161,7 +161,7 @@ impl Connection {
     /// Waits until the client has closed its reading side too: it waits for nothing any more.
     async fn until_hung_up(&self) {
         let hung_up = async {
-            let socket = crate::sys::watch::writable(self.stream.as_fd().try_clone_to_owned()?)?;
+            let socket = crate::os::watch::writable(self.stream.as_fd().try_clone_to_owned()?)?;
             loop {
                 let mut ready = socket.writable().await?;
                 if ready.ready().is_write_closed() {

@@ -11,7 +11,7 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::watch;
+use crate::os::watch;
 
 /// A timer on the wall clock.
 #[derive(Debug)]

@@ -19,8 +19,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::lock::{FileId, ProcessLock};
-use crate::missing::Missing;
+use crate::os::lock::{FileId, ProcessLock};
+use crate::os::missing::Missing;
 
 /// How long it rests when something is missing: whoever removes a folder with all that is in it would find it filled
 /// again, and fail.

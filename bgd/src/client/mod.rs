@@ -3,6 +3,8 @@
 //! Whoever has an answer appends it; the connection's own task writes. Nothing here waits, so a client
 //! that never reads slows nobody but itself: its next request is read only when there is room again.
 
+pub mod answer;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -7,7 +7,7 @@ use bgd_shared::request::{ChannelStatus, DaemonStatus, Times};
 
 use crate::config::Config;
 use crate::core::Core;
-use crate::log;
+use crate::os::log;
 
 /// What never changes in a daemon's life, or nearly never.
 #[derive(Clone, Debug)]

@@ -18,8 +18,8 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use crate::exec::proc::{self, INSTANCE_MARK};
 use crate::exec::{cgroup, mark};
-use crate::lock::ProcessLock;
-use crate::sys::pidfd::{PidFd, SIGKILL, wait_for_all};
+use crate::os::lock::ProcessLock;
+use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
 /// This life's folder.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::TreeMode;
-use crate::scope::{self, Unit};
+use crate::startup::scope::{self, Unit};
 
 /// Where the daemon is.
 #[derive(Debug)]

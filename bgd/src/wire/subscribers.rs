@@ -14,7 +14,7 @@ use bgd_shared::time::Timestamp;
 use serde::Serialize;
 
 use crate::client::Client;
-use crate::history::{History, Kept};
+use crate::wire::history::{History, Kept};
 
 /// A buffer for events that has grown past this is not kept.
 const LINE_BYTES: usize = 16 * 1024;

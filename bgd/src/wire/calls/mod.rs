@@ -17,13 +17,13 @@ use std::sync::Arc;
 use crate::core::{Cancel, Command, ListQuery, Part, Request, Selection};
 use crate::exec::handed::Handoff;
 use crate::exec::messages::Inherited;
-use crate::signals;
 
 mod batch;
 mod checks;
 mod foreground;
 mod order;
 mod session;
+mod signals;
 mod submit;
 
 /// A request of a client.

@@ -4,7 +4,7 @@ use bgd_shared::order::{Dependency, Group, Waiting, WaitingFor};
 use bgd_shared::task::Attempt;
 
 use crate::core::{GroupState, NotBefore, Plan, Snapshot, State};
-use crate::failures;
+use crate::wire::failures;
 
 /// A group.
 pub fn group(group: &GroupState) -> Group {

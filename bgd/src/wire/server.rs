@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 
 use crate::client::{Client, ClientLimits, Room, Silent};
 use crate::config::Config;
-use crate::connection::{Admission, serve};
-use crate::descriptors;
-use crate::mailbox::Calls;
+use crate::os::descriptors;
+use crate::wire::connection::{Admission, serve};
+use crate::wire::mailbox::Calls;
 
 /// What the server allows.
 #[derive(Clone, Copy, Debug)]

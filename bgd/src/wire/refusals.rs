@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 use crate::core::{
     CANDIDATES, CoreError, Finished, OrderError, Refusal, Unmovable, Unpausable, Unrepeatable,
 };
-use crate::failures;
+use crate::wire::failures;
 
 impl From<CoreError> for RpcError {
     fn from(error: CoreError) -> Self {

@@ -73,13 +73,13 @@ pub struct Done {
 
 /// The book of what was told.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Ledger {
     state: Mutex<State>,
     /// Is touched at the end of every request.
     over: watch::Sender<()>,
 }
 
-impl Told {
+impl Ledger {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -354,164 +354,165 @@ mod tests {
         numbers.iter().map(|number| InboxItem { number: *number, notice: notice.clone() }).collect()
     }
 
-    fn claim(told: &Told, request: i64, numbers: &[u64]) -> Vec<u64> {
-        let claimed = told.claim(&RequestId::Number(request), "one", items(numbers), |_| true);
+    fn claim(ledger: &Ledger, request: i64, numbers: &[u64]) -> Vec<u64> {
+        let claimed = ledger.claim(&RequestId::Number(request), "one", items(numbers), |_| true);
         claimed.iter().map(|item| item.number).collect()
     }
 
-    fn write(told: &Told, request: i64) -> Option<u64> {
-        told.sends(&RequestId::Number(request));
-        told.sent(&RequestId::Number(request), true).map(|done| done.upto)
+    fn write(ledger: &Ledger, request: i64) -> Option<u64> {
+        ledger.sends(&RequestId::Number(request));
+        ledger.sent(&RequestId::Number(request), true).map(|done| done.upto)
     }
 
-    fn begin(requests: &[i64]) -> Told {
-        let told = Told::default();
+    fn begin(requests: &[i64]) -> Ledger {
+        let ledger = Ledger::default();
         for request in requests {
-            told.begins(&RequestId::Number(*request));
+            ledger.begins(&RequestId::Number(*request));
         }
-        told
+        ledger
     }
 
     #[test]
     fn an_item_goes_into_one_answer_and_is_done_when_that_is_written() {
-        let told = begin(&[1, 2]);
-        assert_eq!(claim(&told, 1, &[3, 7]), [3, 7]);
-        assert_eq!(claim(&told, 2, &[3, 7, 8]), [8]);
-        assert_eq!(write(&told, 2), None, "3 and 7 are not written");
-        assert_eq!(write(&told, 1), Some(8));
-        told.begins(&RequestId::Number(3));
-        assert_eq!(claim(&told, 3, &[7, 8, 9]), [9], "an inbox that was read before the acknowledgement");
+        let ledger = begin(&[1, 2]);
+        assert_eq!(claim(&ledger, 1, &[3, 7]), [3, 7]);
+        assert_eq!(claim(&ledger, 2, &[3, 7, 8]), [8]);
+        assert_eq!(write(&ledger, 2), None, "3 and 7 are not written");
+        assert_eq!(write(&ledger, 1), Some(8));
+        ledger.begins(&RequestId::Number(3));
+        assert_eq!(claim(&ledger, 3, &[7, 8, 9]), [9], "an inbox that was read before the acknowledgement");
     }
 
     #[test]
     fn what_a_cancelled_request_had_is_told_by_the_next() {
-        let told = begin(&[1, 2, 3]);
-        assert_eq!(claim(&told, 1, &[3]), [3]);
-        told.cancelled(&RequestId::Number(1));
-        assert_eq!(claim(&told, 1, &[3, 4]), [0; 0], "no answer is sent to it");
-        assert_eq!(claim(&told, 2, &[3, 4]), [3, 4]);
-        told.sends(&RequestId::Number(2));
-        told.cancelled(&RequestId::Number(2));
-        assert_eq!(claim(&told, 3, &[3, 4]), [0; 0], "it came too late");
-        assert_eq!(write(&told, 2), Some(4));
+        let ledger = begin(&[1, 2, 3]);
+        assert_eq!(claim(&ledger, 1, &[3]), [3]);
+        ledger.cancelled(&RequestId::Number(1));
+        assert_eq!(claim(&ledger, 1, &[3, 4]), [0; 0], "no answer is sent to it");
+        assert_eq!(claim(&ledger, 2, &[3, 4]), [3, 4]);
+        ledger.sends(&RequestId::Number(2));
+        ledger.cancelled(&RequestId::Number(2));
+        assert_eq!(claim(&ledger, 3, &[3, 4]), [0; 0], "it came too late");
+        assert_eq!(write(&ledger, 2), Some(4));
     }
 
     #[test]
     fn what_could_not_be_written_is_not_done() {
-        let told = begin(&[1, 2]);
-        assert_eq!(claim(&told, 1, &[3]), [3]);
-        assert_eq!(told.sent(&RequestId::Number(1), false), None);
-        assert_eq!(claim(&told, 2, &[3]), [3]);
+        let ledger = begin(&[1, 2]);
+        assert_eq!(claim(&ledger, 1, &[3]), [3]);
+        assert_eq!(ledger.sent(&RequestId::Number(1), false), None);
+        assert_eq!(claim(&ledger, 2, &[3]), [3]);
     }
 
     #[test]
     fn an_item_that_was_left_holds_back_those_behind_it() {
-        let told = begin(&[1, 2]);
-        let only_second = told.claim(&RequestId::Number(1), "one", items(&[3, 4]), |item| item.number == 4);
+        let ledger = begin(&[1, 2]);
+        let only_second = ledger.claim(&RequestId::Number(1), "one", items(&[3, 4]), |item| item.number == 4);
         assert_eq!(only_second.len(), 1);
-        assert_eq!(write(&told, 1), None);
-        assert_eq!(claim(&told, 2, &[3, 4]), [3]);
-        assert_eq!(write(&told, 2), Some(4));
+        assert_eq!(write(&ledger, 1), None);
+        assert_eq!(claim(&ledger, 2, &[3, 4]), [3]);
+        assert_eq!(write(&ledger, 2), Some(4));
     }
 
     #[test]
     fn the_numbers_of_another_daemon_begin_again() {
-        let told = begin(&[1, 2]);
-        assert_eq!(claim(&told, 1, &[3]), [3]);
-        assert_eq!(write(&told, 1), Some(3));
-        let claimed = told.claim(&RequestId::Number(2), "two", items(&[1]), |_| true);
+        let ledger = begin(&[1, 2]);
+        assert_eq!(claim(&ledger, 1, &[3]), [3]);
+        assert_eq!(write(&ledger, 1), Some(3));
+        let claimed = ledger.claim(&RequestId::Number(2), "two", items(&[1]), |_| true);
         assert_eq!(claimed.len(), 1);
     }
 
     #[test]
     fn a_note_is_told_until_it_was_written() {
-        let told = begin(&[1, 2, 3]);
+        let ledger = begin(&[1, 2, 3]);
         let [one, two, three] = [1, 2, 3].map(RequestId::Number);
-        told.loses("one", 4);
-        told.loses("one", 4);
-        let notes = told.claim_notes(&one);
+        ledger.loses("one", 4);
+        ledger.loses("one", 4);
+        let notes = ledger.claim_notes(&one);
         assert!(matches!(&notes[..], [note] if note.starts_with("4 older pieces")), "{notes:?}");
-        assert_eq!(told.claim_notes(&two), [""; 0], "it is in another answer");
-        told.cancelled(&one);
-        assert_eq!(told.claim_notes(&two), notes);
-        assert_eq!(write(&told, 2), None);
-        told.note("more");
-        assert_eq!(told.claim_notes(&three), ["more"]);
+        assert_eq!(ledger.claim_notes(&two), [""; 0], "it is in another answer");
+        ledger.cancelled(&one);
+        assert_eq!(ledger.claim_notes(&two), notes);
+        assert_eq!(write(&ledger, 2), None);
+        ledger.note("more");
+        assert_eq!(ledger.claim_notes(&three), ["more"]);
     }
 
     #[test]
     fn what_a_cancelled_request_had_stays_as_it_was() {
-        let told = begin(&[1, 2]);
-        assert_eq!(claim(&told, 1, &[3]), [3]);
-        told.cancelled(&RequestId::Number(1));
+        let ledger = begin(&[1, 2]);
+        assert_eq!(claim(&ledger, 1, &[3]), [3]);
+        ledger.cancelled(&RequestId::Number(1));
         let mut gone = items(&[3]);
         gone[0].notice.title = "its task is gone".to_owned();
-        let claimed = told.claim(&RequestId::Number(2), "one", gone, |_| true);
+        let claimed = ledger.claim(&RequestId::Number(2), "one", gone, |_| true);
         assert_eq!(claimed[0].notice.title, "");
     }
 
     #[test]
     fn what_has_left_the_inbox_untold_holds_up_nothing() {
-        let told = begin(&[1, 2, 3, 4]);
-        let only_first = told.claim(&RequestId::Number(1), "one", items(&[3, 4, 5]), |item| item.number == 3);
+        let ledger = begin(&[1, 2, 3, 4]);
+        let only_first =
+            ledger.claim(&RequestId::Number(1), "one", items(&[3, 4, 5]), |item| item.number == 3);
         assert_eq!(only_first.len(), 1);
         // Somebody else acknowledges all up to 5.
-        told.begins_at("one", Some(6), &told.last());
-        assert_eq!(claim(&told, 2, &[6]), [6]);
-        assert_eq!(write(&told, 2), Some(6));
+        ledger.begins_at("one", Some(6), &ledger.last());
+        assert_eq!(claim(&ledger, 2, &[6]), [6]);
+        assert_eq!(write(&ledger, 2), Some(6));
         // What the first one has is told by the next if it is never written, although the inbox is empty.
-        let before = told.last();
+        let before = ledger.last();
         assert_eq!(before.upto, 6);
-        told.begins_at("one", None, &before);
-        told.cancelled(&RequestId::Number(1));
-        let kept = told.claim_kept(&RequestId::Number(3), |_| true);
+        ledger.begins_at("one", None, &before);
+        ledger.cancelled(&RequestId::Number(1));
+        let kept = ledger.claim_kept(&RequestId::Number(3), |_| true);
         assert_eq!(kept.iter().map(|item| item.number).collect::<Vec<_>>(), [3]);
-        assert_eq!(write(&told, 3), None, "there is nothing to acknowledge");
-        assert_eq!(told.claim_kept(&RequestId::Number(4), |_| true), []);
-        assert!(told.state().items.is_empty());
+        assert_eq!(write(&ledger, 3), None, "there is nothing to acknowledge");
+        assert_eq!(ledger.claim_kept(&RequestId::Number(4), |_| true), []);
+        assert!(ledger.state().items.is_empty());
         // One that comes while an empty inbox is read is not taken for gone.
-        let before = told.last();
-        told.begins(&RequestId::Number(5));
-        assert_eq!(told.claim(&RequestId::Number(4), "one", items(&[7]), |_| false), []);
-        told.begins_at("one", None, &before);
-        assert_eq!(claim(&told, 5, &[7]), [7]);
+        let before = ledger.last();
+        ledger.begins(&RequestId::Number(5));
+        assert_eq!(ledger.claim(&RequestId::Number(4), "one", items(&[7]), |_| false), []);
+        ledger.begins_at("one", None, &before);
+        assert_eq!(claim(&ledger, 5, &[7]), [7]);
     }
 
     #[test]
     fn two_requests_of_one_id_are_told_nothing() {
-        let told = begin(&[1]);
-        assert_eq!(claim(&told, 1, &[3]), [3]);
-        told.begins(&RequestId::Number(1));
-        assert_eq!(claim(&told, 1, &[3]), [0; 0]);
-        assert_eq!(write(&told, 1), None);
-        told.begins(&RequestId::Number(2));
-        assert_eq!(claim(&told, 2, &[3]), [3]);
+        let ledger = begin(&[1]);
+        assert_eq!(claim(&ledger, 1, &[3]), [3]);
+        ledger.begins(&RequestId::Number(1));
+        assert_eq!(claim(&ledger, 1, &[3]), [0; 0]);
+        assert_eq!(write(&ledger, 1), None);
+        ledger.begins(&RequestId::Number(2));
+        assert_eq!(claim(&ledger, 2, &[3]), [3]);
     }
 
     #[test]
     fn what_an_answer_will_tell_is_known_when_that_is_written() {
-        let told = begin(&[1, 2]);
+        let ledger = begin(&[1, 2]);
         let item = &items(&[3])[0];
-        let now = |told: &Told| told.state().told("one", item);
-        assert_eq!(now(&told), Some(false));
-        told.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(now(&told), None, "it is waited for");
-        assert_eq!(claim(&told, 2, &[3]), [3]);
-        told.cancelled(&RequestId::Number(1));
-        assert_eq!(now(&told), None, "it is on its way in another answer");
-        assert_eq!(write(&told, 2), Some(3));
-        assert_eq!(now(&told), Some(true));
-        assert_eq!(told.state().told("two", item), Some(false), "another daemon's");
+        let now = |ledger: &Ledger| ledger.state().told("one", item);
+        assert_eq!(now(&ledger), Some(false));
+        ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
+        assert_eq!(now(&ledger), None, "it is waited for");
+        assert_eq!(claim(&ledger, 2, &[3]), [3]);
+        ledger.cancelled(&RequestId::Number(1));
+        assert_eq!(now(&ledger), None, "it is on its way in another answer");
+        assert_eq!(write(&ledger, 2), Some(3));
+        assert_eq!(now(&ledger), Some(true));
+        assert_eq!(ledger.state().told("two", item), Some(false), "another daemon's");
     }
 
     #[test]
     fn what_was_awaited_and_is_not_in_the_answer_is_not_told() {
-        let told = begin(&[1]);
+        let ledger = begin(&[1]);
         let item = &items(&[3])[0];
-        told.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(write(&told, 1), None);
-        assert_eq!(told.state().told("one", item), Some(false));
-        told.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(told.state().told("one", item), Some(false), "its request is over");
+        ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
+        assert_eq!(write(&ledger, 1), None);
+        assert_eq!(ledger.state().told("one", item), Some(false));
+        ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
+        assert_eq!(ledger.state().told("one", item), Some(false), "its request is over");
     }
 }

@@ -3,6 +3,11 @@
 //! The order matters: the lock is taken before a stale socket is removed, the socket listens before the
 //! sweep (clients wait in its queue), and nobody is answered before the sweep is done.
 
+pub mod address;
+pub mod cgroups;
+pub mod instance;
+pub mod scope;
+
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
@@ -18,8 +23,9 @@ use bgd_shared::transport::AsyncListener;
 use clap::Parser;
 use tokio::sync::watch;
 
-use crate::address::Address;
-use crate::cgroups::Place;
+use self::address::Address;
+use self::cgroups::Place;
+use self::instance::Instance;
 use crate::config::Config;
 use crate::dispatcher::Dispatcher;
 use crate::exec::agent::AgentThread;
@@ -32,14 +38,12 @@ use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
 use crate::exec::workers::Workers;
 use crate::exec::{self, awaited, cgroup, mark, reaper};
-use crate::instance::Instance;
-use crate::lock::ProcessLock;
-use crate::mailbox::{self, Internal, Internals};
-use crate::server::ServerLimits;
-use crate::status::Identity;
-use crate::sys::{inherited, signals};
-use crate::wall_clock::WallClock;
-use crate::{dirs, instance, log, server};
+use crate::os::lock::ProcessLock;
+use crate::os::wall_clock::WallClock;
+use crate::os::{dirs, inherited, log, signals};
+use crate::wire::mailbox::{self, Internal, Internals};
+use crate::wire::server::{self, ServerLimits};
+use crate::wire::status::Identity;
 
 /// The background daemon: runs tasks for one user and serves them over a Unix socket.
 #[derive(Debug, Parser)]

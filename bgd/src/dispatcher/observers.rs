@@ -12,11 +12,11 @@ use bgd_shared::request::{
 };
 
 use super::{Dispatcher, Shape};
-use crate::answer::Answer;
+use crate::client::answer::Answer;
 use crate::core::{CoreError, ListQuery, Notice, Request, Spec};
-use crate::status::Counted;
-use crate::subscribers::Filter;
-use crate::view;
+use crate::wire::status::Counted;
+use crate::wire::subscribers::Filter;
+use crate::wire::view;
 
 impl Dispatcher {
     /// Chooses the channel of a new task (R50).

@@ -11,14 +11,14 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::{Kind, Task as WireTask};
 
-use crate::answer::Answer;
-use crate::calls::OUTPUT_DEFAULT_BYTES;
+use crate::client::answer::Answer;
 use crate::core::{Item, Notice, Snapshot};
 use crate::exec::output::{OutputFolder, Part, last_line, read_part};
 use crate::exec::results::result;
 use crate::exec::workers::Workers;
 use crate::notice as words;
-use crate::view;
+use crate::wire::calls::OUTPUT_DEFAULT_BYTES;
+use crate::wire::view;
 
 /// Answers from output files, on the workers.
 #[derive(Debug)]

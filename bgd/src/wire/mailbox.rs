@@ -12,13 +12,13 @@ use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
 use crate::agents::Agent;
-use crate::answer::Answer;
-use crate::calls::Call;
 use crate::client::Client;
+use crate::client::answer::Answer;
 use crate::config::{Config, ConfigError};
 use crate::core::{Command, Request};
 use crate::exec::executor::Offer;
 use crate::exec::messages::{self, Facts, Seen};
+use crate::wire::calls::Call;
 
 /// How many calls may wait for the dispatcher.
 const CALLS: usize = 1024;

@@ -10,7 +10,7 @@ use bgd_shared::text::{OsText, beginning};
 
 use crate::core::{AgentPart, Finished, Lingering, Snapshot, Spec, State, Work};
 use crate::exec::output::OutputFolder;
-use crate::failures;
+use crate::wire::failures;
 use bgd_shared::request::Stream;
 
 /// The longest description that is made of a command, in characters.

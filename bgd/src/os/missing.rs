@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::watch::{self, Changes};
+use crate::os::watch::{self, Changes};
 
 /// How often it is to be looked at where the system has no watch to give.
 const LOOK: Duration = Duration::from_millis(250);

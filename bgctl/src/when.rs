@@ -5,6 +5,8 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{ToSpan as _, Zoned};
 
+use crate::render::wall::system_zone;
+
 /// How it may be written.
 const FORMS: &str = "write it as 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
 
@@ -16,8 +18,8 @@ const DAYS: i64 = 3;
 /// # Errors
 /// It is none, or it is over, or the clocks skip it.
 pub fn parse_at(text: &str) -> Result<Timestamp, String> {
-    let zone = TimeZone::try_system().unwrap_or(TimeZone::UTC);
-    read(text, &jiff::Timestamp::now().to_zoned(zone)).map(|at| Timestamp::from_unix_ms(at.as_millisecond()))
+    let now = jiff::Timestamp::now().to_zoned(system_zone().clone());
+    read(text, &now).map(|at| Timestamp::from_unix_ms(at.as_millisecond()))
 }
 
 fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {

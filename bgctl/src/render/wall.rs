@@ -1,26 +1,51 @@
 //! Times as the clock on the wall shows them to whoever looks: in their time zone, to the second.
 
+use std::fs;
+use std::sync::OnceLock;
+
 use bgd_shared::time::Timestamp;
 use jiff::tz::TimeZone;
 
-/// A time zone.
+/// A time zone. That of the system is read when the first time is shown, as most runs show none.
 #[derive(Clone, Debug)]
-pub struct Zone(TimeZone);
+pub enum Zone {
+    /// This one.
+    Fixed(TimeZone),
+    /// That of this process.
+    System,
+}
 
 impl Zone {
     /// UTC.
-    pub const UTC: Self = Self(TimeZone::UTC);
+    pub const UTC: Self = Self::Fixed(TimeZone::UTC);
 
-    /// That of this process: `$TZ`, else that of the system; UTC where neither says.
-    pub fn system() -> Self {
-        Self(TimeZone::try_system().unwrap_or(TimeZone::UTC))
+    fn zone(&self) -> &TimeZone {
+        match self {
+            Self::Fixed(zone) => zone,
+            Self::System => system_zone(),
+        }
     }
 
     /// A time there, such as `2026-03-01 17:45:09`.
     pub fn show(&self, at: Timestamp) -> String {
         let stamp = jiff::Timestamp::from_millisecond(at.unix_ms()).unwrap_or_default();
-        stamp.to_zoned(self.0.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+        stamp.to_zoned(self.zone().clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
     }
+}
+
+/// The time zone of this process: `$TZ`, else that of the system; UTC where neither says.
+pub fn system_zone() -> &'static TimeZone {
+    static ZONE: OnceLock<TimeZone> = OnceLock::new();
+    ZONE.get_or_init(|| local().unwrap_or_else(|| TimeZone::try_system().unwrap_or(TimeZone::UTC)))
+}
+
+/// The system's zone from the file that has it. To find its name, which nobody asks for, jiff reads all folders of the
+/// time zone database: a millisecond, as much as the rest of a short run.
+fn local() -> Option<TimeZone> {
+    if std::env::var_os("TZ").is_some() {
+        return None;
+    }
+    TimeZone::tzif("", &fs::read("/etc/localtime").ok()?).ok()
 }
 
 /// The time that it is, on the wall of whoever looks.
@@ -34,7 +59,7 @@ pub struct Clock {
 impl Clock {
     /// The clock of this process, showing this time.
     pub fn system(now: Timestamp) -> Self {
-        Self { now, zone: Zone::system() }
+        Self { now, zone: Zone::System }
     }
 
     /// The clock of somebody elsewhere.
@@ -74,10 +99,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_systems_zone_is_the_same_without_its_name() {
+        // Where the system has none, both are UTC.
+        let (Some(local), Ok(named)) = (local(), TimeZone::try_system()) else { return };
+        for second in [0, 1_700_000_000, 1_720_000_000] {
+            let at = jiff::Timestamp::from_second(second).unwrap();
+            assert_eq!(local.to_offset(at), named.to_offset(at));
+        }
+    }
+
+    #[test]
     fn a_wall_clock_shows_seconds_of_its_own_zone() {
         let at = Timestamp::from_unix_ms(1_002_999);
         assert_eq!(Zone::UTC.show(at), "1970-01-01 00:16:42");
-        let east = Zone(TimeZone::fixed(jiff::tz::offset(9)));
+        let east = Zone::Fixed(TimeZone::fixed(jiff::tz::offset(9)));
         assert_eq!(east.show(at), "1970-01-01 09:16:42");
     }
 }

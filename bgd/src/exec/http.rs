@@ -6,7 +6,6 @@
 //! server itself does not speak it.
 
 use std::fmt;
-use std::future::Future;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -17,7 +16,8 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+
+use super::job::Job;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -43,23 +43,6 @@ impl fmt::Display for HttpError {
             Self::Broken(why) => write!(f, "the connection broke: {why}"),
             Self::TooLarge(limit) => write!(f, "an answer is longer than {limit} bytes"),
         }
-    }
-}
-
-/// A task that ends with its owner.
-#[derive(Debug)]
-pub struct Job(JoinHandle<()>);
-
-impl Job {
-    /// Starts it on the current runtime.
-    pub fn start(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(work))
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

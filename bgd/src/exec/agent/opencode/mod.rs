@@ -32,7 +32,8 @@ use self::follow::Routes;
 use self::session::{Order, Parts, Session, Stop, Timing};
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::core::Refusal;
-use crate::exec::http::{Http, Job};
+use crate::exec::http::Http;
+use crate::exec::job::Job;
 
 /// How many prompts of a session may wait. The daemon gives one at a time.
 const ORDERS: usize = 4;

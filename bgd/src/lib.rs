@@ -21,6 +21,7 @@ pub mod exec;
 pub mod failures;
 pub mod figures;
 pub mod history;
+pub mod http;
 pub mod instance;
 pub mod lock;
 pub mod log;

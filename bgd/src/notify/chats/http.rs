@@ -13,9 +13,9 @@ use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
 use tokio::time::{Instant, timeout_at};
 
-use super::secrets::Secrets;
 use crate::http::{self, root_cause};
 use crate::notice::one_line;
+use crate::notify::secrets::Secrets;
 
 /// How much of an answer is read. The rest is not waited for; the connection is closed then.
 const BODY_BYTES: usize = 64 * 1024;

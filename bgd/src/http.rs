@@ -1,22 +1,22 @@
 //! What all that asks over HTTP has in common: how a client is made, how much of an answer is read, and what an error
 //! says. It asks for nothing itself, and shows no address: there may be a secret in it.
 
+#[cfg_attr(not(feature = "chats"), path = "http/absent.rs")]
+mod tls;
+
 use std::error::Error as _;
 
 use reqwest::{Client, ClientBuilder, Response, redirect};
 
 /// The beginnings of a client, which follows no redirect: that is for whoever asks.
 pub fn client() -> ClientBuilder {
-    // Whoever has set one first has set the same.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    tls::provide();
     Client::builder().redirect(redirect::Policy::none())
 }
 
 /// The beginnings of a client for plain HTTP to the server that is named, whatever proxy the environment names.
 pub fn plain_client() -> ClientBuilder {
-    // Those of the system would take milliseconds and memory to be loaded, and none is looked at.
-    let no_certificates = [];
-    client().no_proxy().tls_certs_only(no_certificates)
+    tls::trust_nobody(client().no_proxy())
 }
 
 /// Reads an answer into `body`, up to `limit` bytes in all. Whether that was all of it; the rest is not waited for.

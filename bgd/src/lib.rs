@@ -19,6 +19,7 @@ pub mod dirs;
 pub mod dispatcher;
 pub mod exec;
 pub mod failures;
+pub mod features;
 pub mod figures;
 pub mod history;
 pub mod http;
@@ -31,6 +32,7 @@ pub mod notice;
 pub mod notify;
 pub mod reader;
 pub mod refusals;
+#[cfg_attr(not(feature = "systemd"), path = "scope/absent.rs")]
 pub mod scope;
 pub mod server;
 pub mod signals;

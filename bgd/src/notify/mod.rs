@@ -4,9 +4,11 @@
 //! dead or flooded delays no task; and each channel has a queue and a worker of its own, so that it delays
 //! no other channel. It may not decide what is told to whom: that comes from the core and `channels`.
 
+#[cfg_attr(not(feature = "chats"), path = "chats/absent.rs")]
 mod chats;
 mod counts;
 mod delivery;
+#[cfg_attr(not(feature = "desktop"), path = "desktop/absent.rs")]
 mod desktop;
 mod exec;
 mod secrets;

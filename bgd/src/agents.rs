@@ -12,6 +12,8 @@ use bgd_shared::agent::{AgentInfo, AgentProtocol, AgentSettings, Permissions};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::text::{Env, OsText};
 
+use crate::features::Feature;
+
 /// The part of a template's command line that the prompt takes the place of.
 pub const PROMPT: &str = "{prompt}";
 
@@ -168,11 +170,24 @@ impl Agent {
             .find(|file| is_program(file))
     }
 
+    /// What this build lacks for it, if it lacks anything.
+    pub fn lack(&self) -> Option<String> {
+        let missing = match self.protocol {
+            AgentProtocol::Acp => Feature::Acp.lack(),
+            AgentProtocol::Opencode | AgentProtocol::Template => None,
+        };
+        missing.map(|missing| format!("is {:?}, which {missing}", self.protocol.as_str()))
+    }
+
     /// Whether it could be started; the error says what is missing, and which command installs it.
     ///
     /// # Errors
-    /// Its program is not there.
+    /// Its program is not there, or this build does not speak its protocol.
     pub fn check(&self, submitter: &Env) -> Result<(), RpcError> {
+        if let Some(missing) = self.lack() {
+            let message = format!("the protocol of the agent {:?} {missing}", &*self.name);
+            return Err(RpcError::new(ErrorKind::AgentUnavailable, message));
+        }
         if self.url.is_some() || self.program(submitter).is_some() {
             return Ok(());
         }
@@ -194,7 +209,8 @@ impl Agent {
     /// What `agent.list` says of it.
     pub fn info(&self, submitter: &Env, default: bool) -> AgentInfo {
         let program = self.program(submitter);
-        let available = self.url.is_some() || program.is_some();
+        let missing = self.lack();
+        let available = missing.is_none() && (self.url.is_some() || program.is_some());
         AgentInfo {
             name: self.name.to_string(),
             protocol: self.protocol,
@@ -205,9 +221,9 @@ impl Agent {
             available,
             program: program.map(|file| OsText::from(file.into_os_string())),
             permissions: self.permissions,
-            install: self.install.filter(|_| !available).map(Into::into),
+            install: self.install.filter(|_| !available && missing.is_none()).map(Into::into),
             check: None,
-            error: None,
+            error: missing.map(|missing| format!("its protocol {missing}")),
         }
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 
+use crate::features::Feature;
+
 /// The name that stands for no channel.
 pub const NONE: &str = "none";
 
@@ -113,6 +115,17 @@ impl ChannelKind {
             Self::Desktop => "desktop",
             Self::Tty => TTY,
             Self::Inbox => INBOX,
+        }
+    }
+
+    /// The end of a sentence about what this build lacks for it, if it lacks anything.
+    pub fn lack(&self) -> Option<String> {
+        match self {
+            Self::Webhook { .. } | Self::Telegram(_) | Self::Discord(_) | Self::Slack(_) => {
+                Feature::Chats.lack()
+            }
+            Self::Desktop => Feature::Desktop.lack(),
+            Self::Exec { .. } | Self::Tty | Self::Inbox => None,
         }
     }
 
@@ -230,6 +243,10 @@ impl Channels {
                 self.names()
             )));
         };
+        if let Some(missing) = channel.kind.lack() {
+            let message = format!("`channel` is {name:?}, which {missing}");
+            return Err(RpcError::new(ErrorKind::InvalidParams, message));
+        }
         if session.is_none() && self.is_inbox(name) {
             let message = format!("`channel` is {name:?}, but the task has no parent session");
             return Err(RpcError::new(ErrorKind::InvalidParams, message).hint(

@@ -11,6 +11,8 @@ pub mod config;
 pub mod core;
 pub mod dispatcher;
 pub mod exec;
+pub mod features;
+pub mod http;
 pub mod notice;
 pub mod notify;
 pub mod os;

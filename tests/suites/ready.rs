@@ -29,6 +29,16 @@ fn gated() -> TestDaemon {
     daemon
 }
 
+/// One whose environment names a proxy that is not there.
+fn gated_behind_a_proxy() -> TestDaemon {
+    let names = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
+    let builder = TestDaemon::builder();
+    let daemon =
+        names.into_iter().fold(builder, |builder, name| builder.env(name, "http://127.0.0.1:1")).start();
+    make_gates(&daemon);
+    daemon
+}
+
 /// Each is for one task at a time, and once: who reads twice may find it open still.
 fn make_gates(daemon: &TestDaemon) {
     for name in ["gate", "end"] {
@@ -150,8 +160,8 @@ fn r110_a_port_that_is_listened_on_makes_it_ready() {
 }
 
 #[test]
-fn r110_a_good_answer_of_its_server_makes_it_ready() {
-    let daemon = gated();
+fn r110_a_good_answer_of_its_server_makes_it_ready_whatever_proxy_there_is() {
+    let daemon = gated_behind_a_proxy();
     let script = r#"
 import http.server, socket, threading
 status = 503

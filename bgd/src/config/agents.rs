@@ -126,6 +126,9 @@ impl AgentConfig {
         {
             return fault("", "is no name for an agent: 1 to 64 bytes without blanks");
         }
+        if let Some(missing) = agent.lack() {
+            return Err((".protocol".to_owned(), missing));
+        }
         check_words(agent)?;
         check_settings(agent)?;
         if agent.url.is_some() && agent.protocol != AgentProtocol::Opencode {

@@ -119,6 +119,9 @@ impl ChannelConfig {
             return Err(("", what));
         }
         let kind = self.kind()?;
+        if let Some(missing) = kind.lack() {
+            return Err((".type", format!("is {:?}, which {missing}", kind.as_str())));
+        }
         let started = self
             .started
             .unwrap_or(!matches!(kind, ChannelKind::Desktop | ChannelKind::Tty | ChannelKind::Inbox));

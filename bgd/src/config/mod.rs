@@ -343,8 +343,12 @@ impl Config {
             self.channels.iter().map(|(name, config)| config.channel(name)).collect::<Result<_, _>>()?;
         let channels = Channels::new(configured, self.default_deliver_to.as_deref());
         for name in self.default_deliver_to.iter().flatten() {
-            if channels.get(name).is_none() {
-                let what = format!("names {name:?}, which is none of {}", channels.names());
+            let missing = match channels.get(name) {
+                None => Some(format!("is none of {}", channels.names())),
+                Some(channel) => channel.kind.lack(),
+            };
+            if let Some(missing) = missing {
+                let what = format!("names {name:?}, which {missing}");
                 return Err(("default_deliver_to".to_owned(), what));
             }
         }

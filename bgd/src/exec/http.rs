@@ -6,18 +6,17 @@
 //! server itself does not speak it.
 
 use std::fmt;
-use std::future::Future;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{Client, Method, Response, StatusCode, Url};
+
+use crate::http::{self, root_cause};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -46,20 +45,17 @@ impl fmt::Display for HttpError {
     }
 }
 
-/// A task that ends with its owner.
-#[derive(Debug)]
-pub struct Job(JoinHandle<()>);
+impl std::error::Error for HttpError {}
 
-impl Job {
-    /// Starts it on the current runtime.
-    pub fn start(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(work))
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.0.abort();
+impl From<reqwest::Error> for HttpError {
+    fn from(error: reqwest::Error) -> Self {
+        match () {
+            () if error.is_connect() && error.is_timeout() => {
+                Self::Unreachable(format!("no answer within {CONNECT:?}"))
+            }
+            () if error.is_connect() || error.is_builder() => Self::Unreachable(root_cause(&error)),
+            () => Self::Broken(root_cause(&error)),
+        }
     }
 }
 
@@ -69,55 +65,47 @@ pub struct Answer {
     /// Its status.
     pub status: StatusCode,
     /// Its content.
-    pub body: Bytes,
+    pub body: Vec<u8>,
     /// Where the next page begins, if the server has one.
     pub next: Option<String>,
 }
 
 /// An answer whose content comes bit by bit. The connection ends with it.
 #[derive(Debug)]
-pub struct Streamed {
+pub struct Streamed(Response);
+
+impl Streamed {
     /// Its status.
-    pub status: StatusCode,
-    /// Its content.
-    pub body: Incoming,
-    /// What keeps the connection going.
-    pub connection: Job,
+    pub fn status(&self) -> StatusCode {
+        self.0.status()
+    }
+
+    /// Its content, as it comes.
+    pub fn content(self) -> impl Stream<Item = Result<Bytes, HttpError>> {
+        stream::try_unfold(self.0, async |mut response| {
+            let piece = response.chunk().await?;
+            Ok(piece.map(|piece| (piece, response)))
+        })
+    }
 }
 
 /// A server.
 #[derive(Debug)]
 pub struct Http {
-    host: String,
-    port: u16,
-    /// `host:port` as the request names it.
-    authority: HeaderValue,
-    /// What comes before every path, without a slash at its end.
-    prefix: String,
+    client: Client,
+    /// What comes before the target of every request, without a slash at its end.
+    base: String,
     authorization: Option<HeaderValue>,
 }
 
 impl Http {
     /// The server of this address. Says what is wrong with the address otherwise.
     pub fn new(url: &str, password: Option<&str>) -> Result<Self, String> {
-        let uri: Uri = url.trim().parse().map_err(|error| format!("{url:?} is no address: {error}"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(format!("{url:?}: https is not supported")),
-            _ => return Err(format!("{url:?} does not begin with http://")),
-        }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or(format!("{url:?} has no host"))?;
-        let port = uri.port_u16().unwrap_or(80);
-        let authority = HeaderValue::from_str(&format!("{host}:{port}"))
-            .map_err(|error| format!("{url:?} is no address: {error}"))?;
+        let base = base(url)?;
         let authorization = password.map(authorization).transpose()?;
-        Ok(Self {
-            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-            port,
-            authority,
-            prefix: uri.path().trim_end_matches('/').to_owned(),
-            authorization,
-        })
+        let client = http::plain_client().connect_timeout(CONNECT).pool_max_idle_per_host(0).build();
+        let client = client.map_err(|error| root_cause(&error))?;
+        Ok(Self { client, base, authorization })
     }
 
     /// Sends a request, and reads an answer of at most `limit` bytes.
@@ -128,20 +116,19 @@ impl Http {
         content: Option<String>,
         limit: usize,
     ) -> Result<Answer, HttpError> {
-        let (response, _connection) = self.send(method, target, content).await?;
-        let (head, body) = response.into_parts();
-        let next = head.headers.get("x-next-cursor").and_then(|next| next.to_str().ok()).map(str::to_owned);
-        match Limited::new(body, limit).collect().await {
-            Ok(body) => Ok(Answer { status: head.status, body: body.to_bytes(), next }),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(HttpError::TooLarge(limit)),
-            Err(error) => Err(HttpError::Broken(error.to_string())),
+        let mut response = self.send(method, target, content).await?;
+        let next = response.headers().get("x-next-cursor");
+        let next = next.and_then(|next| next.to_str().ok()).map(str::to_owned);
+        let mut body = Vec::new();
+        if !http::read(&mut response, limit, &mut body).await? {
+            return Err(HttpError::TooLarge(limit));
         }
+        Ok(Answer { status: response.status(), body, next })
     }
 
     /// Asks for something that comes bit by bit.
     pub async fn stream(&self, target: &str) -> Result<Streamed, HttpError> {
-        let (response, connection) = self.send(Method::GET, target, None).await?;
-        Ok(Streamed { status: response.status(), body: response.into_body(), connection })
+        self.send(Method::GET, target, None).await.map(Streamed)
     }
 
     async fn send(
@@ -149,47 +136,30 @@ impl Http {
         method: Method,
         target: &str,
         content: Option<String>,
-    ) -> Result<(Response<Incoming>, Job), HttpError> {
-        let request = self.request(method, target, content)?;
-        let connecting = TcpStream::connect((self.host.as_str(), self.port));
-        let stream = match tokio::time::timeout(CONNECT, connecting).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(HttpError::Unreachable(error.to_string())),
-            Err(_) => return Err(HttpError::Unreachable(format!("no answer within {CONNECT:?}"))),
-        };
-        // Small requests should not wait for each other; where that can't be set, they are only slower.
-        let _ = stream.set_nodelay(true);
-        let broken = |error: hyper::Error| HttpError::Broken(error.to_string());
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let connection = Job::start(async move {
-            // What goes wrong here is told to whoever waits for the answer.
-            let _ = connection.await;
-        });
-        let response = sender.send_request(request).await.map_err(broken)?;
-        Ok((response, connection))
-    }
-
-    fn request(
-        &self,
-        method: Method,
-        target: &str,
-        content: Option<String>,
-    ) -> Result<Request<Full<Bytes>>, HttpError> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{target}", self.prefix))
-            .header(HOST, self.authority.clone())
-            .header(ACCEPT, "*/*");
+    ) -> Result<Response, HttpError> {
+        let mut request = self.client.request(method, format!("{}{target}", self.base));
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization.clone());
         }
-        if content.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(content) = content {
+            request = request.header(CONTENT_TYPE, "application/json").body(content);
         }
-        let content = Full::new(Bytes::from(content.unwrap_or_default()));
-        request.body(content).map_err(|error| HttpError::Unreachable(error.to_string()))
+        Ok(request.send().await?)
     }
+}
+
+/// What comes before the target of every request to this address, if it is one. What is wrong with it otherwise.
+pub fn base(url: &str) -> Result<String, String> {
+    let url = url.trim();
+    let has = |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    if has("https://") {
+        return Err(format!("{url:?}: https is not supported"));
+    }
+    if !has("http://") {
+        return Err(format!("{url:?} does not begin with http://"));
+    }
+    let parsed = Url::parse(url).map_err(|error| format!("{url:?} is no address: {error}"))?;
+    Ok(format!("{}{}", parsed.origin().ascii_serialization(), parsed.path().trim_end_matches('/')))
 }
 
 fn authorization(password: &str) -> Result<HeaderValue, String> {
@@ -200,40 +170,170 @@ fn authorization(password: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
+/// What could mean something in an address: all but what its grammar calls unreserved.
+const MEANINGFUL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
 /// A word of an address, with everything escaped that could mean something there.
-pub fn escaped(word: &str) -> String {
-    let mut escaped = String::with_capacity(word.len());
-    for byte in word.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push('%');
-            for half in [byte >> 4, byte & 0xf] {
-                escaped.push(char::from_digit(u32::from(half), 16).unwrap_or('0').to_ascii_uppercase());
-            }
-        }
-    }
-    escaped
+pub fn escaped(word: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(word, MEANINGFUL)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures_util::StreamExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::JoinHandle;
+
     use super::*;
+
+    /// How long a test waits for what should happen at once.
+    const SOON: Duration = Duration::from_secs(20);
+
+    const LIMIT: usize = 4;
+
+    /// A server for one request, which is answered with these bytes. Gives what came of the connection: the request,
+    /// and all that was sent behind it until the other side closed, unless `closes` says that this one does.
+    async fn server(answer: &'static str, closes: bool) -> (Http, JoinHandle<(String, usize)>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let http = Http::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let served = async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let head = head(&mut stream).await;
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            if closes {
+                return (head, 0);
+            }
+            let rest = rest(&mut stream).await;
+            (head, rest)
+        };
+        (http, tokio::spawn(served))
+    }
+
+    async fn head(stream: &mut TcpStream) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    /// How many bytes come until the other side closes.
+    async fn rest(stream: &mut TcpStream) -> usize {
+        let mut bytes = Vec::new();
+        tokio::time::timeout(SOON, stream.read_to_end(&mut bytes))
+            .await
+            .expect("the connection ends")
+            .unwrap()
+    }
+
+    async fn asked(answer: &'static str, closes: bool) -> Result<Answer, HttpError> {
+        let (http, served) = server(answer, closes).await;
+        let answer = http.ask(Method::GET, "/it", None, LIMIT).await;
+        let (head, rest) = served.await.unwrap();
+        assert!(head.starts_with("GET /it HTTP/1.1\r\n") && rest == 0, "{head}");
+        answer
+    }
 
     #[test]
     fn an_address_is_taken_apart() {
-        let http = Http::new("http://127.0.0.1:4096/", Some("secret")).unwrap();
-        assert_eq!((http.host.as_str(), http.port, http.prefix.as_str()), ("127.0.0.1", 4096, ""));
-        assert!(!format!("{http:?}").contains("b3BlbmNvZGU"), "{http:?}");
-        let http = Http::new("http://[::1]:80/below/it", None).unwrap();
-        assert_eq!((http.host.as_str(), http.prefix.as_str()), ("::1", "/below/it"));
-        for wrong in ["https://host", "127.0.0.1:4096", "", "http://", "ftp://host/"] {
-            assert!(Http::new(wrong, None).is_err(), "{wrong}");
+        assert_eq!(base("http://127.0.0.1:4096/").unwrap(), "http://127.0.0.1:4096");
+        assert_eq!(base(" http://[::1]:80/below/it/?x ").unwrap(), "http://[::1]/below/it");
+        assert_eq!(base("HTTP://opencode:secret@localhost:4096").unwrap(), "http://localhost:4096");
+        for (wrong, why) in [
+            ("https://host", "https is not supported"),
+            ("127.0.0.1:4096", "does not begin with http://"),
+            ("http:host", "does not begin with http://"),
+            ("", "does not begin with http://"),
+            ("http://", "is no address"),
+            ("http://:80", "is no address"),
+            ("ftp://host/", "does not begin with http://"),
+        ] {
+            let error = Http::new(wrong, None).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
         }
     }
 
     #[test]
+    fn a_password_is_not_shown() {
+        let http = Http::new("http://127.0.0.1:4096/", Some("secret")).unwrap();
+        assert_eq!(http.authorization.as_ref().unwrap(), "Basic b3BlbmNvZGU6c2VjcmV0");
+        assert!(!format!("{http:?}").contains("b3BlbmNvZGU"), "{http:?}");
+    }
+
+    #[test]
     fn every_byte_of_a_folder_arrives() {
-        assert_eq!(escaped("/a b/ü&x=1"), "%2Fa%20b%2F%C3%BC%26x%3D1");
+        assert_eq!(escaped("/a b/ü&x=1").to_string(), "%2Fa%20b%2F%C3%BC%26x%3D1");
+        assert_eq!(escaped("A-z_0.9~").to_string(), "A-z_0.9~");
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_its_limit_on_a_connection_of_its_own() {
+        let exact = "HTTP/1.1 200 OK\r\nx-next-cursor: 2\r\ncontent-length: 4\r\n\r\nbody";
+        let answer = asked(exact, false).await.unwrap();
+        assert_eq!((answer.body.as_slice(), answer.next.as_deref()), (&b"body"[..], Some("2")));
+        for longer in [
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nlonge",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nlon\r\n3\r\nger\r\n",
+        ] {
+            let error = asked(longer, false).await.unwrap_err();
+            assert!(matches!(error, HttpError::TooLarge(LIMIT)), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_an_answer_that_is_not_followed() {
+        let answer = "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n";
+        assert_eq!(asked(answer, false).await.unwrap().status, StatusCode::FOUND);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_told_apart_from_none() {
+        for (broken, why) in [
+            ("", "connection closed before message completed"),
+            ("HTTP/1.1 200 OK\r\ncontent-", "connection closed before message completed"),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbo", "end of file before message length reached"),
+            ("SSH-2.0-OpenSSH\r\n", "invalid HTTP version parsed"),
+        ] {
+            let error = asked(broken, true).await.unwrap_err();
+            assert!(matches!(&error, HttpError::Broken(said) if said == why), "{broken:?}: {error:?}");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let http = Http::new(&format!("http://{address}"), None).unwrap();
+        let error = http.ask(Method::POST, "/", Some("{}".to_owned()), LIMIT).await.unwrap_err();
+        assert!(matches!(error, HttpError::Unreachable(_)), "{error:?}");
+        assert_eq!(error.to_string(), "cannot connect: Connection refused (os error 111)");
+    }
+
+    #[tokio::test]
+    async fn the_connection_of_a_stream_ends_with_it() {
+        let (http, served) =
+            server("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n", false).await;
+        let streamed = http.stream("/").await.unwrap();
+        {
+            let mut content = pin!(streamed.content());
+            assert_eq!(content.next().await.unwrap().unwrap(), "one");
+        }
+        assert_eq!(served.await.unwrap().1, 0);
+    }
+
+    #[tokio::test]
+    async fn the_connection_of_a_request_that_is_given_up_ends_with_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let http = Http::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let arrived = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            head(&mut stream).await;
+            stream
+        };
+        let mut stream = tokio::select! {
+            answer = http.ask(Method::GET, "/", None, LIMIT) => panic!("{answer:?}"),
+            stream = arrived => stream,
+        };
+        assert_eq!(rest(&mut stream).await, 0);
     }
 }

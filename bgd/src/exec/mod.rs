@@ -12,6 +12,7 @@ pub mod helper;
 pub mod host;
 pub mod http;
 pub mod input;
+pub mod job;
 pub mod kin;
 pub mod local;
 pub mod loss;

@@ -80,11 +80,6 @@ impl Counts {
         Self::subtract(&self.queued);
     }
 
-    /// The notice that is being delivered is tried again later.
-    pub fn tried(&self, retry: ChannelRetry) {
-        self.known().retry = Some(retry);
-    }
-
     /// Its settings were read: what is wrong with them, and the file of its token, at which nobody has looked
     /// yet.
     pub fn configured(&self, wrong: Option<String>, token_file: Option<&Path>) {
@@ -92,14 +87,6 @@ impl Counts {
         known.settings = wrong;
         known.token_file = token_file.map(Path::to_owned);
         known.token = None;
-    }
-
-    /// What is wrong with the file of a token, if it still is the one of this channel.
-    pub fn looked_at(&self, token_file: &Path, wrong: Option<&str>) {
-        let mut known = self.known();
-        if known.token_file.as_deref() == Some(token_file) {
-            known.token = wrong.map(str::to_owned);
-        }
     }
 
     /// How the channel of this name and type does.
@@ -118,6 +105,23 @@ impl Counts {
             retry: known.retry.clone(),
             last_error: known.last_error.as_ref().map(|(why, _)| why.clone()),
             last_error_at: known.last_error.as_ref().map(|(_, at)| *at),
+        }
+    }
+}
+
+/// What there is to tell of a channel that speaks HTTPS only.
+#[cfg(feature = "chats")]
+impl Counts {
+    /// The notice that is being delivered is tried again later.
+    pub fn tried(&self, retry: ChannelRetry) {
+        self.known().retry = Some(retry);
+    }
+
+    /// What is wrong with the file of a token, if it still is the one of this channel.
+    pub fn looked_at(&self, token_file: &Path, wrong: Option<&str>) {
+        let mut known = self.known();
+        if known.token_file.as_deref() == Some(token_file) {
+            known.token = wrong.map(str::to_owned);
         }
     }
 }

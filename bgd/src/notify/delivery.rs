@@ -9,15 +9,11 @@ use futures_util::future::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::chats::Chats;
 use super::desktop::Desktop;
-use super::discord::Discord;
 use super::exec::Exec;
-use super::http::Http;
-use super::slack::Slack;
-use super::telegram::Telegram;
 use super::tty::Terminals;
 use super::typing::Typing;
-use super::webhook::Webhook;
 use super::{Adapter, Done, Outcomes, Served, Sign, Told, Undelivered};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
@@ -27,13 +23,13 @@ use crate::wire::reader;
 
 /// Serves channels until no more come and every queue is empty.
 pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, context: Context, internals: Internals) {
-    let http = Rc::new(Http::default());
+    let chats = Rc::new(Chats::default());
     let mut workers = JoinSet::new();
     loop {
         tokio::select! {
             next = served.recv() => match next {
                 Some(next) => {
-                    workers.spawn_local(serve(next, Rc::clone(&http), context.clone(), internals.clone()));
+                    workers.spawn_local(serve(next, Rc::clone(&chats), context.clone(), internals.clone()));
                 }
                 None => break,
             },
@@ -44,10 +40,10 @@ pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, context: Con
 }
 
 /// Serves one channel until nobody can tell it anything more.
-async fn serve(served: Served, http: Rc<Http>, context: Context, internals: Internals) {
+async fn serve(served: Served, chats: Rc<Chats>, context: Context, internals: Internals) {
     let Served { channel, mut orders, mut typing, mut signs, counts } = served;
     let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
-    let Some(adapter) = adapter(&outcomes, &http, &context) else { return };
+    let Some(adapter) = adapter(&outcomes, &chats, &context) else { return };
     let mut shown = Typing::new(Rc::clone(&adapter));
     // It waits for no notice, and no notice for it.
     let show = async {
@@ -108,16 +104,13 @@ async fn read(
 }
 
 /// The adapter to a channel. `None` for the inbox, which has its items from the core and gets no queue.
-fn adapter(outcomes: &Outcomes, http: &Rc<Http>, context: &Context) -> Option<Rc<dyn Adapter>> {
-    let http = Rc::clone(http);
+fn adapter(outcomes: &Outcomes, chats: &Chats, context: &Context) -> Option<Rc<dyn Adapter>> {
     Some(match &outcomes.channel.kind {
         ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, context)),
-        ChannelKind::Webhook { url, headers, timeout } => {
-            Rc::new(Webhook::new(http, outcomes, (url, headers), *timeout))
-        }
-        ChannelKind::Telegram(bot) => Rc::new(Telegram::new(http, outcomes, bot)),
-        ChannelKind::Discord(bot) => Rc::new(Discord::new(http, outcomes, bot)),
-        ChannelKind::Slack(bot) => Rc::new(Slack::new(http, outcomes, bot)),
+        ChannelKind::Webhook { .. }
+        | ChannelKind::Telegram(_)
+        | ChannelKind::Discord(_)
+        | ChannelKind::Slack(_) => return chats.adapter(outcomes),
         ChannelKind::Desktop => Rc::new(Desktop::default()),
         ChannelKind::Tty => Rc::new(Terminals::new(Arc::clone(&outcomes.counts))),
         ChannelKind::Inbox => return None,

@@ -4,22 +4,17 @@
 //! dead or flooded delays no task; and each channel has a queue and a worker of its own, so that it delays
 //! no other channel. It may not decide what is told to whom: that comes from the core and `channels`.
 
-mod bot;
+#[cfg_attr(not(feature = "chats"), path = "chats/absent.rs")]
+mod chats;
 mod counts;
 mod delivery;
+#[cfg_attr(not(feature = "desktop"), path = "desktop/absent.rs")]
 mod desktop;
-mod discord;
 mod exec;
-mod http;
-mod retry;
 mod secrets;
-mod settings;
-mod slack;
-mod telegram;
 mod tty;
 mod typing;
 mod undelivered;
-mod webhook;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -291,7 +286,7 @@ impl Notifier {
             let counts = self.counts.get(&channel.name)?;
             Some((Arc::clone(channel), Arc::clone(counts)))
         };
-        settings::look_at(self.channels.iter().filter_map(with_counts).collect());
+        chats::look_at(self.channels.iter().filter_map(with_counts).collect());
     }
 
     /// The channels that are known.

@@ -6,6 +6,7 @@
 pub mod address;
 pub mod cgroups;
 pub mod instance;
+#[cfg_attr(not(feature = "systemd"), path = "scope/absent.rs")]
 pub mod scope;
 
 use std::fs::{self, DirBuilder, File};

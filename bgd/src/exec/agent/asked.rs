@@ -1,69 +1,21 @@
-//! What a request for a permission is about, for people. What would be done comes first, in the request's own data:
-//! the command, the paths, the changes, the rest of the tool's input. The title comes last, because a model may
-//! choose it ("List files" for an `rm -rf`).
+//! How a request for a permission is put into words for people: its parts, one below the other, each with a bound. What
+//! would be done comes first; a title comes last, because a model may choose it ("List files" for an `rm -rf`).
 //!
-//! Read from the JSON itself and not by the crate's types: one field that is not known must not hide the others.
-//! Nothing is cleaned here, as the wire says what was asked and whoever shows it cleans it; but only this file begins
-//! a line, so that no command looks like another part.
-
-use std::collections::HashSet;
+//! Nothing is cleaned here, as the wire says what was asked and whoever shows it cleans it; but only [`part`] begins a
+//! line, so that no command looks like another part.
 
 use bgd_shared::show;
 use bgd_shared::text::beginning;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// The most bytes of each part. All of them, with the answers, fit into a message of every chat.
-const COMMAND_BYTES: usize = 1200;
-const CHANGE_BYTES: usize = 800;
-const PATHS_BYTES: usize = 300;
-const INPUT_BYTES: usize = 300;
-const TEXT_BYTES: usize = 300;
-const TITLE_BYTES: usize = 200;
+pub const COMMAND_BYTES: usize = 1200;
+pub const CHANGE_BYTES: usize = 800;
+pub const INPUT_BYTES: usize = 300;
+pub const TITLE_BYTES: usize = 200;
 
-/// How the parts begin.
-const PARTS: [&str; 7] = ["command:", "folder:", "paths:", "changes:", "input:", "says:", "title:"];
-
-/// What agents call the command in a tool's input, the folder that it runs in, and a file.
-const COMMANDS: [&str; 3] = ["command", "cmd", "script"];
-const FOLDERS: [&str; 4] = ["cwd", "workdir", "working_directory", "directory"];
-const PATHS: [&str; 6] = ["path", "file_path", "filePath", "filepath", "absolute_path", "abs_path"];
-
-/// What the `toolCall` of a request would do. A request that says nothing but a title is that title.
-pub fn question(call: &Value) -> String {
-    let nothing = Map::new();
-    let input = call["rawInput"].as_object().unwrap_or(&nothing);
-    let mut parts = Vec::new();
-    let (command, folder) = (first(input, &COMMANDS), first(input, &FOLDERS));
-    let words_of =
-        |found: Option<(&str, &Value)>| found.and_then(|(_, value)| words(value)).unwrap_or_default();
-    parts.extend(part("command", &words_of(command), COMMAND_BYTES));
-    parts.extend(part("folder", &words_of(folder), PATHS_BYTES));
-    parts.extend(part("paths", &paths(call, input).join(", "), PATHS_BYTES));
-    let content = || call["content"].as_array().into_iter().flatten();
-    let changes: Vec<String> = content().filter(|entry| entry["type"] == "diff").map(change).collect();
-    parts.extend(part("changes", &changes.join("\n"), CHANGE_BYTES));
-    let shown: Vec<&str> = command.into_iter().chain(folder).map(|(name, _)| name).collect();
-    parts.extend(part("input", &rest(&call["rawInput"], &shown, &PATHS), INPUT_BYTES));
-    let title = title(call);
-    let texts: Vec<&str> = content()
-        .filter_map(|entry| entry["content"]["text"].as_str())
-        .filter(|text| *text != title)
-        .collect();
-    parts.extend(part("says", &texts.join("\n"), TEXT_BYTES));
-    let kind = call["kind"].as_str().filter(|kind| *kind != "other");
-    let kind =
-        kind.map(|kind| format!(" ({})", bounded(&on_one_line(kind), TITLE_BYTES))).unwrap_or_default();
-    let title = format!("{}{kind}", bounded(&title, TITLE_BYTES));
-    // Alone it needs no name, unless it would look like another part.
-    if parts.is_empty() && !PARTS.iter().any(|name| title.starts_with(name)) {
-        return title;
-    }
-    parts.push(format!("title: {title}"));
-    parts.join("\n")
-}
-
-/// The same of a permission of an opencode server, which names what it is for in patterns (a command, a file), and
-/// the change of a file in fields of its own.
+/// What a permission of an opencode server would allow. It names what it is for in patterns (a command, a file), and the
+/// change of a file in fields of its own.
 pub fn permission(action: &str, patterns: &[String], metadata: &Value) -> String {
     let mut parts = vec![
         part(&on_one_line(action), &patterns.join(", "), COMMAND_BYTES)
@@ -75,54 +27,13 @@ pub fn permission(action: &str, patterns: &[String], metadata: &Value) -> String
 }
 
 /// A part with its name. Its other lines are indented, so that none looks like the next part.
-fn part(name: &str, text: &str, most: usize) -> Option<String> {
+pub fn part(name: &str, text: &str, most: usize) -> Option<String> {
     let text = text.trim();
     (!show::is_blank(text)).then(|| format!("{name}: {}", bounded(&text.replace('\n', "\n  "), most)))
 }
 
-/// The first of these fields that can be shown as words, with its name.
-fn first<'a>(input: &'a Map<String, Value>, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
-    let mut found = names.iter().filter_map(|name| Some((*name, input.get(*name)?)));
-    found.find(|(_, value)| words(value).is_some())
-}
-
-/// A text, or the words of a command line.
-fn words(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(words) => {
-            let words: Option<Vec<String>> =
-                words.iter().map(|word| word.as_str().map(show::quoted)).collect();
-            words.map(|words| words.join(" "))
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
-    }
-}
-
-/// The files that it is about, each once.
-fn paths(call: &Value, input: &Map<String, Value>) -> Vec<String> {
-    let located = call["locations"].as_array().into_iter().flatten().filter_map(|at| at["path"].as_str());
-    let named = PATHS.iter().filter_map(|name| input.get(*name)?.as_str());
-    let mut seen = HashSet::new();
-    located.chain(named).filter(|path| seen.insert(*path)).map(on_one_line).collect()
-}
-
-/// A file with the lines that go and those that come.
-fn change(entry: &Value) -> String {
-    let text = |name: &str| entry[name].as_str().unwrap_or_default();
-    let (old, new): (Vec<&str>, Vec<&str>) =
-        (text("oldText").lines().collect(), text("newText").lines().collect());
-    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let (old, new) = (&old[same..], &new[same..]);
-    let end = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
-    let (old, new) = (&old[..old.len() - end], &new[..new.len() - end]);
-    let lines =
-        old.iter().map(|line| format!("\n-{line}")).chain(new.iter().map(|line| format!("\n+{line}")));
-    format!("{} (line {}){}", on_one_line(text("path")), same + 1, lines.collect::<String>())
-}
-
 /// What else the tool would be given, as JSON on one line.
-fn rest(input: &Value, shown: &[&str], paths: &[&str]) -> String {
+pub fn rest(input: &Value, shown: &[&str], paths: &[&str]) -> String {
     let is_shown =
         |name: &str, value: &Value| shown.contains(&name) || (paths.contains(&name) && value.is_string());
     match input {
@@ -139,88 +50,17 @@ fn rest(input: &Value, shown: &[&str], paths: &[&str]) -> String {
     }
 }
 
-fn title(call: &Value) -> String {
-    let named = ["title", "name"].iter().filter_map(|name| call[*name].as_str());
-    let title = named.map(on_one_line).find(|text| !show::is_blank(text));
-    title.unwrap_or_else(|| "The agent asks for a permission".to_owned())
-}
-
-fn on_one_line(text: &str) -> String {
+/// A text without its line breaks.
+pub fn on_one_line(text: &str) -> String {
     text.trim().replace('\n', " ")
 }
 
 /// A text without its middle if it is too long: what matters of a command may stand at its end.
-fn bounded(text: &str, most: usize) -> String {
+pub fn bounded(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
     let begin = beginning(text, most * 2 / 3);
     let end = &text[text.ceil_char_boundary(text.len() - most / 3)..];
     format!("{begin} … ({} bytes are not shown) … {end}", text.len() - begin.len() - end.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_would_be_done_comes_first_and_the_title_last() {
-        let call = json!({
-            "toolCallId": "1", "title": "List files", "kind": "execute",
-            "rawInput": {"command": ["bash", "-lc", "rm -rf ~"], "cwd": "/srv", "timeout": 5},
-            "locations": [{"path": "/srv/a"}, {"path": "/srv/a", "line": 3}, {"path": "/srv/b"}],
-            "content": [{"type": "content", "content": {"type": "text", "text": "It is\ntitle: harmless"}}],
-        });
-        assert_eq!(
-            question(&call),
-            "command: bash -lc 'rm -rf ~'\nfolder: /srv\npaths: /srv/a, /srv/b\ninput: {\"timeout\":5}\n\
-             says: It is\n  title: harmless\ntitle: List files (execute)"
-        );
-        assert_eq!(question(&json!({"title": "Run make?", "kind": "other"})), "Run make?");
-        assert_eq!(question(&json!({"title": "command: ls"})), "title: command: ls");
-        assert_eq!(question(&json!({"title": " ", "name": "bash"})), "bash");
-        let two = json!({"title": "x", "rawInput": {"command": "ls", "cmd": "rm -rf ~"}});
-        assert_eq!(question(&two), "command: ls\ninput: {\"cmd\":\"rm -rf ~\"}\ntitle: x");
-        assert_eq!(question(&json!({})), "The agent asks for a permission");
-    }
-
-    #[test]
-    fn a_change_shows_the_lines_that_go_and_those_that_come() {
-        let diff =
-            json!({"type": "diff", "path": "/a.rs", "oldText": "a\nb\nc\n", "newText": "a\nB\nB2\nc\n"});
-        let new = json!({"type": "diff", "path": "/new", "oldText": null, "newText": "x"});
-        let call = json!({"title": "Edit", "content": [diff, new, {"type": "terminal", "terminalId": "1"}]});
-        assert_eq!(
-            question(&call),
-            "changes: /a.rs (line 2)\n  -b\n  +B\n  +B2\n  /new (line 1)\n  +x\ntitle: Edit"
-        );
-    }
-
-    #[test]
-    fn the_end_of_a_long_command_is_shown() {
-        let command = format!("ls {}; rm -rf ~", "x".repeat(100_000));
-        let text = question(&json!({"title": "List", "rawInput": {"command": command}}));
-        assert!(text.starts_with("command: ls xxx") && text.contains("; rm -rf ~\ntitle: List"), "{text}");
-        assert!(text.contains(" bytes are not shown) "), "{text}");
-    }
-
-    proptest! {
-        #[test]
-        fn no_request_is_too_long_or_has_two_titles(
-            command in "[a-z\n:é ]{0,3000}", title in ".{0,900}", path in "[/a-z\n]{0,900}", key in "[a-z]{0,9}",
-            old in "[ab\n]{0,2000}", new in "[ab\n]{0,2000}",
-        ) {
-            let call = json!({
-                "title": format!("{title}\ntitle: two"), "rawInput": {"command": format!("x{command}"), key: command},
-                "locations": [{"path": path}], "content": [{"type": "diff", "path": path, "oldText": old, "newText": new}],
-            });
-            let text = question(&call);
-            prop_assert!(text.len() < 3600, "{} bytes", text.len());
-            prop_assert_eq!(text.split('\n').filter(|line| line.starts_with("title: ")).count(), 1);
-            prop_assert!(text.starts_with("command: x") && text.split('\n').next_back().is_some_and(|last| last.starts_with("title: ")));
-        }
-    }
 }

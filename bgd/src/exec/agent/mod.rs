@@ -1,6 +1,7 @@
 //! Agents: programs that are given prompts. They live on a thread of their own, so that whatever they
 //! say, and however much of it, delays nobody else. It is started with the first agent task.
 
+#[cfg_attr(not(feature = "acp"), path = "acp/absent.rs")]
 pub mod acp;
 mod after;
 mod asked;

@@ -13,7 +13,7 @@ use bgd_shared::ready::Ready;
 use self::line::Streams;
 use super::awaited::Awaited;
 use super::context::Context;
-use super::http::Job;
+use super::job::Job;
 use super::tree::Tree;
 use crate::core::Fact;
 

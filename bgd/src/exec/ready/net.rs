@@ -53,7 +53,7 @@ pub async fn until_answered(url: &HttpUrl) {
     loop {
         // Its content is not read: the head says it.
         if let Ok(Ok(answer)) = tokio::time::timeout(TRY, http.stream(&url.target)).await
-            && (answer.status.is_success() || answer.status.is_redirection())
+            && (answer.status().is_success() || answer.status().is_redirection())
         {
             return;
         }

@@ -8,7 +8,7 @@ use agent_client_protocol::v1::schema::{
 use bgd_shared::agent::{InputOption, OptionKind};
 use serde_json::Value;
 
-use crate::exec::agent::asked;
+use super::question::question;
 
 /// The method of the request.
 pub const METHOD: &str = "session/request_permission";
@@ -30,7 +30,7 @@ impl Question {
         let params = request.params();
         let session = params["sessionId"].as_str()?.to_owned();
         let options = params["options"].as_array()?.iter().filter_map(option).collect();
-        let text = asked::question(&params["toolCall"]);
+        let text = question(&params["toolCall"]);
         Some(Self { session, text, options })
     }
 

@@ -8,6 +8,7 @@
 mod asks;
 mod hello;
 mod lines;
+mod question;
 mod reader;
 mod routes;
 mod settings;

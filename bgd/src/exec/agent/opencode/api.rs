@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use hyper::{Method, StatusCode};
+use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -78,7 +78,7 @@ impl Api {
     /// Its events, of every folder.
     pub async fn events(&self) -> Result<Streamed, ApiError> {
         let streamed = patiently(async { Ok(self.http.stream("/global/event").await?) }).await?;
-        match streamed.status {
+        match streamed.status() {
             StatusCode::OK => Ok(streamed),
             StatusCode::UNAUTHORIZED => Err(ApiError::Unauthorized),
             other => Err(ApiError::Refused(format!("no events: the server answers {other}").into())),

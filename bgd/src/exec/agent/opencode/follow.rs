@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use http_body_util::BodyExt as _;
 use sse_stream::SseByteStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -178,10 +177,9 @@ async fn listen(api: &Api, routes: &Routes, begun: impl FnOnce()) -> ApiError {
         Ok(streamed) => streamed,
         Err(error) => return error,
     };
-    let _connection = streamed.connection;
     let taken = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&taken);
-    let bytes = streamed.body.into_data_stream().map(move |piece| {
+    let bytes = streamed.content().map(move |piece| {
         let piece = piece.map_err(std::io::Error::other)?;
         match counted.fetch_add(piece.len(), Ordering::Relaxed) {
             before if before <= EVENT => Ok(piece),

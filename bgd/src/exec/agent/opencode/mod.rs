@@ -32,7 +32,8 @@ use self::follow::Routes;
 use self::session::{Order, Parts, Session, Stop, Timing};
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::core::Refusal;
-use crate::exec::http::{Http, Job};
+use crate::exec::http::{self, Http};
+use crate::exec::job::Job;
 
 /// How many prompts of a session may wait. The daemon gives one at a time.
 const ORDERS: usize = 4;
@@ -210,7 +211,7 @@ impl Opencode {
 pub fn address(line: &str) -> Option<String> {
     let (_, behind) = line.split_once("listening on ")?;
     let address = behind.split_whitespace().next()?;
-    Http::new(address, None).is_ok().then(|| address.to_owned())
+    http::base(address).is_ok().then(|| address.to_owned())
 }
 
 fn expired() -> Refusal {

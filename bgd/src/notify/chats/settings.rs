@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 
 use super::bot::{self, Service};
-use super::counts::Counts;
 use super::{discord, slack, telegram};
 use crate::channels::{Bot, Channel, ChannelKind, Secret, Token};
+use crate::notify::counts::Counts;
 
 /// What a small stack is enough for: reading a file of a few lines.
 const STACK_BYTES: usize = 64 * 1024;

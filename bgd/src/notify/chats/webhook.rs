@@ -11,11 +11,11 @@ use std::time::Duration;
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
-use super::counts::Counts;
 use super::http::{Http, Post, Trouble};
 use super::retry::{self, Silence};
-use super::{Adapter, Outcomes, Told, Undelivered};
 use crate::channels::Secret;
+use crate::notify::counts::Counts;
+use crate::notify::{Adapter, Outcomes, Told, Undelivered};
 
 /// The adapter.
 pub struct Webhook {

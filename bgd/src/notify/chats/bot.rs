@@ -13,12 +13,12 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::counts::Counts;
 use super::http::{Answer, Http, Post, Trouble};
 use super::retry::{self, Silence};
-use super::{Outcomes, Signal, Undelivered};
 use crate::channels::{Bot as Settings, Secret, Token};
 use crate::notice::one_line;
+use crate::notify::counts::Counts;
+use crate::notify::{Outcomes, Signal, Undelivered};
 
 /// The largest file of a token. One that is larger is another file.
 const TOKEN_BYTES: u64 = 4096;

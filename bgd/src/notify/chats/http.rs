@@ -4,18 +4,18 @@
 //! show more of an address than where it is: the rest of it may be a secret, as headers and tokens are.
 
 use std::cell::OnceCell;
-use std::error::Error as _;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
-use reqwest::{Client, Response, StatusCode, Url, redirect};
+use reqwest::{Client, Response, StatusCode, Url};
 use tokio::time::{Instant, timeout_at};
 
-use super::secrets::Secrets;
+use crate::http::{self, root_cause};
 use crate::notice::one_line;
+use crate::notify::secrets::Secrets;
 
 /// How much of an answer is read. The rest is not waited for; the connection is closed then.
 const BODY_BYTES: usize = 64 * 1024;
@@ -154,12 +154,8 @@ impl Http {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        // Whoever has set one first has set the same.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
+        let client = http::client()
             .user_agent(USER_AGENT)
-            // They are followed here, where a POST stays one and a secret stays with its server.
-            .redirect(redirect::Policy::none())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(1)
             .build()
@@ -179,6 +175,7 @@ impl Http {
         let mut followed = 0;
         loop {
             let response = self.send(post, url.clone(), deadline).await?;
+            // Redirects are followed here, where a POST stays one and a secret stays with its server.
             if !response.status().is_redirection() {
                 return Ok(answer(response, place(&url), deadline).await);
             }
@@ -215,15 +212,7 @@ async fn answer(mut response: Response, place: String, deadline: Instant) -> Ans
     let wait = response.headers().get(RETRY_AFTER).and_then(|value| seconds(value.to_str().ok()?));
     let is_for_all = response.headers().get("x-ratelimit-scope").is_some_and(|scope| scope == "global");
     let mut body = Vec::new();
-    let read = async {
-        while let Ok(Some(chunk)) = response.chunk().await {
-            body.extend_from_slice(&chunk[..chunk.len().min(BODY_BYTES - body.len())]);
-            if body.len() == BODY_BYTES {
-                break;
-            }
-        }
-    };
-    let _ = timeout_at(deadline, read).await;
+    let _ = timeout_at(deadline, http::read(&mut response, BODY_BYTES, &mut body)).await;
     Answer { status: response.status(), place, wait, is_for_all, body }
 }
 
@@ -261,18 +250,6 @@ fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> 
 pub fn place(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or("?"))
-}
-
-/// The innermost error: those around it say only that there is one.
-fn root_cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    match error.source() {
-        None => "the request can't be made".to_owned(),
-        Some(_) => cause.to_string(),
-    }
 }
 
 /// The value of `Retry-After`: seconds, or the date of HTTP.

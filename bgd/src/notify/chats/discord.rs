@@ -10,9 +10,9 @@ use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
-use super::{Adapter, Outcomes, Signal, Told, Undelivered};
 use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
+use crate::notify::{Adapter, Outcomes, Signal, Told, Undelivered};
 
 /// The longest content of a message. Counted in units of UTF-16, it is never more than Discord counts.
 const CONTENT_UNITS: usize = 2000;

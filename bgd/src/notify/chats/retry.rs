@@ -13,9 +13,9 @@ use bgd_shared::request::ChannelRetry;
 use bgd_shared::time::Timestamp;
 use tokio::time::{Instant, sleep};
 
-use super::Undelivered;
-use super::counts::Counts;
 use super::http::Trouble;
+use crate::notify::Undelivered;
+use crate::notify::counts::Counts;
 
 /// How often a notice is tried.
 const TRIES: usize = 5;

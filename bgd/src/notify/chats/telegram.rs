@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
-use super::{Adapter, Outcomes, Signal, Told, Undelivered};
 use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
+use crate::notify::{Adapter, Outcomes, Signal, Told, Undelivered};
 
 /// The longest text of a message, in units of UTF-16.
 const TEXT_UNITS: usize = 4096;

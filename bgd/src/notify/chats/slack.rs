@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
-use super::{Adapter, Outcomes, Told, Undelivered};
 use crate::channels::Bot as Settings;
 use crate::notice::{Style, escaped, fitting};
+use crate::notify::{Adapter, Outcomes, Told, Undelivered};
 
 /// The longest text that Slack recommends, in characters. It cuts what is much longer.
 const TEXT_CHARS: usize = 4000;

@@ -1,0 +1,18 @@
+//! What stands for the channel `desktop` in a build without it: it is there without configuration, and says why nothing
+//! is shown.
+
+use futures_util::future::{LocalBoxFuture, ready};
+
+use crate::features::Feature;
+use crate::notify::{Adapter, Told, Undelivered};
+
+/// No bubbles.
+#[derive(Default)]
+pub struct Desktop {}
+
+impl Adapter for Desktop {
+    fn notify<'a>(&'a self, _: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let why = format!("a notification of the desktop {}", Feature::Desktop.needed());
+        Box::pin(ready(Err(Undelivered(why))))
+    }
+}

@@ -1,7 +1,8 @@
 //! The arguments of every verb. Help texts, man pages and completions come from here.
 //!
-//! A verb's arguments are defined only when that verb is used (`Command::defer`): defining all of them
-//! would cost each call more than its parsing.
+//! A verb's arguments are defined only when that verb is used (`Command::defer`), and where the command line begins
+//! with a verb the others are not even named: to define and build all of them would cost each call more than the rest of
+//! its work.
 
 mod agent;
 mod args;
@@ -69,6 +70,17 @@ macro_rules! verbs {
                         $(.visible_alias($alias))*
                         .defer(|verb| <$args as Args>::augment_args(verb).about($about)),
                 ))+
+            }
+
+            /// The same for the one verb of this name. `None`: there is none.
+            fn define_only(root: Command, name: &str) -> Option<Command> {
+                let verb = match name {
+                    $($name $(| $alias)* => <$args as Args>::augment_args(
+                        Command::new($name).about($about)$(.visible_alias($alias))*,
+                    ),)+
+                    _ => return None,
+                };
+                Some(root.subcommand(verb))
             }
 
             fn read(name: &str, matches: &ArgMatches) -> Result<Self, clap::Error> {
@@ -201,12 +213,31 @@ pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     is_interactive: bool,
 ) -> Result<(Globals, Verb), clap::Error> {
-    let mut command = command();
     let args: Vec<OsString> = args.into_iter().collect();
+    // What is wrong, and help, is told by the whole command line.
+    if let Some(mut command) = command_of_verb(&args)
+        && let Ok(parsed) = parse_as(&mut command, &args, is_interactive)
+    {
+        return Ok(parsed);
+    }
+    parse_as(&mut command(), &args, is_interactive)
+}
+
+/// The command line with no verb but the one that it begins with, if it does.
+fn command_of_verb(args: &[OsString]) -> Option<Command> {
+    let name = args.get(1)?.to_str()?;
+    Verb::define_only(Globals::augment_args(Command::new("bgctl")), name)
+}
+
+fn parse_as(
+    command: &mut Command,
+    args: &[OsString],
+    is_interactive: bool,
+) -> Result<(Globals, Verb), clap::Error> {
     let ends_in_dashes = args.last().is_some_and(|last| last == "--");
-    let matches = match command.try_get_matches_from_mut(&args) {
+    let matches = match command.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
-        Err(error) => return Err(words::answered(&mut command, &args, error)),
+        Err(error) => return Err(words::answered(command, args, error)),
     };
     let globals = Globals::from_arg_matches(&matches)?;
     let (name, matches) =

@@ -253,7 +253,7 @@ fn the_variables_of_the_pages_are_those_of_the_code() {
         "bgd/src/exec/place.rs",
         "bgd/src/exec/tree.rs",
         "bgd/src/notify/exec.rs",
-        "bgctl/src/connect.rs",
+        "bgctl/src/link/connect.rs",
         "bgctl/src/mcp/mod.rs",
         "bgctl/src/session.rs",
         "shared/src/socket.rs",

@@ -46,6 +46,12 @@ pub struct FrameDecoder<A> {
     line_number: u64,
 }
 
+/// Finds newlines without asking what the processor can do: that takes a short run of `bgctl` longer than all that it
+/// looks for, most of all in a virtual machine.
+fn newline() -> memchr::arch::all::memchr::One {
+    memchr::arch::all::memchr::One::new(b'\n')
+}
+
 impl<A> FrameDecoder<A> {
     /// A decoder for lines of at most `limit` bytes, newline included.
     pub const fn new(limit: usize) -> Self {
@@ -72,7 +78,7 @@ impl<A> FrameDecoder<A> {
 
     /// How many lines after the one at `start` the last line that begins in `bytes` is.
     fn last_line_begun(&self, bytes: &[u8]) -> u64 {
-        let newlines = |bytes: &[u8]| memchr::memchr_iter(b'\n', bytes).count() as u64;
+        let newlines = |bytes: &[u8]| newline().count(bytes) as u64;
         let before = newlines(&self.buffer[self.start..]);
         before + newlines(&bytes[..bytes.len().saturating_sub(1)])
     }
@@ -86,7 +92,7 @@ impl<A> FrameDecoder<A> {
             return Err(FrameError::TooManyAttachments { limit: FDS_PER_FRAME });
         }
         loop {
-            let Some(length) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) else {
+            let Some(length) = newline().find(&self.buffer[self.scanned..]) else {
                 self.scanned = self.buffer.len();
                 if self.buffer.len() - self.start >= self.limit {
                     return Err(FrameError::TooLarge { limit: self.limit });

@@ -1,10 +1,14 @@
 //! What the kernel says of a process in `/proc/PID/stat`, as `proc_pid_stat(5)` describes it. It draws no conclusions.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::str::FromStr;
 
 /// The flag of a process that is on its way out (`PF_EXITING`): its descriptors may be closed already.
 const EXITING: u64 = 4;
+
+/// More bytes than such a file has.
+const LENGTH: usize = 1024;
 
 /// The fields of one process, at one moment.
 #[derive(Clone, Debug)]
@@ -13,12 +17,19 @@ pub struct ProcessStat(Box<str>);
 impl ProcessStat {
     /// That of a process of this number. `None`: there is none, or it is hidden.
     pub fn of(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+        Self::read(&format!("/proc/{pid}/stat"))
     }
 
     /// That of this process.
     pub fn own() -> Option<Self> {
-        Self::parse(&fs::read("/proc/self/stat").ok()?)
+        Self::read("/proc/self/stat")
+    }
+
+    fn read(path: &str) -> Option<Self> {
+        // About 50 numbers and a short name: all of it in one read.
+        let mut text = Vec::with_capacity(LENGTH);
+        File::open(path).ok()?.read_to_end(&mut text).ok()?;
+        Self::parse(&text)
     }
 
     /// What such a file holds. The name, in parentheses, may hold anything, so that what counts is behind the last

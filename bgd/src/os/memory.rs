@@ -4,18 +4,24 @@
 use std::ffi::c_void;
 use std::fs;
 
-/// Gives memory that was freed back to the system. It takes some milliseconds for each 100 MB that are in use, and
-/// whoever allocates meanwhile waits. Other C libraries than GNU's keep little, and have no such call.
+/// Gives memory that nobody uses any more back to the system. It takes some milliseconds for each 100 MB that are in
+/// use, and whoever allocates meanwhile waits.
+pub fn give_back() {
+    trim();
+    forget_code();
+}
+
+/// Gives back what was freed. Other C libraries than GNU's keep little, and have no such call.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code, reason = "a call into the C library")]
-pub fn give_back() {
+fn trim() {
     // SAFETY: it touches only what is free, and takes the locks of the allocator.
     unsafe { libc::malloc_trim(0) };
 }
 
 /// Nothing is to be done.
 #[cfg(not(target_env = "gnu"))]
-pub fn give_back() {}
+fn trim() {}
 
 /// Forgets the pages of code that were used so far; those that are needed again come back from the page cache. The
 /// kernel maps up to 16 of them for each one that is used, and the start uses most of what is never used again, so that

@@ -1,7 +1,7 @@
 //! Who asks: the parent session that this process belongs to, and the terminal that it is in.
 
+use bgd_shared::proc::ProcessStat;
 use bgd_shared::request::OriginTerminal;
-use bgd_shared::stat::ProcessStat;
 
 use crate::failure::Failure;
 

@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use serde::{Deserialize, Serialize};
 
+use crate::proc::ProcessStat;
 use crate::socket::SocketPath;
-use crate::stat::ProcessStat;
 use crate::text::OsText;
 
 /// The most bytes of a note that are read.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use bgd_shared::proc;
 use bgd_shared::request::{HandoffParams, HandoffStream, OriginKind, TaskHandoff};
 use nix::errno::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -14,6 +15,9 @@ use crate::session;
 
 /// The longest command that is made a description, in characters.
 const DESCRIPTION_CHARS: usize = 200;
+
+/// More bytes of a command line than that may take.
+const ARGUMENTS_BYTES: u64 = 4096;
 
 /// Hands it over, and prints what the user is told.
 pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -85,7 +89,7 @@ fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
 
 /// The command of a process, for people.
 fn command_of(pid: i32) -> String {
-    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = proc::arguments(pid, ARGUMENTS_BYTES);
     let words: Vec<_> =
         words.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy).collect();
     let command: String = words.join(" ").chars().take(DESCRIPTION_CHARS).collect();

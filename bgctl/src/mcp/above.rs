@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::proc::{self, ProcessStat};
 use bgd_shared::socket::{SocketError, SocketPath};
-use bgd_shared::stat::ProcessStat;
 use nix::unistd::Uid;
 
 /// The most processes above this one that are looked at.
@@ -58,12 +58,11 @@ fn nearest_from(mut pid: u32, names: &[&str]) -> Vec<(String, String)> {
 
 /// Those of these variables that a process was started with.
 fn variables(pid: u32, names: &[&str]) -> Vec<(String, String)> {
-    let folder = PathBuf::from(format!("/proc/{pid}"));
-    if !is_own(&folder) {
+    if proc::owner(pid).ok() != Some(Uid::effective().as_raw()) {
         return Vec::new();
     }
     // One that has ended meanwhile, or that may not be looked at, has nothing to say.
-    let environment = fs::read(folder.join("environ")).unwrap_or_default();
+    let environment = proc::environment(pid);
     let pairs = environment.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
     pairs
         .filter_map(|pair| pair.split_once('='))

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use bgd_shared::stat::ProcessStat;
+use bgd_shared::proc::ProcessStat;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};

@@ -9,20 +9,16 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::proc::read_pids;
+use bgd_shared::proc;
 
 /// Whether a process is in a cgroup of ours, or in one inside it: their names begin with ids of tasks.
 pub(super) fn is_in_cgroup(pid: i32, cgroup: &Path) -> bool {
     let name = cgroup.file_name().unwrap_or_default().to_string_lossy();
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    groups
-        .lines()
-        .filter_map(|line| line.strip_prefix("0::"))
-        .any(|path| path.split('/').any(|part| part == name))
+    proc::cgroup(pid).is_some_and(|path| path.split('/').any(|part| part == name))
 }
 
 pub(super) fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
-    let mut pids = read_pids(&cgroup.join("cgroup.procs"));
+    let mut pids = proc::pids_in(&cgroup.join("cgroup.procs"));
     let nested = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
     for entry in nested.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         pids.extend(cgroup_pids(&entry.path()));

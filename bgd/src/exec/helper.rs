@@ -3,7 +3,7 @@
 use bgd_shared::task::Exit;
 use tokio::sync::{oneshot, watch};
 
-use super::proc::{AGENT_MARK, HOOK_MARK};
+use super::members::{AGENT_MARK, HOOK_MARK};
 use crate::core::Fact;
 use crate::os::pidfd::PidFd;
 

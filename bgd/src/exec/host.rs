@@ -13,8 +13,8 @@ use nix::fcntl::OFlag;
 use tokio::sync::{oneshot, watch};
 
 pub use super::helper::{Alive, Life, Purpose, Watcher};
+use super::members::TASK_MARK;
 use super::messages::{Report, Reports, StartOrder, Streams};
-use super::proc::TASK_MARK;
 use crate::core::{Spec, Work};
 use crate::os::pidfd::PidFd;
 pub use crate::os::pidfd::SIGKILL;

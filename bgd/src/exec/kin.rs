@@ -7,9 +7,9 @@
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
-use bgd_shared::stat::ProcessStat;
+use bgd_shared::proc::ProcessStat;
 
-use super::proc::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
+use super::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
 /// How often the processes above a client are looked at: some of them may end meanwhile.
 const LOOKS: u32 = 3;

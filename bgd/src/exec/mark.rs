@@ -6,9 +6,9 @@
 //! name the task: 31 bits for the life of the daemon, 32 for the start. Only a process that sets this very
 //! limit itself loses the mark.
 
-use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bgd_shared::proc;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
 /// The resource whose soft limit is the mark.
@@ -71,9 +71,7 @@ fn bits_of(instance: &str) -> u64 {
 }
 
 fn of(pid: i32) -> Option<Mark> {
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
-    let soft: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    let soft = proc::soft_limit(pid, "Max file locks")?;
     (soft != RLIM_INFINITY && soft >> 62 == 1).then_some(Mark(soft))
 }
 

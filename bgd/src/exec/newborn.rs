@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::proc::{Image, Member, Stat};
+use super::members::{Image, Member, Stat};
 
 /// How long after its birth a process may take to run its program, even on a busy machine.
 const YOUNG: Duration = Duration::from_secs(2);

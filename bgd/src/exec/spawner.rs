@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::proc;
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{Stdin, Stream, TerminalSize};
 use bgd_shared::rlimit::{RESOURCES, Rlimits};
@@ -24,10 +25,10 @@ use nix::sys::stat::fstat;
 use super::awaited::{Awaited, NotifySocket};
 use super::cgroup;
 use super::mark::{Mark, Marks, RESOURCE};
+use super::members::{INSTANCE_MARK, TASK_MARK};
 use super::messages::{Begun, Inherited, NewTerminal, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::place;
-use super::proc::{INSTANCE_MARK, TASK_MARK};
 use super::pty::Pty;
 use super::terminal::birth::{self, BirthError, Born, LeaderPlan};
 use super::terminal::order::JobOrder;
@@ -105,9 +106,7 @@ fn ignored_signals() -> Vec<i32> {
     .map(|signal| signal as i32)
     .to_vec();
     // Whoever started the daemon may have ignored others: that must not reach the tasks.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let mask = proc::ignored_signals("self");
     signals.extend((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0));
     signals.sort_unstable();
     signals.dedup();

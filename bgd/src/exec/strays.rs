@@ -1,12 +1,12 @@
 //! What has left its task's tree unseen: such processes are orphans of the daemon, and are ended with it.
 
 use std::collections::HashSet;
-use std::fs;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use super::proc;
+use super::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
+use bgd_shared::proc;
 
 /// How long killed processes have to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ impl Strays {
     /// To be called before anything is started: children that this process has by then are not the
     /// daemon's (a shell may have started them and then become the daemon).
     pub fn before_anything() -> Self {
-        Self { spared: proc::orphans().into_iter().collect() }
+        Self { spared: members::orphans().into_iter().collect() }
     }
 
     /// Ends every stray, and waits until they are gone. False: some do not end.
@@ -49,9 +49,9 @@ impl Strays {
 
     fn find(&self) -> Vec<(i32, PidFd)> {
         // Also those that spawners started: some may not end by SIGKILL, and were given up.
-        let mut roots = proc::children_of(std::process::id().cast_signed());
+        let mut roots = proc::children("self");
         roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid));
-        let processes = proc::descendants_of(&roots).into_iter();
+        let processes = members::descendants_of(&roots).into_iter();
         let open =
             |pid| PidFd::open(pid).ok().filter(|process| !process.has_ended()).map(|process| (pid, process));
         processes.filter_map(open).collect()
@@ -61,13 +61,12 @@ impl Strays {
 /// Whether a process is a daemon like this one, with tasks of its own: one of our tasks may have
 /// started it.
 fn is_daemon(pid: i32) -> bool {
-    let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe"));
-    let name = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-    let pid = pid.to_string();
-    match (program(&pid), program("self")) {
+    match (proc::program(pid), proc::program("self")) {
         (Ok(exe), Ok(own)) => exe == own,
         // A daemon keeps its memory to itself, and with it the kernel keeps which program it runs.
-        (Err(error), Ok(_)) if error.kind() == ErrorKind::PermissionDenied => name(&pid) == name("self"),
+        (Err(error), Ok(_)) if error.kind() == ErrorKind::PermissionDenied => {
+            proc::name(pid) == proc::name("self")
+        }
         (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
     }
 }

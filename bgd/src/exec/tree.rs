@@ -17,12 +17,12 @@ use bgd_shared::id::TaskId;
 use super::cgroup::{cgroup_pids, is_in_cgroup};
 use super::handed::tree::HandedTree;
 use super::mark::Mark;
-use super::newborn::Newborns;
-use super::output::OutputFiles;
-use super::proc::{
+use super::members::{
     AGENT_MARK, HOOK_MARK, MAX_DEPTH, Member, Stat, TASK_MARK, appends_to, descendants_of, has_mark,
     has_open, hold, is_zombie, orphans, survivor, wait_for_leaving,
 };
+use super::newborn::Newborns;
+use super::output::OutputFiles;
 use crate::os::pidfd::SIGKILL;
 
 /// Who was sent a signal.

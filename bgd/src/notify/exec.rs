@@ -24,7 +24,7 @@ use crate::channels::Secret;
 use crate::core::Spec;
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Launch, Leased, Purpose, SIGKILL, SIGTERM, Theirs, pipe, said};
-use crate::exec::proc::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
+use crate::exec::members::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::os::dirs;
 
 /// How long a command has between SIGTERM and SIGKILL when its time is over.

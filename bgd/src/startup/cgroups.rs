@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::proc;
+
 use crate::config::TreeMode;
 use crate::startup::scope::{self, Unit};
 
@@ -112,9 +114,7 @@ fn own_cgroup() -> Option<PathBuf> {
         let (fields, kind) = line.split_once(" - ")?;
         kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
     })?;
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(Path::new(mount).join(own))
+    Some(Path::new(mount).join(proc::cgroup("self")?.strip_prefix('/')?))
 }
 
 /// A service manager delegates a cgroup by giving it to the user. To root everything belongs, so there

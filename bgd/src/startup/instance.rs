@@ -16,7 +16,7 @@ use bgd_shared::holder::{Note, of_lock};
 use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
-use crate::exec::proc::{self, INSTANCE_MARK};
+use crate::exec::members::{self, INSTANCE_MARK};
 use crate::exec::{cgroup, mark};
 use crate::os::lock::ProcessLock;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
@@ -226,27 +226,27 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
 fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
-    let everyone = proc::processes_of_user();
+    let everyone = members::processes_of_user();
     let is_marked = |pid: i32| {
         mark::is_of_instance(pid, id)
-            || proc::has_mark(pid, variable.as_bytes())
-            || proc::appends_to(pid, &output)
+            || members::has_mark(pid, variable.as_bytes())
+            || members::appends_to(pid, &output)
     };
     let marked: Vec<i32> = everyone.iter().copied().filter(|pid| is_marked(*pid)).collect();
     let sessions: HashSet<i32> =
-        marked.iter().copied().filter(|pid| proc::session_of(*pid) == Some(*pid)).collect();
-    let in_session = |pid: i32| proc::session_of(pid).is_some_and(|session| sessions.contains(&session));
+        marked.iter().copied().filter(|pid| members::session_of(*pid) == Some(*pid)).collect();
+    let in_session = |pid: i32| members::session_of(pid).is_some_and(|session| sessions.contains(&session));
     let mut roots = marked;
     roots.extend(everyone.into_iter().filter(|pid| in_session(*pid)));
-    let spared = proc::ancestors_of(std::process::id().cast_signed());
-    let mut found = proc::descendants_of(&roots);
+    let spared = members::ancestors_of(std::process::id().cast_signed());
+    let mut found = members::descendants_of(&roots);
     found.retain(|pid| !spared.contains(pid));
     found.sort_unstable();
     found.dedup();
     // The handle is taken first and the process looked at once more, as its number may be another's now.
     let hold = |pid: i32| {
         let process = PidFd::open(pid).ok()?;
-        let belongs = proc::ancestors_of(pid).into_iter().any(|pid| is_marked(pid) || in_session(pid));
+        let belongs = members::ancestors_of(pid).into_iter().any(|pid| is_marked(pid) || in_session(pid));
         (belongs && !process.has_ended()).then_some(process)
     };
     found.into_iter().filter_map(hold).collect()

@@ -35,7 +35,7 @@ fn start(bench: &Bench, daemon: &TestDaemon) -> Result<Row> {
     }
     let row = Row::new("bgctl run -- true without a terminal, whole process");
     let row = row.peer_samples("sh -c true", &alone, Unit::Micros).bgd_samples(&run, Unit::Micros);
-    Ok(row.paired().target(Target::RatioAtMost(2.0)))
+    Ok(row.paired().target(Target::RatioAtMost(1.6)))
 }
 
 /// Bytes from a command through a pipe to another program.

@@ -31,7 +31,7 @@ pub fn rows(idle: Memory, some: (usize, Memory), full: (usize, Memory)) -> Vec<R
     vec![
         Row::new("resident memory, idle")
             .bgd(megabytes(idle.rss))
-            .target(Target::AtMost(6e6, Unit::Bytes))
+            .target(Target::AtMost(5e6, Unit::Bytes))
             .note(format!("Pss {}", megabytes(idle.pss))),
         Row::new("resident memory, each finished task")
             .bgd(megabytes(a_task))

@@ -15,7 +15,7 @@ use super::kinds::{Outputs, outputs};
 use super::offer::Handoff;
 use super::tree::HandedTree;
 use crate::exec::kin;
-use crate::exec::proc::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
+use crate::exec::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
 use crate::os::descriptors;
 use crate::os::pidfd::PidFd;
 
@@ -76,7 +76,7 @@ pub fn check(
     if is_kernels {
         return Err(invalid(format!("process {pid} is a part of the system")));
     }
-    if crate::exec::proc::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
+    if crate::exec::members::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
         return Err(invalid(format!("process {pid} is the daemon itself, or one that it runs under")));
     }
     if let Some(owner) = owner {

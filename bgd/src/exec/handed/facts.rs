@@ -3,17 +3,17 @@
 //! that the process still lives.
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::OsStringExt as _;
 
-use bgd_shared::stat::ProcessStat;
+use bgd_shared::proc::{self, ProcessStat};
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use nix::fcntl::OFlag;
 
-use crate::exec::proc::Stat;
+use crate::exec::members::Stat;
 use crate::os::pidfd::{PidFd, exit_of_status};
 
 /// The longest command line that is taken from the system, in bytes; what comes behind is cut off.
@@ -55,9 +55,8 @@ pub fn named_by(handle: &impl AsFd) -> io::Result<Named> {
 
 /// The users that a process runs as: real, effective, saved and for files.
 pub fn users(pid: i32) -> Option<[u32; 4]> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let mut ids = line.split_ascii_whitespace().map_while(|id| id.parse().ok());
+    let users = proc::status(pid, "Uid")?;
+    let mut ids = users.split_ascii_whitespace().map_while(|id| id.parse().ok());
     Some([ids.next()?, ids.next()?, ids.next()?, ids.next()?])
 }
 
@@ -77,12 +76,9 @@ pub fn started_at(pid: i32) -> Option<Timestamp> {
 
 /// The arguments of a process, cut behind [`COMMAND_BYTES`]. One that hides them is called by its name.
 pub fn command(pid: i32) -> Vec<OsText> {
-    let mut bytes = Vec::new();
-    let read = fs::File::open(format!("/proc/{pid}/cmdline"))
-        .and_then(|file| file.take(COMMAND_BYTES).read_to_end(&mut bytes));
-    if read.is_err() || bytes.iter().all(|byte| *byte == 0) {
-        bytes = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        bytes.retain(|byte| *byte != b'\n');
+    let mut bytes = proc::arguments(pid, COMMAND_BYTES);
+    if bytes.iter().all(|byte| *byte == 0) {
+        bytes = proc::name(pid).into_bytes();
     }
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     words.split(|byte| *byte == 0).map(|word| OsText::from(word.to_vec())).collect()
@@ -90,7 +86,7 @@ pub fn command(pid: i32) -> Vec<OsText> {
 
 /// The folder that a process is in; empty if the system does not tell.
 pub fn folder(pid: i32) -> OsText {
-    let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+    let folder = proc::folder(pid).unwrap_or_default();
     OsText::from(folder.into_os_string().into_vec())
 }
 
@@ -135,6 +131,7 @@ pub fn remains(pid: i32, handle: &PidFd) -> Remains {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read as _;
     use std::process::{Command, Stdio};
 
     fn handle(pid: i32) -> PidFd {

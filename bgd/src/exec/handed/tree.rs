@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::facts::{Leads, Named, named_by};
-use crate::exec::newborn::Newborns;
-use crate::exec::proc::{
+use crate::exec::members::{
     MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, is_zombie, processes_of_user,
 };
+use crate::exec::newborn::Newborns;
 use crate::os::pidfd::{PidFd, SIGKILL};
 
 /// The signal by which every process stops.

@@ -3,7 +3,6 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,12 +12,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
+use bgd_shared::proc;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use super::leader;
 use super::order::{ANSWER_BYTES, JobOrder, read_answer};
-use crate::exec::proc::Stat;
+use crate::exec::members::Stat;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
@@ -204,9 +204,7 @@ fn end(leader: &Spawned) {
 /// Ends those who are in a session whose leader has ended. False: nobody is.
 fn end_members(session: i32, deadline: Instant) -> bool {
     let mut found = false;
-    let Ok(processes) = fs::read_dir("/proc") else { return false };
-    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    for pid in pids.filter(|pid| *pid != session) {
+    for pid in proc::processes().filter(|pid| *pid != session) {
         let is_member = || Stat::of(pid).is_some_and(|stat| stat.session == session);
         if !is_member() {
             continue;

@@ -27,7 +27,7 @@ use nix::sys::socket::{MsgFlags, send};
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
-use crate::exec::proc::{self, Stat};
+use crate::exec::members::{self, Stat};
 use crate::os::mirror;
 use crate::os::pidfd::Change;
 use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
@@ -174,10 +174,10 @@ fn until_at_rest(job: i32) {
     let is_stopped = |pid: i32| Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'T' | 't' | 'Z' | 'X'));
     let may_stop = |pid: &i32| {
         let is_of_group = Stat::of(*pid).is_some_and(|stat| stat.group == job);
-        is_of_group && !proc::ignores(*pid, libc::SIGTSTP)
+        is_of_group && !members::ignores(*pid, libc::SIGTSTP)
     };
     while is_stopped(job) && Instant::now() < deadline {
-        if proc::descendants_of(&[job]).iter().filter(|pid| may_stop(pid)).all(|pid| is_stopped(*pid)) {
+        if members::descendants_of(&[job]).iter().filter(|pid| may_stop(pid)).all(|pid| is_stopped(*pid)) {
             return;
         }
         thread::sleep(LOOK);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Tree;
 use crate::exec::cgroup::{self, is_in_cgroup};
-use crate::exec::proc::{Member, Stat};
+use crate::exec::members::{Member, Stat};
 
 /// How long a look waits for the kernel's word that a cgroup is frozen.
 const FREEZING: Duration = Duration::from_millis(100);

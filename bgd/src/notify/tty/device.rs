@@ -7,8 +7,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::time::Duration;
 
+use bgd_shared::proc::{self, ProcessStat};
 use bgd_shared::request::OriginTerminal;
-use bgd_shared::stat::ProcessStat;
 use nix::fcntl::OFlag;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use rustix::termios::{LocalModes, tcgetattr, tcgetwinsize};
@@ -274,8 +274,7 @@ fn living(pid: i32) -> Option<PidFd> {
 
 /// A living process of a group that is not this one.
 fn another_of(group: i32, but: i32) -> Option<PidFd> {
-    let names = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-    let mut pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids = proc::processes();
     let is_in_it = |pid| Stat::of(pid).is_some_and(|stat| stat.group == group);
     pids.find_map(|pid| {
         let handle = (pid != but && is_in_it(pid)).then(|| living(pid)).flatten()?;

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use bgd_shared::proc;
+
 /// Programs that are taken for shells, beside those of `/etc/shells`.
 const SHELLS: [&str; 16] = [
     "ash", "bash", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "mksh", "nu", "pwsh", "sh", "tcsh",
@@ -15,12 +17,15 @@ const MANY: [&str; 2] = ["busybox", "toybox"];
 /// Programs that `/etc/shells` may list, and that are none.
 const NO_SHELLS: [&str; 2] = ["screen", "tmux"];
 
+/// So much of a command line tells what it is.
+const ARGUMENTS_BYTES: u64 = 4096;
+
 /// What the kernel puts behind the path of a program whose file is gone, as after an upgrade of it.
 const DELETED: &str = " (deleted)";
 
 /// The file of the program that a process runs, as it was named when it was there.
 fn program_of(pid: i32) -> Option<String> {
-    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?.into_os_string().into_string().ok()?;
+    let exe = proc::program(pid).ok()?.into_os_string().into_string().ok()?;
     Some(undeleted(&exe).to_owned())
 }
 
@@ -37,9 +42,8 @@ pub fn is_shell(pid: i32) -> bool {
     let Some(program) = program_of(pid) else { return false };
     let name = name_of(&program);
     if MANY.contains(&name) {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        return is_shell_of_many(&String::from_utf8_lossy(&words), comm.trim_end());
+        let words = proc::arguments(pid, ARGUMENTS_BYTES);
+        return is_shell_of_many(&String::from_utf8_lossy(&words), &proc::name(pid));
     }
     // Names there may be links to the program.
     let is_listed = || {

@@ -2,14 +2,13 @@
 //! of a tree is signalled by its handle.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::ffi::OsStr;
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use bgd_shared::stat::ProcessStat;
+use bgd_shared::proc::{self, ProcessStat};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use rustix::param::clock_ticks_per_second;
@@ -28,9 +27,6 @@ pub const HOOK_MARK: &str = "BGD_HOOK_ID";
 
 /// The environment variable that marks every process of this life of the daemon.
 pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
-
-/// The longest environment that is searched for a mark, in bytes.
-const ENVIRON_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A process of a tree.
 #[derive(Debug)]
@@ -86,8 +82,7 @@ pub(super) const MAX_DEPTH: usize = 10_000;
 
 /// The children of the daemon's first thread: processes that lost their parents.
 pub fn orphans() -> Vec<i32> {
-    let me = std::process::id();
-    read_pids(Path::new(&format!("/proc/self/task/{me}/children")))
+    proc::children_of_thread("self", std::process::id())
 }
 
 /// These processes and all that descend from them.
@@ -96,7 +91,7 @@ pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
     let mut found = roots.to_vec();
     let mut queue: VecDeque<i32> = roots.iter().copied().collect();
     while let Some(pid) = queue.pop_front() {
-        for child in children_of(pid) {
+        for child in proc::children(pid) {
             if seen.insert(child) {
                 found.push(child);
                 queue.push_back(child);
@@ -104,17 +99,6 @@ pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
         }
     }
     found
-}
-
-/// The children of a process, of whichever of its threads.
-pub fn children_of(pid: i32) -> Vec<i32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    threads.filter_map(Result::ok).flat_map(|thread| read_pids(&thread.path().join("children"))).collect()
-}
-
-pub(super) fn read_pids(path: &Path) -> Vec<i32> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// The part of `/proc/PID/stat` that trees are made of.
@@ -167,85 +151,56 @@ pub(super) fn is_zombie(pid: i32) -> bool {
 
 /// Whether a process ignores a signal, from 1 to 64.
 pub fn ignores(pid: i32, signal: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask & (1 << (signal - 1)) != 0
+    proc::ignored_signals(pid) & (1 << (signal - 1)) != 0
 }
 
 /// Whether a process was started with this `NAME=value` in its environment.
 pub fn has_mark(pid: i32, mark: &[u8]) -> bool {
-    environment_of(pid).split(|byte| *byte == 0).any(|variable| variable == mark)
+    proc::environment(pid).split(|byte| *byte == 0).any(|variable| variable == mark)
 }
 
 /// The value that a process was started with for a variable, if that is text.
 pub fn mark_of(pid: i32, name: &str) -> Option<String> {
-    let environ = environment_of(pid);
+    let environ = proc::environment(pid);
     let value = environ.split(|byte| *byte == 0).find_map(|variable| {
         variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
     })?;
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// The environment that a process was started with; empty if it can't be read.
-fn environment_of(pid: i32) -> Vec<u8> {
-    let Ok(file) = fs::File::open(format!("/proc/{pid}/environ")) else { return Vec::new() };
-    let mut environ = Vec::new();
-    match file.take(ENVIRON_BYTES).read_to_end(&mut environ) {
-        Ok(_) => environ,
-        Err(_) => Vec::new(),
-    }
-}
-
 /// Whether a process has a file at this path, or below it, open as a task has its output: for
 /// appending. Somebody's `tail -f` or pager on the same file is no part of any task.
 pub fn appends_to(pid: i32, path: &Path) -> bool {
-    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    fds.filter_map(Result::ok).any(|fd| {
-        fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(path))
-            && is_appending(pid, &fd.file_name())
-    })
+    proc::open_files(pid).any(|(descriptor, file)| file.starts_with(path) && is_appending(pid, &descriptor))
 }
 
 /// Whether a process has this very file open.
 pub(super) fn has_open(pid: i32, path: &Path) -> bool {
-    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    fds.filter_map(Result::ok).any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == path))
+    proc::open_files(pid).any(|(_, file)| file == path)
 }
 
-fn is_appending(pid: i32, fd: &std::ffi::OsStr) -> bool {
-    let info = fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd)).unwrap_or_default();
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags =
-        flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).map(OFlag::from_bits_retain);
+fn is_appending(pid: i32, descriptor: &OsStr) -> bool {
+    let flags = proc::open_flags(pid, descriptor).map(OFlag::from_bits_retain);
     flags.is_some_and(|flags| flags & OFlag::O_ACCMODE == OFlag::O_WRONLY && flags.contains(OFlag::O_APPEND))
 }
 
 /// Every process of this user, by number.
 pub fn processes_of_user() -> Vec<i32> {
     let me = nix::unistd::Uid::effective().as_raw();
-    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-    entries
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            (entry.metadata().ok()?.uid() == me).then_some(pid)
-        })
-        .collect()
+    proc::processes().filter(|pid| proc::owner(pid).is_ok_and(|owner| owner == me)).collect()
 }
 
 /// A process that lives on after SIGKILL, and why.
 pub(super) fn survivor(pid: i32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     let me = nix::unistd::Uid::effective();
-    let why = match (owner, Stat::of(pid).map(|stat| stat.state)) {
+    let why = match (proc::owner(pid), Stat::of(pid).map(|stat| stat.state)) {
         (Ok(uid), _) if uid != me.as_raw() && !me.is_root() => format!("belongs to uid {uid}"),
         (_, Some('D')) => "waits in the kernel, uninterruptibly".to_owned(),
         (_, Some('Z' | 'X')) => "is held by a debugger".to_owned(),
         (_, Some(state)) => format!("is in state {state}"),
         (_, None) => "is gone by now".to_owned(),
     };
-    format!("process {pid} ({}) {why}", name.trim_end())
+    format!("process {pid} ({}) {why}", proc::name(pid))
 }
 
 /// The session of a process.

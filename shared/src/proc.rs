@@ -1,0 +1,239 @@
+//! What the kernel says of processes in `/proc`, as proc(5) describes it: the one place that reads it. It draws no
+//! conclusions.
+//!
+//! A process is named by its number, or by `self`. It may end at any moment, and may be hidden, so that nothing here
+//! fails: there is just nothing to say of it then.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The most bytes of an environment that are read.
+const ENVIRONMENT_BYTES: u64 = 4 << 20;
+
+/// The numbers of all processes that are seen from here.
+pub fn processes() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The user that owns a process.
+///
+/// # Errors
+/// It has ended, or is hidden.
+pub fn owner(pid: impl Display) -> io::Result<u32> {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid())
+}
+
+/// Its name: that of its program, cut behind 15 bytes, unless it has set another one. Empty if it has ended.
+pub fn name(pid: impl Display) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()
+}
+
+/// The file of its program; with ` (deleted)` behind it if that is gone.
+///
+/// # Errors
+/// It has ended, or does not let this process look.
+pub fn program(pid: impl Display) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe"))
+}
+
+/// The folder that it is in.
+///
+/// # Errors
+/// As for [`program`].
+pub fn folder(pid: impl Display) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/cwd"))
+}
+
+/// Its arguments, each with a zero byte behind it, cut behind so many bytes. It may have changed them. Empty for a
+/// thread of the kernel, and for one that has ended.
+pub fn arguments(pid: impl Display, most: u64) -> Vec<u8> {
+    read(&format!("/proc/{pid}/cmdline"), most)
+}
+
+/// The environment that it was started with, as pairs of name and value; empty if it can't be read.
+pub fn environment(pid: impl Display) -> Vec<u8> {
+    read(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES)
+}
+
+fn read(path: &str, most: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)) {
+        Ok(_) => bytes,
+        Err(_) => Vec::new(),
+    }
+}
+
+/// A value of `/proc/PID/status`, such as that of `Uid`.
+pub fn status(pid: impl Display, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+/// The signals that it ignores: a bit each, from the lowest for signal 1.
+pub fn ignored_signals(pid: impl Display) -> u64 {
+    status(pid, "SigIgn").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
+}
+
+/// A soft limit of a process by the name that `/proc/PID/limits` has for it. `None`: there is none.
+pub fn soft_limit(pid: impl Display, name: &str) -> Option<u64> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What each of its descriptors is open for: the name of the descriptor, and the file.
+pub fn open_files(pid: impl Display) -> impl Iterator<Item = (std::ffi::OsString, PathBuf)> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().filter_map(Result::ok);
+    descriptors.filter_map(|entry| Some((entry.file_name(), fs::read_link(entry.path()).ok()?)))
+}
+
+/// The flags that a descriptor of it was opened with.
+pub fn open_flags(pid: impl Display, descriptor: &OsStr) -> Option<i32> {
+    let path = Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor);
+    let info = fs::read_to_string(path).ok()?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    i32::from_str_radix(flags.trim(), 8).ok()
+}
+
+/// The children of a process, of whichever of its threads.
+pub fn children(pid: impl Display) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().filter_map(Result::ok);
+    threads.flat_map(|thread| pids_in(&thread.path().join("children"))).collect()
+}
+
+/// The children of one of its threads.
+pub fn children_of_thread(pid: impl Display, thread: u32) -> Vec<i32> {
+    pids_in(Path::new(&format!("/proc/{pid}/task/{thread}/children")))
+}
+
+/// The numbers in a file that has nothing else, such as `cgroup.procs`.
+pub fn pids_in(path: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Where it is in the tree of cgroups of version 2.
+pub fn cgroup(pid: impl Display) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    groups.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
+/// The flag of a process that is on its way out (`PF_EXITING`): its descriptors may be closed already.
+const EXITING: u64 = 4;
+
+/// More bytes than such a file has.
+const LENGTH: usize = 1024;
+
+/// The fields of one process, at one moment.
+#[derive(Clone, Debug)]
+pub struct ProcessStat(Box<str>);
+
+impl ProcessStat {
+    /// That of a process of this number. `None`: there is none, or it is hidden.
+    pub fn of(pid: i32) -> Option<Self> {
+        Self::read(&format!("/proc/{pid}/stat"))
+    }
+
+    /// That of this process.
+    pub fn own() -> Option<Self> {
+        Self::read("/proc/self/stat")
+    }
+
+    fn read(path: &str) -> Option<Self> {
+        // About 50 numbers and a short name: all of it in one read.
+        let mut text = Vec::with_capacity(LENGTH);
+        File::open(path).ok()?.read_to_end(&mut text).ok()?;
+        Self::parse(&text)
+    }
+
+    /// What such a file holds. The name, in parentheses, may hold anything, so that what counts is behind the last
+    /// one.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let fields = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
+        std::str::from_utf8(fields).ok().map(|fields| Self(fields.into()))
+    }
+
+    /// A field by its number in the manual page, from the third on, the state.
+    pub fn field<T: FromStr>(&self, number: usize) -> Option<T> {
+        self.0.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+    }
+
+    /// Its state, a letter.
+    pub fn state(&self) -> Option<char> {
+        self.field(3)
+    }
+
+    /// The process that started it, or the one that it was left to. 0: none that is seen from here.
+    pub fn parent(&self) -> Option<i32> {
+        self.field(4)
+    }
+
+    /// Whether it has ended, or is ending and runs no code of its own any more.
+    pub fn has_ended(&self) -> bool {
+        self.field::<u64>(9).is_some_and(|flags| flags & EXITING != 0)
+            || matches!(self.state(), Some('Z' | 'X'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let stat = ProcessStat::parse(b"7 (a) S 1 \xff\n) R 42 7 7 34816 9 4194560 0").unwrap();
+        assert_eq!((stat.state(), stat.parent(), stat.field(7)), (Some('R'), Some(42), Some(34816)));
+        assert_eq!(stat.field::<i32>(2), None);
+        assert_eq!(stat.field::<i32>(11), None);
+        assert!(!stat.has_ended());
+        for ended in ["7 (a) Z 1 7 7 0 -1 0", "7 (a) R 1 7 7 0 -1 4194564"] {
+            assert!(ProcessStat::parse(ended.as_bytes()).unwrap().has_ended(), "{ended}");
+        }
+        assert!(ProcessStat::parse(b"").is_none());
+    }
+
+    #[test]
+    fn what_is_read_of_a_process_is_that_of_this_one() {
+        let me = std::process::id().cast_signed();
+        assert!(processes().any(|pid| pid == me));
+        assert_eq!(program("self").unwrap(), std::env::current_exe().unwrap());
+        assert_eq!(folder(me).unwrap(), std::env::current_dir().unwrap());
+        assert_eq!(owner(me).unwrap(), nix::unistd::Uid::effective().as_raw());
+        assert!(program(me).unwrap().file_name().unwrap().to_string_lossy().starts_with(&name(me)));
+        assert_eq!(arguments("self", 3).len(), 3, "no more than was asked for");
+        let value = std::env::var("PATH").unwrap();
+        assert!(
+            environment(me).split(|byte| *byte == 0).any(|pair| pair == format!("PATH={value}").as_bytes())
+        );
+        // Rust ignores SIGPIPE.
+        assert!(ignored_signals("self") & 1 << 12 != 0);
+        assert_eq!(status(me, "Pid").unwrap(), me.to_string());
+        let (descriptor, file) = open_files(me).find(|(_, file)| file.starts_with("/dev")).expect("a stream");
+        assert!(open_flags(me, &descriptor).is_some(), "{}", file.display());
+        assert!(cgroup(me).is_none_or(|path| path.starts_with('/')));
+    }
+
+    #[test]
+    fn of_one_that_is_not_there_nothing_is_said() {
+        assert!(program(-1).is_err() && folder(-1).is_err() && owner(-1).is_err());
+        assert!(name(-1).is_empty() && arguments(-1, 10).is_empty() && environment(-1).is_empty());
+        assert!(children(-1).is_empty() && open_files(-1).next().is_none() && status(-1, "Pid").is_none());
+        assert_eq!((ignored_signals(-1), soft_limit(-1, "Max open files"), cgroup(-1)), (0, None, None));
+    }
+
+    #[test]
+    fn a_process_sees_itself() {
+        let own = ProcessStat::own().unwrap();
+        let same = ProcessStat::of(std::process::id().cast_signed()).unwrap();
+        assert_eq!(own.parent(), same.parent());
+        assert!(!own.has_ended() && ProcessStat::of(-1).is_none());
+    }
+}

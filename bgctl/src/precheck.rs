@@ -29,7 +29,9 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
     let folder = Path::new(OsStr::from_bytes(folder.as_bytes()));
     if !folder.is_dir() {
         let shown = shown(&folder.to_string_lossy());
-        return Ok(vec![format!("there is no folder {shown}: the task will fail unless it is made in time")]);
+        return Ok(vec![format!(
+            "there is no folder {shown}: the task will fail unless it is created in time"
+        )]);
     }
     let Some([program, arguments @ ..]) = params.argv.as_deref() else { return Ok(Vec::new()) };
     let name = shown(&program.to_string_lossy());
@@ -39,11 +41,11 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
         Found::Nothing => {}
     }
     if arguments.is_empty() && program.as_bytes().contains(&b' ') {
-        let message = format!("no program is called \"{name}\": in quotes it is one word");
+        let message = format!("no program \"{name}\": the quotes make it a single word");
         return Err(Failure::new(code, "usage", message).hint(instead(verb, &name)));
     }
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
-    Ok(vec![format!("there is no program {name}{place}: the task will fail unless it is installed in time")])
+    Ok(vec![format!("no program {name}{place}: the task will fail unless it is installed in time")])
 }
 
 /// What only a shell understands.
@@ -64,11 +66,11 @@ fn instead(verb: &str, line: &str) -> String {
     let (set, command) = words.split_at(variables);
     let first = command.first().copied().unwrap_or_default();
     if command.is_empty() || line.contains(OF_SHELLS) || BUILTINS.contains(&first) {
-        return format!("have a shell read the line: {by_shell}");
+        return format!("run the line in a shell: {by_shell}");
     }
     let set: String = set.iter().flat_map(|variable| ["--env ", variable, " "]).collect();
     format!(
-        "drop the quotes: `bgctl {verb} {set}-- {}`; or have a shell read the line: {by_shell}",
+        "drop the quotes: `bgctl {verb} {set}-- {}`; or run the line in a shell: {by_shell}",
         command.join(" ")
     )
 }
@@ -89,7 +91,7 @@ pub fn folder(params: &SubmitParams) -> Result<(), Failure> {
     // With a slash behind it, it must be a folder.
     let Err(error) = access(&path.join(""), AccessFlags::X_OK) else { return Ok(()) };
     let message = format!("cannot enter the folder {}: {}", shown(&folder.to_string_lossy()), error.desc());
-    Err(Failure::new(Code::NOT_EXECUTABLE, "usage", message).hint("name another folder with --cwd"))
+    Err(Failure::new(Code::NOT_EXECUTABLE, "usage", message).hint("give another folder with --cwd"))
 }
 
 /// Why the channel of a task can't deliver, as far as the daemon knows.

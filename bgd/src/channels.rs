@@ -237,9 +237,9 @@ impl Channels {
             return Ok(NONE.into());
         }
         let Some(channel) = self.get(name) else {
-            let message = format!("there is no channel {name:?}");
+            let message = format!("unknown channel {name:?}");
             return Err(RpcError::new(ErrorKind::InvalidParams, message).hint(format!(
-                "known are {}, and `{NONE}`; [channels.{name}] in the configuration adds one",
+                "known channels: {} and `{NONE}`; add others as [channels.NAME] in the configuration",
                 self.names()
             )));
         };

@@ -47,7 +47,7 @@ pub struct NeedsInput {
     /// When it is denied if nobody answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// How many more questions wait behind it.
+    /// How many more questions are waiting.
     #[serde(default)]
     pub waiting: u64,
 }

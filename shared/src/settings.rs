@@ -9,7 +9,7 @@ use crate::limits::{AGENT_OPTIONS, AGENT_SETTING_BYTES};
 /// The value of an option of an agent's sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged, expecting = "must be a text in quotes, or true or false")]
+#[serde(untagged, expecting = "must be a string in quotes, or true or false")]
 pub enum Setting {
     /// On or off.
     Flag(bool),

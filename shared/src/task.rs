@@ -130,7 +130,7 @@ impl Exit {
         match self {
             Self::Code(code) => format!("exited with code {code}"),
             Self::Signal(signal) => format!("ended by signal {}", show::signal(*signal)),
-            Self::Unknown(why) => format!("its exit is not known: {why}"),
+            Self::Unknown(why) => format!("its exit status is unknown: {why}"),
         }
     }
 }

@@ -16,21 +16,21 @@ use bgd_tests::{Process, TestDaemon, executable};
 /// Lines of `[agents.x]` that are wrong, with what the error must name.
 const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"smoke\"", &["smoke", "acp", "opencode", "template"]),
-    ("protocol = 3", &["`agents.x.protocol` must be a text in quotes"]),
+    ("protocol = 3", &["`agents.x.protocol` must be a string in quotes"]),
     ("protocol = \"template\"", &["`agents.x.command`", "is missing"]),
     ("command = []", &["`agents.x.command`", "is missing"]),
     ("command = [\"\"]", &["`agents.x.command`", "is missing"]),
-    ("command = \"sh -c x\"", &["`agents.x.command` must be a list of texts, such as"]),
+    ("command = \"sh -c x\"", &["`agents.x.command` must be a list of strings, such as"]),
     ("command = [\"./a\"]", &["`agents.x.command`", "./a", "absolute"]),
     ("command = [\"~/a\"]", &["`agents.x.command`", "~/a", "absolute"]),
     ("command = [\"a\\u0000b\"]", &["`agents.x.command`", "NUL"]),
     ("mode = \"\"", &["`agents.x.mode`", "1 to 256 bytes"]),
-    ("config = { a = 1 }", &["`agents.x.config", "must be a text in quotes, or true or false"]),
+    ("config = { a = 1 }", &["`agents.x.config", "must be a string in quotes, or true or false"]),
     (
         "protocol = \"template\"\ncommand = [\"a\"]\nmodel = \"b\"",
         &["`agents.x.model`", "protocol = \"acp\""],
     ),
-    ("command = [\"a\", 3]", &["each value in `agents.x.command` must be a text in quotes"]),
+    ("command = [\"a\", 3]", &["each value in `agents.x.command` must be a string in quotes"]),
     (
         "protocol = \"template\"\ncommand = [\"a\", \"{session}\"]",
         &["`agents.x.command`", "{session}", "`resume`"],
@@ -61,7 +61,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"template\"\ncommand = [\"a\"]\nsession = \"id\"", &["`agents.x.session`", "JSON pointer"]),
     ("protocol = \"template\"\ncommand = [\"a\"]\nresult = \"\"", &["`agents.x.result`", "JSON pointer"]),
     ("url = \"http://127.0.0.1:1\"", &["`agents.x.url`", "opencode"]),
-    ("url = 3", &["`agents.x.url` must be a text in quotes; it is a number"]),
+    ("url = 3", &["`agents.x.url` must be a string in quotes; it is a number"]),
     ("command = [\"a\"]\nenv = { A = 3 }", &["each value in `agents.x.env` must be a text"]),
     ("command = [\"a\"]\nenv = { \"A=B\" = \"c\" }", &["`agents.x.env`", "A=B", "name of a variable"]),
     ("command = [\"a\"]\nenv = { \"\" = \"c\" }", &["`agents.x.env`", "name of a variable"]),
@@ -70,7 +70,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("command = [\"a\"]\nmax_sessions = 0", &["`agents.x.max_sessions`", "1 to 1000"]),
     ("command = [\"a\"]\nmax_sessions = 1001", &["`agents.x.max_sessions`", "1 to 1000"]),
     ("command = [\"a\"]\nmax_sessions = -1", &["max_sessions"]),
-    ("command = [\"a\"]\nkeep_warm = 5", &["`agents.x.keep_warm` must be a time such as \"5s\""]),
+    ("command = [\"a\"]\nkeep_warm = 5", &["`agents.x.keep_warm` must be a duration such as \"5s\""]),
     ("command = [\"a\"]\nkeep_warm = \"soon\"", &["keep_warm", "no time such as"]),
     ("command = [\"a\"]\nstalled_after = \"0s\"", &["`agents.x.stalled_after`", "is 0"]),
     ("command = [\"a\"]\nstart_timeout = \"0ms\"", &["`agents.x.start_timeout`", "is 0"]),
@@ -87,7 +87,7 @@ const WRONG: &[(&str, &[&str])] = &[
 /// Whole files that are wrong, with what the error must name.
 const WRONG_FILES: &[(&str, &[&str])] = &[
     ("default_agent = \"nobody\"", &["`default_agent`", "nobody", "claude, codex"]),
-    ("default_agent = 3", &["`default_agent` must be a text in quotes"]),
+    ("default_agent = 3", &["`default_agent` must be a string in quotes"]),
     ("default_agnet = \"codex\"", &["did you mean `default_agent`"]),
     ("[agent.x]\ncommand = [\"a\"]", &["unknown key `agent`", "did you mean `agents`"]),
     ("[agents.\"two words\"]\ncommand = [\"a\"]", &["agents.two words", "no name for an agent"]),

@@ -281,7 +281,7 @@ fn a_chat_that_is_to_be_left_alone_is_nothing_to_another() {
         assert_eq!(server.server.requests().len(), 2);
         let channel = channel(&daemon, api);
         assert_eq!(channel.failed, 2);
-        assert!(channel.last_error.unwrap().starts_with("the server has asked for silence, for 2"));
+        assert!(channel.last_error.unwrap().starts_with("the server asked to wait, for 2"));
     }
 }
 

@@ -216,8 +216,8 @@ fn without_a_bus_it_is_told_that_there_is_no_desktop() {
 #[test]
 fn a_bus_that_can_not_be_used_is_told() {
     let cases = [
-        ("autolaunch:", "its address \"autolaunch:\" is none of `unix:`"),
-        ("unixexec:path=/bin/sh", "is none of `unix:`"),
+        ("autolaunch:", "its address \"autolaunch:\" is not a `unix:` address"),
+        ("unixexec:path=/bin/sh", "is not a `unix:` address"),
         ("unix:path=/nowhere/bus", "the session bus unix:path=/nowhere/bus: "),
         ("unix:", "the session bus unix:"),
     ];

@@ -207,7 +207,7 @@ fn r03_sighup_reads_the_configuration_again() {
     let log = daemon.state_dir().join("bgd.log");
     daemon.write_config("max_concurrent_tasks = none");
     daemon.process().signal(Signal::HUP).unwrap();
-    wait::for_line(&log, "configuration not taken over");
+    wait::for_line(&log, "configuration not applied");
     assert_eq!(daemon.task(second).status, Status::Pending);
     daemon.write_config("max_concurrent_tasks = 2");
     daemon.process().signal(Signal::HUP).unwrap();

@@ -190,7 +190,7 @@ fn r01_root_is_refused_too_unless_it_is_allowed_as_root() {
     let mut home = as_user(uid, || TestDaemon::builder().prelude(programs.exec()).start());
     let answer = Raw::connect(home.socket()).receive().unwrap();
     assert_eq!(answer["error"]["data"]["kind"], "permission_denied", "{answer}");
-    assert_eq!(answer["error"]["data"]["hint"], "allow_root = true in its configuration lets root in");
+    assert_eq!(answer["error"]["data"]["hint"], "allow_root = true in its configuration allows root");
     as_user(uid, || {
         home.write_config("allow_root = true");
         let mut client = home.client();

@@ -250,10 +250,10 @@ fn r70_descriptors_are_what_they_are_said_to_be() {
         (
             vec![Stdout, Stderr],
             vec![pipe, writer.as_fd()],
-            "descriptor 2 (`stderr`) is the writing end of a pipe;",
+            "descriptor 2 (`stderr`) is the write end of a pipe;",
         ),
         (vec![Stderr], vec![datagram.as_fd()], "descriptor 1 (`stderr`) is a socket of another kind;"),
-        (vec![Pty], vec![pipe], "descriptor 1 (`pty`) is the reading end of a pipe;"),
+        (vec![Pty], vec![pipe], "descriptor 1 (`pty`) is the read end of a pipe;"),
         (vec![OwnFile], vec![null.as_fd()], "descriptor 1 (`file`) is a character device;"),
         (vec![Stdout, Stderr], vec![pipe, pipe], "is the same pipe as"),
         (vec![Stdout], vec![], "1 descriptors came with the line"),
@@ -282,7 +282,7 @@ fn params_that_say_nothing_useful_are_refused() {
         (HandoffParams { pid: -5, ..good.clone() }, "`pid` is -5"),
         (HandoffParams { description: " ".into(), ..good.clone() }, "`description` is blank"),
         (HandoffParams { description: "x".repeat(5000), ..good.clone() }, "`description` has 5000 bytes"),
-        (HandoffParams { argv: Some(vec![]), ..good.clone() }, "`argv` names no program"),
+        (HandoffParams { argv: Some(vec![]), ..good.clone() }, "`argv` has no program"),
         (HandoffParams { argv: Some(vec!["a\0b".into()]), ..good.clone() }, "`argv` holds a NUL"),
         (HandoffParams { session: Some(String::new()), ..good.clone() }, "`session` is empty"),
         (

@@ -339,7 +339,7 @@ fn r117_bad_input_names_the_thing_and_starts_nothing() {
         (json!({"ready": "tcp:99999"}), "\"99999\" is no port: give a number from 1 to 65535"),
         (json!({"ready": "line:("}), "unclosed group"),
         (json!({"ready": "https://localhost/"}), "does not begin with http://"),
-        (json!({"ready": long}), "at most 4096 are taken"),
+        (json!({"ready": long}), "at most 4096 are allowed"),
     ] {
         let mut arguments = more.clone();
         arguments["command"] = json!("true");
@@ -351,7 +351,7 @@ fn r117_bad_input_names_the_thing_and_starts_nothing() {
         (json!({"line": "a(b"}), "unclosed group"),
         (json!({"line": "a(b"}), "escape what is meant literally"),
         (json!({"line": "(?:a{1000}){1000}"}), "takes more than 1048576 bytes"),
-        (json!({"line": long}), "at most 4096 are taken"),
+        (json!({"line": long}), "at most 4096 are allowed"),
         (json!({"line": 7}), "must be a string"),
         (json!({"line": "x", "until": "ready"}), "can't be combined"),
         (json!({"line": "x", "task_ids": [one, two]}), "\"task_ids\" names 2: call it for each"),

@@ -354,7 +354,7 @@ fn r103_wrong_conditions_are_named_and_nothing_waits_in_a_circle() {
     let many = SubmitParams { after: vec![after(head, Condition::Ok); 1001], ..shell(&daemon, "true") };
     assert_eq!(
         refusal::<TaskSubmit>(&daemon, &many).message,
-        "`after` names 1001 tasks; at most 1000 are taken"
+        "`after` names 1001 tasks; at most 1000 are allowed"
     );
     let shown = SubmitParams { foreground: true, hold: true, ..shell(&daemon, "true") };
     assert!(refusal::<TaskSubmit>(&daemon, &shown).message.starts_with("`foreground` starts at once"));
@@ -413,7 +413,7 @@ fn r105_a_delayed_task_starts_when_its_time_has_come() {
     let both = SubmitParams { delay_ms: Some(1), start_at: Some(at), ..shell(&daemon, "true") };
     assert_eq!(
         refusal::<TaskSubmit>(&daemon, &both).message,
-        "`delay_ms` and `start_at` exclude each other: give one of them"
+        "`delay_ms` and `start_at` can't be combined: give one of them"
     );
 }
 
@@ -437,7 +437,7 @@ fn r106_a_held_task_waits_until_it_is_released() {
     assert_eq!(error.kind(), ErrorKind::NotPending);
     assert_eq!(error.message, format!("task {held} is not pending: it completed"));
     let nothing = SelectParams::default();
-    assert_eq!(refusal::<TaskHold>(&daemon, &nothing).message, "no task is named: give `ids` or `matching`");
+    assert_eq!(refusal::<TaskHold>(&daemon, &nothing).message, "no task given: give `ids` or `matching`");
     daemon.cancel(&[free]);
 }
 
@@ -503,7 +503,7 @@ fn r113_calls_take_tasks_by_group_tag_session_and_status() {
     };
     assert_eq!(
         refusal::<TaskCancel>(&daemon, &twice).message,
-        "`ids` and `matching` exclude each other: give one of them"
+        "`ids` and `matching` can't be combined: give one of them"
     );
     daemon.cancel(&[a, b]);
 }

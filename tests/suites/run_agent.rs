@@ -162,7 +162,7 @@ fn r71_an_agents_task_ends_with_its_terminal() {
     let id = only_task(&daemon).id;
     terminal.close();
     let task = daemon.ends_as(id, Status::Cancelled);
-    assert!(task.error.unwrap().contains("its terminal or client went away"));
+    assert!(task.error.unwrap().contains("its terminal was closed or its client ended"));
 }
 
 #[test]

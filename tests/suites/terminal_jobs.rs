@@ -94,8 +94,8 @@ fn what_can_not_be_started_is_said_in_the_same_words() {
         (program(&["/"]), "/: not executable (permission denied)"),
         (
             program(&["true", &long]),
-            "true: the arguments and the environment are too long: the system takes 128 KiB for each, and a \
-             quarter of the stack limit, at most 6 MiB, for all of them",
+            "true: the arguments and the environment are too long: the system allows 128 KiB each, and a quarter \
+             of the stack limit, at most 6 MiB, in total",
         ),
         (elsewhere, "cannot enter the folder /no/such/folder: No such file or directory"),
     ] {
@@ -257,7 +257,7 @@ fn r71_a_lost_client_hangs_up_the_whole_tree() {
     drop(viewer);
     let task = daemon.block(&[task.id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);
-    assert_eq!(task.error.as_deref(), Some("its terminal or client went away"));
+    assert_eq!(task.error.as_deref(), Some("its terminal was closed or its client ended"));
     let note = fs::read_to_string(daemon.home().join("note")).unwrap();
     assert!(note.contains("hung up\n") && note.contains("apart\n"), "{note}");
 }
@@ -400,7 +400,7 @@ fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
     viewer.until_shown("ready");
     viewer.type_keys(task.id, "\x1a");
     viewer.until("a stopped job", |viewer| viewer.stops == 1);
-    assert!(viewer.screen().contains("last words"), "{viewer:?}");
+    assert!(viewer.screen().contains("last output"), "{viewer:?}");
     viewer.call::<TaskSignal>(&signal(task.id, "CONT", true));
     viewer.type_keys(task.id, "\n");
     viewer.until_shown("goes on");

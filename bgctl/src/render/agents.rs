@@ -68,7 +68,7 @@ fn notes(agents: &[AgentInfo]) -> String {
         }
         let what = match &agent.error {
             Some(_) => format!("does not start: {}", clean_lines(why)),
-            None => format!("is installed with: {}", clean(why)),
+            None => format!("install it with: {}", clean(why)),
         };
         let _ = writeln!(text, "{} {what}", clean(&agent.name));
     }

@@ -158,7 +158,7 @@ pub fn base(url: &str) -> Result<String, String> {
     if !has("http://") {
         return Err(format!("{url:?} does not begin with http://"));
     }
-    let parsed = Url::parse(url).map_err(|error| format!("{url:?} is no address: {error}"))?;
+    let parsed = Url::parse(url).map_err(|error| format!("{url:?} is not a URL: {error}"))?;
     Ok(format!("{}{}", parsed.origin().ascii_serialization(), parsed.path().trim_end_matches('/')))
 }
 

@@ -236,7 +236,7 @@ fn cell(text: &str) -> String {
     if text.len() > CELL { format!("T{{\n{text}\nT}}") } else { text.to_owned() }
 }
 
-/// The keys of `[agents.NAME]`. All of them are taken over by a reload.
+/// The keys of `[agents.NAME]`. All of them are allowed over by a reload.
 fn agent_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 lx.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\n".to_owned();
@@ -249,7 +249,7 @@ fn agent_keys_table() -> String {
     table + ".TE\n"
 }
 
-/// The keys of `[channels.NAME]`. All of them are taken over by a reload.
+/// The keys of `[channels.NAME]`. All of them are allowed over by a reload.
 fn channel_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBgoes with\\fR\n".to_owned();
@@ -290,7 +290,7 @@ pub struct AgentKey {
     pub kind: &'static str,
     /// Its default as it would be written in the file; `None` where what is left out is not there.
     pub default: Option<String>,
-    /// Which values are taken.
+    /// Which values are allowed.
     pub range: String,
 }
 

@@ -209,7 +209,7 @@ fn what_is_wrong_with_a_line_is_told() {
     for (line, told) in [
         ("!", "bgctl: `!` needs a command: `!COMMAND` runs it directly"),
         ("@nobody", "bgctl: `@nobody` needs a prompt: "),
-        ("fg", "bgctl: no job is beside the prompt"),
+        ("fg", "bgctl: no jobs next to the prompt"),
         ("fg %3", "bgctl: there is no job %3"),
         ("fg abcdef", "bgctl: there is no task abcdef"),
         ("nosuchprogram", "[failed (127)]"),

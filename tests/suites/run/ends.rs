@@ -25,7 +25,7 @@ fn the_exit_code_is_the_jobs_own() {
         (126, &["--", "./plain"], "not executable"),
         (126, &["--", "./script"], "interpreter"),
         (126, &["--", "/"], "/: "),
-        (126, &["--cwd", "/no/such/folder", "--", "true"], "name another folder with --cwd"),
+        (126, &["--cwd", "/no/such/folder", "--", "true"], "give another folder with --cwd"),
         (126, &["--cwd", "/dev/null", "--", "true"], "/dev/null: Not a directory"),
         (124, &["--time-limit", "10ms", "--", "sleep", "1000"], "timed out after"),
         (

@@ -202,7 +202,7 @@ impl LastWords {
     pub fn tell(&self) -> String {
         let tail = self.tail.borrow();
         let lines = tail.telling.last(LINES);
-        if lines.is_empty() { String::new() } else { format!("; its last words: {}", lines.join(" / ")) }
+        if lines.is_empty() { String::new() } else { format!("; last output: {}", lines.join(" / ")) }
     }
 }
 

@@ -71,8 +71,8 @@ impl Template {
         let Wanted { task, session, cwd, .. } = wanted.clone();
         if session.is_some() && self.start.agent.resume.is_empty() {
             let name = &self.start.agent.name;
-            let message = format!("the agent {:?} has no command line that goes on with a session", &**name);
-            let hint = format!("submit a new task; `resume` in [agents.{name}] sets such a command line");
+            let message = format!("the agent {:?} has no command line to continue a session", &**name);
+            let hint = format!("submit a new task, or set `resume` in [agents.{name}]");
             return Err(Refusal::new(ErrorKind::SessionExpired, message).hint(hint));
         }
         self.turn.replace(Some(Turn { task, session: session.clone(), cwd, updates }));
@@ -95,7 +95,7 @@ impl Template {
         let words = command(&self.start.agent, turn.session.as_deref(), prompt, file);
         if words.iter().any(OsText::has_nul) {
             return Err(
-                "an argument of its program would hold a NUL byte, which the system can't pass on".into()
+                "an argument of its program would contain a NUL byte, which the system does not allow".into(),
             );
         }
         Ok(words)
@@ -122,7 +122,7 @@ impl Template {
             }
             let name = &self.start.agent.name;
             let what = format!("{error}: one argument has {longest} bytes");
-            let way = "names {prompt_file}, or nothing: then the prompt comes on standard input";
+            let way = "uses {prompt_file}, or no placeholder to pass the prompt on standard input";
             format!("{what} (a prompt of any length fits if [agents.{name}] {way})").into()
         })?;
         self.process.replace(Some(process.clone()));
@@ -168,7 +168,7 @@ impl Template {
         let (out, err) = (files.path(Stream::Stdout).to_owned(), files.path(Stream::Stderr).to_owned());
         let agent = Arc::clone(&self.start.agent);
         let read = self.context.workers.run(move || Printed::read(&agent, &out, &err, from, &exit)).await;
-        let printed = read.ok_or("what it printed can't be read")?.map_err(unusable)?;
+        let printed = read.ok_or("its output can't be read")?.map_err(unusable)?;
         if let Some(session) = printed.session {
             let _ = turn.updates.send(Update::Session(session)).await;
         }
@@ -309,8 +309,8 @@ impl Printed {
 fn answer(agent: &Agent, text: &str, document: &Json) -> Result<String, Box<str>> {
     let Some(pointer) = &agent.result else { return Ok(text.trim_end().to_owned()) };
     document.text_at(pointer).ok_or_else(|| {
-        let what = if document.0.is_empty() { "is no JSON" } else { "has nothing there" };
-        format!("what it printed {what}: the answer was expected at {pointer}").into()
+        let what = if document.0.is_empty() { "is not JSON" } else { "has nothing there" };
+        format!("its output {what}: expected the answer at {pointer}").into()
     })
 }
 

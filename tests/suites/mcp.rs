@@ -110,13 +110,13 @@ fn r05_some_tasks_are_cancelled_by_task_ids_or_task_id_alike() {
     let ids: Vec<String> = (0..4).map(|_| mcp.command("sleep 1000").to_string()).collect();
     let cancelled = mcp.done("background_cancel", &json!({"task_ids": [ids[0], ids[0], ids[1]]}));
     assert!(
-        cancelled.text.starts_with("2 tasks have ended, with all their processes."),
+        cancelled.text.starts_with("2 tasks have ended, including all their processes."),
         "{}",
         cancelled.text
     );
     let both = mcp.done("background_cancel", &json!({"task_ids": ids[..2], "task_id": ids[2]}));
     assert!(
-        both.text.starts_with("1 task has ended, with all its processes. 2 had ended before."),
+        both.text.starts_with("1 task has ended, including all its processes. 2 had ended before."),
         "{}",
         both.text
     );

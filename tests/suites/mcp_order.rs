@@ -72,7 +72,7 @@ fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
     assert_eq!(daemon.task(tests.id()).cancel_reason, Some(CancelReason::Dependency));
     let at_once = start(&mut mcp, "echo never", &json!({"after": [build]}));
     assert!(at_once.text.contains("It was cancelled at once"), "{}", at_once.text);
-    assert!(at_once.text.contains("Nothing more is to come of this task."), "{}", at_once.text);
+    assert!(at_once.text.contains("Nothing more will come from this task."), "{}", at_once.text);
     assert!(
         mcp.done("background_list", &json!({})).told().iter().all(|told| *told != id(&at_once)),
         "told once"
@@ -198,7 +198,7 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     // One that ends first.
     let never = id(&start(&mut mcp, "exit 1", &json!({"ready": "file:never"})));
     let over = mcp.done("background_block", &until_ready(&[&never], 600_000));
-    assert!(over.text.contains("It has ended, and never was ready."), "{}", over.text);
+    assert!(over.text.contains("It has ended without becoming ready."), "{}", over.text);
     let some = mcp.done("background_block", &until_ready(&[&never, &name], 600_000));
     assert!(some.text.contains("1 of 2 are ready, or were; the others have ended"), "{}", some.text);
     // One that nobody can tell of.
@@ -243,7 +243,7 @@ fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
         mcp.ask("tools/call", &json!({"name": "background_block", "arguments": line("no such", 600_000)}));
     open_gate(&daemon, "end");
     let over = Told::of(&mcp.answer(request)["result"]);
-    assert!(over.text.contains("It has ended without a line that matches."), "{}", over.text);
+    assert!(over.text.contains("It has ended without a matching line."), "{}", over.text);
     assert_eq!(
         (&over.content["timed_out"], &over.content["tasks"][0]["status"]),
         (&json!(false), &json!("completed"))

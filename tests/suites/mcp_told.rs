@@ -468,7 +468,7 @@ fn a_task_whose_processes_still_run_is_shown_as_such_and_not_cleared() {
     ended(&daemon, id);
     let listed = mcp.done("background_list", &json!({}));
     assert_eq!(listed.content["tasks"][0]["lingering"], true, "{}", listed.text);
-    assert!(listed.text.contains("its processes still run"), "{}", listed.text);
+    assert!(listed.text.contains("its processes are still running"), "{}", listed.text);
     let cleared = mcp.done("background_clear", &json!({}));
     assert_eq!(cleared.content["cleared"], 0);
     assert!(cleared.text.contains("1 more have ended, but processes"), "{}", cleared.text);

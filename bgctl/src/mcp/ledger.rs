@@ -230,7 +230,7 @@ impl Ledger {
         state.lost = lost;
         if new > 0 {
             let text = format!(
-                "{new} older pieces of news were dropped, as there were too many: background_list shows the tasks."
+                "{new} older reports were dropped because there were too many: background_list shows the tasks."
             );
             state.notes.push((Place::Free, text));
         }

@@ -236,7 +236,7 @@ fn cell(text: &str) -> String {
     if text.len() > CELL { format!("T{{\n{text}\nT}}") } else { text.to_owned() }
 }
 
-/// The keys of `[agents.NAME]`. All of them are allowed over by a reload.
+/// The keys of `[agents.NAME]`. A reload applies all of them.
 fn agent_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 lx.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\n".to_owned();
@@ -249,7 +249,7 @@ fn agent_keys_table() -> String {
     table + ".TE\n"
 }
 
-/// The keys of `[channels.NAME]`. All of them are allowed over by a reload.
+/// The keys of `[channels.NAME]`. A reload applies all of them.
 fn channel_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBgoes with\\fR\n".to_owned();

@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn a_wrong_prompt_is_told_with_what_to_do() {
         for (words, advice) in [
-            (&["submit", "--agent", "x", "-d", "y", "two", "words"][..], "here are 2: quote it"),
+            (&["submit", "--agent", "x", "-d", "y", "two", "words"][..], "not 2: quote it"),
             (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options in front of it"),
             (&["submit", "--agent", "x", "prompt"], "--agent needs a description"),
             (&["submit", "--prompt", "p"], "--prompt needs a description"),

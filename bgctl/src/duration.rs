@@ -57,7 +57,7 @@ mod tests {
         for negative in ["-1s", "-5", " -10m"] {
             assert!(parse_ms(negative).unwrap_err().contains("can't be negative"), "{negative}");
         }
-        assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("write it as"));
+        assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("use "));
         assert!(parse_ms("200years").unwrap_err().contains("100 years"));
         assert!(parse_ms("99999999999999999999").is_err());
     }

@@ -211,17 +211,17 @@ mod tests {
         }
         for (line, hint) in [
             ("FOO=1 make all", "drop the quotes: `bgctl run --env FOO=1 -- make all`; or have a shell"),
-            ("make | tee log", "have a shell read the line: `bgctl run --shell 'make | tee log'`"),
-            ("cd src && make", "have a shell read the line: `bgctl run --shell 'cd src && make'`"),
-            ("source it", "have a shell read the line: `bgctl run --shell 'source it'`"),
-            ("A=1 cd x", "have a shell read the line: `bgctl run --shell 'A=1 cd x'`"),
+            ("make | tee log", "run the line in a shell: `bgctl run --shell 'make | tee log'`"),
+            ("cd src && make", "run the line in a shell: `bgctl run --shell 'cd src && make'`"),
+            ("source it", "run the line in a shell: `bgctl run --shell 'source it'`"),
+            ("A=1 cd x", "run the line in a shell: `bgctl run --shell 'A=1 cd x'`"),
             ("echo 'a b'", "`bgctl run --shell 'echo '\\''a b'\\'''`"),
             ("1=a b", "drop the quotes: `bgctl run -- 1=a b`"),
         ] {
             let failure = check(&params(&[line], "/", "/bin"), "run", Code::NOT_FOUND).unwrap_err();
             assert_eq!(failure.code, Code::NOT_FOUND);
             assert!(failure.hint.as_deref().is_some_and(|told| told.contains(hint)), "{failure}");
-            let is_for_shells = hint.starts_with("have");
+            let is_for_shells = hint.starts_with("run the");
             assert_eq!(failure.to_string().contains("drop the quotes"), !is_for_shells, "{failure}");
         }
         assert!(check(&params(&["make -j8", "all"], "/", "/bin"), "submit", Code::USAGE).is_ok());

@@ -123,9 +123,9 @@ mod tests {
             ("2026-12-01", "has no time of day"),
             ("2027-03-28 02:30", "does not exist here"),
             ("tomorrow", "\"tomorrow\" is no time; write it as 14:30"),
-            ("", "is no time;"),
-            ("8:15", "is no time;"),
-            ("14", "is no time;"),
+            ("", "is not a time;"),
+            ("8:15", "is not a time;"),
+            ("14", "is not a time;"),
         ] {
             let error = at(text, NOON).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");

@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidParams);
         assert!(error.message.contains("\"dicsord\""), "{error:?}");
         let hint = error.data.hint.unwrap();
-        assert!(hint.contains("desktop, discord, family, inbox, tty, and `none`"), "{hint}");
+        assert!(hint.contains("desktop, discord, family, inbox, tty and `none`"), "{hint}");
         let error = channels(None).resolve(Some("inbox"), None).unwrap_err();
         assert!(error.message.contains("no parent session"), "{error:?}");
     }

@@ -25,7 +25,7 @@ fn bytes_of(env: &Env) -> usize {
 }
 
 fn too_long(bytes: u64) -> RpcError {
-    let message = format!("the environment has {bytes} bytes; at most {ENV_BYTES} are taken");
+    let message = format!("the environment has {bytes} bytes; at most {ENV_BYTES} are allowed");
     RpcError::new(ErrorKind::InvalidParams, message)
         .hint("the system can't start programs with more: remove some variables, or put them into a file")
 }

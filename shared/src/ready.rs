@@ -50,7 +50,7 @@ pub enum ReadyError {
     #[error("{0:?} is not one of line:REGEX, tcp:[HOST:]PORT, http:URL, file:PATH and notify")]
     Unknown(String),
     /// It is longer than any of them may be.
-    #[error("it has {0} bytes; at most {READY_BYTES} are taken")]
+    #[error("it has {0} bytes; at most {READY_BYTES} are allowed")]
     TooLong(usize),
     /// Something behind the colon is wrong.
     #[error("{kind}: {what}")]
@@ -339,38 +339,38 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, part) in [
-            ("", "is none of line:REGEX"),
-            ("ready", "\"ready\" is none of"),
-            ("udp:53", "is none of"),
-            ("notify:", "is none of"),
+            ("", "is not one of line:REGEX"),
+            ("ready", "\"ready\" is not one of"),
+            ("udp:53", "is not one of"),
+            ("notify:", "is not one of"),
             ("line:", "regular expression is missing"),
             ("line:a(b", "unclosed group"),
-            ("line:(?:a{1000}){1000}", "takes more than 1048576 bytes"),
-            ("tcp:", "\"\" is no port"),
-            ("tcp:0", "\"0\" is no port: give a number from 1 to 65535"),
-            ("tcp:65536", "\"65536\" is no port"),
-            ("tcp:+80", "\"+80\" is no port"),
-            ("tcp:host", "\"host\" is no port"),
+            ("line:(?:a{1000}){1000}", "needs more than 1048576 bytes"),
+            ("tcp:", "\"\" is not a port"),
+            ("tcp:0", "\"0\" is not a port: give a number from 1 to 65535"),
+            ("tcp:65536", "\"65536\" is not a port"),
+            ("tcp:+80", "\"+80\" is not a port"),
+            ("tcp:host", "\"host\" is not a port"),
             ("tcp::80", "host before the colon is empty"),
-            ("tcp:::1:80", "stands in brackets"),
-            ("tcp:[x]:80", "no IPv6 address in brackets"),
-            ("tcp:a b:80", "no name of a host"),
+            ("tcp:::1:80", "put an IPv6 address in brackets"),
+            ("tcp:[x]:80", "not an IPv6 address in brackets"),
+            ("tcp:a b:80", "not a host name"),
             ("http:https://host/", "does not begin with http://"),
             ("https://host/", "\"https://host/\" does not begin with http://"),
             ("http:host", "does not begin with http://"),
             ("http:http://", "has no host"),
             ("http:http:///path", "has no host"),
-            ("http:http://host:0/", "\"0\" is no port"),
+            ("http:http://host:0/", "\"0\" is not a port"),
             ("http:http://me@host/", "user name or password"),
             ("http:http://host/a b", "' ' must be percent-encoded"),
-            ("http:http://ho[st/", "no name of a host"),
+            ("http:http://ho[st/", "not a host name"),
             ("file:", "the path is missing"),
             ("file:a\0b", "NUL byte"),
         ] {
             let error = error(text);
             assert!(error.contains(part), "{text:?}: {error}");
         }
-        assert_eq!(error(&"line:".repeat(1000)), "it has 5000 bytes; at most 4096 are taken");
+        assert_eq!(error(&"line:".repeat(1000)), "it has 5000 bytes; at most 4096 are allowed");
     }
 
     fn search(pattern: &str) -> LineSearch {

@@ -193,11 +193,11 @@ fn settings_are_checked_at_submit() {
     }
     let command =
         SubmitParams { argv: Some(vec!["true".into()]), settings: of_mode("plan"), ..daemon.params() };
-    refused(&command, &["`settings` goes with `prompt`"]);
+    refused(&command, &["`settings` requires `prompt`"]);
     daemon.write_config(&shell_agent("x", "echo \"$1\"", ""));
     daemon.run(&["daemon", "reload"]).success();
     let template = SubmitParams { settings: of_mode("plan"), ..daemon.prompt_for("x", "go") };
-    refused(&template, &["the agent \"x\" can't be given a mode", "template"]);
+    refused(&template, &["the agent \"x\" does not support --mode", "template"]);
     let told = |args: &[&str]| {
         let mut bgctl = daemon.bgctl(args);
         Outcome::of(bgctl.env("FAKE_ACP_HOME", &home)).expect_code(2).stderr.clone()

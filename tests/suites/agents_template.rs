@@ -272,8 +272,8 @@ fn r35_a_conversation_that_can_not_go_on_leaves_the_task_as_it_was() {
     let forgetful = shell_agent("forgetful", "printf '{\"session_id\":\"s1\"}'", "session = \"/session_id\"");
     let daemon = daemon([shell_agent("nameless", "echo \"$1\"", ""), forgetful].concat());
     for (agent, part, hint) in [
-        ("nameless", "gave the conversation no name", "submit a new task"),
-        ("forgetful", "no command line that goes on with a session", "`resume` in [agents.forgetful]"),
+        ("nameless", "gave the conversation no id", "submit a new task"),
+        ("forgetful", "no command line to continue a session", "`resume` in [agents.forgetful]"),
     ] {
         let id = daemon.tell(agent, "one");
         let before = ended(&daemon, id, Status::Completed);

@@ -97,7 +97,7 @@ fn r112_only_so_many_of_a_batch_run_at_once() {
     let waiting = |task: &Task| daemon.task(task.id).waiting.map(|waiting| waiting.reason);
     assert_eq!(tasks[2..].iter().map(waiting).collect::<Vec<_>>(), [Some(WaitingFor::Batch); 2]);
     let page = daemon.run(&["status", &tasks[2].id.to_string()]).success().stdout_text();
-    assert!(page.contains("others of its batch"), "{page}");
+    assert!(page.contains("other tasks of its batch"), "{page}");
     // Others are not held up by it.
     let other = daemon.submit_with(&SubmitParams { argv: Some(vec!["true".into()]), ..daemon.params() });
     assert_eq!(daemon.block(&[other.id])[0].status, Status::Completed);

@@ -204,7 +204,8 @@ fn a_key_that_names_no_chat_is_told_to_nobody_else() {
             let channel = channel(&daemon, api);
             let error = channel.last_error.unwrap();
             assert_eq!(channel.failed, number);
-            let what = format!("its parent session, {}, names no chat: behind the colon is ", session.trim());
+            let what =
+                format!("its parent session {} is not a chat: after the colon must come ", session.trim());
             assert!(error.starts_with(&what), "{error}");
         }
         assert_eq!(server.server.requests().len(), 3);
@@ -296,7 +297,7 @@ fn a_silence_for_all_of_a_bot_is_kept_in_every_chat() {
     daemon.stop();
     assert_eq!(server.server.requests().len(), 1);
     let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
-    assert_eq!(log.matches("asked for silence").count(), 2, "{log}");
+    assert_eq!(log.matches("asked to wait").count(), 2, "{log}");
 }
 
 #[test]
@@ -342,7 +343,7 @@ fn a_token_is_read_when_it_is_needed() {
     run_for(&daemon, api, None, "echo once more");
     assert_eq!(server.wait_text("once more").token, "second");
     let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
-    assert_eq!(log.matches("others may read the token").count(), 1, "{log}");
+    assert_eq!(log.matches("other users can read the token").count(), 1, "{log}");
     assert!(log.contains("chmod 600"), "{log}");
 }
 

@@ -208,9 +208,9 @@ fn what_would_fail_again_is_tried_once() {
         (Reply::status(410), "answers with 410 Gone"),
         (Reply::redirect(302, "/elsewhere"), "302 Found, which can change the method of the request"),
         (Reply::redirect(303, "/elsewhere"), "303 See Other, by which"),
-        (Reply::redirect(307, &to_other), "which may not see what is sent"),
-        (Reply::redirect(308, &to_name), "which may not see what is sent"),
-        (Reply::redirect(307, "ftp://127.0.0.1/"), "which may not see what is sent"),
+        (Reply::redirect(307, &to_other), "which must not receive the request"),
+        (Reply::redirect(308, &to_name), "which must not receive the request"),
+        (Reply::redirect(307, "ftp://127.0.0.1/"), "which must not receive the request"),
         (Reply::redirect(307, "http://"), "but not to a valid address"),
         (
             Reply::Answer { status: 307, headers: Vec::new(), body: String::new() },
@@ -269,7 +269,7 @@ fn a_redirect_to_the_same_server_keeps_the_request() {
     wait_told(&server, run_for(&daemon, "hook", &["true"]));
     let channel = channel(&daemon, "hook");
     assert_eq!((channel.failed, server.requests().len()), (1, 8));
-    assert!(channel.last_error.unwrap().contains("three times"));
+    assert!(channel.last_error.unwrap().contains("three redirects"));
 }
 
 #[test]

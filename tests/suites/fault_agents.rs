@@ -128,7 +128,7 @@ fn r05_a_neighbour_of_a_turn_that_is_ended_by_force_fails_and_says_so() {
     daemon.wait_output(neighbour, "half");
     assert_eq!(daemon.cancel(&[stubborn])[0].status, Status::Cancelled);
     let task = daemon.ends_as(neighbour, Status::Failed);
-    assert!(task.error.unwrap().contains("another turn in it did not end"));
+    assert!(task.error.unwrap().contains("another turn of it did not end"));
 }
 
 #[test]

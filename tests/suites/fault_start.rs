@@ -68,7 +68,7 @@ fn r01_a_second_daemon_says_that_the_place_is_taken() {
     let second = daemon.second();
     assert_eq!(second.word, Word::Taken);
     assert_eq!(second.status.code(), Some(69));
-    assert!(second.stderr.contains("another bgd serves"), "{}", second.stderr);
+    assert!(second.stderr.contains("another bgd is already running on"), "{}", second.stderr);
     // The first one has lost nothing by it.
     assert!(fs::metadata(daemon.socket()).unwrap().file_type().is_socket());
     assert_eq!(daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance, instance);

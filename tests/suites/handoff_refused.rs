@@ -88,7 +88,8 @@ fn r70_only_the_family_of_a_process_hands_it_over() {
     let error = scene.refuse(&params, &[pidfd.as_fd()]);
     assert_eq!(error.kind(), ErrorKind::ForeignProcess, "{error}");
     let me = std::process::id();
-    let word = format!("process {pid} is no child of process {me}, which offers it, nor of its parent");
+    let word =
+        format!("process {pid} is not a child of process {me}, which hands it over, nor of its parent");
     assert_eq!(error.message, word);
     job.say("go");
     assert!(line_of(&mut reader).contains("manually backgrounded"), "the shell's own bgctl may");
@@ -256,10 +257,10 @@ fn r70_descriptors_are_what_they_are_said_to_be() {
         (vec![Pty], vec![pipe], "descriptor 1 (`pty`) is the read end of a pipe;"),
         (vec![OwnFile], vec![null.as_fd()], "descriptor 1 (`file`) is a character device;"),
         (vec![Stdout, Stderr], vec![pipe, pipe], "is the same pipe as"),
-        (vec![Stdout], vec![], "1 descriptors came with the line"),
-        (vec![Stdout], vec![pipe, pipe], "3 descriptors came with the line"),
+        (vec![Stdout], vec![], "came with 1 descriptors"),
+        (vec![Stdout], vec![pipe, pipe], "came with 3 descriptors"),
         (vec![Stdout, Stdout], vec![pipe, pipe], "at most once"),
-        (vec![Pty, Stdout], vec![pipe, pipe], "stand alone"),
+        (vec![Pty, Stdout], vec![pipe, pipe], "can't be combined"),
     ];
     for (streams, others, words) in cases {
         let params = HandoffParams { streams, ..job.params() };
@@ -283,11 +284,11 @@ fn params_that_say_nothing_useful_are_refused() {
         (HandoffParams { description: " ".into(), ..good.clone() }, "`description` is blank"),
         (HandoffParams { description: "x".repeat(5000), ..good.clone() }, "`description` has 5000 bytes"),
         (HandoffParams { argv: Some(vec![]), ..good.clone() }, "`argv` has no program"),
-        (HandoffParams { argv: Some(vec!["a\0b".into()]), ..good.clone() }, "`argv` holds a NUL"),
+        (HandoffParams { argv: Some(vec!["a\0b".into()]), ..good.clone() }, "`argv` contains a NUL"),
         (HandoffParams { session: Some(String::new()), ..good.clone() }, "`session` is empty"),
         (
             HandoffParams { started_at: Some("2999-01-01T00:00:00Z".parse().unwrap()), ..good.clone() },
-            "still to come",
+            "in the future",
         ),
     ];
     for (params, words) in cases {

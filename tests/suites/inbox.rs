@@ -315,7 +315,7 @@ fn following_prints_each_item_once_as_it_comes() {
         "{said}"
     );
     let said = words.killed();
-    assert_eq!(said.matches("the daemon was started anew; what was not acknowledged is gone").count(), 2);
+    assert_eq!(said.matches("the daemon was restarted; unacknowledged notifications are lost").count(), 2);
 }
 
 #[test]

@@ -253,9 +253,9 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     assert_eq!(looked.content["task"]["foreign"], true);
     let short = json!({"task_id": foreign_done.to_string()[..8]});
     let said = mcp.error("background_output", &short);
-    assert!(said.contains("give its id in full"), "{said}");
+    assert!(said.contains("give its full id"), "{said}");
     let said = mcp.error("background_block", &json!({"task_ids": [foreign.to_string()[..8]]}));
-    assert!(said.contains("give its id in full"), "{said}");
+    assert!(said.contains("give its full id"), "{said}");
     for (tool, arguments) in [
         ("background_cancel", json!({"task_id": foreign.to_string()})),
         ("background_clear", json!({"task_ids": [foreign_done.to_string()]})),
@@ -337,7 +337,7 @@ fn r10_a_clear_says_that_older_tasks_are_left() {
     for round in 0..1000 {
         let answer = mcp.call("background_clear", &json!({}));
         if answer.is_error {
-            assert!(answer.text.contains("Nothing was removed"), "{}", answer.text);
+            assert!(answer.text.contains("Nothing was deleted"), "{}", answer.text);
             continue;
         }
         cleared += answer.content["cleared"].as_u64().unwrap();
@@ -410,9 +410,9 @@ fn a_wait_ends_at_once_when_an_agent_asks_its_user() {
         assert_eq!(waited.content["timed_out"], false, "{}", waited.text);
         assert_eq!(waited.content["finished"], json!([]));
         assert_eq!(waited.content["tasks"][0]["asks"], "command: rm -rf x\ntitle: List files");
-        assert!(waited.text.contains("A task asks its user something"), "{}", waited.text);
+        assert!(waited.text.contains("A task asks the user a question"), "{}", waited.text);
         let again = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
-        assert!(again.text.contains("It asks its user something"), "{}", again.text);
+        assert!(again.text.contains("It asks the user a question"), "{}", again.text);
         daemon.run(&["answer", &id.to_string(), "deny"]).success();
         let ended = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
         assert_eq!(ended.content["tasks"][0]["result"], "denied", "{}", ended.text);
@@ -448,7 +448,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
         ("background_block", json!({"task_ids": []}), "\"task_ids\""),
         ("background_block", json!({"task_ids": 7}), "must be a list"),
         ("background_block", json!({"task_ids": ["3f2a"], "timeout": "1s"}), "whole number of milliseconds"),
-        ("background_block", json!({"task_ids": vec!["3f2a"; 101]}), "has 101 ids, and at most 100"),
+        ("background_block", json!({"task_ids": vec!["3f2a"; 101]}), "has 101 ids, but at most 100"),
         ("background_cancel", json!({}), "give \"task_ids\" or \"task_id\""),
         ("background_cancel", json!({"task_id": "3f2a", "all": true}), "not both"),
         ("background_list", json!({"status": "done"}), "one of pending, running"),

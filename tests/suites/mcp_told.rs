@@ -177,7 +177,7 @@ fn a_long_wait_is_cut_and_says_what_to_do() {
     let id = mcp.command("sleep 1000");
     let told = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     assert_eq!((&told.content["timed_out"], &told.content["cut"]), (&json!(true), &json!(true)));
-    assert!(told.text.contains("The wait was cut"), "{}", told.text);
+    assert!(told.text.contains("The wait was limited"), "{}", told.text);
     assert!(
         told.text.contains(&format!("call background_block {{\"task_ids\": [\"{id}\"]}} again")),
         "{}",
@@ -371,7 +371,7 @@ fn r10_a_clear_removes_no_result_that_was_not_told() {
             assert_eq!(answer.content["cleared"], 10);
             break;
         }
-        assert!(answer.text.contains("Nothing was removed"), "{}", answer.text);
+        assert!(answer.text.contains("Nothing was deleted"), "{}", answer.text);
         assert_eq!(daemon.task(ids[0]).status, bgd_shared::task::Status::Completed);
         refused += 1;
     }

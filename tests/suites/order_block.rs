@@ -186,7 +186,7 @@ fn r111_a_pattern_that_is_none_is_said_to_be() {
     let home = TestDaemon::home_only();
     for (words, told) in [
         (&["--line", "(", "3f2a"][..], "unclosed group"),
-        (&["--line", "\\w{1000}{1000}", "3f2a"], "takes more than 1048576 bytes"),
+        (&["--line", "\\w{1000}{1000}", "3f2a"], "needs more than 1048576 bytes"),
         (&["--line", "x", "3f2a", "91bc"], "--line takes exactly one task"),
         (&["--line", "x", "--any", "3f2a"], "cannot be used with"),
         (&["--since", "5", "3f2a"], "--line"),

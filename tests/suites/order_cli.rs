@@ -166,9 +166,9 @@ fn r105_a_task_starts_later() {
         Outcome::of(daemon.bgctl(&["status", &then.to_string()]).env("TZ", "UTC")).success().stdout_text();
     assert!(page.contains("waits:       until 2099-01-02 03:04:05\n"), "{page}");
     for (words, told) in [
-        (&["--at", "2020-01-01 10:00"][..], "is over"),
-        (&["--at", "25:00"], "no time that there is"),
-        (&["--at", "soon"], "is no time"),
+        (&["--at", "2020-01-01 10:00"][..], "is in the past"),
+        (&["--at", "25:00"], "not a valid time"),
+        (&["--at", "soon"], "is not a time"),
         (&["--in", "soon"], "--in"),
     ] {
         let refused = run(&daemon, &[&["submit"], words, &["--", "true"]].concat()).expect_code(2);
@@ -240,7 +240,7 @@ fn r110_a_task_says_when_it_is_ready() {
     run(&daemon, &["block", "--until", "ready", &never.to_string()]).expect_code(1);
     run(&daemon, &["cancel", &name]).success();
     for (when, told) in
-        [("port:80", "is none of line:REGEX"), ("tcp:0", "no port"), ("line:(", "unclosed group")]
+        [("port:80", "is not one of line:REGEX"), ("tcp:0", "not a port"), ("line:(", "unclosed group")]
     {
         let refused = run(&daemon, &["submit", "--ready", when, "--", "true"]).expect_code(2);
         assert!(refused.stderr.contains(told), "{when}: {}", refused.stderr);
@@ -382,10 +382,7 @@ fn r113_tasks_are_selected_by_what_they_have_in_common() {
     assert_eq!((nothing.stdout.len(), &*nothing.stderr), (0, "bgctl: no active task matches\n"));
     assert_eq!(said(&daemon, &["clear", "--status", "failed"]), "cleared 1\n");
     let others = run(&daemon, &["clear", "--status", "failed", "--session", "other"]).success();
-    assert_eq!(
-        others.stderr,
-        "there are no such finished tasks of a session other; `bgctl list` shows those of all\n"
-    );
+    assert_eq!(others.stderr, "no matching finished tasks in session other; `bgctl list` shows all tasks\n");
     assert_eq!(said(&daemon, &["clear", "--status", "completed,cancelled"]), "cleared 2\n");
     assert_eq!(listed(&[]), [elsewhere], "a label that narrows what is cleared does not widen it");
     assert_eq!(said(&daemon, &["clear", "--status", "completed", "--all-sessions"]), "cleared 1\n");

@@ -46,8 +46,8 @@ fn r113_a_signal_goes_to_the_running_tasks_that_are_selected() {
     assert_eq!(daemon.task(held).status, Status::Pending);
     run(&daemon, &["signal", "--tag", "other", "NO"]).expect_code(2);
     for (words, why) in [
-        (&["signal", "3f2a"][..], "`3f2a` stands alone: name a task and a signal"),
-        (&["signal", "--tag", "web", "3f2a", "HUP"], "leave out one of them"),
+        (&["signal", "3f2a"][..], "`3f2a` is not enough: give a task and a signal"),
+        (&["signal", "--tag", "web", "3f2a", "HUP"], "omit one of them"),
         (&["signal", "3f", "HUP"], "is too short"),
     ] {
         let wrong = run(&daemon, words).expect_code(2);

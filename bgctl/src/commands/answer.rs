@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(picked("ALWAYS ALLOW"), Ok("always"));
         assert_eq!(picked("deny"), Ok("deny"));
         assert_eq!(picked("not now"), Ok("no"));
-        assert!(picked("Always").unwrap_err().contains("`Always` is none"));
+        assert!(picked("Always").unwrap_err().contains("`Always` is not one"));
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(picked(&all, "deny"), Ok("3".into()));
         assert_eq!(picked(&all[..2], "allow"), Ok("2".into()));
         assert_eq!(picked(&all[..2], "deny"), Ok("1".into()));
-        assert!(picked(&all[..1], "allow").unwrap_err().contains("to allow it"));
+        assert!(picked(&all[..1], "allow").unwrap_err().contains("can allow it"));
         assert!(picked(&[], "deny").is_err());
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let mut task = Task { kind: Kind::Agent, status: Status::Running, ..samples::task() };
         let failure = asked(&task, None).unwrap_err();
         assert_eq!(failure.code, Code::WRONG_STATE);
-        assert!(failure.message.contains("asks nothing; it is running"), "{failure}");
+        assert!(failure.message.contains("has no open question; it is running"), "{failure}");
         task.progress.needs_input = Some(samples::question());
         assert_eq!(asked(&task, None), Ok(&samples::question()));
         assert_eq!(asked(&task, Some(7)), Ok(&samples::question()));

@@ -159,6 +159,6 @@ mod tests {
     fn r112_a_word_that_no_program_can_have_is_named() {
         let (_file, long) = each(&[b"short\n".to_vec(), vec![b'x'; WORD_BYTES + 1]].concat());
         let failure = parts(&long, &["true".into()]).unwrap_err();
-        assert!(failure.message.starts_with("item 2 makes a command that is too long"), "{failure}");
+        assert!(failure.message.starts_with("the command for item 2 is too long"), "{failure}");
     }
 }

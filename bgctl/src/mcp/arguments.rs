@@ -226,7 +226,7 @@ impl Arguments {
     pub fn line(&self, name: &str) -> Result<Option<Regex>, Refusal> {
         let Some(pattern) = self.text(name)? else { return Ok(None) };
         if pattern.len() > READY_BYTES {
-            let error = format!("it has {} bytes; at most {READY_BYTES} are taken", pattern.len());
+            let error = format!("it has {} bytes; at most {READY_BYTES} are allowed", pattern.len());
             return Err(self.refused(name, &error, ""));
         }
         line_regex(&pattern).map(Some).map_err(|error| {
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn r20_there_is_no_block_parameter() {
         let text = error(given(&OUTPUT, &json!({"task_id": "3f2a", "block": true})));
-        assert!(text.contains("takes no parameter \"block\"") && text.contains("background_block"), "{text}");
+        assert!(text.contains("has no parameter \"block\"") && text.contains("background_block"), "{text}");
         assert!(text.contains("Its parameters are: task_id."), "{text}");
         let text = error(given(&BLOCK, &json!({"task_ids": ["3f2a"], "block": true})));
         assert!(text.ends_with("Its parameters are: task_ids, timeout, until, line."), "{text}");
@@ -352,7 +352,7 @@ mod tests {
         }
         let arguments = given(&COMMAND, &json!({"cwd": long})).unwrap();
         let text = error(arguments.folder("cwd", None));
-        assert!(text.len() < 2000 && text.ends_with("runs in."), "{text}");
+        assert!(text.len() < 2000 && text.ends_with("server's folder."), "{text}");
     }
 
     #[test]
@@ -371,7 +371,7 @@ mod tests {
         for named in ["~x", "~root", "$HOME", "x/~", "~/no"] {
             assert!(error(folder(named, Some(home.path()))).contains("there is no folder /"), "{named}");
         }
-        assert!(error(folder("~", None)).contains("/~. Name one"), "nobody knows where that is");
+        assert!(error(folder("~", None)).contains("/~. Give an existing one"), "nobody knows where that is");
         assert_eq!(folder(".", None).unwrap(), std::env::current_dir().unwrap());
     }
 

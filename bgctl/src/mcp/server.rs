@@ -388,10 +388,10 @@ mod tests {
         assert!(off.contains("`--depth 0`") && off.contains("`bgctl mcp --depth 1`"), "{off}");
         assert!(!off.contains("another agent"), "{off}");
         let within = why_not(&Ok(2), 2).unwrap();
-        assert!(within.contains("within a background task of another agent"), "{within}");
+        assert!(within.contains("in a background task of another agent"), "{within}");
         assert!(within.contains("BGD_MCP_DEPTH is 2") && within.contains("--depth 3`"), "{within}");
         let unreadable = why_not(&Err("x".repeat(1000)), u32::MAX).unwrap();
-        assert!(unreadable.contains("BGD_MCP_DEPTH") && unreadable.contains("no number"), "{unreadable}");
+        assert!(unreadable.contains("BGD_MCP_DEPTH") && unreadable.contains("not a number"), "{unreadable}");
         assert!(
             unreadable.contains("`export BGD_MCP_DEPTH=0`") && !unreadable.contains("--depth"),
             "{unreadable}"

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(command(Completed, "\n\n\n", 3, Part::All), "\n(only white space: 3 bytes)");
         let part = command(Completed, "\n\n\n", 99, Part::End);
         assert!(
-            part.starts_with("\n(the part that fits here is only white space)\n(99 bytes in all: "),
+            part.starts_with("\n(the part that fits here is only white space)\n(99 bytes in total: "),
             "{part}"
         );
         assert_eq!(command(Completed, "", 0, Part::Gone), "\n(its output is gone: the task was cleared)");
@@ -299,7 +299,7 @@ mod tests {
     fn what_an_agent_asks_is_left_to_the_user() {
         let question = notice(NoticeKind::NeedsInput, Kind::Agent, None);
         let text = told(&InboxItem { number: 1, notice: question });
-        assert!(text.starts_with("The text\n") && text.contains("Only the user may answer"), "{text}");
+        assert!(text.starts_with("The text\n") && text.contains("Only the user can answer"), "{text}");
     }
 
     #[test]

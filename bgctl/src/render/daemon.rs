@@ -115,7 +115,7 @@ mod tests {
     fn the_page_tells_how_those_are_told_who_asked() {
         let page = page(&samples::daemon(), samples::now());
         for line in [
-            "waited:      3 times, 4ms on average, half of them took 3ms at most",
+            "waited:      3 times, 4ms on average, half of them at most 3ms",
             "ran:         2 times, 1d 00h on average, half of them longer than a day",
             "channel:     ops (exec): 5 sent, 2 failed, 1 dropped, 4 queued; last error: it \u{fffd}exited with 3 (5s ago)",
             "channel:     web (webhook): 1 sent, 2 queued; trying again in 3s, 2 of 5 tries done, last: http://h answers with 500 (1s ago)",

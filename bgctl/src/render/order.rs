@@ -164,7 +164,7 @@ mod tests {
         let clock = Clock::of_tests();
         assert_eq!(
             attempt(&tried, &clock),
-            "2 from 1970-01-01 00:16:40, exited with code 3; its output begins at 42"
+            "2 from 1970-01-01 00:16:40, exited with code 3; its output starts at 42"
         );
         tried.exit = Some(Exit::Signal(9));
         assert!(attempt(&tried, &clock).contains(", ended by SIGKILL;"));

@@ -316,7 +316,7 @@ mod tests {
             "attempt:     1",
             "ready when:  tcp:8000",
             "ready:       1970-01-01 00:16:30 (10s ago)",
-            "  before:    1 from 1970-01-01 00:15:00, exited with code 7; its output begins at 0",
+            "  before:    1 from 1970-01-01 00:15:00, exited with code 7; its output starts at 0",
         ] {
             assert!(shown.lines().any(|known| known == line), "{line} is not in\n{shown}");
         }
@@ -370,7 +370,7 @@ mod tests {
             "             title: List files",
             "  option:    once    Allow once (allows it once)",
             "  option:    reject  No (denies it once)",
-            "  else:      denied in 5m 00s if nobody answers",
+            "  else:      denied in 5m 00s unless answered",
             "last words:  429, try 2",
             "suspect:     its answer looks like an error",
             "warning:     it asks nobody",

@@ -84,8 +84,8 @@ mod tests {
             "question 7: Run \u{fffd}[2J`make`?\nIn /src.\n  \
              once    Allow once (allows it once)\n  \
              reject  No (denies it once)\n\
-             `bgctl answer 3f2a9c1e OPTION` answers: an id or a name of these, or allow or deny\n\
-             denied in 5m 00s if nobody answers\n\
+             answer with `bgctl answer 3f2a9c1e OPTION`: an id or name from this list, or allow or deny\n\
+             denied in 5m 00s unless answered\n\
              2 more questions are waiting\n"
         );
     }

@@ -19,7 +19,7 @@ pub struct GroupConfig {
 /// Whether these groups can be.
 pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
     if groups.len() >= limits::GROUPS {
-        let what = format!("has {} groups; at most {} are taken", groups.len(), limits::GROUPS - 1);
+        let what = format!("has {} groups; at most {} are allowed", groups.len(), limits::GROUPS - 1);
         return Err(("groups".to_owned(), what));
     }
     for (name, GroupConfig { slots }) in groups {

@@ -478,11 +478,11 @@ mod tests {
             parse("[agents.claude-cli]\ncommand = [\"a\"]\ndefault_deliver_to = [\"tty\"]").unwrap_err();
         assert_eq!(
             error,
-            "config.toml: unknown key `agents.claude-cli.default_deliver_to`; `default_deliver_to` belongs to no \
-             table: it goes above the first [table] of the file"
+            "config.toml: unknown key `agents.claude-cli.default_deliver_to`; `default_deliver_to` belongs above \
+             the first [table] of the file"
         );
         let error = parse("[limits]\nmax_concurrent_tasks = 3").unwrap_err();
-        assert!(error.contains("`max_concurrent_tasks` belongs to no table"), "{error}");
+        assert!(error.contains("`max_concurrent_tasks` belongs above the first"), "{error}");
         let error = parse("[grace]\nxyzzy_plugh = 3").unwrap_err();
         assert_eq!(error, "config.toml: unknown key `grace.xyzzy_plugh`");
     }
@@ -494,13 +494,13 @@ mod tests {
         for (text, part) in [
             (
                 "max_concurrent_tasks = \"x\"",
-                "`max_concurrent_tasks` must be a whole number of 0 or more; it is a text",
+                "`max_concurrent_tasks` must be a whole number of 0 or more; it is a string",
             ),
             ("max_concurrent_tasks = -1", "must be a whole number of 0 or more; it is a number out of range"),
             ("tree = \"forest\"", "line 1, column 8: `tree` is `forest`; it must be `auto` or `session`"),
             ("[grace]\ncancel = 5", "`grace.cancel` must be a duration such as \"5s\"; it is a number"),
             ("tree = 3", "`tree` must be a string in quotes"),
-            ("allow_root = \"yes\"", "`allow_root` must be true or false; it is a text"),
+            ("allow_root = \"yes\"", "`allow_root` must be true or false; it is a string"),
             ("default_deliver_to = \"ops\"", "`default_deliver_to` must be a list of strings, such as"),
             (
                 "default_deliver_to = [3]",
@@ -519,7 +519,7 @@ mod tests {
                 "[limits]\noutput_bytes = true",
                 "must be a number of bytes, or a string such as \"1GiB\"; it is true",
             ),
-            ("[grace]\ncancel = \"soon\"", "no time such as"),
+            ("[grace]\ncancel = \"soon\"", "not a duration such as"),
             ("[limits]\noutput_bytes = \"much\"", "output_bytes"),
             ("= 3", "invalid TOML: line 1, column 1: "),
         ] {
@@ -553,13 +553,13 @@ mod tests {
                 "headers = { A = \"t0kensecret\", B = 3 }",
                 "each value in `channels.x.headers` must be a string in quotes; this one is a number",
             ),
-            ("env = [\"t0kensecret\"]", "`channels.x.env` must be a table of texts"),
+            ("env = [\"t0kensecret\"]", "`channels.x.env` must be a table of strings"),
             (
                 "command = [\"a\",\n\"t0kensecret\", 3]",
                 "each value in `channels.x.command` must be a string in quotes",
             ),
-            ("token_file = \"t0kensecret\"", "`channels.x.token_file` is no path"),
-            ("api_base = \"t0kensecret\"\ntoken = \"a\"", "`channels.x.api_base` is no address"),
+            ("token_file = \"t0kensecret\"", "`channels.x.token_file` is not a file path"),
+            ("api_base = \"t0kensecret\"\ntoken = \"a\"", "`channels.x.api_base` is not a URL"),
             ("timeout = true\n\"t0kensecret\"", "line "),
         ];
         for (line, expected) in lines {

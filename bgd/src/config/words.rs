@@ -73,7 +73,7 @@ fn types(message: &str) -> Option<(&'static str, &str)> {
         .or_else(|| message.strip_prefix("invalid value: "))?
         .rsplit_once(", expected ")?;
     let found = match found.split([' ', '"', '`']).next().unwrap_or_default() {
-        "string" => "a text",
+        "string" => "a string",
         "integer" | "floating" => "a number out of range",
         "boolean" => "true or false",
         "sequence" => "a list",

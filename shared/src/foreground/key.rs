@@ -183,7 +183,7 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Key::default()).unwrap(), r#""ctrl-b""#);
         let error = serde_json::from_str::<Key>(r#""f12""#).unwrap_err().to_string();
-        assert!(error.contains(r#""f12" is no key"#), "{error}");
+        assert!(error.contains(r#""f12" can't be used as the key"#), "{error}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn with_jobs(daemon: &TestDaemon) -> (Terminal, Process, Process) {
 fn only_the_background_goes_on(daemon: &TestDaemon, background: &Process, beside: &Process) {
     beside.gone();
     let ended = daemon.wait_status(task_of(daemon, "sleep 1002").id, Status::Cancelled);
-    assert!(ended.error.unwrap().contains("terminal or client"));
+    assert!(ended.error.unwrap().contains("terminal was closed or its client"));
     let task = task_of(daemon, "sleep 1001");
     assert_eq!(task.status, Status::Running);
     assert!(background.is_alive());

@@ -214,7 +214,7 @@ fn what_is_wrong_with_a_line_is_told() {
         ("fg abcdef", "bgctl: there is no task abcdef"),
         ("nosuchprogram", "[failed (127)]"),
         ("kill -9 $$", "[failed (SIGKILL)]"),
-        ("help", "LINE &          runs beside the prompt"),
+        ("help", "LINE &          run next to the prompt"),
     ] {
         run_line(&mut console, line);
         assert!(console.screen().contains(told), "{line}: {console:?}");

@@ -135,7 +135,7 @@ fn without_a_daemon_any_more_it_says_so() {
     let (mut run, _) = running(&daemon, "echo up; exec sleep 1000");
     daemon.kill9();
     assert_eq!(run.wait().unwrap().code(), Some(69));
-    assert!(errors(&daemon).contains("the daemon is gone"), "{}", errors(&daemon));
+    assert!(errors(&daemon).contains("the daemon has ended"), "{}", errors(&daemon));
     daemon.launch();
 }
 

@@ -320,7 +320,7 @@ fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
     let mut telling = Telling::default();
     said.lines().for_each(|line| telling.push(line));
     let words: String = telling.last(3).join(" / ").chars().take(1000).collect();
-    if words.is_empty() { how.into() } else { format!("{how}; its last words: {words}").into() }
+    if words.is_empty() { how.into() } else { format!("{how}; last output: {words}").into() }
 }
 
 /// The end of a file, from this offset on at the earliest.
@@ -399,20 +399,20 @@ mod tests {
     fn an_answer_that_is_not_there_is_a_failure_that_says_where() {
         let agent = Agent { result: Some("/result".into()), ..agent(&["x"], &[]) };
         let failed = answer(&agent, "oops", &Json::of("oops")).unwrap_err();
-        assert_eq!(&*failed, "what it printed is no JSON: the answer was expected at /result");
+        assert_eq!(&*failed, "its output is not JSON: expected the answer at /result");
         let failed = answer(&agent, "{}", &Json::of("{}")).unwrap_err();
-        assert_eq!(&*failed, "what it printed has nothing there: the answer was expected at /result");
+        assert_eq!(&*failed, "its output has nothing there: expected the answer at /result");
     }
 
     #[test]
     fn a_failure_tells_the_last_words() {
         let told = failure(&Exit::Code(3), "warming up\n\nno such model\n", "on stdout");
-        assert_eq!(&*told, "exited with code 3; its last words: warming up / no such model");
+        assert_eq!(&*told, "exited with code 3; last output: warming up / no such model");
         let told = failure(&Exit::Signal(9), " \n", "on stdout");
-        assert_eq!(&*told, "ended by signal 9 (SIGKILL); its last words: on stdout");
+        assert_eq!(&*told, "ended by signal 9 (SIGKILL); last output: on stdout");
         assert_eq!(&*failure(&Exit::Code(3), "", ""), "exited with code 3");
         let told =
             failure(&Exit::Code(1), "Error: no key\n    at a (x:1)\n    at b (x:2)\n    at c (x:3)\n", "");
-        assert_eq!(&*told, "exited with code 1; its last words: Error: no key");
+        assert_eq!(&*told, "exited with code 1; last output: Error: no key");
     }
 }

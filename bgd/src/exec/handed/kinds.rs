@@ -253,8 +253,8 @@ mod tests {
         };
         assert_eq!(own, fs::canonicalize(&path).unwrap());
         fs::remove_file(&path).unwrap();
-        assert!(refusal(HandoffStream::File, fd()).contains("any more"));
+        assert!(refusal(HandoffStream::File, fd()).contains("no longer"));
         fs::write(&path, "another one").unwrap();
-        assert!(refusal(HandoffStream::File, fd()).contains("any more"));
+        assert!(refusal(HandoffStream::File, fd()).contains("no longer"));
     }
 }

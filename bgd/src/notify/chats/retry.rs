@@ -203,7 +203,7 @@ mod tests {
                 Err(busy(Duration::from_hours(9)))
             });
             let Undelivered(why) = outcome.unwrap_err();
-            assert!(why.contains("asked for silence, for 3"), "{why}");
+            assert!(why.contains("asked to wait for 3"), "{why}");
         }
         assert_eq!(tries, 1);
     }

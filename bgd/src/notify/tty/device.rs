@@ -348,7 +348,7 @@ mod tests {
             "/dev/tty",
         ] {
             let opened = Device::open(&OriginTerminal { path: path.to_owned(), leader: me });
-            assert!(opened.is_err_and(|why| why.contains("is no terminal")), "{path}");
+            assert!(opened.is_err_and(|why| why.contains("is not a terminal")), "{path}");
         }
         for path in ["/dev/pts/0", "/dev/tty1", "/dev/ttyS0"] {
             assert!(is_terminals(path), "{path}");

@@ -151,7 +151,7 @@ mod tests {
         let command = format!("ls {}; rm -rf ~", "x".repeat(100_000));
         let text = question(&json!({"title": "List", "rawInput": {"command": command}}));
         assert!(text.starts_with("command: ls xxx") && text.contains("; rm -rf ~\ntitle: List"), "{text}");
-        assert!(text.contains(" bytes are not shown) "), "{text}");
+        assert!(text.contains(" bytes omitted) "), "{text}");
     }
 
     proptest! {

@@ -463,14 +463,14 @@ mod tests {
     fn a_wrong_prompt_is_told_with_what_to_do() {
         for (words, advice) in [
             (&["submit", "--agent", "x", "-d", "y", "two", "words"][..], "not 2: quote it"),
-            (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options in front of it"),
+            (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options before it"),
             (&["submit", "--agent", "x", "prompt"], "--agent needs a description"),
             (&["submit", "--prompt", "p"], "--prompt needs a description"),
             (&["submit", "--prompt", "two", "words", "-d", "y"], "`words` stands there too"),
             (&["submit", "--agent", "x", "-d", "y"], "--agent needs a PROMPT"),
             (&["submit", "--resume", "abcd"], "--resume needs a PROMPT"),
-            (&["submit", "--resume", "abcd", "two", "words"], "here are 2"),
-            (&["resume", "abcd", "two", "words"], "here are 2"),
+            (&["submit", "--resume", "abcd", "two", "words"], "not 2"),
+            (&["resume", "abcd", "two", "words"], "not 2"),
         ] {
             let text = wrong(words);
             assert!(text.starts_with("error: ") && text.contains("Usage: bgctl "), "{text}");

@@ -210,7 +210,7 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         for (line, hint) in [
-            ("FOO=1 make all", "drop the quotes: `bgctl run --env FOO=1 -- make all`; or have a shell"),
+            ("FOO=1 make all", "drop the quotes: `bgctl run --env FOO=1 -- make all`; or run the line"),
             ("make | tee log", "run the line in a shell: `bgctl run --shell 'make | tee log'`"),
             ("cd src && make", "run the line in a shell: `bgctl run --shell 'cd src && make'`"),
             ("source it", "run the line in a shell: `bgctl run --shell 'source it'`"),

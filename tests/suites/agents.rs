@@ -209,12 +209,12 @@ fn what_an_agent_says_on_stderr_is_in_its_status_and_in_the_text_of_a_time_out()
     let words = "429 Too Many Requests, try 2";
     watch.until(|event| event.task.progress.last_words.as_deref() == Some(words));
     let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
-    assert!(page.contains(&format!("last words:  {words}")), "{page}");
+    assert!(page.contains(&format!("last output: {words}")), "{page}");
     watch.until(|event| event.task.progress.stalled);
     let task = daemon.ends_as(id, Status::Failed);
     assert_eq!(
         task.error.as_deref(),
-        Some("timed out after 1.500s; its agent's last words: 429 Too Many Requests, try 2")
+        Some("timed out after 1.500s; the agent's last output: 429 Too Many Requests, try 2")
     );
     assert_eq!(daemon.completed("say x").progress.last_words, None, "they were of another turn");
 }

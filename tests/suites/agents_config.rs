@@ -215,11 +215,11 @@ fn agents_come_and_go_with_a_reload() {
     let failed = daemon.block(&[queued]).remove(0);
     let error = failed.error.unwrap_or_default();
     assert_eq!(failed.status, Status::Failed);
-    assert!(error.contains("there is no agent \"x\"") && error.contains("claude, codex"), "{error}");
+    assert!(error.contains("unknown agent \"x\"") && error.contains("claude, codex"), "{error}");
     let refused = daemon.try_resume(done, "two").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::UnknownAgent, "{refused}");
     assert!(
-        refused.message.contains("no agent \"x\"") && refused.message.contains(&done.to_string()),
+        refused.message.contains("unknown agent \"x\"") && refused.message.contains(&done.to_string()),
         "{refused}"
     );
     assert!(refused.data.hint.unwrap_or_default().contains("[agents.x]"));

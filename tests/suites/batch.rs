@@ -195,7 +195,7 @@ fn r112_parts_without_an_end_submit_nothing() {
     for (params, word) in [
         (many(&daemon, 0), "argvs"),
         (SubmitManyParams { task: None, ..many(&daemon, 1) }, "task"),
-        (SubmitManyParams { batch: Some(batch), ..many(&daemon, 1) }, "exclude"),
+        (SubmitManyParams { batch: Some(batch), ..many(&daemon, 1) }, "can't be combined"),
         (SubmitManyParams { jobs: Some(0), ..many(&daemon, 1) }, "jobs"),
         (SubmitManyParams { max_fails: Some(0), ..many(&daemon, 1) }, "max_fails"),
         (SubmitManyParams { argvs: vec![vec!["true".into()], vec![]], ..many(&daemon, 1) }, "argvs[1]"),
@@ -214,7 +214,7 @@ fn r112_what_is_wrong_with_items_is_said_and_nothing_is_submitted() {
     for (items, words, said) in [
         (&b""[..], &["--", "true"][..], "there are no items"),
         (b"\n\n", &["--", "true"], "there are no items"),
-        (b"a\0b\n", &["--", "true"], "item 1 has a NUL"),
+        (b"a\0b\n", &["--", "true"], "item 1 contains a NUL"),
         (&long, &["--", "true"], "item 2"),
         (b"a\n", &["--jobs", "0", "--", "true"], "--jobs"),
         (b"a\n", &["--max-fails", "x", "--", "true"], "--max-fails"),

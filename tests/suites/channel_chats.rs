@@ -282,7 +282,7 @@ fn a_chat_that_is_to_be_left_alone_is_nothing_to_another() {
         assert_eq!(server.server.requests().len(), 2);
         let channel = channel(&daemon, api);
         assert_eq!(channel.failed, 2);
-        assert!(channel.last_error.unwrap().starts_with("the server asked to wait, for 2"));
+        assert!(channel.last_error.unwrap().starts_with("the server asked to wait for 2"));
     }
 }
 
@@ -400,7 +400,7 @@ fn what_a_bot_lacks_is_said_at_the_start_and_at_a_reload() {
             daemon.run(&["daemon", "reload"]).success();
         };
         reload("token = \"two words\"");
-        assert!(problem(&daemon, api, 2).starts_with("the configured token is none: "));
+        assert!(problem(&daemon, api, 2).starts_with("the configured token is not a token: "));
         reload("token_file = \"~/token\"");
         let what = problem(&daemon, api, 3);
         let file = daemon.home().join("token");

@@ -241,7 +241,7 @@ fn a_server_that_wants_to_be_left_alone_for_long_is() {
         run_for(&daemon, "hook", &["true"]);
     }
     let line = wait::for_line(&log(&daemon), "not delivered");
-    let why = "answers with 503 Service Unavailable; the server asked to wait, for 3";
+    let why = "answers with 503 Service Unavailable; the server asked to wait for 3";
     assert!(line.contains(why), "{line}");
     // All are dealt with before it ends.
     daemon.stop();

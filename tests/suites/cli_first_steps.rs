@@ -36,7 +36,7 @@ fn a_known_key_is_said_to_be_known() {
     daemon.block(&[first.word()]);
     let again = submit(&["no-such-program"]);
     assert_eq!(again.stdout, first.stdout);
-    assert_eq!(again.stderr, "bgctl: the task with the key nightly exists already: completed\n");
+    assert_eq!(again.stderr, "bgctl: a task with the key nightly already exists: completed\n");
 }
 
 #[test]

@@ -218,7 +218,7 @@ fn r04_an_agent_that_does_not_start_says_why() {
     for (flags, words) in [
         (&["--exit-at-start", "3", "--stderr", "no licence here"][..], &["code 3", "no licence here"][..]),
         (&["--exit-at-start", "0"], &["code 0"]),
-        (&["--protocol-version", "2"], &["version of the protocol is 2"]),
+        (&["--protocol-version", "2"], &["protocol version 2"]),
         (&["--greeting", "usage: fake [FILE]", "--exit-at-start", "2"], &["usage: fake [FILE]", "code 2"]),
     ] {
         let daemon = FakeDaemon::start(flags, "");

@@ -174,7 +174,7 @@ fn r01_another_user_is_refused_as_root() {
     let said = other("perl", &["-e", connect, HELLO]).success().stdout_text();
     let answer: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(answer["error"]["data"]["kind"], "permission_denied", "{said}");
-    assert_eq!(answer["error"]["message"], "this daemon serves uid 0 only, you are uid 65534");
+    assert_eq!(answer["error"]["message"], "this daemon serves only uid 0, you are uid 65534");
     assert_eq!(said.lines().count(), 1, "the connection is closed behind it");
     let bgctl = programs.path().join("bgctl");
     let refused = other(bgctl.to_str().unwrap(), &["--no-start", "list"]).expect_code(77);

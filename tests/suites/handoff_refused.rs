@@ -145,7 +145,7 @@ fn r70_the_pidfd_and_the_number_are_one_process() {
     let invalid = ErrorKind::InvalidParams;
     let mut cases = vec![
         (other.pidfd.as_fd(), invalid, format!("a pidfd of process {}", other.pid())),
-        (pipe.as_fd(), invalid, "descriptor 0 is no pidfd".to_owned()),
+        (pipe.as_fd(), invalid, "descriptor 0 is not a pidfd".to_owned()),
         // The number may be another's now: it is the handle that counts.
         (gone.pidfd.as_fd(), ErrorKind::AlreadyFinished, format!("process {} has ended", job.pid())),
     ];

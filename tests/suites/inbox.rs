@@ -161,7 +161,11 @@ fn a_full_inbox_drops_the_oldest_and_says_how_many() {
     let inboxes = daemon.status().inboxes;
     assert_eq!((inboxes.sessions, inboxes.items, inboxes.lost), (1, 3, 2));
     let shown = daemon.run(&["inbox", "--session", "s"]).success();
-    assert!(shown.stderr.contains("the 2 oldest were dropped, as the inbox was full"), "{}", shown.stderr);
+    assert!(
+        shown.stderr.contains("the inbox was full (limits.inbox_items), so the oldest 2 were dropped"),
+        "{}",
+        shown.stderr
+    );
     let json = daemon.run(&["--json", "inbox", "--session", "s", "--ack"]).success();
     assert_eq!((json.stderr.as_str(), json.stdout_text().lines().count()), ("{\"lost\":2}\n", 3));
     let after = daemon.run(&["inbox", "--session", "s"]).success();

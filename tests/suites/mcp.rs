@@ -116,16 +116,16 @@ fn r05_some_tasks_are_cancelled_by_task_ids_or_task_id_alike() {
     );
     let both = mcp.done("background_cancel", &json!({"task_ids": ids[..2], "task_id": ids[2]}));
     assert!(
-        both.text.starts_with("1 task has ended, including all its processes. 2 had ended before."),
+        both.text.starts_with("1 task has ended, including all its processes. 2 had already ended."),
         "{}",
         both.text
     );
     let statuses = both.content["tasks"].as_array().unwrap().iter().map(|task| task["status"].clone());
     assert_eq!(statuses.collect::<Vec<_>>(), ["cancelled", "cancelled", "cancelled"]);
     let again = mcp.done("background_cancel", &json!({"task_ids": ids[..3]}));
-    assert!(again.text.starts_with("All 3 have ended already"), "{}", again.text);
+    assert!(again.text.starts_with("All 3 have already ended"), "{}", again.text);
     for (arguments, why) in [
-        (json!({}), "or \"all\": true (every task"),
+        (json!({}), "or \"all\": true (every active task"),
         (json!({"task_ids": []}), "\"task_ids\" is empty"),
         (json!({"task_ids": [ids[3]], "all": true}), "not both"),
         (json!({"task_id": ids[3], "all": true}), "not both"),
@@ -197,7 +197,7 @@ fn long_output_is_cut_to_its_end_and_names_the_file() {
     let id = mcp.command("seq 100000");
     let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     let result = waited.content["tasks"][0]["result"].as_str().unwrap();
-    assert!(result.contains("\n100000\n(588895 bytes in all: background_output"), "{result}");
+    assert!(result.contains("\n100000\n(588895 bytes in total: background_output"), "{result}");
     let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
     assert_eq!(looked.content["truncated"], true);
     let output = looked.content["output"].as_str().unwrap();
@@ -268,9 +268,9 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     assert_eq!(cancelled.content["tasks"][0]["status"], "cancelled");
     assert!(cancelled.told().is_empty(), "{}", cancelled.text);
     let again = mcp.done("background_cancel", &json!({"task_id": ids[0].to_string()}));
-    assert!(again.text.contains("cancelled already"), "{}", again.text);
+    assert!(again.text.contains("already cancelled"), "{}", again.text);
     let again = mcp.done("background_cancel", &json!({"task_ids": [ids[0].to_string()]}));
-    assert!(again.text.contains("cancelled already"), "{}", again.text);
+    assert!(again.text.contains("already cancelled"), "{}", again.text);
     let said = mcp.error("background_clear", &json!({"task_ids": [ids[1].to_string()]}));
     assert!(said.contains("background_cancel ends it"), "{said}");
     let cancelled = mcp.done("background_cancel", &json!({"all": true}));
@@ -440,7 +440,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
     let mut mcp = Mcp::start(&daemon, &[]);
     for (tool, arguments, words) in [
         ("background_output", json!({}), "\"task_id\""),
-        ("background_output", json!({"task_id": "3f2a91bc", "block": true}), "takes no parameter \"block\""),
+        ("background_output", json!({"task_id": "3f2a91bc", "block": true}), "has no parameter \"block\""),
         ("background_output", json!({"task_id": "bg_1"}), "background_list shows the ids"),
         ("background_output", json!({"task_id": 7}), "must be a string; it is 7"),
         ("background_output", json!({"task_id": "3f2a91bc"}), "What to do: background_list"),
@@ -460,7 +460,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
         (
             "background_task",
             json!({"prompt": "x", "description": "y", "agent": "nobody"}),
-            "no agent \"nobody\"",
+            "unknown agent \"nobody\"",
         ),
         ("background_nothing", json!({}), "The tools are: background_task, "),
     ] {

@@ -148,7 +148,7 @@ fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
         (&[][..], "1", "in a background task of another agent", "`bgctl mcp --depth 2`"),
         (&["--depth", "2"], "2", "in a background task of another agent", "`bgctl mcp --depth 3`"),
         (&["--depth", "0"], "0", "the user has disabled them", "`bgctl mcp --depth 1`"),
-        (&[], "no number", "is \"no number\" and no number", "`export BGD_MCP_DEPTH=0`"),
+        (&[], "no number", "is \"no number\", not a number", "`export BGD_MCP_DEPTH=0`"),
     ] {
         let (mut mcp, said) = within(args, depth);
         assert!(said.contains(why) && said.contains(way), "{said}");

@@ -114,7 +114,7 @@ fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
     let under_way: Vec<i64> = (0..16).map(|_| mcp.ask("tools/call", &params)).collect();
     until_connections(&daemon, OWN + 16);
     let said = mcp.error("background_cancel", &arguments);
-    assert!(said.contains("16 calls that end tasks are under way"), "{said}");
+    assert!(said.contains("16 calls that cancel tasks are still waiting"), "{said}");
     for request in &under_way {
         cancel(&mut mcp, *request);
     }
@@ -170,7 +170,7 @@ fn who_is_idle_is_told_of_the_daemons_end_once() {
     daemon.kill9();
     let event = channel.notification("notifications/claude/channel");
     assert_eq!(event["meta"], json!({"event": "daemon_ended"}));
-    assert!(event["content"].as_str().unwrap().contains("are gone"), "{event}");
+    assert!(event["content"].as_str().unwrap().contains("are lost"), "{event}");
     let message = log.notification("notifications/message");
     assert_eq!((&message["level"], &message["data"]["event"]), (&json!("warning"), &json!("daemon_ended")));
     for mut mcp in [channel, log] {

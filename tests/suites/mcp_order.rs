@@ -62,7 +62,7 @@ fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
     let listed = mcp.done("background_list", &json!({}));
     assert_eq!(listed.text.matches(&waits).count(), 3 - 1, "{}", listed.text);
     let late = mcp.done("background_block", &json!({"task_ids": [mends], "timeout": 0}));
-    assert!(late.text.starts_with("The time is over (0.0s), and it has not started."), "{}", late.text);
+    assert!(late.text.starts_with("Timed out (0.0s); it has not started."), "{}", late.text);
     open_gate(&daemon, "gate");
     let over = mcp.done("background_block", &json!({"task_ids": [tests.id().to_string(), mends, tells]}));
     let of = |place: usize| over.content["tasks"][place].clone();
@@ -174,7 +174,7 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     let until_ready =
         |ids: &[&String], timeout: u64| json!({"task_ids": ids, "until": "ready", "timeout": timeout});
     let late = mcp.done("background_block", &until_ready(&[&name], 0));
-    assert!(late.text.starts_with("The time is over (0.0s), and it is not ready."), "{}", late.text);
+    assert!(late.text.starts_with("Timed out (0.0s); it is not ready."), "{}", late.text);
     assert!(late.text.contains("running, not ready yet"), "{}", late.text);
     assert!(late.text.contains("\"until\": \"ready\""), "how to wait on: {}", late.text);
     let (timed_out, ready) = (&late.content["timed_out"], &late.content["tasks"][0]["ready"]);
@@ -227,7 +227,7 @@ fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
         (&json!("starting"), &json!(false))
     );
     let late = mcp.done("background_block", &line("port \\d+", 0));
-    let words = "The time is over (0.0s), and it has put out no line that matches.";
+    let words = "Timed out (0.0s); it has not printed a matching line.";
     assert!(late.text.starts_with(words) && late.text.contains(r#""line": "port \\d+""#), "{}", late.text);
     assert_eq!((&late.content["line"], &late.content["timed_out"]), (&Value::Null, &json!(true)));
     let before = daemon.status().subscriptions;
@@ -350,7 +350,7 @@ fn r117_bad_input_names_the_thing_and_starts_nothing() {
         (json!({"line": long}), "at most 4096 are allowed"),
         (json!({"line": 7}), "must be a string"),
         (json!({"line": "x", "until": "ready"}), "can't be combined"),
-        (json!({"line": "x", "task_ids": [one, two]}), "\"task_ids\" names 2: call it for each"),
+        (json!({"line": "x", "task_ids": [one, two]}), "\"task_ids\" has 2: make one call"),
         (json!({"line": "x", "task_ids": ["00000000"]}), "What to do: background_list"),
         (json!({"until": "end"}), "\"until\" must be one of ended, ready; it is \"end\""),
     ] {

@@ -348,7 +348,7 @@ fn a_block_on_many_shows_a_part_of_each_result() {
     let tasks = told.content["tasks"].as_array().unwrap();
     for task in tasks {
         let result = task["result"].as_str().unwrap();
-        assert!(result.contains("\n5000\n(23893 bytes in all: background_output"), "{result}");
+        assert!(result.contains("\n5000\n(23893 bytes in total: background_output"), "{result}");
     }
     assert_eq!((tasks.len(), told.told().len(), told.content["notes"].clone()), (10, 0, json!([])));
     assert!(told.text.len() < 64 * 1024);

@@ -241,7 +241,7 @@ fn r102_a_task_knows_its_slots_and_its_group() {
     daemon.block(&[none]);
     assert_eq!(String::from_utf8(daemon.output(none)).unwrap(), "none 0\n");
     let error = refusal::<TaskSubmit>(&daemon, &SubmitParams { slots: Some(4), ..shell(&daemon, "true") });
-    assert_eq!(error.message, "group default has 3 slots, and the task takes 4");
+    assert_eq!(error.message, "group default has 3 slots, but the task takes 4");
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn r107_what_a_pending_task_waits_for_can_be_changed() {
         &daemon,
         &EditParams { group: Some("free".into()), slots: Some(2), ..edit(task) },
     );
-    assert_eq!(error.message, "group free has 1 slot, and the task takes 2");
+    assert_eq!(error.message, "group free has 1 slot, but the task takes 2");
     assert_eq!(daemon.task(task).group, "default", "nothing is half done");
     change(EditParams { after: Some(Vec::new()), ..edit(task) });
     assert_eq!(waits_for(&daemon, task), WaitingFor::Slot);

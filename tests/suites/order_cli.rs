@@ -258,7 +258,7 @@ fn r108_a_failed_task_is_tried_again_and_its_page_says_how() {
     assert_eq!(said(&daemon, &["output", &other.to_string()]), "try\n");
     let page = said(&daemon, &["status", &id.to_string()]);
     assert!(page.contains("attempt:     3\n"), "{page}");
-    assert!(page.contains("exited with code 7; its output begins at 4\n"), "{page}");
+    assert!(page.contains("exited with code 7; its output starts at 4\n"), "{page}");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn r109_a_task_is_kept_alive() {
 fn bad_input_names_what_is_negative() {
     let daemon = TestDaemon::home_only();
     for (words, why) in [
-        (&["submit", "--in", "-5", "--", "true"][..], "a duration can't be negative; write it as 90s"),
+        (&["submit", "--in", "-5", "--", "true"][..], "a duration can't be negative; use 90s"),
         (&["submit", "--in", "-10m", "--", "true"], "invalid value '-10m' for '--in <DURATION>'"),
         (&["submit", "--retry", "1", "--retry-delay", "-1s", "--", "true"], "can't be negative"),
         (&["submit", "--retry", "-1", "--", "true"], "-1 is not in 1..=1000"),
@@ -373,7 +373,7 @@ fn r113_tasks_are_selected_by_what_they_have_in_common() {
     run(&daemon, &["block", "--tag", "nobody", "--status", "running"]).success();
     let unknown = run(&daemon, &["block", "--group", "gpuu"]).expect_code(2);
     assert!(
-        unknown.stderr.starts_with("bgctl: there is no group \"gpuu\", only default, gpu\n"),
+        unknown.stderr.starts_with("bgctl: unknown group \"gpuu\"; known groups: default, gpu\n"),
         "{unknown:?}"
     );
     let told = run(&daemon, &["cancel", "--group", "gpu"]).success();

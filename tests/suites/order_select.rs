@@ -71,7 +71,7 @@ fn r113_the_one_selected_task_is_attached() {
     assert_eq!(lines.next().unwrap().unwrap(), "here", "the one that has not ended");
     let other = submitted(&daemon, &["--tag", "shell", "--hold", "--", "true"]);
     let several = run(&daemon, &["attach", "--tag", "shell"]).expect_code(66);
-    assert!(several.stderr.contains("2 tasks match, and this takes one"), "{}", several.stderr);
+    assert!(several.stderr.contains("2 tasks match, but only one can be given"), "{}", several.stderr);
     for id in [id, other] {
         assert!(several.stderr.contains(&format!("\n  {id}\n")), "{}", several.stderr);
     }

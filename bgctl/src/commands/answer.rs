@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(asked(&task, Some(7)), Ok(&samples::question()));
         let failure = asked(&task, Some(6)).unwrap_err();
         assert_eq!(failure.code, Code::WRONG_STATE);
-        assert!(failure.message.contains("asks its question 7 now, not 6"), "{failure}");
+        assert!(failure.message.contains("asks question 7, not 6"), "{failure}");
         assert!(asked(&samples::task(), None).unwrap_err().message.contains("runs a command"));
     }
 }

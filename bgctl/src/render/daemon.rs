@@ -122,7 +122,7 @@ mod tests {
             "channel:     slack: 0 sent; needs fixing: no chat is set",
             "channel:     tty: 0 sent",
             "inboxes:     1 notice for 1 session, 2 lost (limits.inbox_items)",
-            "memory:      1.0 MiB, tasks hold 512.0 KiB of 256.0 MiB",
+            "memory:      1.0 MiB, tasks use 512.0 KiB of 256.0 MiB",
             "untold:      7 ends of tasks without a channel (default_deliver_to sets one)",
             "tasks:       1 pending, 2 running",
             "trees by:    session (no cgroup v2 is mounted here)",

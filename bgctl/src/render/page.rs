@@ -371,7 +371,7 @@ mod tests {
             "  option:    once    Allow once (allows it once)",
             "  option:    reject  No (denies it once)",
             "  else:      denied in 5m 00s unless answered",
-            "last words:  429, try 2",
+            "last output: 429, try 2",
             "suspect:     its answer looks like an error",
             "warning:     it asks nobody",
             "agent:       codex, its session s-1",

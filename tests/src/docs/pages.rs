@@ -21,7 +21,8 @@ const STREAMS: &str = "Results go to standard output, everything else to standar
     Tables and colours are printed only on terminals; `NO_COLOR` turns colours off. With `--json` every verb prints \
     the object that the daemon sent, on one line; errors are printed as objects too. See bgd-protocol(7).";
 
-const DURATIONS: &str = "Durations are written as `90s`, `10m`, `1h30m` or `250ms`; a plain number means seconds.";
+const DURATIONS: &str =
+    "Durations are written as `90s`, `10m`, `1h30m` or `250ms`; a plain number means seconds.";
 
 const OWN_CODE: &str = "With `block --exit-code` the code is the task's own, or 128 plus the number of the \
     signal that ended it. If the reader of standard output goes away, `bgctl` exits silently with 141, as after \
@@ -64,10 +65,7 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
         "Program to start as the daemon. Default: the `bgd` next to `bgctl`, else the one in `PATH`.",
     ),
     ("BGD_SESSION", "Parent session of tasks submitted without `--session`."),
-    (
-        "BGD_MCP_DEPTH",
-        "Number of levels of agents that have started tasks, see `bgctl mcp`. Default: 0.",
-    ),
+    ("BGD_MCP_DEPTH", "Number of levels of agents that have started tasks, see `bgctl mcp`. Default: 0."),
     ("NO_COLOR", "Disables colours if set and not empty."),
     ("XDG_RUNTIME_DIR", "Contains the socket, in its folder `bgd`, unless `BGD_SOCKET` is set."),
     (
@@ -205,7 +203,10 @@ pub fn bgd() -> String {
         ("2", "Wrong usage, or an invalid socket path."),
         ("69", "Can't start: another daemon has the socket, or a folder is not usable."),
         ("70", "An error inside bgd."),
-        ("77", "The socket's folder belongs to another user, is accessible to others, or is a symbolic link."),
+        (
+            "77",
+            "The socket's folder belongs to another user, is accessible to others, or is a symbolic link.",
+        ),
         ("78", "The configuration is invalid."),
     ]);
     page += ".SH ENVIRONMENT\n";

@@ -154,7 +154,10 @@ fn limits_table() -> String {
         ("Bytes of a description, session, channel, tag or key", limits::LABEL_BYTES.to_string()),
         ("Tags per task", limits::TAGS.to_string()),
         ("Minimum characters of a reference", limits::ID_PREFIX_CHARS.to_string()),
-        ("Maximum time limit, grace period or timeout", format!("{} ms ({years} years)", limits::DURATION_MS)),
+        (
+            "Maximum time limit, grace period or timeout",
+            format!("{} ms ({years} years)", limits::DURATION_MS),
+        ),
         ("Maximum line length that the clients of this project accept", bytes(limits::ANSWER_BYTES as u64)),
     ];
     rows.iter().map(|(what, much)| super::roff::bullet(&format!("{what}: {much}."))).collect()
@@ -163,13 +166,8 @@ fn limits_table() -> String {
 /// What is cut, denied or ended beyond its limit, without an error of a call.
 fn limits_of_agents() -> String {
     let rows = [
-        format!(
-            "Size of an agent's answer that is kept: the last {}.",
-            bytes(limits::AGENT_RESULT_BYTES)
-        ),
-        format!(
-            "Open questions per task: {QUESTIONS}. Further questions are denied."
-        ),
+        format!("Size of an agent's answer that is kept: the last {}.", bytes(limits::AGENT_RESULT_BYTES)),
+        format!("Open questions per task: {QUESTIONS}. Further questions are denied."),
         format!(
             "Options per question: {}, with ids of at most {} bytes. Further options are omitted, \
              and longer names are truncated.",

@@ -42,8 +42,8 @@ fn r71_leaving_ends_the_foreground_and_leaves_the_background() {
     assert_eq!(console.ended().code(), Some(0));
     assert!(console.is_sane());
     assert!(console.screen().ends_with(
-        "1 job in the foreground ends here\n\
-         1 task goes on in the background: bgctl list --session here"
+        "1 job in the foreground ends now\n\
+         1 task keeps running in the background: bgctl list --session here"
     ));
     only_the_background_goes_on(&daemon, &background, &beside);
 }

@@ -210,7 +210,7 @@ fn what_is_wrong_with_a_line_is_told() {
         ("!", "bgctl: `!` needs a command: `!COMMAND` runs it directly"),
         ("@nobody", "bgctl: `@nobody` needs a prompt: "),
         ("fg", "bgctl: no jobs next to the prompt"),
-        ("fg %3", "bgctl: there is no job %3"),
+        ("fg %3", "bgctl: no job %3"),
         ("fg abcdef", "bgctl: there is no task abcdef"),
         ("nosuchprogram", "[failed (127)]"),
         ("kill -9 $$", "[failed (SIGKILL)]"),

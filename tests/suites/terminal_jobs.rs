@@ -370,7 +370,7 @@ fn the_leader_is_for_the_daemon_alone() {
     let output = command.arg("--terminal-leader").stdin(std::process::Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("bgd: --terminal-leader is for bgd itself: "), "{said}");
+    assert!(said.starts_with("bgd: --terminal-leader is for internal use only: "), "{said}");
     let help = std::process::Command::new(bgd_tests::bgd_path()).arg("--help").output().unwrap();
     assert!(!String::from_utf8(help.stdout).unwrap().contains("leader"));
     // It is small: the daemon's memory is not its own.
@@ -400,7 +400,7 @@ fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
     viewer.until_shown("ready");
     viewer.type_keys(task.id, "\x1a");
     viewer.until("a stopped job", |viewer| viewer.stops == 1);
-    assert!(viewer.screen().contains("last output"), "{viewer:?}");
+    assert!(viewer.screen().contains("last words"), "{viewer:?}");
     viewer.call::<TaskSignal>(&signal(task.id, "CONT", true));
     viewer.type_keys(task.id, "\n");
     viewer.until_shown("goes on");

@@ -69,7 +69,7 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
 }
 
 /// What is shown to somebody who tries other keys than the one that leaves.
-const WAY_OUT: &str = "bgctl: Ctrl-B leaves; the task goes on\n";
+const WAY_OUT: &str = "bgctl: Ctrl-B detaches; the task keeps running\n";
 
 #[track_caller]
 fn told(shell: &Terminal, text: &str) -> usize {
@@ -112,7 +112,7 @@ fn whoever_wants_to_get_out_of_a_task_without_a_terminal_is_told_the_key_too() {
     shell.wait_text("\n[Ctrl-]] Detach (the task keeps running)\nup\n");
     shell.type_keys("\x04\x04");
     shell.type_keys("\x04\x04");
-    shell.wait_text("\nbgctl: Ctrl-] leaves; the task goes on\n");
+    shell.wait_text("\nbgctl: Ctrl-] detaches; the task keeps running\n");
     shell.type_keys("\x1d");
     shell.wait_prompt();
     assert_eq!(told(&shell, "Ctrl-] leaves"), 1, "{shell:?}");
@@ -161,7 +161,7 @@ fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
         shell.wait_text("\n[Ctrl-B] Detach (the task keeps running)\n");
         shell.type_keys("\x02");
         shell.wait_prompt();
-        assert_eq!(told(&shell, "] Leave"), 2, "{shell:?}");
+        assert_eq!(told(&shell, "] Detach"), 2, "{shell:?}");
         daemon.cancel(&[id]);
     }
 }

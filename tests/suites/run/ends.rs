@@ -34,7 +34,7 @@ fn the_exit_code_is_the_jobs_own() {
             "timed out after",
         ),
         (2, &[], "required"),
-        (2, &["--key", "b", "--", "true"], "is no key"),
+        (2, &["--key", "b", "--", "true"], "can't be used as the key"),
         (2, &["--agent", "x", "two", "words"], "quote it"),
     ];
     for (code, args, word) in cases {
@@ -124,7 +124,7 @@ fn r71_a_job_whose_client_is_killed_ends_as_in_a_shell() {
     run.wait().unwrap();
     let ended = watch.until_kind(id, EventKind::Cancelled).task;
     assert_eq!(ended.exit, Some(Exit::Code(5)));
-    assert!(ended.error.unwrap().contains("went away"));
+    assert!(ended.error.unwrap().contains("its client ended"));
     assert_eq!(fs::read_to_string(daemon.home().join("log")).unwrap(), "up\nhangup\n");
     assert_eq!(daemon.task_processes().len(), 0, "its whole tree");
 }

@@ -466,7 +466,7 @@ mod tests {
             (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options before it"),
             (&["submit", "--agent", "x", "prompt"], "--agent needs a description"),
             (&["submit", "--prompt", "p"], "--prompt needs a description"),
-            (&["submit", "--prompt", "two", "words", "-d", "y"], "`words` stands there too"),
+            (&["submit", "--prompt", "two", "words", "-d", "y"], "unexpected argument `words`"),
             (&["submit", "--agent", "x", "-d", "y"], "--agent needs a PROMPT"),
             (&["submit", "--resume", "abcd"], "--resume needs a PROMPT"),
             (&["submit", "--resume", "abcd", "two", "words"], "not 2"),

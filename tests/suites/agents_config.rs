@@ -222,7 +222,7 @@ fn agents_come_and_go_with_a_reload() {
         refused.message.contains("unknown agent \"x\"") && refused.message.contains(&done.to_string()),
         "{refused}"
     );
-    assert!(refused.data.hint.unwrap_or_default().contains("[agents.x]"));
+    assert!(refused.data.hint.unwrap_or_default().contains("[agents.NAME]"));
     let task = daemon.task(done);
     assert_eq!((task.status, task.resume_count), (Status::Completed, 0));
     assert_eq!(daemon.result(done), "one;");

@@ -165,7 +165,7 @@ fn what_a_chat_says_about_a_refusal_is_told() {
         (
             Api::Slack,
             Reply::json(200, &json!({"ok": false, "error": "channel_not_found"})),
-            "refuses it: channel_not_found",
+            "rejected it: channel_not_found",
         ),
         (
             Api::Slack,

@@ -123,7 +123,7 @@ mod tests {
             "channel:     tty: 0 sent",
             "inboxes:     1 notice for 1 session, 2 lost (limits.inbox_items)",
             "memory:      1.0 MiB, tasks use 512.0 KiB of 256.0 MiB",
-            "untold:      7 ends of tasks without a channel (default_deliver_to sets one)",
+            "untold:      7 notifications without a channel (set default_deliver_to)",
             "tasks:       1 pending, 2 running",
             "trees by:    session (no cgroup v2 is mounted here)",
         ] {

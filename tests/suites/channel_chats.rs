@@ -170,7 +170,7 @@ fn what_a_chat_says_about_a_refusal_is_told() {
         (
             Api::Slack,
             Reply::json(200, &json!({"ok": false, "error": "invalid_auth\u{1b}[31m\n"})),
-            "refuses it: invalid_auth\u{fffd}[31m",
+            "rejected it: invalid_auth\u{fffd}[31m",
         ),
     ];
     for (api, reply, why) in cases {

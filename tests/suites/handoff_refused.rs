@@ -147,7 +147,7 @@ fn r70_the_pidfd_and_the_number_are_one_process() {
         (other.pidfd.as_fd(), invalid, format!("a pidfd of process {}", other.pid())),
         (pipe.as_fd(), invalid, "descriptor 0 is not a pidfd".to_owned()),
         // The number may be another's now: it is the handle that counts.
-        (gone.pidfd.as_fd(), ErrorKind::AlreadyFinished, format!("process {} has ended", job.pid())),
+        (gone.pidfd.as_fd(), ErrorKind::AlreadyFinished, format!("process {} has already ended", job.pid())),
     ];
     if let Ok(handle) = &of_thread {
         cases.push((handle.as_fd(), invalid, "PIDFD_THREAD".to_owned()));

@@ -115,7 +115,7 @@ fn whoever_wants_to_get_out_of_a_task_without_a_terminal_is_told_the_key_too() {
     shell.wait_text("\nbgctl: Ctrl-] detaches; the task keeps running\n");
     shell.type_keys("\x1d");
     shell.wait_prompt();
-    assert_eq!(told(&shell, "Ctrl-] leaves"), 1, "{shell:?}");
+    assert_eq!(told(&shell, "Ctrl-] detaches"), 1, "{shell:?}");
 }
 
 #[test]

@@ -95,81 +95,81 @@ macro_rules! verbs {
 
 verbs! {
     /// Hands over a command or a prompt. It has the most arguments by far, so they are kept elsewhere.
-    Submit(Box<SubmitArgs>) = "submit", "Run a command or an agent in the background and print the task's id";
+    Submit(Box<SubmitArgs>) = "submit", "Run a command or an AI agent in the background and print the task's id";
     /// Runs a job in the foreground.
-    Run(Box<RunArgs>) = "run", "Run a command or an agent in the foreground; Ctrl-B moves it to the background";
+    Run(Box<RunArgs>) = "run", "Run a command or an AI agent in the foreground; Ctrl-B moves it to the background";
     /// Gives a follow-up prompt.
-    Resume(ResumeArgs) = "resume", "Give the agent of a completed task a follow-up prompt";
+    Resume(ResumeArgs) = "resume", "Send a follow-up prompt to the agent of a completed task";
     /// Shows tasks.
-    List(ListArgs) = "list" | "ls" | "ps" | "jobs", "List tasks, the newest first";
+    List(ListArgs) = "list" | "ls" | "ps" | "jobs", "List tasks, newest first";
     /// Shows one task.
-    Status(StatusArgs) = "status" | "show", "Show everything about one task";
+    Status(StatusArgs) = "status" | "show", "Show the details of a task";
     /// Prints a task's output.
     Output(OutputArgs) = "output" | "logs", "Print the output of a task";
-    /// Goes back to a task's terminal.
-    Attach(AttachArgs) = "attach" | "fg", "Go back into the terminal of a task";
+    /// Attaches to a task's terminal.
+    Attach(AttachArgs) = "attach" | "fg", "Attach to the terminal of a task";
     /// Waits for tasks.
-    Block(BlockArgs) = "block" | "wait", "Wait until tasks have ended";
+    Block(BlockArgs) = "block" | "wait", "Wait for tasks to end";
     /// Ends tasks.
-    Cancel(CancelArgs) = "cancel", "End tasks with all their processes";
+    Cancel(CancelArgs) = "cancel", "Cancel tasks, ending all their processes";
     /// Removes finished tasks.
-    Clear(ClearArgs) = "clear", "Remove finished tasks and their output";
+    Clear(ClearArgs) = "clear", "Delete finished tasks and their output";
     /// Submits tasks again.
-    Rerun(RerunArgs) = "rerun", "Submit tasks that have ended again";
+    Rerun(RerunArgs) = "rerun", "Submit ended tasks again";
     /// Holds pending tasks.
     Hold(HoldArgs) = "hold", "Keep pending tasks from starting";
     /// Releases held tasks.
-    Release(ReleaseArgs) = "release", "Let held tasks start again";
+    Release(ReleaseArgs) = "release", "Allow held tasks to start";
     /// Pauses running tasks.
-    Pause(PauseArgs) = "pause", "Stop running tasks with all their processes, until `continue`";
+    Pause(PauseArgs) = "pause", "Pause running tasks and all their processes until `continue`";
     /// Continues paused tasks.
-    Continue(ContinueArgs) = "continue", "Let paused tasks go on";
+    Continue(ContinueArgs) = "continue", "Continue paused tasks";
     /// Changes what a pending task waits for.
     Edit(EditArgs) = "edit", "Change what a pending task waits for";
     /// Groups.
-    Group(GroupArgs) = "group" | "groups", "Show, make, pause or remove groups of tasks with slots of their own";
+    Group(GroupArgs) = "group" | "groups", "Show, create, pause or remove task groups, each with its own slots";
     /// An interactive host.
-    Console(ConsoleArgs) = "console", "A prompt whose lines run in the foreground, with Ctrl-B to move them to the background";
+    Console(ConsoleArgs) = "console", "Open a prompt that runs each line in the foreground; Ctrl-B moves it to the background";
     /// The tools of AI agents.
-    Mcp(McpArgs) = "mcp", "Serve AI agents the tools of the background, by the Model Context Protocol on stdio";
+    Mcp(McpArgs) = "mcp", "Serve background-task tools to AI agents (an MCP server on stdio)";
     /// Takes over a process.
-    Handoff(HandoffArgs) = "handoff", "Hand a running child of the caller over to the background";
+    Handoff(HandoffArgs) = "handoff", "Hand a running child process over to the daemon";
     /// Sends a signal.
     Signal(SignalArgs) = "signal", "Send a signal to a running task";
     /// Writes to a task's standard input.
-    Write(WriteArgs) = "write", "Write to the standard input of a task";
+    Write(WriteArgs) = "write", "Write to a task's standard input";
     /// Shows agents.
-    Agents(AgentsArgs) = "agents", "List the agents that can be given prompts";
+    Agents(AgentsArgs) = "agents", "List the AI agents";
     /// Answers an agent.
-    Answer(AnswerArgs) = "answer", "Show or answer what the agent of a task asks";
+    Answer(AnswerArgs) = "answer", "Show or answer the question of a task's agent";
     /// Prints events.
-    Events(EventsArgs) = "events", "Print what happens, one JSON object a line";
-    /// Prints what a parent session was told.
-    Inbox(InboxArgs) = "inbox", "Print what a parent session was told of its tasks";
+    Events(EventsArgs) = "events", "Print events, one JSON object per line";
+    /// Prints the notifications of a parent session.
+    Inbox(InboxArgs) = "inbox", "Print a session's notifications about its tasks";
     /// Parent sessions.
-    Session(SessionArgs) = "session", "Tell which parent session this is, or end one";
+    Session(SessionArgs) = "session", "Print the current parent session, or end one";
     /// The daemon itself.
-    Daemon(DaemonArgs) = "daemon", "Start, stop or look at the daemon";
+    Daemon(DaemonArgs) = "daemon", "Start, stop or inspect the daemon";
     /// Shell completions.
     Completions(CompletionsArgs) = "completions", "Print a completion script for a shell";
     /// Shell integration.
-    ShellInit(ShellInitArgs) = "shell-init", "Print a script that makes a key of a shell run lines through bgctl";
+    ShellInit(ShellInitArgs) = "shell-init", "Print a script that binds a shell key to run the current line through bgctl";
 }
 
 /// Options that every verb takes.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Options of every verb")]
+#[command(next_help_heading = "Global options")]
 pub struct Globals {
-    /// Print the object of the wire on one line, errors too
+    /// Print JSON, one object per line; errors too
     #[arg(long, global = true)]
     pub json: bool,
-    /// The daemon's socket [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
+    /// Socket of the daemon [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
     #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
-    /// Do not start a daemon if none runs
+    /// Do not start a daemon if none is running
     #[arg(long, global = true)]
     pub no_start: bool,
-    /// Use colours in lists: on a terminal, always (for `watch --color` and `less -R`), or never
+    /// Colour lists: auto (on a terminal), always (for `watch --color` and `less -R`) or never
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     pub color: Colours,
 }
@@ -178,20 +178,20 @@ const ROOT_EXAMPLES: &str = "\
 EXAMPLES:
   bgctl run -- make -j8               run it here; Ctrl-B moves it to the background
   bgctl submit -- make -j8            run it in the background, print its id
-  bgctl list                          what is there
-  bgctl output -f 3f2a                follow its output; an id may be cut to 4 characters
-  bgctl block 3f2a && echo built      wait for it (60 s at most), decide by how it went
-  bgctl cancel 3f2a                   end it and all its processes
+  bgctl list                          list the tasks
+  bgctl output -f 3f2a                follow its output; 4 characters of an id are enough
+  bgctl block 3f2a && echo built      wait for it (at most 60 s), then check how it ended
+  bgctl cancel 3f2a                   cancel it and end all its processes
   bgctl submit --agent opencode -d 'find the leak' 'why does it grow?'
-  bgctl resume 3f2a 'now fix it'      go on with an agent that has answered
+  bgctl resume 3f2a 'now fix it'      continue the conversation with an agent
 
-If no daemon runs, bgctl starts one.";
+If no daemon is running, bgctl starts one.";
 
 /// The whole command line; man pages and completions are generated from it.
 pub fn command() -> Command {
     let root = Globals::augment_args(Command::new("bgctl"))
         .version(env!("CARGO_PKG_VERSION"))
-        .about("The background for your shell, your scripts and your agents")
+        .about("Run long jobs in the background, for your shell, your scripts and your AI agents")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
@@ -205,7 +205,7 @@ fn long_help() -> String {
     format!("{ROOT_EXAMPLES}\n\nEXIT CODES:\n{}", codes.collect::<String>())
 }
 
-/// Reads the command line. If it is interactive some verbs mean the latest task where none is named.
+/// Reads the command line. Interactively, some verbs default to the latest task.
 ///
 /// # Errors
 /// Wrong usage; help and version come this way too.
@@ -214,7 +214,7 @@ pub fn parse(
     is_interactive: bool,
 ) -> Result<(Globals, Verb), clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
-    // What is wrong, and help, is told by the whole command line.
+    // Errors and help need the complete definitions.
     if let Some(mut command) = command_of_verb(&args)
         && let Ok(parsed) = parse_as(&mut command, &args, is_interactive)
     {
@@ -462,15 +462,15 @@ mod tests {
     #[test]
     fn a_wrong_prompt_is_told_with_what_to_do() {
         for (words, advice) in [
-            (&["submit", "--agent", "x", "-d", "y", "two", "words"][..], "here are 2: quote it"),
-            (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options in front of it"),
+            (&["submit", "--agent", "x", "-d", "y", "two", "words"][..], "not 2: quote it"),
+            (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options before it"),
             (&["submit", "--agent", "x", "prompt"], "--agent needs a description"),
             (&["submit", "--prompt", "p"], "--prompt needs a description"),
-            (&["submit", "--prompt", "two", "words", "-d", "y"], "`words` stands there too"),
+            (&["submit", "--prompt", "two", "words", "-d", "y"], "unexpected argument `words`"),
             (&["submit", "--agent", "x", "-d", "y"], "--agent needs a PROMPT"),
             (&["submit", "--resume", "abcd"], "--resume needs a PROMPT"),
-            (&["submit", "--resume", "abcd", "two", "words"], "here are 2"),
-            (&["resume", "abcd", "two", "words"], "here are 2"),
+            (&["submit", "--resume", "abcd", "two", "words"], "not 2"),
+            (&["resume", "abcd", "two", "words"], "not 2"),
         ] {
             let text = wrong(words);
             assert!(text.starts_with("error: ") && text.contains("Usage: bgctl "), "{text}");

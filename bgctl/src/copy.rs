@@ -76,7 +76,7 @@ pub fn tell_split(task: &Task, stream: Option<Stream>) {
         // It may be closed.
         let _ = writeln!(
             io::stderr(),
-            "bgctl: {shown} of standard error are kept apart: `bgctl output --stderr {}`",
+            "bgctl: {shown} of standard error are stored separately: `bgctl output --stderr {}`",
             task.id.short()
         );
     }

@@ -12,12 +12,13 @@ pub use bgd_shared::show::elapsed as show_ms;
 pub fn parse_ms(text: &str) -> Result<u64, String> {
     if text.trim_start().strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     {
-        return Err("a duration can't be negative; write it as 90s, 10m or 1h30m".to_owned());
+        return Err("a duration can't be negative; use 90s, 10m or 1h30m".to_owned());
     }
     let duration = match text.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => humantime::parse_duration(text)
-            .map_err(|error| format!("{error}; write it as 90s, 10m or 1h30m"))?,
+        Err(_) => {
+            humantime::parse_duration(text).map_err(|error| format!("{error}; use 90s, 10m or 1h30m"))?
+        }
     };
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if ms > DURATION_MS {
@@ -56,7 +57,7 @@ mod tests {
         for negative in ["-1s", "-5", " -10m"] {
             assert!(parse_ms(negative).unwrap_err().contains("can't be negative"), "{negative}");
         }
-        assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("write it as"));
+        assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("use "));
         assert!(parse_ms("200years").unwrap_err().contains("100 years"));
         assert!(parse_ms("99999999999999999999").is_err());
     }

@@ -16,15 +16,15 @@ impl Code {
     pub const TASK_FAILED: Self = Self(1);
     /// Wrong usage.
     pub const USAGE: Self = Self(2);
-    /// The task is in the wrong state for this, or does not ask this question.
+    /// The task is in the wrong state, or the question is no longer open.
     pub const WRONG_STATE: Self = Self(65);
-    /// No such task, or an ambiguous id.
+    /// Unknown task, or ambiguous id.
     pub const NO_TASK: Self = Self(66);
-    /// No daemon, or one that does not answer, or an agent that can't be started.
+    /// No daemon, no answer from it, or an agent that can't be started.
     pub const NO_DAEMON: Self = Self(69);
     /// An error inside bgd or bgctl.
     pub const INTERNAL: Self = Self(70);
-    /// `block` and `inbox --wait`: the time was over first.
+    /// `block` and `inbox --wait`: timed out.
     pub const TIMED_OUT: Self = Self(75);
     /// Not allowed, or an agent that is not logged in.
     pub const NOT_ALLOWED: Self = Self(77);
@@ -55,23 +55,20 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::OK, "done; for `block`: all named tasks completed"),
     (Code::TASK_FAILED, "`block`: at least one task failed or was cancelled"),
     (Code::USAGE, "wrong usage"),
-    (Code::WRONG_STATE, "the task is in the wrong state for this, or asks no such question (any more)"),
-    (Code::NO_TASK, "no such task, or an ambiguous id"),
-    (
-        Code::NO_DAEMON,
-        "no daemon, and none could be started; or it does not answer, or the agent can't be started",
-    ),
+    (Code::WRONG_STATE, "the task is in the wrong state, or the question is no longer open"),
+    (Code::NO_TASK, "unknown task, or ambiguous id"),
+    (Code::NO_DAEMON, "the daemon can't be started or does not answer, or the agent can't be started"),
     (Code::INTERNAL, "an error inside bgd or bgctl"),
     (
         Code::TIMED_OUT,
-        "`block`: the timeout came first, some tasks still run; `inbox --wait`: nothing came in that time",
+        "`block`: timed out while tasks were still running; `inbox --wait`: timed out with no notification",
     ),
     (
         Code::NOT_ALLOWED,
-        "not allowed (owner or permissions of the socket, foreign process), or the agent is not logged in",
+        "not allowed (owner or permissions of the socket, or another user's process), or the agent is not logged in",
     ),
-    (Code::CONFIG, "the configuration is wrong"),
-    (Code::TIME_LIMIT, "`run` and `block --exit-code`: the task's time limit ended it"),
+    (Code::CONFIG, "the configuration is invalid"),
+    (Code::TIME_LIMIT, "`run` and `block --exit-code`: the task exceeded its time limit"),
 ];
 
 /// The code of a refusal. Written out, so that a new kind can't be forgotten.

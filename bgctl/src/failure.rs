@@ -69,7 +69,7 @@ impl Failure {
 
     /// The daemon sent output that is not encoded as it says.
     pub fn unreadable_output(error: impl fmt::Display) -> Self {
-        Self::new(Code::INTERNAL, "garbled", format!("the daemon sent output that can't be read: {error}"))
+        Self::new(Code::INTERNAL, "garbled", format!("can't decode the output that the daemon sent: {error}"))
     }
 
     /// What went wrong with a connection that was needed all the time; `message` if the daemon has gone.
@@ -151,7 +151,7 @@ fn log_hint() -> String {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::new(Code::BROKEN_PIPE, "io", "nobody reads standard output any more");
+            return Self::new(Code::BROKEN_PIPE, "io", "the reader of standard output has closed it");
         }
         Self::io("can't write to standard output", &error)
     }
@@ -173,16 +173,16 @@ impl From<Silent> for Failure {
     fn from(silent: Silent) -> Self {
         let failure = Self::new(Code::NO_DAEMON, "no_answer", silent.to_string());
         let Some(holder) = silent.holder else {
-            return failure.hint("look for its process with: pgrep -a bgd");
+            return failure.hint("find its process with: pgrep -a bgd");
         };
         let pid = holder.pid;
         failure.hint(match holder.state() {
             Some(state) if state.is_stopped() => {
-                format!("`kill -CONT {pid}` lets it go on; `bgctl daemon stop` ends it with its tasks")
+                format!("`kill -CONT {pid}` continues it; `bgctl daemon stop` stops it and its tasks")
             }
             Some(_) | None => format!(
-                "try again when the machine has less to do; `bgctl daemon stop` ends it with its tasks, \
-                 and `kill -KILL {pid}` where that fails"
+                "try again when the machine is less busy; `bgctl daemon stop` stops it and its tasks, or `kill \
+                 -KILL {pid}` if that fails"
             ),
         })
     }
@@ -192,7 +192,7 @@ impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::Untrusted(SocketError::Missing(path)) => {
-                let message = format!("no daemon answers: {} does not exist", path.display());
+                let message = format!("no daemon is running: {} does not exist", path.display());
                 Self::new(Code::NO_DAEMON, "no_daemon", message).hint("`bgctl daemon start` starts one")
             }
             ConnectError::Untrusted(error) => error.into(),
@@ -230,7 +230,7 @@ impl From<ClientError> for Failure {
             ClientError::Io(_) | ClientError::Closed => Self::new(code, "connection_lost", error.to_string())
                 .hint(format!("the daemon may have ended; {}", log_hint())),
             ClientError::Garbled(_) => Self::new(code, "garbled", error.to_string())
-                .hint("bgctl and the daemon may be of different versions: `bgctl daemon status` tells"),
+                .hint("bgctl and the daemon may have different versions: check with `bgctl daemon status`"),
         }
     }
 }

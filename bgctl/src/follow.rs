@@ -17,8 +17,7 @@ use crate::watch::Changes;
 /// Copies what is there and what comes until the task has ended, and returns the task as it is then.
 ///
 /// # Errors
-/// The daemon went away (all that was written until then has been copied), or nobody reads standard
-/// output any more.
+/// The daemon went away (all that was written until then has been copied), or the reader of standard output has closed it.
 pub fn follow(
     client: &mut Client,
     id: TaskId,
@@ -48,7 +47,7 @@ pub fn follow(
                 Err(ClientError::Closed | ClientError::Io(_)) => Err(Failure::new(
                     crate::exit::Code::NO_DAEMON,
                     "connection_lost",
-                    "the daemon went away; this is the output until then",
+                    "the daemon has ended; this is the output until then",
                 )),
                 Err(error) => Err(error.into()),
             };

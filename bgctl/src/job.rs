@@ -62,7 +62,7 @@ pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<Submi
     };
     Ok(match work {
         Work::Argv(words) if words.first().is_none_or(|program| program.is_empty()) => {
-            return Err(Failure::usage("no command given: its first word is empty"));
+            return Err(Failure::usage("no command given: the program name is empty"));
         }
         Work::Argv(words) => {
             SubmitParams { argv: Some(words.into_iter().map(OsText::from).collect()), ..common }
@@ -91,8 +91,8 @@ fn folder(named: Option<&Path>) -> Result<OsString, Failure> {
         None => std::env::current_dir(),
     };
     folder.map(Into::into).map_err(|error| {
-        Failure::new(Code::USAGE, "usage", format!("the folder that this runs in can't be found: {error}"))
-            .hint("name another one with --cwd")
+        Failure::new(Code::USAGE, "usage", format!("can't determine the current folder: {error}"))
+            .hint("give another one with --cwd")
     })
 }
 

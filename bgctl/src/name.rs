@@ -1,4 +1,4 @@
-//! What a task may be called on the command line: its id, or `@` and what stands behind that.
+//! How a task is named on the command line: by its id, or by `@` and a number or the id of a batch.
 
 use std::str::FromStr;
 
@@ -31,13 +31,13 @@ impl FromStr for Name {
         if rest.len() <= COUNT_DIGITS && rest.bytes().all(|byte| byte.is_ascii_digit()) {
             return match rest.parse() {
                 Ok(count @ 1..) => Ok(Self::Latest(count)),
-                _ => Err("@1, or @, is the latest task of this session; there is none before @1".to_owned()),
+                _ => Err("@1, or @, is the latest task of this session; counting starts at 1".to_owned()),
             };
         }
         rest.parse().map(Self::Batch).map_err(|_: TaskRefError| {
             format!(
-                "{text:?} names no task: @ is the latest of this session, @2 the one before it, and @9c1e… a \
-                 batch, by the first 4 characters of its id or more"
+                "{text:?} is not a task: @ is the latest of this session, @2 the one before it, and @9c1e a batch, \
+                 by at least 4 characters of its id"
             )
         })
     }
@@ -72,10 +72,10 @@ mod tests {
     #[test]
     fn r113_what_names_nothing_is_said_to() {
         for text in ["@0", "@00", "@000"] {
-            assert!(text.parse::<Name>().unwrap_err().contains("none before @1"), "{text}");
+            assert!(text.parse::<Name>().unwrap_err().contains("counting starts at 1"), "{text}");
         }
         for text in ["@abc", "@last", "@-1", "@@", "@3f2a:", "@ "] {
-            assert!(text.parse::<Name>().unwrap_err().contains("names no task"), "{text}");
+            assert!(text.parse::<Name>().unwrap_err().contains("is not a task"), "{text}");
         }
         assert!("abc".parse::<Name>().unwrap_err().contains("too short"));
         assert!("".parse::<Name>().unwrap_err().contains("it is empty"));

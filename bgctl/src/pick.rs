@@ -116,7 +116,7 @@ pub fn one(name: Name, context: &mut Context) -> Result<TaskRef, Failure> {
     match (ids.pop(), ids.len()) {
         (Some(id), 0) => Ok(id),
         (_, others) => {
-            let message = format!("@{batch} is a batch of {} tasks, and this takes one", others + 1);
+            let message = format!("@{batch} is a batch of {} tasks, but only one can be given", others + 1);
             Err(Failure::usage(message).hint(format!("`bgctl list --batch {batch}` shows them")))
         }
     }
@@ -143,10 +143,10 @@ pub fn only(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
     }
     let mut ids = each(None, select, context)?;
     if ids.len() > 1 {
-        let message = format!("{} tasks match, and this takes one", ids.len());
+        let message = format!("{} tasks match, but only one can be given", ids.len());
         let mut failure = Failure::new(Code::NO_TASK, ErrorKind::AmbiguousId.as_str(), message);
         failure.candidates = ids.iter().rev().take(CANDIDATES).filter_map(TaskRef::exact).collect();
-        return Err(failure.hint("name one by its id"));
+        return Err(failure.hint("give the id of one"));
     }
     Ok(ids.swap_remove(0))
 }
@@ -180,7 +180,7 @@ pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
     if ids.is_empty() {
         let what = if is_active { "no active task matches" } else { "no task matches" };
         return Err(Failure::new(Code::NO_TASK, "task_not_found", what)
-            .hint("`bgctl list` with the same options shows which tasks do, with their status"));
+            .hint("`bgctl list` with the same options shows the tasks and their status"));
     }
     Ok(ids)
 }
@@ -206,7 +206,7 @@ fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
         return Ok(Vec::new());
     }
     let session = session::this().map_err(|failure| {
-        failure.hint("@ is the latest task of a session: set BGD_SESSION, or name the task by its id")
+        failure.hint("@ is the latest task of a session: set BGD_SESSION, or give the id of the task")
     })?;
     let mut params =
         ListParams { session: Some(session.clone()), limit: Some(wanted), ..ListParams::default() };
@@ -221,7 +221,7 @@ fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
     if tasks.len() < wanted {
         let session = clean(&session);
         let message = match tasks.len() {
-            0 => format!("this session ({session}) has no task that @ could be"),
+            0 => format!("this session ({session}) has no task, so there is no @"),
             1 => format!("this session ({session}) has one task, so there is no @{wanted}"),
             count => format!("this session ({session}) has {count} tasks, so there is no @{wanted}"),
         };
@@ -234,7 +234,7 @@ fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
 fn of_batch(batch: &TaskRef, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
     let ids = listed(&ListParams { batch: Some(batch.clone()), ..ListParams::default() }, context)?;
     if ids.is_empty() {
-        let message = format!("there is no task of a batch {}", batch.as_str());
+        let message = format!("there is no batch {}", batch.as_str());
         return Err(
             Failure::new(Code::NO_TASK, "task_not_found", message).hint("`bgctl list` shows the tasks")
         );

@@ -29,7 +29,9 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
     let folder = Path::new(OsStr::from_bytes(folder.as_bytes()));
     if !folder.is_dir() {
         let shown = shown(&folder.to_string_lossy());
-        return Ok(vec![format!("there is no folder {shown}: the task will fail unless it is made in time")]);
+        return Ok(vec![format!(
+            "there is no folder {shown}: the task will fail unless it is created in time"
+        )]);
     }
     let Some([program, arguments @ ..]) = params.argv.as_deref() else { return Ok(Vec::new()) };
     let name = shown(&program.to_string_lossy());
@@ -39,11 +41,11 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
         Found::Nothing => {}
     }
     if arguments.is_empty() && program.as_bytes().contains(&b' ') {
-        let message = format!("no program is called \"{name}\": in quotes it is one word");
+        let message = format!("no program \"{name}\": the quotes make it a single word");
         return Err(Failure::new(code, "usage", message).hint(instead(verb, &name)));
     }
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
-    Ok(vec![format!("there is no program {name}{place}: the task will fail unless it is installed in time")])
+    Ok(vec![format!("no program {name}{place}: the task will fail unless it is installed in time")])
 }
 
 /// What only a shell understands.
@@ -64,11 +66,11 @@ fn instead(verb: &str, line: &str) -> String {
     let (set, command) = words.split_at(variables);
     let first = command.first().copied().unwrap_or_default();
     if command.is_empty() || line.contains(OF_SHELLS) || BUILTINS.contains(&first) {
-        return format!("have a shell read the line: {by_shell}");
+        return format!("run the line in a shell: {by_shell}");
     }
     let set: String = set.iter().flat_map(|variable| ["--env ", variable, " "]).collect();
     format!(
-        "drop the quotes: `bgctl {verb} {set}-- {}`; or have a shell read the line: {by_shell}",
+        "drop the quotes: `bgctl {verb} {set}-- {}`; or run the line in a shell: {by_shell}",
         command.join(" ")
     )
 }
@@ -89,7 +91,7 @@ pub fn folder(params: &SubmitParams) -> Result<(), Failure> {
     // With a slash behind it, it must be a folder.
     let Err(error) = access(&path.join(""), AccessFlags::X_OK) else { return Ok(()) };
     let message = format!("cannot enter the folder {}: {}", shown(&folder.to_string_lossy()), error.desc());
-    Err(Failure::new(Code::NOT_EXECUTABLE, "usage", message).hint("name another folder with --cwd"))
+    Err(Failure::new(Code::NOT_EXECUTABLE, "usage", message).hint("give another folder with --cwd"))
 }
 
 /// Why the channel of a task can't deliver, as far as the daemon knows.
@@ -208,18 +210,18 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         for (line, hint) in [
-            ("FOO=1 make all", "drop the quotes: `bgctl run --env FOO=1 -- make all`; or have a shell"),
-            ("make | tee log", "have a shell read the line: `bgctl run --shell 'make | tee log'`"),
-            ("cd src && make", "have a shell read the line: `bgctl run --shell 'cd src && make'`"),
-            ("source it", "have a shell read the line: `bgctl run --shell 'source it'`"),
-            ("A=1 cd x", "have a shell read the line: `bgctl run --shell 'A=1 cd x'`"),
+            ("FOO=1 make all", "drop the quotes: `bgctl run --env FOO=1 -- make all`; or run the line"),
+            ("make | tee log", "run the line in a shell: `bgctl run --shell 'make | tee log'`"),
+            ("cd src && make", "run the line in a shell: `bgctl run --shell 'cd src && make'`"),
+            ("source it", "run the line in a shell: `bgctl run --shell 'source it'`"),
+            ("A=1 cd x", "run the line in a shell: `bgctl run --shell 'A=1 cd x'`"),
             ("echo 'a b'", "`bgctl run --shell 'echo '\\''a b'\\'''`"),
             ("1=a b", "drop the quotes: `bgctl run -- 1=a b`"),
         ] {
             let failure = check(&params(&[line], "/", "/bin"), "run", Code::NOT_FOUND).unwrap_err();
             assert_eq!(failure.code, Code::NOT_FOUND);
             assert!(failure.hint.as_deref().is_some_and(|told| told.contains(hint)), "{failure}");
-            let is_for_shells = hint.starts_with("have");
+            let is_for_shells = hint.starts_with("run the");
             assert_eq!(failure.to_string().contains("drop the quotes"), !is_for_shells, "{failure}");
         }
         assert!(check(&params(&["make -j8", "all"], "/", "/bin"), "submit", Code::USAGE).is_ok());

@@ -23,7 +23,7 @@ pub fn read(given: OsString, context: &mut Context) -> Result<String, Failure> {
     let input = io::stdin();
     if input.is_terminal() && !context.json() {
         // Without a word it would look as if bgctl hung.
-        let _ = writeln!(io::stderr(), "the prompt, please; Ctrl-D on a line of its own ends it:");
+        let _ = writeln!(io::stderr(), "enter the prompt; end it with Ctrl-D on a line of its own:");
     }
     let bytes = collect(&mut input.lock(), || {
         let limits = context.call::<Hello>(&HelloParams::default())?.limits;
@@ -68,13 +68,13 @@ fn read_up_to(input: &mut impl Read, count: usize, bytes: &mut Vec<u8>) -> Resul
 fn text(bytes: Vec<u8>, what: &str) -> Result<String, Failure> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
-        Failure::usage(format!("{what} is not UTF-8: its byte {place} begins no character"))
+        Failure::usage(format!("{what} is not valid UTF-8 at byte {place}"))
             .hint("convert it, for example with `iconv -t UTF-8`")
     })?;
     if text.trim().is_empty() {
         let kind = ErrorKind::PromptRequired;
         return Err(Failure::new(exit::of_kind(kind), kind.as_str(), format!("{what} is empty"))
-            .hint("say what the agent is to do"));
+            .hint("say what the agent should do"));
     }
     Ok(text)
 }

@@ -56,7 +56,7 @@ pub enum Found {
 pub enum Why {
     /// The task has ended.
     Ended,
-    /// The time is over.
+    /// Timed out.
     Late,
     /// Somebody said so.
     Stopped,

@@ -34,8 +34,8 @@ pub fn named(named: Option<String>) -> Result<Option<String>, Failure> {
 /// It belongs to none.
 pub fn this() -> Result<String, Failure> {
     key(None).ok_or_else(|| {
-        Failure::usage("this process belongs to no parent session: $BGD_SESSION is not set, or empty, and there is no terminal")
-            .hint("name the parent session by its key, or set BGD_SESSION")
+        Failure::usage("no parent session: $BGD_SESSION is unset or empty, and there is no terminal")
+            .hint("give the key of the parent session, or set BGD_SESSION")
     })
 }
 

@@ -8,7 +8,7 @@ use jiff::{ToSpan as _, Zoned};
 use crate::render::wall::system_zone;
 
 /// How it may be written.
-const FORMS: &str = "write it as 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
+const FORMS: &str = "use 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
 
 /// The days that a time of day is looked for in: clocks that are put forward leave out one at most.
 const DAYS: i64 = 3;
@@ -29,14 +29,14 @@ fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
     }
     let begins_with_date = text.get(..10).is_some_and(|date| date.matches('-').count() == 2);
     if !begins_with_date {
-        return Err(format!("{text:?} is no time; {FORMS}"));
+        return Err(format!("{text:?} is not a time; {FORMS}"));
     }
     let at = match text.parse::<jiff::Timestamp>() {
         Ok(at) => at,
         Err(_) => on_wall(text, now.time_zone())?,
     };
     if at <= now.timestamp() {
-        return Err(format!("{text} is over: it is {} now", now.strftime("%Y-%m-%d %H:%M:%S")));
+        return Err(format!("{text} is in the past: it is {} now", now.strftime("%Y-%m-%d %H:%M:%S")));
     }
     Ok(at)
 }
@@ -49,7 +49,7 @@ fn is_time_of_day(text: &str) -> bool {
 }
 
 fn impossible(text: &str) -> String {
-    format!("{text} is no time that there is; {FORMS}")
+    format!("{text} is not a valid time; {FORMS}")
 }
 
 /// A date with a time of day on the clock of this zone. Of a time that comes twice it is the first.
@@ -62,7 +62,7 @@ fn on_wall(text: &str, zone: &TimeZone) -> Result<jiff::Timestamp, String> {
     let local: DateTime = text.parse().map_err(|_| impossible(text))?;
     let ambiguous = zone.to_ambiguous_timestamp(local);
     if let AmbiguousOffset::Gap { .. } = ambiguous.offset() {
-        return Err(format!("{text} does not exist here: the clocks are put forward past it"));
+        return Err(format!("{text} does not exist here: daylight saving time skips it"));
     }
     ambiguous.earlier().map_err(|_| impossible(text))
 }
@@ -113,19 +113,19 @@ mod tests {
     #[test]
     fn r105_what_is_over_or_impossible_says_so() {
         for (text, told) in [
-            ("2026-11-23 11:59", "2026-11-23 11:59 is over: it is 2026-11-23 12:00:00 now"),
-            ("2026-11-23T11:00:00Z", "is over"),
-            ("25:00", "25:00 is no time that there is"),
-            ("12:60", "12:60 is no time that there is"),
-            ("2026-13-01 10:00", "is no time that there is"),
-            ("2026-02-30 10:00", "is no time that there is"),
-            ("2026-02-30", "is no time that there is"),
+            ("2026-11-23 11:59", "2026-11-23 11:59 is in the past: it is 2026-11-23 12:00:00 now"),
+            ("2026-11-23T11:00:00Z", "is in the past"),
+            ("25:00", "25:00 is not a valid time"),
+            ("12:60", "12:60 is not a valid time"),
+            ("2026-13-01 10:00", "is not a valid time"),
+            ("2026-02-30 10:00", "is not a valid time"),
+            ("2026-02-30", "is not a valid time"),
             ("2026-12-01", "has no time of day"),
             ("2027-03-28 02:30", "does not exist here"),
-            ("tomorrow", "\"tomorrow\" is no time; write it as 14:30"),
-            ("", "is no time;"),
-            ("8:15", "is no time;"),
-            ("14", "is no time;"),
+            ("tomorrow", "\"tomorrow\" is not a time; use 14:30"),
+            ("", "is not a time;"),
+            ("8:15", "is not a time;"),
+            ("14", "is not a time;"),
         ] {
             let error = at(text, NOON).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");

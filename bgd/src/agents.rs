@@ -113,7 +113,7 @@ impl Agent {
     pub fn takes(&self, named: &AgentSettings) -> Result<(), RpcError> {
         let Some(key) = named.first().filter(|_| self.protocol != AgentProtocol::Acp) else { return Ok(()) };
         let message = format!(
-            "the agent {:?} can't be given a {key}: its protocol is {}, and only acp has that",
+            "the agent {:?} does not support --{key}: only protocol acp does, and its protocol is {}",
             &*self.name,
             self.protocol.as_str()
         );
@@ -122,7 +122,7 @@ impl Agent {
                 "set it in the agent's own configuration".to_owned()
             }
             AgentProtocol::Template => {
-                format!("name it in the `command` of [agents.{}], or of another entry", self.name)
+                format!("put it into the `command` of [agents.{}], or of another entry", self.name)
             }
         };
         Err(RpcError::new(ErrorKind::InvalidParams, message).hint(how))
@@ -140,7 +140,7 @@ impl Agent {
         let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();
         (program == "opencode" && is_bound && !self.is_told_to_ask(submitter)).then(|| {
             format!(
-                "opencode does most things without asking, so permissions = \"{}\" keeps it from little: set \
+                "opencode does most things without asking, so permissions = \"{}\" has little effect: set \
                  {OPENCODE_PERMISSION} in [agents.{}.env], a mode in [agents.{}], or --mode",
                 self.permissions.as_str(),
                 self.name,
@@ -192,16 +192,15 @@ impl Agent {
             return Ok(());
         }
         let program = self.command.first().map(String::as_str).unwrap_or_default();
-        let place =
-            if program.contains('/') { "there is no such program" } else { "it was not found in PATH" };
+        let place = if program.contains('/') { "no such program" } else { "not found in PATH" };
         let error = RpcError::new(
             ErrorKind::AgentUnavailable,
-            format!("the agent {:?} is not installed: its program is {program}, and {place}", &*self.name),
+            format!("the agent {:?} is not installed: {program}: {place}", &*self.name),
         );
         Err(match self.install {
             Some(command) => error.hint(format!("install it: {command}")),
             None => {
-                error.hint(format!("install {program}, or name another command in [agents.{}]", self.name))
+                error.hint(format!("install {program}, or set another command in [agents.{}]", self.name))
             }
         })
     }
@@ -287,11 +286,13 @@ impl Agents {
     pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, RpcError> {
         let Some(name) = name.or(self.default.as_deref()) else {
             return Err(RpcError::new(ErrorKind::InvalidParams, "no agent given")
-                .hint(format!("name one of {}, or set default_agent in the configuration", self.names())));
+                .hint(format!("give one of {}, or set default_agent in the configuration", self.names())));
         };
         self.by_name.get(name).ok_or_else(|| {
-            RpcError::new(ErrorKind::UnknownAgent, format!("there is no agent {name:?}"))
-                .hint(format!("known are {}; [agents.{name}] in the configuration adds one", self.names()))
+            RpcError::new(ErrorKind::UnknownAgent, format!("unknown agent {name:?}")).hint(format!(
+                "known agents: {}; add others as [agents.NAME] in the configuration",
+                self.names()
+            ))
         })
     }
 

@@ -237,9 +237,9 @@ impl Channels {
             return Ok(NONE.into());
         }
         let Some(channel) = self.get(name) else {
-            let message = format!("there is no channel {name:?}");
+            let message = format!("unknown channel {name:?}");
             return Err(RpcError::new(ErrorKind::InvalidParams, message).hint(format!(
-                "known are {}, and `{NONE}`; [channels.{name}] in the configuration adds one",
+                "known channels: {} and `{NONE}`; add others as [channels.NAME] in the configuration",
                 self.names()
             )));
         };
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidParams);
         assert!(error.message.contains("\"dicsord\""), "{error:?}");
         let hint = error.data.hint.unwrap();
-        assert!(hint.contains("desktop, discord, family, inbox, tty, and `none`"), "{hint}");
+        assert!(hint.contains("desktop, discord, family, inbox, tty and `none`"), "{hint}");
         let error = channels(None).resolve(Some("inbox"), None).unwrap_err();
         assert!(error.message.contains("no parent session"), "{error:?}");
     }

@@ -149,7 +149,7 @@ fn facts(notice: &Wire) -> String {
         _ if notice.task.timed_out => {}
         Some(Exit::Code(code)) => facts.push(format!("exit code {code}")),
         Some(Exit::Signal(signal)) => facts.push(format!("signal {signal}")),
-        Some(Exit::Unknown(_)) => facts.push("exit not known".to_owned()),
+        Some(Exit::Unknown(_)) => facts.push("exit unknown".to_owned()),
         None => {}
     }
     match notice.active {

@@ -11,7 +11,7 @@ pub use crate::question::{InputOption, NeedsInput, OptionKind};
 pub use crate::settings::{AgentSettings, Setting};
 use crate::text::{Env, OsText};
 
-/// How the daemon speaks with an agent.
+/// Protocol between the daemon and the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -21,7 +21,7 @@ pub enum AgentProtocol {
     Acp,
     /// opencode's own server, over HTTP.
     Opencode,
-    /// A command line for each prompt.
+    /// One command line per prompt.
     Template,
 }
 
@@ -36,7 +36,7 @@ impl AgentProtocol {
     }
 }
 
-/// What happens when an agent asks whether it may do something.
+/// How permission requests of an agent are answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -46,7 +46,7 @@ pub enum Permissions {
     Deny,
     /// It is allowed.
     Allow,
-    /// The task shows `needs_input` until somebody answers, or a time is over, which denies.
+    /// The task shows `needs_input` until it is answered; denied after a timeout.
     Ask,
 }
 
@@ -66,12 +66,12 @@ impl Permissions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResumeParams {
-    /// The completed task whose conversation goes on.
+    /// Id of the completed agent task.
     pub id: TaskRef,
-    /// What the agent is told. Blank is an error.
+    /// The follow-up prompt. A blank one is an error.
     #[serde(default)]
     pub prompt: String,
-    /// What is set in the session from now on. What it leaves open stays as the task has it.
+    /// Session options from now on. Omitted ones stay unchanged.
     #[serde(default, skip_serializing_if = "AgentSettings::is_empty")]
     pub settings: AgentSettings,
 }
@@ -81,11 +81,11 @@ pub struct ResumeParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AnswerParams {
-    /// The task.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// The number of the question: `progress.needs_input.request`.
+    /// Number of the question, from `progress.needs_input.request`.
     pub request: u64,
-    /// The id of one of its options.
+    /// Id of one of the question's options.
     pub option: String,
 }
 
@@ -94,18 +94,18 @@ pub struct AnswerParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentListParams {
-    /// The environment in whose `PATH` programs are looked for, and in which they are started with
-    /// `check`. Default: the daemon's own.
+    /// Environment whose `PATH` is searched for programs, and in which they are started with `check`. Default: that
+    /// of the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<Env>,
-    /// In place of `env`: it is in a memory file whose descriptor travels with the line, as with
+    /// Instead of `env`: the environment is in a memory file whose descriptor is sent with the line, as in
     /// `task.submit`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub env_fd: bool,
-    /// Whether each one that is there is started, and asked what it is and what it can do.
+    /// Whether to start each available agent and query its version and capabilities.
     #[serde(default)]
     pub check: bool,
-    /// Only these. One that is not known is an error.
+    /// List only these agents. An unknown name is an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
 }
@@ -122,18 +122,18 @@ impl AgentListParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentListResult {
-    /// The agents, by name.
+    /// The agents, sorted by name.
     pub agents: Vec<AgentInfo>,
 }
 
-/// How an earlier conversation is continued when the agent's process is gone.
+/// How an agent continues a conversation after its process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Continuation {
-    /// The agent takes it up again.
+    /// The agent resumes it.
     Resume,
-    /// The agent plays it back, which is not shown again.
+    /// The agent replays it, which is not shown again.
     Load,
     /// It can't be continued.
     None,
@@ -150,20 +150,19 @@ impl Continuation {
     }
 }
 
-/// What a started agent says of itself.
+/// Result of starting an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentCheck {
-    /// Its own name.
+    /// Name that the agent reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its version.
+    /// Version that the agent reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// How an earlier conversation is continued.
+    /// How the agent continues a conversation after its process has ended.
     pub continuation: Continuation,
-    /// How long it took to start, in milliseconds. Missing for a command line, which is started for a prompt
-    /// only.
+    /// Start time in milliseconds. Missing for `template` agents, which start only for a prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_in_ms: Option<u64>,
 }
@@ -172,32 +171,32 @@ pub struct AgentCheck {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentInfo {
-    /// What `task.submit` calls it.
+    /// Name for `agent` in `task.submit`.
     pub name: String,
-    /// How the daemon speaks with it.
+    /// Protocol between the daemon and the agent.
     pub protocol: AgentProtocol,
-    /// Its command line.
+    /// Command line of the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<OsText>,
-    /// The address of a server that is there already.
+    /// Address of a running server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Whether the configuration names it; else the daemon knows it by itself.
+    /// Whether it is in the configuration; otherwise it is built in.
     pub configured: bool,
     /// Whether it is the `default_agent`.
     #[serde(default)]
     pub default: bool,
-    /// Whether its program is there.
+    /// Whether its program was found.
     pub available: bool,
-    /// The file that its program is.
+    /// Path of its program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<OsText>,
-    /// What happens when it asks for a permission.
+    /// How its permission requests are answered.
     pub permissions: Permissions,
-    /// The command that installs it, if it is not there.
+    /// Command that installs it, if it is not available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install: Option<String>,
-    /// With `check`: what it says of itself.
+    /// With `check`: what the agent reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<AgentCheck>,
     /// With `check`: why it does not start.

@@ -4,15 +4,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-/// How bytes are written in a JSON string.
+/// Encoding of bytes in a JSON string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Encoding {
-    /// The bytes are the text.
+    /// Plain text.
     #[default]
     #[serde(rename = "utf-8")]
     Utf8,
-    /// The text is base64 of the bytes.
+    /// Base64.
     #[serde(rename = "base64")]
     Base64,
 }

@@ -11,12 +11,12 @@ use crate::task::Task;
 /// Declares the kinds with their wire names and codes once.
 macro_rules! kinds {
     ($($(#[$doc:meta])+ $kind:ident = $name:literal, $code:literal;)+) => {
-        /// What kind of error it is. Clients decide by this and by nothing else.
+        /// Kind of an error. Clients should decide by this alone.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum ErrorKind {
             $($(#[$doc])+ #[serde(rename = $name)] $kind,)+
-            /// A kind that a newer daemon knows and this client does not. Never sent.
+            /// A kind added by a newer daemon. Never sent.
             #[serde(other, rename = "unknown")]
             Unknown,
         }
@@ -41,27 +41,27 @@ macro_rules! kinds {
 kinds! {
     /// The line is not JSON.
     ParseError = "parse_error", -32700;
-    /// The line is JSON, but no request.
+    /// The line is JSON but not a request.
     InvalidRequest = "invalid_request", -32600;
-    /// There is no such method.
+    /// Unknown method.
     MethodNotFound = "method_not_found", -32601;
-    /// A parameter is missing, unknown or out of its range.
+    /// A parameter is missing, unknown or out of range.
     InvalidParams = "invalid_params", -32602;
-    /// Something broke inside the daemon.
+    /// Internal error in the daemon.
     Internal = "internal", -32603;
     /// No task has this id.
     TaskNotFound = "task_not_found", -32001;
-    /// Several tasks have ids that begin like this.
+    /// Several task ids begin with this prefix.
     AmbiguousId = "ambiguous_id", -32002;
-    /// The task has no result yet, or none at all.
+    /// The task has no result, or has not ended yet.
     NotComplete = "not_complete", -32003;
     /// Only completed agent tasks can be resumed.
     NotResumable = "not_resumable", -32004;
-    /// A resume of this task is under way.
+    /// The task is already being resumed.
     BeingResumed = "being_resumed", -32005;
-    /// The agent has forgotten the conversation.
+    /// The agent no longer has the conversation.
     SessionExpired = "session_expired", -32006;
-    /// A resume needs a prompt.
+    /// The prompt is missing or blank.
     PromptRequired = "prompt_required", -32007;
     /// No agent has this name.
     UnknownAgent = "unknown_agent", -32008;
@@ -71,27 +71,27 @@ kinds! {
     AuthenticationRequired = "authentication_required", -32010;
     /// The job can't be moved to the background.
     NotBackgroundable = "not_backgroundable", -32011;
-    /// The task ended first, or the question was answered.
+    /// The task has already ended, or the question is no longer open.
     AlreadyFinished = "already_finished", -32012;
-    /// The process belongs to somebody else.
+    /// The process belongs to another user, or is not the caller's to hand over.
     ForeignProcess = "foreign_process", -32013;
-    /// The daemon holds as many tasks as it may, or as many bytes for them.
+    /// The daemon has reached its limit of tasks, or of memory for them.
     RegistryFull = "registry_full", -32014;
     /// A request line is longer than the limit.
     FrameTooLarge = "frame_too_large", -32015;
-    /// The daemon has as many connections as it may.
+    /// The daemon has reached its limit of connections.
     TooManyConnections = "too_many_connections", -32016;
-    /// The daemon is about to end.
+    /// The daemon is shutting down.
     ShuttingDown = "shutting_down", -32017;
-    /// This daemon can't do that.
+    /// Not supported by this daemon, or for this task.
     Unsupported = "unsupported", -32018;
-    /// The task does not run, so it can be given neither a signal nor input.
+    /// The task is not running, so it accepts neither signals nor input.
     NotRunning = "not_running", -32019;
-    /// The connection has as many unanswered requests as it may.
+    /// The connection has reached its limit of unanswered requests, or another limit.
     TooManyRequests = "too_many_requests", -32020;
-    /// The caller is another user.
+    /// The caller is not allowed to do this, for example as another user.
     PermissionDenied = "permission_denied", -32021;
-    /// The configuration file is wrong; the old one stays in force.
+    /// The configuration file is invalid; the previous configuration stays in effect.
     ConfigInvalid = "config_invalid", -32022;
     /// No group has this name.
     UnknownGroup = "unknown_group", -32023;
@@ -111,18 +111,18 @@ impl fmt::Display for ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorData {
-    /// What programs key on.
+    /// Kind of the error, for programs.
     pub kind: ErrorKind,
-    /// What to do about it.
+    /// How to solve the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// With `ambiguous_id`: the ids that begin like this, at most 20.
+    /// With `ambiguous_id`: up to 20 matching ids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<TaskId>,
-    /// With `already_finished` as the answer to `task.detach` and `task.handoff`: the task as it ended.
+    /// With `already_finished` from `task.detach` or `task.handoff`: the task as it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Box<Task>>,
-    /// With `not_complete`: why the task has no result, if it failed.
+    /// With `not_complete`: why the task failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<Failure>>,
 }
@@ -133,9 +133,9 @@ pub struct ErrorData {
 pub struct RpcError {
     /// The JSON-RPC code of the kind.
     pub code: i32,
-    /// What is wrong with what, in a sentence.
+    /// What is wrong, in a sentence for people.
     pub message: String,
-    /// Kind and hint.
+    /// Kind, hint and further data.
     pub data: ErrorData,
 }
 

@@ -10,41 +10,41 @@ use crate::time::Timestamp;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// It was taken; it is `pending`.
+    /// The task was submitted and is `pending`.
     Submitted,
-    /// Its process runs, or its prompt is with the agent.
+    /// Its process was started, or the agent got its prompt.
     Started,
     /// It was moved from the foreground to the background.
     Backgrounded,
-    /// Its output grew. Sent at most a few times a second for each task.
+    /// Its output grew. Sent at most a few times per second and task.
     Output,
-    /// An agent called a tool, fell silent for long or spoke again, or asks nothing any more.
+    /// The agent called a tool, became silent for a long time or active again, or has no open question any more.
     Progress,
-    /// An agent asks for a decision: a new one, or the next of several.
+    /// The agent asks a question: a new one, or the next of several.
     NeedsInput,
-    /// It ended well.
+    /// The task completed.
     Completed,
-    /// It ended badly.
+    /// The task failed.
     Failed,
-    /// It was ended by request.
+    /// The task was cancelled.
     Cancelled,
-    /// A follow-up prompt is with the agent.
+    /// The agent is working on a follow-up prompt.
     Resumed,
-    /// Its process is ready, as its `ready` says.
+    /// Its process is ready, as defined by its `ready`.
     Ready,
     /// Its processes were paused.
     Paused,
-    /// They go on.
+    /// Its processes were continued.
     Continued,
-    /// It was held while it was pending.
+    /// The pending task was held.
     Held,
-    /// It is held no more.
+    /// The task was released.
     Released,
-    /// What it waits for was changed, or its description.
+    /// Its start conditions or its description were changed.
     Edited,
-    /// It failed, or ended, and is pending again until its next attempt.
+    /// The task failed or ended, and is pending until its next attempt.
     Retrying,
-    /// It was removed from the daemon.
+    /// The task was deleted.
     Cleared,
 }
 
@@ -79,33 +79,31 @@ impl EventKind {
     }
 }
 
-/// One thing that happened. An event is sent only after its effect can be seen by every other call.
+/// An event. It is sent only after its effect is visible to every other call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// Its number. Numbers have no holes within a daemon's life.
+    /// Number of the event. Numbers have no gaps during a run of the daemon.
     pub seq: u64,
-    /// When it happened.
+    /// Time of the event.
     pub at: Timestamp,
     /// What happened.
     pub kind: EventKind,
-    /// The task as it was then.
+    /// The task at that time.
     pub task: Task,
 }
 
-/// Events that a subscriber can't have any more: its `since` is older than the history, or it read
-/// too slowly.
+/// Events that are no longer available: `since` is older than the history, or the subscriber read too slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     /// Always `gap`.
     pub kind: GapKind,
-    /// The first number that is lost.
+    /// First missing number.
     pub from: u64,
-    /// The last number that is lost, as far as it is known.
+    /// Last missing number, as far as it is known.
     pub to: u64,
-    /// Whether the subscription ended with it, because its reader was too slow. Subscribe again with
-    /// `since` to go on.
+    /// Whether the subscription ended because its reader was too slow. Subscribe again with `since` to continue.
     #[serde(default)]
     pub ended: bool,
 }
@@ -134,7 +132,7 @@ pub enum News {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventParams {
-    /// Which subscription of this connection it belongs to.
+    /// Id of the subscription on this connection.
     pub subscription: u64,
     /// What is told.
     #[serde(flatten)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a task failed by.
+/// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -13,11 +13,11 @@ pub enum FailureKind {
     Exit,
     /// A signal ended it.
     Signal,
-    /// Its time limit ended it, or it was not ready in time.
+    /// It exceeded its time limit, or was not ready in time.
     Timeout,
-    /// Its agent refused the prompt, or ended the turn badly.
+    /// Its agent rejected the prompt, or the turn failed.
     Agent,
-    /// Nobody knows how it ended; also a kind that a newer daemon has.
+    /// The reason is unknown, or was added by a newer daemon.
     #[serde(other)]
     Unknown,
 }
@@ -26,19 +26,19 @@ pub enum FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Failure {
-    /// What it failed by.
+    /// Kind of the failure.
     pub kind: FailureKind,
-    /// With `spawn`: the system's number of the error, as in `errno(3)`, where the system refused.
+    /// With `spawn`: the system's error number (see `errno(3)`), if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<i32>,
-    /// With `exit`: the code. With `spawn`: what a shell exits with, 127 if there is no such program, 126 if it can't
-    /// be run; none if something else is wrong.
+    /// With `exit`: the exit code. With `spawn`: 127 if the program was not found, 126 if it can't be run, as in a
+    /// shell; missing for other reasons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// With `signal`: its number.
+    /// With `signal`: the signal's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// The same for people, in a sentence; as `error` of the task.
+    /// The failure in a sentence, for people; the same as the task's `error`.
     pub message: String,
 }
 

@@ -44,7 +44,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<O
     }
     let is_cut = message.flags.contains(ReturnFlags::CTRUNC);
     if is_cut && fds.len() < FDS_PER_FRAME {
-        let why = "this process may open no more descriptors than it has (RLIMIT_NOFILE)";
+        let why = "this process can't open more file descriptors (RLIMIT_NOFILE)";
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     if is_cut || fds.len() > FDS_PER_FRAME {

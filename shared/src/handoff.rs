@@ -42,7 +42,7 @@ use crate::task::{Exit, Task};
 /// The kernel is older than Linux 5.3, or no descriptors are left.
 pub fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no number of a process"))?;
+    let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process id"))?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 

@@ -66,13 +66,13 @@ pub struct TaskRef {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskRefError {
     /// No character: in a script, what was to print the id has printed nothing.
-    #[error("no task id given, as it is empty: did the command fail that was to print it?")]
+    #[error("no task id given, it is empty: did the command that should print it fail?")]
     Empty,
     /// Fewer than four characters.
-    #[error("task id {0:?} is too short: give its first {ID_PREFIX_CHARS} characters or more")]
+    #[error("task id {0:?} is too short: give at least its first {ID_PREFIX_CHARS} characters")]
     TooShort(String),
     /// A character that is in no UUID, or a hyphen in the wrong place, or too long.
-    #[error("{0:?} is no task id: ids are UUIDs such as 3f2a9c1e-…, or their first characters")]
+    #[error("{0:?} is not a task id: ids are UUIDs such as 3f2a9c1e-…, or their first characters")]
     NotAnId(String),
 }
 

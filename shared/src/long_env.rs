@@ -25,14 +25,14 @@ fn bytes_of(env: &Env) -> usize {
 }
 
 fn too_long(bytes: u64) -> RpcError {
-    let message = format!("the environment has {bytes} bytes; at most {ENV_BYTES} are taken");
+    let message = format!("the environment has {bytes} bytes; at most {ENV_BYTES} are allowed");
     RpcError::new(ErrorKind::InvalidParams, message)
-        .hint("the system itself starts no program with more: remove some variables, or put them into a file")
+        .hint("the system can't start programs with more: remove some variables, or put them into a file")
 }
 
 fn invalid(what: &str) -> RpcError {
     RpcError::new(ErrorKind::InvalidParams, format!("`env_fd`: {what}"))
-        .hint("bgd-protocol(7) says under task.submit how such a file is made")
+        .hint("see task.submit in bgd-protocol(7) for how to create such a file")
 }
 
 /// Puts an environment into a memory file if it is too long for a line.
@@ -49,7 +49,7 @@ pub fn put(env: &Env) -> Result<Option<OwnedFd>, RpcError> {
     }
     let made = write(env, bytes).map_err(|error| {
         let message =
-            format!("the environment has {bytes} bytes, and a file in memory for it can't be made: {error}");
+            format!("the environment has {bytes} bytes, and a memory file for it can't be created: {error}");
         RpcError::new(ErrorKind::Internal, message)
     });
     made.map(Some)
@@ -77,7 +77,7 @@ pub fn take(descriptor: OwnedFd) -> Result<Env, RpcError> {
     // Only files in memory have seals: reading one waits for no disk and no network.
     let seals = fcntl_get_seals(descriptor.as_fd()).unwrap_or(SealFlags::empty());
     if !seals.contains(sealed()) {
-        return Err(invalid("this is no memory file that is sealed against writing, shrinking and growing"));
+        return Err(invalid("it is not a memory file sealed against writing, shrinking and growing"));
     }
     let file = File::from(descriptor);
     let unreadable = |error: io::Error| invalid(&format!("it can't be read: {error}"));
@@ -93,7 +93,7 @@ fn read(text: &[u8]) -> Result<Env, RpcError> {
         return if text.is_empty() {
             Ok(Env::default())
         } else {
-            Err(invalid("the last entry has no NUL behind it"))
+            Err(invalid("the last entry is not NUL-terminated"))
         };
     };
     let entry = |entry: &[u8]| -> Result<(Box<str>, OsText), RpcError> {

@@ -87,7 +87,7 @@ pub fn parse_params<'a, P: Deserialize<'a>>(
 ) -> Result<P, RpcError> {
     let invalid = |what: &dyn fmt::Display| {
         RpcError::new(ErrorKind::InvalidParams, format!("params of {method}: {what}"))
-            .hint("bgd-protocol(7) names the params of every method")
+            .hint("bgd-protocol(7) lists the params of every method")
     };
     let params = params.map_or("{}", RawValue::get);
     // Serde would take an array for the fields in their order, which is no part of the protocol.

@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 use crate::task::Task;
 use crate::time::Timestamp;
 
-/// What a notice tells.
+/// Kind of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NoticeKind {
-    /// The task's first run has begun.
+    /// The first run has started.
     Started,
-    /// An agent asks for a decision; `bgctl answer` gives it.
+    /// An agent asks a question; answer it with `bgctl answer`.
     NeedsInput,
-    /// A run ended well.
+    /// A run completed.
     Completed,
-    /// A run ended badly.
+    /// A run failed.
     Failed,
-    /// A run was ended by request.
+    /// A run was cancelled.
     Cancelled,
 }
 
@@ -46,64 +46,63 @@ impl NoticeKind {
     }
 }
 
-/// One piece of news about a task.
+/// A notification about a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Notice {
-    /// The same for every copy of this notice, and for no other one: the task's id and its run, as in
-    /// `3f2a…/1`; with a word behind it if it is no end, as in `3f2a…/1/started`. For consumers that must
-    /// not act twice.
+    /// Unique key, the same for every copy of this notice, to detect duplicates: the task's id and run, as in
+    /// `3f2a…/1`, followed by a word unless it is about an end, as in `3f2a…/1/started`.
     pub key: String,
-    /// What is told.
+    /// Kind of the notice.
     pub kind: NoticeKind,
-    /// When it happened.
+    /// Time of the event.
     pub at: Timestamp,
-    /// Whether it is about a resume, not about the task's first run.
+    /// Whether it is about a follow-up, not the first run.
     #[serde(default)]
     pub resume: bool,
-    /// The first line of `text`, as in `[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 3m 10s: "build"`.
-    /// A long description is shortened in its middle.
+    /// First line of `text`, as in `[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 3m 10s: "build"`. A
+    /// long description is shortened in the middle.
     pub title: String,
-    /// All of it, for people.
+    /// Full text, for people.
     pub text: String,
-    /// How many other tasks of the parent session are `pending`, `running` or `resumed`. Left out if the
-    /// task has no parent session.
+    /// Number of other tasks of the parent session that are `pending`, `running` or `resumed`. Missing if the task
+    /// has no parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<u64>,
-    /// How long the run took, in milliseconds.
+    /// Run time in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// An agent's answer, or what a command wrote; the end of the output of a command that failed.
+    /// The agent's answer, or the command's output; for a failed command the end of its output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<NoticeResult>,
-    /// The task as it was then.
+    /// The task at that time.
     pub task: Task,
 }
 
-/// The result in a notice, as far as it fits.
+/// The result in a notice, truncated if necessary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NoticeResult {
-    /// The result as text: what is no UTF-8 in it is replaced by U+FFFD.
+    /// The result as text; invalid UTF-8 is replaced by U+FFFD.
     pub text: String,
-    /// How many bytes all of it has.
+    /// Full size of the result in bytes.
     pub bytes: u64,
-    /// Which part of it this is.
+    /// Which part `text` is.
     pub part: Part,
 }
 
-/// Which part of a result a notice has.
+/// Part of a result in a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// All of it.
+    /// The whole result.
     All,
-    /// Its beginning: an agent's answer is read from there.
+    /// The beginning, for an agent's answer.
     Beginning,
-    /// Its end: that is where a command says how it went.
+    /// The end, for a command's output.
     End,
-    /// Nothing: it can't be read any more, as the task was cleared.
+    /// Nothing: the task was cleared.
     Gone,
 }
 
@@ -111,7 +110,7 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InboxItem {
-    /// Its number, to be acknowledged with. The numbers of an inbox grow, with holes; none is given twice.
+    /// Number for the acknowledgement. Numbers of an inbox increase, with gaps, and are never reused.
     pub number: u64,
     /// What is told.
     #[serde(flatten)]

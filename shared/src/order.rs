@@ -21,21 +21,21 @@ pub fn is_group_name(name: &str) -> bool {
     (1..=GROUP_BYTES).contains(&name.len()) && name.bytes().all(is_taken)
 }
 
-/// What must have become of a task before another one starts.
+/// Required state of a task before another one starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// It completed.
+    /// It has completed.
     #[default]
     Ok,
-    /// It had started, and has ended in any way.
+    /// It had started, and has ended.
     Any,
-    /// It had started, and failed.
+    /// It had started, and has failed.
     Fail,
     /// It has started.
     Start,
-    /// It is ready, as its `ready` says.
+    /// It is ready, as defined by its `ready`.
     Ready,
 }
 
@@ -72,27 +72,27 @@ impl FromStr for Condition {
     }
 }
 
-/// A condition on another task, as a submitter names it.
+/// A condition on another task, as given in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct After {
-    /// The other task.
+    /// Id of the other task.
     pub id: TaskRef,
-    /// What must have become of it.
+    /// Required state of the other task.
     #[serde(default)]
     pub condition: Condition,
 }
 
-/// A condition on another task, as a task object shows it.
+/// A condition on another task, as shown in a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Dependency {
-    /// The other task. It may have been cleared.
+    /// Id of the other task. It may have been cleared.
     pub id: TaskId,
-    /// What must have become of it.
+    /// Required state of the other task.
     pub condition: Condition,
-    /// Whether that has come true.
+    /// Whether the condition is met.
     pub met: bool,
 }
 
@@ -101,32 +101,32 @@ pub struct Dependency {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingFor {
-    /// Somebody to release it.
+    /// Release of the task.
     Held,
     /// Other tasks.
     After,
-    /// A time.
+    /// Its start time.
     Until,
     /// The time of its next attempt.
     Retry,
-    /// Other tasks of its batch, of which only so many run at once.
+    /// Other tasks of its batch (`jobs`).
     Batch,
-    /// Its group to be continued.
+    /// Continuation of its paused group.
     Paused,
-    /// Free slots of its group.
+    /// Free slots in its group.
     Slot,
-    /// Something that a newer daemon knows.
+    /// A reason added by a newer daemon.
     #[serde(other)]
     Unknown,
 }
 
-/// Why a task has not started yet. If there are several reasons, the first in the order of [`WaitingFor`].
+/// Why a task has not started yet. With several reasons, the first in the order of `WaitingFor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Waiting {
     /// What it waits for.
     pub reason: WaitingFor,
-    /// With `after`: the tasks whose conditions are not met yet.
+    /// With `after`: ids of the tasks whose conditions are not met yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<TaskId>,
     /// With `until` and `retry`: the time.
@@ -139,74 +139,74 @@ pub struct Waiting {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
-    /// Somebody asked for it.
+    /// Cancelled by a request.
     User,
     /// Its parent session ended.
     Session,
-    /// It was a foreground job, and its client went away.
+    /// It was a foreground job, and its client disconnected.
     Client,
-    /// The daemon ended.
+    /// The daemon was shut down.
     Shutdown,
-    /// A condition in its `after` can't come true any more.
+    /// A condition in its `after` can no longer be met.
     Dependency,
     /// Too many tasks of its batch failed.
     MaxFails,
-    /// Something that a newer daemon knows.
+    /// A reason added by a newer daemon.
     #[serde(other)]
     Unknown,
 }
 
-/// When a failed task is tried again.
+/// When to retry a failed task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
-    /// How many times, 1 to 1000.
+    /// Maximum number of retries, 1 to 1000.
     pub times: u32,
-    /// The longest delay before the second attempt, in milliseconds. It doubles with each further attempt; the
-    /// delay is drawn between 0 and that. Default 1000.
+    /// Maximum delay before the second attempt, in milliseconds; doubles with each attempt. The actual delay is
+    /// random, from 0 up to that. Default 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// What the delay does not grow beyond, in milliseconds. Default 300000, or `delay_ms` if that is more.
+    /// Upper limit of the delay, in milliseconds. Default 300000, or `delay_ms` if that is higher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_delay_ms: Option<u64>,
-    /// Only after these exit codes. Left out: after every failure that is no spawn error and no time limit.
+    /// Retry only after these exit codes. Default: after every failure except spawn errors and time limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub codes: Vec<i32>,
-    /// After the end by a signal; on top of `codes`, or alone.
+    /// Retry after the end by a signal, in addition to `codes` or alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub signal: bool,
 }
 
-/// When a task that ends is started again.
+/// When to restart a task that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Restart {
-    /// When it failed.
+    /// After a failure.
     OnFailure,
-    /// However it ended by itself.
+    /// Whenever it ends by itself.
     Always,
 }
 
-/// How a group is.
+/// A group of tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Group {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// How many slots it has.
+    /// Number of slots.
     pub slots: u32,
-    /// How many of them are taken; more than there are if the limit was lowered, or if foreground jobs and resumes,
-    /// which do not wait, came on top.
+    /// Number of slots in use. Can exceed `slots` after it was lowered, or because of foreground jobs and resumes,
+    /// which do not wait.
     pub used: u32,
-    /// Whether none of its pending tasks starts.
+    /// Whether the group is paused: its pending tasks do not start.
     pub paused: bool,
-    /// Its pending tasks.
+    /// Number of pending tasks.
     pub pending: u64,
-    /// Its tasks that have started and not ended.
+    /// Number of tasks that have started and not ended.
     pub running: u64,
-    /// Its tasks that have ended.
+    /// Number of tasks that have ended.
     pub finished: u64,
 }
 

@@ -4,50 +4,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// What an answer to an agent's question does.
+/// Effect of an option of an agent's question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OptionKind {
-    /// Allows it this time.
+    /// Allow once.
     AllowOnce,
-    /// Allows it from now on, as long as the agent remembers.
+    /// Allow always, as long as the agent remembers it.
     AllowAlways,
-    /// Denies it this time.
+    /// Deny once.
     RejectOnce,
-    /// Denies it from now on.
+    /// Deny always.
     RejectAlways,
-    /// Something else; its name tells.
+    /// Another effect; see its name.
     #[serde(other)]
     Other,
 }
 
-/// One of the answers that an agent takes.
+/// An option of an agent's question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InputOption {
-    /// What `agent.answer` names it by.
+    /// Id for `agent.answer`.
     pub id: String,
-    /// For people.
+    /// Label for people.
     pub name: String,
-    /// What it does.
+    /// Effect of the option.
     pub kind: OptionKind,
 }
 
-/// A question of an agent, which waits for its answer.
+/// An open question of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NeedsInput {
-    /// Its number within the task.
+    /// Number of the question within the task.
     pub request: u64,
-    /// What it asks, for people.
+    /// Text of the question.
     pub question: String,
-    /// The answers that it takes.
+    /// The options to choose from.
     pub options: Vec<InputOption>,
-    /// When it is denied if nobody answers.
+    /// Time at which it is denied unless answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// How many more questions wait behind it.
+    /// Number of further open questions.
     #[serde(default)]
     pub waiting: u64,
 }

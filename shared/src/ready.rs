@@ -47,10 +47,10 @@ pub struct HttpUrl {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadyError {
     /// It begins with none of the known words.
-    #[error("{0:?} is none of line:REGEX, tcp:[HOST:]PORT, http:URL, file:PATH and notify")]
+    #[error("{0:?} is not one of line:REGEX, tcp:[HOST:]PORT, http:URL, file:PATH and notify")]
     Unknown(String),
     /// It is longer than any of them may be.
-    #[error("it has {0} bytes; at most {READY_BYTES} are taken")]
+    #[error("it has {0} bytes; at most {READY_BYTES} are allowed")]
     TooLong(usize),
     /// Something behind the colon is wrong.
     #[error("{kind}: {what}")]
@@ -89,7 +89,7 @@ impl Ready {
             Some(("http" | "https", rest)) if rest.starts_with("//") => http(text),
             Some(("http", url)) => http(url),
             Some(("file", "")) => Err(wrong("file", "the path is missing, as in file:run/server.pid")),
-            Some(("file", path)) if path.contains('\0') => Err(wrong("file", "the path holds a NUL byte")),
+            Some(("file", path)) if path.contains('\0') => Err(wrong("file", "the path contains a NUL byte")),
             Some(("file", path)) => Ok(Self::File(path.into())),
             Some(_) | None => Err(ReadyError::Unknown(beginning(text, 64).to_owned())),
         }
@@ -145,23 +145,23 @@ fn tcp(address: &str) -> Result<Ready, String> {
 fn host_name(host: &str) -> Result<&str, String> {
     if let Some(inside) = host.strip_prefix('[') {
         let inside = inside.strip_suffix(']').filter(|address| address.parse::<std::net::Ipv6Addr>().is_ok());
-        return inside.ok_or_else(|| format!("{host:?} is no IPv6 address in brackets, such as [::1]"));
+        return inside.ok_or_else(|| format!("{host:?} is not an IPv6 address in brackets, such as [::1]"));
     }
     if host.contains(':') {
-        return Err(format!("{host:?}: an IPv6 address stands in brackets, such as [::1]"));
+        return Err(format!("{host:?}: put an IPv6 address in brackets, such as [::1]"));
     }
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     match host {
         "" => Err("the host before the colon is empty; leave out the colon for this machine".to_owned()),
         host if host.bytes().all(is_of_name) => Ok(host),
-        host => Err(format!("{host:?} is no name of a host")),
+        host => Err(format!("{host:?} is not a host name")),
     }
 }
 
 fn port_number(port: &str) -> Result<u16, String> {
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let number = is_number.then(|| port.parse().ok()).flatten().filter(|port| *port > 0);
-    number.ok_or_else(|| format!("{port:?} is no port: give a number from 1 to 65535"))
+    number.ok_or_else(|| format!("{port:?} is not a port: give a number from 1 to 65535"))
 }
 
 fn http(url: &str) -> Result<Ready, ReadyError> {
@@ -172,10 +172,10 @@ impl HttpUrl {
     fn read(url: &str) -> Result<Self, String> {
         let shown = || beginning(url, 64);
         let Some(rest) = url.strip_prefix("http://") else {
-            return Err(format!("{:?} does not begin with http://, the only scheme that is taken", shown()));
+            return Err(format!("{:?} does not begin with http://, the only supported scheme", shown()));
         };
         if let Some(odd) = url.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
-            return Err(format!("{:?}: {odd:?} has to be percent-encoded", shown()));
+            return Err(format!("{:?}: {odd:?} must be percent-encoded", shown()));
         }
         // What comes behind it is for browsers.
         let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
@@ -188,7 +188,7 @@ impl HttpUrl {
             None => (authority, None),
         };
         if host.is_empty() {
-            return Err(format!("{:?} names no host", shown()));
+            return Err(format!("{:?} has no host", shown()));
         }
         host_name(host)?;
         let origin = port.map_or_else(|| format!("http://{host}"), |port| format!("http://{host}:{port}"));
@@ -211,7 +211,7 @@ pub fn line_regex(pattern: &str) -> Result<Regex, String> {
     let built = RegexBuilder::new(pattern).size_limit(REGEX_BYTES).build();
     built.map_err(|error| match error {
         regex::Error::CompiledTooBig(limit) => {
-            format!("the regular expression takes more than {limit} bytes when it is compiled")
+            format!("the regular expression needs more than {limit} bytes when compiled")
         }
         // It ends with what is wrong, behind several lines that show where.
         error => error.to_string(),
@@ -339,38 +339,38 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, part) in [
-            ("", "is none of line:REGEX"),
-            ("ready", "\"ready\" is none of"),
-            ("udp:53", "is none of"),
-            ("notify:", "is none of"),
+            ("", "is not one of line:REGEX"),
+            ("ready", "\"ready\" is not one of"),
+            ("udp:53", "is not one of"),
+            ("notify:", "is not one of"),
             ("line:", "regular expression is missing"),
             ("line:a(b", "unclosed group"),
-            ("line:(?:a{1000}){1000}", "takes more than 1048576 bytes"),
-            ("tcp:", "\"\" is no port"),
-            ("tcp:0", "\"0\" is no port: give a number from 1 to 65535"),
-            ("tcp:65536", "\"65536\" is no port"),
-            ("tcp:+80", "\"+80\" is no port"),
-            ("tcp:host", "\"host\" is no port"),
+            ("line:(?:a{1000}){1000}", "needs more than 1048576 bytes"),
+            ("tcp:", "\"\" is not a port"),
+            ("tcp:0", "\"0\" is not a port: give a number from 1 to 65535"),
+            ("tcp:65536", "\"65536\" is not a port"),
+            ("tcp:+80", "\"+80\" is not a port"),
+            ("tcp:host", "\"host\" is not a port"),
             ("tcp::80", "host before the colon is empty"),
-            ("tcp:::1:80", "stands in brackets"),
-            ("tcp:[x]:80", "no IPv6 address in brackets"),
-            ("tcp:a b:80", "no name of a host"),
+            ("tcp:::1:80", "put an IPv6 address in brackets"),
+            ("tcp:[x]:80", "not an IPv6 address in brackets"),
+            ("tcp:a b:80", "not a host name"),
             ("http:https://host/", "does not begin with http://"),
             ("https://host/", "\"https://host/\" does not begin with http://"),
             ("http:host", "does not begin with http://"),
-            ("http:http://", "names no host"),
-            ("http:http:///path", "names no host"),
-            ("http:http://host:0/", "\"0\" is no port"),
+            ("http:http://", "has no host"),
+            ("http:http:///path", "has no host"),
+            ("http:http://host:0/", "\"0\" is not a port"),
             ("http:http://me@host/", "user name or password"),
-            ("http:http://host/a b", "' ' has to be percent-encoded"),
-            ("http:http://ho[st/", "no name of a host"),
+            ("http:http://host/a b", "' ' must be percent-encoded"),
+            ("http:http://ho[st/", "not a host name"),
             ("file:", "the path is missing"),
             ("file:a\0b", "NUL byte"),
         ] {
             let error = error(text);
             assert!(error.contains(part), "{text:?}: {error}");
         }
-        assert_eq!(error(&"line:".repeat(1000)), "it has 5000 bytes; at most 4096 are taken");
+        assert_eq!(error(&"line:".repeat(1000)), "it has 5000 bytes; at most 4096 are allowed");
     }
 
     fn search(pattern: &str) -> LineSearch {

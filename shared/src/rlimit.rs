@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rlimit {
-    /// The limit in force; null for no limit.
+    /// Limit in effect; null for no limit.
     pub soft: Option<u64>,
-    /// How far the soft one may be raised; null for no limit.
+    /// Upper limit for `soft`; null for no limit.
     pub hard: Option<u64>,
 }
 

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{AGENT_OPTIONS, AGENT_SETTING_BYTES};
 
-/// The value of an option of an agent's sessions.
+/// Value of an option of an agent's session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged, expecting = "must be a text in quotes, or true or false")]
+#[serde(untagged, expecting = "must be a string in quotes, or true or false")]
 pub enum Setting {
     /// On or off.
     Flag(bool),
@@ -26,19 +26,18 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// What is set in a session of an agent before it gets a prompt. An agent of another protocol than `acp` takes none
-/// of it.
+/// Options of an agent's session. Only for agents with protocol `acp`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentSettings {
-    /// Its mode, by the agent's own id.
+    /// Mode, by the agent's own id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Its model, by the agent's own id.
+    /// Model, by the agent's own id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Other options of its, by the agent's own ids.
+    /// Other options, by the agent's own ids.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub config: BTreeMap<String, Setting>,
 }

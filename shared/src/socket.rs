@@ -44,7 +44,7 @@ pub enum SocketError {
         me: u32,
     },
     /// Others may enter the folder.
-    #[error("{} has mode {mode:04o}, so others could reach the socket; use a folder for you alone (mode 0700)", .path.display())]
+    #[error("{} has mode {mode:04o}, so others could reach the socket; use a folder that only you can access (mode 0700)", .path.display())]
     TooOpen {
         /// The folder.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum SocketError {
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
     /// The folder could not be looked at or made.
-    #[error("the socket's folder {}: {source}; BGD_SOCKET or XDG_RUNTIME_DIR names another place", .path.display())]
+    #[error("the socket's folder {}: {source}; set XDG_RUNTIME_DIR to a writable folder, or BGD_SOCKET to a path in one", .path.display())]
     Io {
         /// The folder.
         path: PathBuf,

@@ -24,17 +24,17 @@ use crate::time::Timestamp;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Waits: for a free slot, or for what `waiting` says.
+    /// Waiting for a free slot, or for what `waiting` says.
     Pending,
-    /// Has a slot.
+    /// Running in a slot.
     Running,
-    /// A follow-up prompt is with the agent.
+    /// The agent is working on a follow-up prompt.
     Resumed,
-    /// Ended well.
+    /// Ended successfully.
     Completed,
-    /// Ended badly; `error` says how.
+    /// Failed; see `error`.
     Failed,
-    /// Was ended by a user, by the end of its parent session or by the end of the daemon.
+    /// Cancelled by a user, by the end of its parent session, or by the end of the daemon.
     Cancelled,
 }
 
@@ -78,23 +78,23 @@ impl std::str::FromStr for Status {
     }
 }
 
-/// What does the work of a task.
+/// Kind of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A command.
     Process,
-    /// A prompt given to an AI agent.
+    /// A prompt for an AI agent.
     Agent,
 }
 
-/// How a task came to the daemon.
+/// How a task was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Started by the daemon, in the background from the first moment.
+    /// Started by the daemon in the background.
     Submit,
     /// Started by the daemon as a foreground job.
     Run,
@@ -102,7 +102,7 @@ pub enum Origin {
     Handoff,
 }
 
-/// How a process ended. An exit code is never made up: where it can't be known, the reason is told.
+/// How a process ended. Exit codes are never made up: if the code can't be known, the reason is given.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -130,7 +130,7 @@ impl Exit {
         match self {
             Self::Code(code) => format!("exited with code {code}"),
             Self::Signal(signal) => format!("ended by signal {}", show::signal(*signal)),
-            Self::Unknown(why) => format!("its exit is not known: {why}"),
+            Self::Unknown(why) => format!("its exit status is unknown: {why}"),
         }
     }
 }
@@ -139,84 +139,84 @@ impl Exit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attempt {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// When it started.
+    /// Start time.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// End time.
     pub completed_at: Timestamp,
     /// How its process ended.
     pub exit: Option<Exit>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Where its output begins in the task's output, in bytes.
+    /// Start of its output within the task's output, in bytes.
     pub offset: u64,
-    /// Where its standard error begins in the task's, in bytes, if that is kept apart.
+    /// With `split`: start of its standard error within the task's, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_offset: Option<u64>,
 }
 
-/// What is known of a task's work while it goes on.
+/// Progress of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
-    /// Bytes of output so far. The daemon is not in the data path, so for a running process this may be
-    /// a moment old; `task.get` and `task.output` look it up.
+    /// Bytes of output so far. May be slightly out of date for a running process, except in `task.get` and
+    /// `task.output`.
     pub output_bytes: u64,
-    /// The last line of the output, cut to 200 characters. Only `task.get` and `task.output` look it up.
+    /// Last line of the output, truncated to 200 characters. Only in `task.get` and `task.output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
-    /// How many tools the agent has called. Always 0 for a process.
+    /// Number of tool calls of the agent. Always 0 for a process.
     #[serde(default)]
     pub tool_calls: u64,
-    /// The agent's last three tools, the latest last.
+    /// The agent's last three tool calls, latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_tools: Vec<String>,
-    /// How often the agent was denied something because of its configuration, or because nobody answered.
+    /// Number of requests of the agent that were denied by the configuration or for lack of an answer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denied: u64,
-    /// What that was the last time.
+    /// The last denied request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_denied: Option<String>,
-    /// When the task last showed that it moves.
+    /// Time of the last activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Timestamp>,
-    /// Whether the agent has been silent for its `stalled_after`. It is not ended for that.
+    /// Whether the agent has been silent for `stalled_after`. The task is not ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stalled: bool,
-    /// What the agent last said beside its answer: that it tries again, or the last lines of its stderr.
+    /// The agent's last output besides its answer: a retry, or the last lines of its stderr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_words: Option<String>,
-    /// What the agent asks, and waits for.
+    /// The agent's open question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs_input: Option<NeedsInput>,
 }
 
-/// Where a task's output is.
+/// The output of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Output {
-    /// The file that the task writes to: stdout and stderr in true order, or stdout alone with `split`.
+    /// Output file: stdout and stderr in their original order, or only stdout with `split`.
     pub path: String,
-    /// The file of stderr, with `split`.
+    /// With `split`: file of stderr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_path: Option<String>,
-    /// The size of the output so far, in bytes, dropped ones included: offsets stay true. With `split`
-    /// both streams together.
+    /// Size of the output so far in bytes, including dropped bytes, so that offsets stay valid. With `split`: of
+    /// both streams.
     pub bytes: u64,
-    /// Bytes that were given back to the disk because the output grew past `limits.output_bytes`. They
-    /// lie behind the first 64 KiB of the file and read as NUL.
+    /// Bytes deleted from the disk because the output exceeded `limits.output_bytes`. They follow the first 64 KiB
+    /// of the file and read as NUL.
     pub dropped_bytes: u64,
-    /// The same for the file of stderr, with `split`.
+    /// With `split`: dropped bytes of stderr.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_dropped_bytes: u64,
-    /// Bytes that the daemon could not write, such as on a full disk: what a terminal showed, or what came out
-    /// of a pipe that was handed over. They are in no file and not counted in `bytes`. A process that
-    /// writes to its file by itself gets the error itself.
+    /// Bytes that the daemon could not write, for example on a full disk: output of a terminal or of a handed-over
+    /// pipe. They are in no file and not counted in `bytes`. A process that writes its file directly gets the error
+    /// itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_bytes: u64,
-    /// Why they were lost, the last time.
+    /// Error of the last lost write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_because: Option<String>,
 }
@@ -235,29 +235,29 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// A task, as it was at one moment.
+/// A task at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own on the wire")]
 pub struct Task {
-    /// Its id.
+    /// Id of the task.
     pub id: TaskId,
-    /// Command or agent.
+    /// Command or agent prompt.
     pub kind: Kind,
-    /// How it came to the daemon.
+    /// How it was created.
     pub origin: Origin,
-    /// Whether it is somebody's foreground job at this moment.
+    /// Whether it is currently a foreground job.
     #[serde(default)]
     pub foreground: bool,
-    /// Whether it runs in a terminal, which can be attached to.
+    /// Whether it runs in a terminal that can be attached to.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pty: bool,
-    /// Where it is in its life.
+    /// Status of the task.
     pub status: Status,
-    /// Whether its processes are paused. It keeps its slots then, and its time limit goes on.
+    /// Whether its processes are paused. It keeps its slots, and its time limit keeps counting.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// What its submitter called it; else the command.
+    /// Description given on submit, else the command.
     pub description: String,
     /// The command, if it was given as arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -265,118 +265,117 @@ pub struct Task {
     /// The command, if it was given as a line for the shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<OsText>,
-    /// The prompt of an agent task: that of the latest run. Only `task.get` has all of it; else it is cut
-    /// behind 1 KiB.
+    /// Prompt of the latest run of an agent task. Truncated to 1 KiB except in `task.get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// The agent's name, of an agent task.
+    /// Name of the agent, for an agent task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// What its submitter, or who resumed it last, has set in the agent's session.
+    /// Session options given on submit or by the latest resume.
     #[serde(default, skip_serializing_if = "AgentSettings::is_empty")]
     pub settings: AgentSettings,
     /// The agent's own id of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_session: Option<String>,
-    /// The parent session: who asked for it.
+    /// Key of the parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Where news of it is delivered.
+    /// Channel for notifications.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
     /// Its idempotency key within its parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// How long each of its runs may take, in milliseconds.
+    /// Maximum time of each run, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_ms: Option<u64>,
-    /// When its process is ready.
+    /// How to tell that its process is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
-    /// How long each of its runs has to become ready, in milliseconds.
+    /// Time limit for becoming ready in each run, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_timeout_ms: Option<u64>,
-    /// Free labels of its submitter.
+    /// Tags chosen by the submitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The folder it runs in.
+    /// Folder it runs in.
     pub cwd: OsText,
-    /// The process id of its leader, once it has started; of an agent task, that of the agent's process.
+    /// Process id of its main process, once started; for an agent task, that of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// The number of this run: 1, and one more with each resume.
+    /// Number of the latest run, from 1; each resume adds one.
     pub run: u32,
-    /// How often it was resumed.
+    /// Number of follow-ups.
     pub resume_count: u32,
-    /// When it was submitted.
+    /// Time of submission.
     pub created_at: Timestamp,
-    /// When its process was started, or the prompt of this run was with the agent.
+    /// Start time of its process, or the time at which the agent got the prompt of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When this run became ready.
+    /// Time at which this run became ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,
-    /// When it ended.
+    /// End time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
-    /// When the result of its latest run was first asked for.
+    /// Time at which the result of the latest run was first read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieved_at: Option<Timestamp>,
-    /// How its process ended; null while it has not, and for an agent task.
+    /// How its process ended; null before that, and for agent tasks.
     pub exit: Option<Exit>,
     /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why it failed, in a form for programs. Only of failed tasks.
+    /// Why it failed, for programs. Only for failed tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// Whether its time limit ended it. It is `failed` then, whatever `exit` says: that is how its process took the
-    /// signals that ended it.
+    /// Whether it exceeded its time limit. Then it is `failed`, and `exit` shows how its process reacted to the
+    /// signals.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
-    /// Whether processes of its tree live on: others than its leader, or such as SIGKILL does not end.
+    /// Whether processes of the task are still running after its end, or survive SIGKILL.
     #[serde(default)]
     pub lingering: bool,
-    /// Why the success of a completed agent task may be none: what its agent said looks like an error.
+    /// Why the success of a completed agent task is doubtful: the answer looks like an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
-    /// What its agent can do although its `permissions` mean to keep it from that.
+    /// What its agent can do despite its `permissions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
-    /// The group that it waits and runs in. Left out if it is `default`.
+    /// Group it runs in. Omitted for `default`.
     #[serde(default = "default_group", skip_serializing_if = "is_default_group")]
     pub group: String,
-    /// The batch that it was submitted with.
+    /// Id of the batch it was submitted with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<TaskId>,
-    /// The task that it is the same as, submitted again.
+    /// Id of the task that was submitted again as this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun_of: Option<TaskId>,
-    /// Its priority in its group, -100 to 100. Left out if it is 0.
+    /// Priority within its group, -100 to 100. Omitted if 0.
     #[serde(default, skip_serializing_if = "is_zero_priority")]
     pub priority: i32,
-    /// How many slots it takes. Left out if it is 1.
+    /// Slots it takes in its group. Omitted if 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
-    /// While it has slots: the lowest of their numbers, from 1.
+    /// Lowest number of its slots, from 1, while it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
-    /// The tasks that it starts after.
+    /// Tasks it starts after.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Dependency>,
-    /// While it is pending: what it waits for.
+    /// What it waits for, while it is pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
-    /// The number of its latest attempt, if it may have several.
+    /// Number of the latest attempt, if there can be several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Its attempts that have ended, the last 16.
+    /// The last 16 ended attempts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// Why it was cancelled. Only of cancelled tasks.
+    /// Why it was cancelled. Only for cancelled tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<CancelReason>,
-    /// What is known of its work.
+    /// Progress of its work.
     pub progress: Progress,
     /// Where its output is.
     pub output: Output,
@@ -411,21 +410,21 @@ const fn is_zero_priority(value: &i32) -> bool {
     *value == 0
 }
 
-/// How many tasks are in each status.
+/// Number of tasks by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
-    /// Waiting for a slot.
+    /// Pending tasks.
     pub pending: u64,
-    /// Having a slot.
+    /// Running tasks.
     pub running: u64,
-    /// Being resumed.
+    /// Tasks with a follow-up in progress.
     pub resumed: u64,
-    /// Ended well.
+    /// Completed tasks.
     pub completed: u64,
-    /// Ended badly.
+    /// Failed tasks.
     pub failed: u64,
-    /// Ended by request.
+    /// Cancelled tasks.
     pub cancelled: u64,
 }
 

@@ -118,7 +118,7 @@ impl<'de> Deserialize<'de> for OsText {
                     return Err(de::Error::invalid_length(0, &self));
                 };
                 if key != "base64" || map.next_key::<String>()?.is_some() {
-                    return Err(de::Error::custom("only the key `base64` is known here"));
+                    return Err(de::Error::custom("only the key `base64` is allowed here"));
                 }
                 let bytes = STANDARD
                     .decode(value)

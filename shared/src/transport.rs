@@ -38,7 +38,7 @@ pub enum ConnectError {
     #[error(transparent)]
     NoAnswer(Silent),
     /// Nobody listens there.
-    #[error("no daemon answers at {socket}: {source}")]
+    #[error("no daemon is listening on {socket}: {source}")]
     NoDaemon {
         /// The socket.
         socket: String,
@@ -92,7 +92,7 @@ impl fmt::Display for Silent {
         } else if let Some(socket) = &self.socket {
             write!(f, "at {} ", socket.display())?;
         }
-        write!(f, "does not answer: nothing came from it for {} s", self.after.as_secs())?;
+        write!(f, "does not answer: no data from it for {} s", self.after.as_secs())?;
         match self.holder.as_ref().and_then(Holder::state) {
             Some(state) => write!(f, "; it {state}"),
             None => Ok(()),

@@ -36,7 +36,7 @@ impl ClosedPort {
         SocketAddr::try_from(address).expect("an address of IP")
     }
 
-    /// From now on connections are taken.
+    /// From now on connections are allowed.
     #[track_caller]
     pub fn listen(self) -> TcpListener {
         listen(&self.0, 16).expect("a port to listen at");

@@ -144,7 +144,7 @@ fn r04_an_answer_is_success_and_an_error_failure() {
         assert_eq!(daemon.output(task.id), b"half\n");
     }
     let (_, error) = daemon.failed("stop cancelled");
-    assert!(error.contains("nobody here did"), "{error}");
+    assert!(error.contains("nobody cancelled it"), "{error}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_success_that_may_be_none_is_marked_wherever_it_is_shown() {
         ("say Error: the model is not there", "looks like an error: Error: the model is not there"),
         // An agent that has used a tool may quote one.
         ("tool bash; say API Error: 400 bad", "looks like an error: API Error: 400 bad"),
-        ("mute; tool bash", "without a word after its last tool"),
+        ("mute; tool bash", "without an answer after its last tool call"),
     ] {
         let params = SubmitParams { session: Some("s".into()), ..daemon.prompt_params(prompt) };
         let id = daemon.submit_with(&params).id;
@@ -209,12 +209,12 @@ fn what_an_agent_says_on_stderr_is_in_its_status_and_in_the_text_of_a_time_out()
     let words = "429 Too Many Requests, try 2";
     watch.until(|event| event.task.progress.last_words.as_deref() == Some(words));
     let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
-    assert!(page.contains(&format!("last words:  {words}")), "{page}");
+    assert!(page.contains(&format!("last output: {words}")), "{page}");
     watch.until(|event| event.task.progress.stalled);
     let task = daemon.ends_as(id, Status::Failed);
     assert_eq!(
         task.error.as_deref(),
-        Some("timed out after 1.500s; its agent's last words: 429 Too Many Requests, try 2")
+        Some("timed out after 1.500s; the agent's last output: 429 Too Many Requests, try 2")
     );
     assert_eq!(daemon.completed("say x").progress.last_words, None, "they were of another turn");
 }

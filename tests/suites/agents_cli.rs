@@ -150,12 +150,12 @@ fn every_refusal_has_its_code_its_kind_and_its_sentence() {
             2,
             "unknown_agent",
             &[
-                "no agent \"nobody\"",
+                "unknown agent \"nobody\"",
                 "claude, codex, copilot, echo, gemini, goose, mem, opencode",
-                "[agents.nobody]",
+                "[agents.NAME]",
             ][..],
         ),
-        (&["agents", "nobody"], 2, "unknown_agent", &["no agent \"nobody\"", "echo"]),
+        (&["agents", "nobody"], 2, "unknown_agent", &["unknown agent \"nobody\"", "echo"]),
         (&["resume", &unknown, "go on"], 66, "task_not_found", &[&unknown]),
         (&["resume", &nameless, "go on"], 65, "session_expired", &["can't be resumed", "submit a new task"]),
         (&["resume", &command, "go on"], 65, "not_resumable", &["only agent tasks can be resumed"]),
@@ -178,11 +178,11 @@ fn every_refusal_has_its_code_its_kind_and_its_sentence() {
         (&["submit", "--agent", "mem", "-d", "x", "--stdin", "hi"], 2, "usage", &["cannot be used with"]),
         (&["resume", &done], 2, "usage", &["<PROMPT>"]),
         (&["resume", &done, "two", "words"], 2, "usage", &["quote it"]),
-        (&["answer", &done], 65, "no_question", &["asks nothing", "completed"]),
-        (&["answer", &waiting, "allow"], 65, "no_question", &["asks nothing", "running"]),
+        (&["answer", &done], 65, "no_question", &["no open question", "completed"]),
+        (&["answer", &waiting, "allow"], 65, "no_question", &["no open question", "running"]),
         (&["answer", &command, "allow"], 65, "no_question", &["runs a command"]),
         (&["answer", &unknown], 66, "task_not_found", &[&unknown]),
-        (&["signal", &waiting, "INT"], 70, "unsupported", &["takes no signals", "bgctl cancel"]),
+        (&["signal", &waiting, "INT"], 70, "unsupported", &["can't be signalled", "bgctl cancel"]),
         (&["write", &waiting, "hi"], 65, "unsupported", &["no standard input"]),
         (&["output", "--result", &waiting], 65, "not_complete", &["not complete yet", "running"]),
         (&["clear", &waiting], 65, "not_complete", &["running"]),
@@ -251,7 +251,7 @@ fn agents_are_listed_as_columns_as_json_and_as_a_table() {
     assert!(program.is_some_and(|file| file.ends_with("/sh")) && result.agents.len() == 1);
     let table = on_a_terminal(&daemon, "agents mem goose");
     assert!(table.contains("NAME") && table.contains("not installed"), "{table}");
-    assert!(table.contains("goose is installed with: brew install"), "{table}");
+    assert!(table.contains("goose is not installed; install it with: brew install"), "{table}");
     assert!(daemon.task_processes().is_empty(), "no agent was started");
 }
 

@@ -16,21 +16,21 @@ use bgd_tests::{Process, TestDaemon, executable};
 /// Lines of `[agents.x]` that are wrong, with what the error must name.
 const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"smoke\"", &["smoke", "acp", "opencode", "template"]),
-    ("protocol = 3", &["`agents.x.protocol` must be a text in quotes"]),
+    ("protocol = 3", &["`agents.x.protocol` must be a string in quotes"]),
     ("protocol = \"template\"", &["`agents.x.command`", "is missing"]),
     ("command = []", &["`agents.x.command`", "is missing"]),
     ("command = [\"\"]", &["`agents.x.command`", "is missing"]),
-    ("command = \"sh -c x\"", &["`agents.x.command` must be a list of texts, such as"]),
+    ("command = \"sh -c x\"", &["`agents.x.command` must be a list of strings, such as"]),
     ("command = [\"./a\"]", &["`agents.x.command`", "./a", "absolute"]),
     ("command = [\"~/a\"]", &["`agents.x.command`", "~/a", "absolute"]),
     ("command = [\"a\\u0000b\"]", &["`agents.x.command`", "NUL"]),
     ("mode = \"\"", &["`agents.x.mode`", "1 to 256 bytes"]),
-    ("config = { a = 1 }", &["`agents.x.config", "must be a text in quotes, or true or false"]),
+    ("config = { a = 1 }", &["`agents.x.config", "must be a string in quotes, or true or false"]),
     (
         "protocol = \"template\"\ncommand = [\"a\"]\nmodel = \"b\"",
         &["`agents.x.model`", "protocol = \"acp\""],
     ),
-    ("command = [\"a\", 3]", &["each value in `agents.x.command` must be a text in quotes"]),
+    ("command = [\"a\", 3]", &["each value in `agents.x.command` must be a string in quotes"]),
     (
         "protocol = \"template\"\ncommand = [\"a\", \"{session}\"]",
         &["`agents.x.command`", "{session}", "`resume`"],
@@ -61,17 +61,17 @@ const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"template\"\ncommand = [\"a\"]\nsession = \"id\"", &["`agents.x.session`", "JSON pointer"]),
     ("protocol = \"template\"\ncommand = [\"a\"]\nresult = \"\"", &["`agents.x.result`", "JSON pointer"]),
     ("url = \"http://127.0.0.1:1\"", &["`agents.x.url`", "opencode"]),
-    ("url = 3", &["`agents.x.url` must be a text in quotes; it is a number"]),
-    ("command = [\"a\"]\nenv = { A = 3 }", &["each value in `agents.x.env` must be a text"]),
-    ("command = [\"a\"]\nenv = { \"A=B\" = \"c\" }", &["`agents.x.env`", "A=B", "name of a variable"]),
-    ("command = [\"a\"]\nenv = { \"\" = \"c\" }", &["`agents.x.env`", "name of a variable"]),
+    ("url = 3", &["`agents.x.url` must be a string in quotes; it is a number"]),
+    ("command = [\"a\"]\nenv = { A = 3 }", &["each value in `agents.x.env` must be a string"]),
+    ("command = [\"a\"]\nenv = { \"A=B\" = \"c\" }", &["`agents.x.env`", "A=B", "not a valid variable name"]),
+    ("command = [\"a\"]\nenv = { \"\" = \"c\" }", &["`agents.x.env`", "not a valid variable name"]),
     ("command = [\"a\"]\nenv = { A = \"b\\u0000\" }", &["`agents.x.env`", "A", "NUL"]),
     ("command = [\"a\"]\npermissions = \"maybe\"", &["maybe", "deny", "allow", "ask"]),
     ("command = [\"a\"]\nmax_sessions = 0", &["`agents.x.max_sessions`", "1 to 1000"]),
     ("command = [\"a\"]\nmax_sessions = 1001", &["`agents.x.max_sessions`", "1 to 1000"]),
     ("command = [\"a\"]\nmax_sessions = -1", &["max_sessions"]),
-    ("command = [\"a\"]\nkeep_warm = 5", &["`agents.x.keep_warm` must be a time such as \"5s\""]),
-    ("command = [\"a\"]\nkeep_warm = \"soon\"", &["keep_warm", "no time such as"]),
+    ("command = [\"a\"]\nkeep_warm = 5", &["`agents.x.keep_warm` must be a duration such as \"5s\""]),
+    ("command = [\"a\"]\nkeep_warm = \"soon\"", &["keep_warm", "not a duration such as"]),
     ("command = [\"a\"]\nstalled_after = \"0s\"", &["`agents.x.stalled_after`", "is 0"]),
     ("command = [\"a\"]\nstart_timeout = \"0ms\"", &["`agents.x.start_timeout`", "is 0"]),
     ("command = [\"a\"]\nask_timeout = \"0s\"", &["`agents.x.ask_timeout`", "is 0"]),
@@ -87,15 +87,15 @@ const WRONG: &[(&str, &[&str])] = &[
 /// Whole files that are wrong, with what the error must name.
 const WRONG_FILES: &[(&str, &[&str])] = &[
     ("default_agent = \"nobody\"", &["`default_agent`", "nobody", "claude, codex"]),
-    ("default_agent = 3", &["`default_agent` must be a text in quotes"]),
+    ("default_agent = 3", &["`default_agent` must be a string in quotes"]),
     ("default_agnet = \"codex\"", &["did you mean `default_agent`"]),
     ("[agent.x]\ncommand = [\"a\"]", &["unknown key `agent`", "did you mean `agents`"]),
-    ("[agents.\"two words\"]\ncommand = [\"a\"]", &["agents.two words", "no name for an agent"]),
-    ("[agents.\"\"]\ncommand = [\"a\"]", &["no name for an agent", "1 to 64 bytes"]),
-    ("[agents.\"tab\\there\"]\ncommand = [\"a\"]", &["no name for an agent"]),
+    ("[agents.\"two words\"]\ncommand = [\"a\"]", &["agents.two words", "not a valid agent name"]),
+    ("[agents.\"\"]\ncommand = [\"a\"]", &["not a valid agent name", "1 to 64 bytes"]),
+    ("[agents.\"tab\\there\"]\ncommand = [\"a\"]", &["not a valid agent name"]),
     (
         "[agents.nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn]\ncommand = [\"a\"]",
-        &["no name for an agent", "64 bytes"],
+        &["not a valid agent name", "64 bytes"],
     ),
     ("agents = 3", &["`agents` must be a table: [agents.NAME]"]),
     ("[agents]\nx = 3", &["`agents.x` must be a table: [agents.x]"]),
@@ -154,7 +154,7 @@ fn a_reload_of_a_mistake_changes_nothing() {
     }
     assert_eq!(infos(&daemon, None), before);
     let told = daemon.run(&["daemon", "reload"]).expect_code(78).stderr;
-    assert!(told.contains("stays so"), "{told}");
+    assert!(told.contains("stays in effect"), "{told}");
     let id = daemon.tell("x", "still here");
     daemon.block(&[id]);
     assert_eq!(daemon.result(id), "still here");
@@ -215,14 +215,14 @@ fn agents_come_and_go_with_a_reload() {
     let failed = daemon.block(&[queued]).remove(0);
     let error = failed.error.unwrap_or_default();
     assert_eq!(failed.status, Status::Failed);
-    assert!(error.contains("there is no agent \"x\"") && error.contains("claude, codex"), "{error}");
+    assert!(error.contains("unknown agent \"x\"") && error.contains("claude, codex"), "{error}");
     let refused = daemon.try_resume(done, "two").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::UnknownAgent, "{refused}");
     assert!(
-        refused.message.contains("no agent \"x\"") && refused.message.contains(&done.to_string()),
+        refused.message.contains("unknown agent \"x\"") && refused.message.contains(&done.to_string()),
         "{refused}"
     );
-    assert!(refused.data.hint.unwrap_or_default().contains("[agents.x]"));
+    assert!(refused.data.hint.unwrap_or_default().contains("[agents.NAME]"));
     let task = daemon.task(done);
     assert_eq!((task.status, task.resume_count), (Status::Completed, 0));
     assert_eq!(daemon.result(done), "one;");

@@ -37,8 +37,8 @@ fn what_an_agent_does_not_offer_fails_the_task_with_what_it_offers() {
     for (flags, config, why) in [
         (&MODES[..], "mode = \"yolo\"", "the agent has no mode \"yolo\""),
         (&MODES, "model = \"huge\"", "the agent has no model \"huge\""),
-        (&MODES, "config = { speed = \"9\" }", "did not take the option \"speed\""),
-        (&[], "mode = \"plan\"", "can't be given the mode \"plan\""),
+        (&MODES, "config = { speed = \"9\" }", "did not accept the option \"speed\""),
+        (&[], "mode = \"plan\"", "can't use the mode \"plan\""),
     ] {
         let daemon = FakeDaemon::start(flags, config);
         let error = daemon.ends_as(daemon.prompt("say x"), Status::Failed).error.unwrap_or_default();
@@ -58,7 +58,7 @@ fn who_submits_is_warned_of_an_agent_that_has_no_mode_in_which_it_asks() {
     let (task, _) = submit();
     let warning = task.warning.unwrap();
     assert!(
-        warning.contains("permissions = \"deny\" may not hold") && warning.contains("(build, plan)"),
+        warning.contains("permissions = \"deny\" may have no effect") && warning.contains("(build, plan)"),
         "{warning}"
     );
     let (_, stderr) = submit();
@@ -193,11 +193,11 @@ fn settings_are_checked_at_submit() {
     }
     let command =
         SubmitParams { argv: Some(vec!["true".into()]), settings: of_mode("plan"), ..daemon.params() };
-    refused(&command, &["`settings` goes with `prompt`"]);
+    refused(&command, &["`settings` requires `prompt`"]);
     daemon.write_config(&shell_agent("x", "echo \"$1\"", ""));
     daemon.run(&["daemon", "reload"]).success();
     let template = SubmitParams { settings: of_mode("plan"), ..daemon.prompt_for("x", "go") };
-    refused(&template, &["the agent \"x\" can't be given a mode", "template"]);
+    refused(&template, &["the agent \"x\" does not support --mode", "template"]);
     let told = |args: &[&str]| {
         let mut bgctl = daemon.bgctl(args);
         Outcome::of(bgctl.env("FAKE_ACP_HOME", &home)).expect_code(2).stderr.clone()
@@ -205,7 +205,7 @@ fn settings_are_checked_at_submit() {
     for args in [&["submit", "--mode", "plan", "--", "true"][..], &["run", "--mode", "plan", "--", "true"]] {
         let words = told(args);
         assert!(
-            words.contains("--mode goes with a prompt for an agent") && words.contains("--agent NAME"),
+            words.contains("--mode requires a prompt for an agent") && words.contains("--agent NAME"),
             "{words}"
         );
     }

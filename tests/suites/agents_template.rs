@@ -217,9 +217,9 @@ fn the_answer_and_the_session_are_found_by_pointers() {
 fn an_answer_that_is_not_where_it_should_be_is_a_failure() {
     let daemon = daemon(pointing("x", "session = \"/session_id\"\nresult = \"/a/b\""));
     for (printed, wanted) in [
-        ("oops", "what it printed is no JSON: the answer was expected at /a/b"),
-        ("{\"a\": {}}", "what it printed has nothing there: the answer was expected at /a/b"),
-        ("{\"a\": {\"b\": null}}", "what it printed has nothing there: the answer was expected at /a/b"),
+        ("oops", "its output is not JSON: expected the answer at /a/b"),
+        ("{\"a\": {}}", "its output has nothing there: expected the answer at /a/b"),
+        ("{\"a\": {\"b\": null}}", "its output has nothing there: expected the answer at /a/b"),
     ] {
         assert_eq!(failed(&daemon, daemon.tell("x", printed)), wanted);
     }
@@ -272,8 +272,8 @@ fn r35_a_conversation_that_can_not_go_on_leaves_the_task_as_it_was() {
     let forgetful = shell_agent("forgetful", "printf '{\"session_id\":\"s1\"}'", "session = \"/session_id\"");
     let daemon = daemon([shell_agent("nameless", "echo \"$1\"", ""), forgetful].concat());
     for (agent, part, hint) in [
-        ("nameless", "gave the conversation no name", "submit a new task"),
-        ("forgetful", "no command line that goes on with a session", "`resume` in [agents.forgetful]"),
+        ("nameless", "gave the conversation no id", "submit a new task"),
+        ("forgetful", "no command line to continue a session", "`resume` in [agents.forgetful]"),
     ] {
         let id = daemon.tell(agent, "one");
         let before = ended(&daemon, id, Status::Completed);
@@ -300,7 +300,7 @@ fn r36_a_resume_that_fails_is_a_failed_task() {
     let id = daemon.tell("x", "one");
     ended(&daemon, id, Status::Completed);
     daemon.resume(id, "two");
-    assert_eq!(failed(&daemon, id), "exited with code 1; its last words: no conversation s1");
+    assert_eq!(failed(&daemon, id), "exited with code 1; last output: no conversation s1");
     let error = daemon.try_resume(id, "three").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotResumable);
     assert!(error.message.contains("only completed tasks can be resumed"), "{error}");
@@ -351,13 +351,13 @@ fn r04_an_exit_code_or_a_signal_is_a_failure_with_its_last_words() {
     let daemon = daemon(shell_agent("x", "eval \"$1\"", ""));
     for (line, wanted) in [
         ("exit 3", "exited with code 3"),
-        ("echo out; exit 3", "exited with code 3; its last words: out"),
-        ("echo out; echo one >&2; echo two >&2; exit 3", "exited with code 3; its last words: one / two"),
+        ("echo out; exit 3", "exited with code 3; last output: out"),
+        ("echo out; echo one >&2; echo two >&2; exit 3", "exited with code 3; last output: one / two"),
         (
             "printf '\\033[31mred\\033[0m\\n\\n' >&2; exit 1",
-            "exited with code 1; its last words: \u{fffd}[31mred\u{fffd}[0m",
+            "exited with code 1; last output: \u{fffd}[31mred\u{fffd}[0m",
         ),
-        ("echo killed >&2; kill -KILL $$", "ended by signal 9 (SIGKILL); its last words: killed"),
+        ("echo killed >&2; kill -KILL $$", "ended by signal 9 (SIGKILL); last output: killed"),
         ("no-such-command-at-all 2>/dev/null", "exited with code 127"),
     ] {
         assert_eq!(failed(&daemon, daemon.tell("x", line)), wanted, "{line}");

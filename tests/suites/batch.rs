@@ -97,7 +97,7 @@ fn r112_only_so_many_of_a_batch_run_at_once() {
     let waiting = |task: &Task| daemon.task(task.id).waiting.map(|waiting| waiting.reason);
     assert_eq!(tasks[2..].iter().map(waiting).collect::<Vec<_>>(), [Some(WaitingFor::Batch); 2]);
     let page = daemon.run(&["status", &tasks[2].id.to_string()]).success().stdout_text();
-    assert!(page.contains("others of its batch"), "{page}");
+    assert!(page.contains("other tasks of its batch"), "{page}");
     // Others are not held up by it.
     let other = daemon.submit_with(&SubmitParams { argv: Some(vec!["true".into()]), ..daemon.params() });
     assert_eq!(daemon.block(&[other.id])[0].status, Status::Completed);
@@ -195,7 +195,7 @@ fn r112_parts_without_an_end_submit_nothing() {
     for (params, word) in [
         (many(&daemon, 0), "argvs"),
         (SubmitManyParams { task: None, ..many(&daemon, 1) }, "task"),
-        (SubmitManyParams { batch: Some(batch), ..many(&daemon, 1) }, "exclude"),
+        (SubmitManyParams { batch: Some(batch), ..many(&daemon, 1) }, "can't be combined"),
         (SubmitManyParams { jobs: Some(0), ..many(&daemon, 1) }, "jobs"),
         (SubmitManyParams { max_fails: Some(0), ..many(&daemon, 1) }, "max_fails"),
         (SubmitManyParams { argvs: vec![vec!["true".into()], vec![]], ..many(&daemon, 1) }, "argvs[1]"),
@@ -214,7 +214,7 @@ fn r112_what_is_wrong_with_items_is_said_and_nothing_is_submitted() {
     for (items, words, said) in [
         (&b""[..], &["--", "true"][..], "there are no items"),
         (b"\n\n", &["--", "true"], "there are no items"),
-        (b"a\0b\n", &["--", "true"], "item 1 has a NUL"),
+        (b"a\0b\n", &["--", "true"], "item 1 contains a NUL"),
         (&long, &["--", "true"], "item 2"),
         (b"a\n", &["--jobs", "0", "--", "true"], "--jobs"),
         (b"a\n", &["--max-fails", "x", "--", "true"], "--max-fails"),

@@ -157,7 +157,7 @@ fn each_stream_of_a_split_task_is_bounded_by_itself() {
     assert_eq!(outcome.stdout.as_slice(), b"short\n");
     // Nothing of this one was dropped; that there is another one is told.
     assert!(
-        outcome.stderr.contains("kept apart") && !outcome.stderr.contains("dropped"),
+        outcome.stderr.contains("stored separately") && !outcome.stderr.contains("dropped"),
         "{}",
         outcome.stderr
     );

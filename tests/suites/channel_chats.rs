@@ -165,12 +165,12 @@ fn what_a_chat_says_about_a_refusal_is_told() {
         (
             Api::Slack,
             Reply::json(200, &json!({"ok": false, "error": "channel_not_found"})),
-            "refuses it: channel_not_found",
+            "rejected it: channel_not_found",
         ),
         (
             Api::Slack,
             Reply::json(200, &json!({"ok": false, "error": "invalid_auth\u{1b}[31m\n"})),
-            "refuses it: invalid_auth\u{fffd}[31m",
+            "rejected it: invalid_auth\u{fffd}[31m",
         ),
     ];
     for (api, reply, why) in cases {
@@ -204,7 +204,8 @@ fn a_key_that_names_no_chat_is_told_to_nobody_else() {
             let channel = channel(&daemon, api);
             let error = channel.last_error.unwrap();
             assert_eq!(channel.failed, number);
-            let what = format!("its parent session, {}, names no chat: behind the colon is ", session.trim());
+            let what =
+                format!("its parent session {} is not a chat: after the colon must come ", session.trim());
             assert!(error.starts_with(&what), "{error}");
         }
         assert_eq!(server.server.requests().len(), 3);
@@ -281,7 +282,7 @@ fn a_chat_that_is_to_be_left_alone_is_nothing_to_another() {
         assert_eq!(server.server.requests().len(), 2);
         let channel = channel(&daemon, api);
         assert_eq!(channel.failed, 2);
-        assert!(channel.last_error.unwrap().starts_with("the server has asked for silence, for 2"));
+        assert!(channel.last_error.unwrap().starts_with("the server asked to wait for 2"));
     }
 }
 
@@ -296,7 +297,7 @@ fn a_silence_for_all_of_a_bot_is_kept_in_every_chat() {
     daemon.stop();
     assert_eq!(server.server.requests().len(), 1);
     let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
-    assert_eq!(log.matches("asked for silence").count(), 2, "{log}");
+    assert_eq!(log.matches("asked to wait").count(), 2, "{log}");
 }
 
 #[test]
@@ -342,7 +343,7 @@ fn a_token_is_read_when_it_is_needed() {
     run_for(&daemon, api, None, "echo once more");
     assert_eq!(server.wait_text("once more").token, "second");
     let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
-    assert_eq!(log.matches("others may read the token").count(), 1, "{log}");
+    assert_eq!(log.matches("other users can read the token").count(), 1, "{log}");
     assert!(log.contains("chmod 600"), "{log}");
 }
 
@@ -399,7 +400,7 @@ fn what_a_bot_lacks_is_said_at_the_start_and_at_a_reload() {
             daemon.run(&["daemon", "reload"]).success();
         };
         reload("token = \"two words\"");
-        assert!(problem(&daemon, api, 2).starts_with("the configured token is none: "));
+        assert!(problem(&daemon, api, 2).starts_with("the configured token is not a token: "));
         reload("token_file = \"~/token\"");
         let what = problem(&daemon, api, 3);
         let file = daemon.home().join("token");

@@ -172,7 +172,9 @@ fn secrets_are_in_nothing_that_the_daemon_writes() {
     wait_failed(&daemon, &names);
     assert_eq!(fs::read_to_string(daemon.home().join("got")).unwrap(), "3nvsecret\n");
     let written = nothing_is_written(daemon, &names);
-    for what in ["may not see what is sent", "answers with 403 Forbidden: ", "it wrote: my key is (secret)"] {
+    for what in
+        ["must not receive the request", "answers with 403 Forbidden: ", "it wrote: my key is (secret)"]
+    {
         assert!(written.contains(what), "{what}: {written}");
     }
     // But they were sent.

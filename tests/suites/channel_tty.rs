@@ -350,7 +350,7 @@ fn a_program_that_a_terminal_was_opened_for_is_not_disturbed() {
     let before = terminal.emulated().contents();
     submit_from(&daemon, &origin(&terminal), "true");
     let status = after(&daemon, 1, FAILED);
-    assert!(status.last_error.unwrap().contains("is led by no shell"));
+    assert!(status.last_error.unwrap().contains("is not controlled by a shell"));
     terminal.type_keys("!");
     terminal.wait_line("text!");
     assert_eq!(terminal.emulated().contents().replace("text!", "text"), before);
@@ -364,7 +364,7 @@ fn the_terminal_of_another_gets_nothing() {
     let wrong = OriginTerminal { leader: origin(&mine).leader, ..origin(&others) };
     submit_from(&daemon, &wrong, "true");
     let status = after(&daemon, 1, FAILED);
-    assert!(status.last_error.unwrap().contains("is not led by process"), "{mine:?}");
+    assert!(status.last_error.unwrap().contains("is no longer controlled by process"), "{mine:?}");
     // No leader of a session.
     mine.type_line("sleep 1000 & echo $! >child");
     let child = wait::for_line(&daemon.home().join("child"), "").parse().unwrap();

@@ -206,13 +206,16 @@ fn what_would_fail_again_is_tried_once() {
         (Reply::status(401), "answers with 401 Unauthorized"),
         (Reply::status(404), "answers with 404 Not Found"),
         (Reply::status(410), "answers with 410 Gone"),
-        (Reply::redirect(302, "/elsewhere"), "302 Found, by which a POST may become something else"),
-        (Reply::redirect(303, "/elsewhere"), "303 See Other, by which"),
-        (Reply::redirect(307, &to_other), "which may not see what is sent"),
-        (Reply::redirect(308, &to_name), "which may not see what is sent"),
-        (Reply::redirect(307, "ftp://127.0.0.1/"), "which may not see what is sent"),
-        (Reply::redirect(307, "http://"), "but to no address"),
-        (Reply::Answer { status: 307, headers: Vec::new(), body: String::new() }, "but to no address"),
+        (Reply::redirect(302, "/elsewhere"), "(302 Found), which can change the method of the request"),
+        (Reply::redirect(303, "/elsewhere"), "(303 See Other), which"),
+        (Reply::redirect(307, &to_other), "which must not receive the request"),
+        (Reply::redirect(308, &to_name), "which must not receive the request"),
+        (Reply::redirect(307, "ftp://127.0.0.1/"), "which must not receive the request"),
+        (Reply::redirect(307, "http://"), "but not to a valid address"),
+        (
+            Reply::Answer { status: 307, headers: Vec::new(), body: String::new() },
+            "but not to a valid address",
+        ),
     ];
     for (number, (reply, why)) in (1..).zip(cases) {
         server.order(reply.clone());
@@ -238,7 +241,7 @@ fn a_server_that_wants_to_be_left_alone_for_long_is() {
         run_for(&daemon, "hook", &["true"]);
     }
     let line = wait::for_line(&log(&daemon), "not delivered");
-    let why = "answers with 503 Service Unavailable; the server has asked for silence, for 3";
+    let why = "answers with 503 Service Unavailable; the server asked to wait for 3";
     assert!(line.contains(why), "{line}");
     // All are dealt with before it ends.
     daemon.stop();
@@ -266,7 +269,7 @@ fn a_redirect_to_the_same_server_keeps_the_request() {
     wait_told(&server, run_for(&daemon, "hook", &["true"]));
     let channel = channel(&daemon, "hook");
     assert_eq!((channel.failed, server.requests().len()), (1, 8));
-    assert!(channel.last_error.unwrap().contains("three times"));
+    assert!(channel.last_error.unwrap().contains("three redirects"));
 }
 
 #[test]

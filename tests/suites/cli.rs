@@ -129,7 +129,7 @@ fn a_cancel_says_what_it_ended_and_that_it_waits() {
     assert!(daemon.task(left).lingering);
     let id = left.to_string();
     let told = daemon.run(&["cancel", &id]).success().stdout_text();
-    assert_eq!(told, format!("{id} already completed; ended its processes that were still running\n"));
+    assert_eq!(told, format!("{id} already completed; ended its remaining processes\n"));
     assert!(daemon.task_processes().is_empty());
     assert_eq!(daemon.run(&["cancel", &id]).success().stdout_text(), format!("{id} already completed\n"));
 

@@ -36,7 +36,7 @@ fn a_known_key_is_said_to_be_known() {
     daemon.block(&[first.word()]);
     let again = submit(&["no-such-program"]);
     assert_eq!(again.stdout, first.stdout);
-    assert_eq!(again.stderr, "bgctl: the task with the key nightly exists already: completed\n");
+    assert_eq!(again.stderr, "bgctl: a task with the key nightly already exists: completed\n");
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn what_is_missing_is_said_in_words_of_the_command_line() {
         (2, &["submit", "--prompt", "do it", "-d", "d"], "no agent given"),
         (65, &["write", &running, "x"], "--stdin-pipe"),
         (65, &["clear", &running], "bgctl clear --all ID"),
-        (2, &["block", ""], "no task id given, as it is empty"),
-        (2, &["handoff", "--pid", "1"], "--pid 1: no process that can be handed over"),
+        (2, &["block", ""], "no task id given, it is empty"),
+        (2, &["handoff", "--pid", "1"], "--pid 1: not a process that can be handed over"),
     ];
     for (code, words, told) in cases {
         let stderr = daemon.run(words).expect_code(*code).stderr;
@@ -98,8 +98,5 @@ fn how_a_task_is_stands_in_a_sentence_of_its_own() {
     let told = daemon.run(&["signal", &failed, "HUP"]).expect_code(65).stderr;
     assert!(told.contains("is not running: it failed\n"), "{told}");
     let told = daemon.run(&["clear", "--session", "nobody"]).success();
-    assert_eq!(
-        told.stderr,
-        "there are no finished tasks of a session nobody; `bgctl list` shows those of all\n"
-    );
+    assert_eq!(told.stderr, "no finished tasks in session nobody; `bgctl list` shows all tasks\n");
 }

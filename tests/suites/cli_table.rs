@@ -157,7 +157,7 @@ fn a_peer_that_talks_nonsense_is_70() {
         stream.write_all(b"what?\n").unwrap();
     });
     let outcome = home.run(&["--no-start", "list"]).expect_code(70);
-    assert!(outcome.stdout.is_empty() && outcome.stderr.contains("can't read"), "{}", outcome.stderr);
+    assert!(outcome.stdout.is_empty() && outcome.stderr.contains("can't be parsed"), "{}", outcome.stderr);
     server.join().unwrap();
     fs::remove_file(home.socket()).unwrap();
 }

@@ -141,7 +141,11 @@ fn since_replays_what_came_after_it_and_goes_on() {
     let third = daemon.submit(&["true"]);
     assert_eq!(watch.until(|event| event.task.id == third).kind, EventKind::Submitted);
     let from_the_future = daemon.client().call::<EventsSubscribe>(&since(u64::MAX)).unwrap_err();
-    assert_eq!(from_the_future.kind(), Some(ErrorKind::InvalidParams), "another daemon counted so far");
+    assert_eq!(
+        from_the_future.kind(),
+        Some(ErrorKind::InvalidParams),
+        "the number comes from another daemon"
+    );
     watch.until_kind(third, EventKind::Completed);
     let mut without = daemon.watch();
     let fifth = daemon.submit(&["true"]);
@@ -330,7 +334,7 @@ fn a_script_goes_on_where_it_was_and_is_told_of_another_daemon() {
     daemon.restart();
     let (code, said) = Printed::of(&daemon, &["events", "--since", &cursor]).ended();
     assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("another one runs") && said.contains("--since 0"), "{said}");
+    assert!(said.contains("another one is running") && said.contains("--since 0"), "{said}");
     let error = daemon.run(&["--json", "events", "--since", &cursor]).expect_code(69).stderr;
     assert!(error.contains("\"kind\":\"other_instance\""), "{error}");
 }
@@ -392,7 +396,7 @@ fn r26_bgctl_loses_nothing_when_its_connection_breaks() {
     for printed in [printed, other] {
         let (code, said) = printed.ended();
         assert_eq!(code, Some(69), "{said}");
-        assert!(said.contains("another one runs"), "{said}");
+        assert!(said.contains("another one is running"), "{said}");
     }
 }
 

@@ -128,7 +128,7 @@ fn r05_a_neighbour_of_a_turn_that_is_ended_by_force_fails_and_says_so() {
     daemon.wait_output(neighbour, "half");
     assert_eq!(daemon.cancel(&[stubborn])[0].status, Status::Cancelled);
     let task = daemon.ends_as(neighbour, Status::Failed);
-    assert!(task.error.unwrap().contains("another turn in it did not end"));
+    assert!(task.error.unwrap().contains("another turn of it did not end"));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn r04_an_agent_that_does_not_start_says_why() {
     for (flags, words) in [
         (&["--exit-at-start", "3", "--stderr", "no licence here"][..], &["code 3", "no licence here"][..]),
         (&["--exit-at-start", "0"], &["code 0"]),
-        (&["--protocol-version", "2"], &["version of the protocol is 2"]),
+        (&["--protocol-version", "2"], &["protocol version 2"]),
         (&["--greeting", "usage: fake [FILE]", "--exit-at-start", "2"], &["usage: fake [FILE]", "code 2"]),
     ] {
         let daemon = FakeDaemon::start(flags, "");

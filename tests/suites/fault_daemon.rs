@@ -111,7 +111,7 @@ fn r09_the_next_bgctl_says_that_tasks_were_lost_and_where_the_log_is() {
     let told = daemon.run(&["list", "-q"]).success();
     assert_eq!(told.stdout_text(), "");
     let log = daemon.home().join("state/bgd/bgd.log");
-    let words = ["was killed", "tasks are lost", "(2 had started)", log.to_str().unwrap()];
+    let words = ["was killed", "output are lost", "(2 had started)", log.to_str().unwrap()];
     assert!(words.iter().all(|word| told.stderr.contains(word)), "{}", told.stderr);
     assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
     assert!(log.exists());
@@ -207,7 +207,7 @@ fn r03_sighup_reads_the_configuration_again() {
     let log = daemon.state_dir().join("bgd.log");
     daemon.write_config("max_concurrent_tasks = none");
     daemon.process().signal(Signal::HUP).unwrap();
-    wait::for_line(&log, "configuration not taken over");
+    wait::for_line(&log, "configuration not applied");
     assert_eq!(daemon.task(second).status, Status::Pending);
     daemon.write_config("max_concurrent_tasks = 2");
     daemon.process().signal(Signal::HUP).unwrap();

@@ -33,7 +33,7 @@ fn all_begun(
             }
             Status::Failed => {
                 let error = task.error.unwrap();
-                assert!(error.contains("no descriptors are left (RLIMIT_NOFILE of the daemon)"), "{error}");
+                assert!(error.contains("no file descriptors left (RLIMIT_NOFILE of the daemon)"), "{error}");
             }
             other => panic!("{id} is {other}"),
         }

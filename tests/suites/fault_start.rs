@@ -68,7 +68,7 @@ fn r01_a_second_daemon_says_that_the_place_is_taken() {
     let second = daemon.second();
     assert_eq!(second.word, Word::Taken);
     assert_eq!(second.status.code(), Some(69));
-    assert!(second.stderr.contains("another bgd serves"), "{}", second.stderr);
+    assert!(second.stderr.contains("another bgd is already running on"), "{}", second.stderr);
     // The first one has lost nothing by it.
     assert!(fs::metadata(daemon.socket()).unwrap().file_type().is_socket());
     assert_eq!(daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance, instance);
@@ -174,7 +174,7 @@ fn r01_another_user_is_refused_as_root() {
     let said = other("perl", &["-e", connect, HELLO]).success().stdout_text();
     let answer: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(answer["error"]["data"]["kind"], "permission_denied", "{said}");
-    assert_eq!(answer["error"]["message"], "this daemon serves uid 0 only, you are uid 65534");
+    assert_eq!(answer["error"]["message"], "this daemon serves only uid 0, you are uid 65534");
     assert_eq!(said.lines().count(), 1, "the connection is closed behind it");
     let bgctl = programs.path().join("bgctl");
     let refused = other(bgctl.to_str().unwrap(), &["--no-start", "list"]).expect_code(77);
@@ -190,7 +190,7 @@ fn r01_root_is_refused_too_unless_it_is_allowed_as_root() {
     let mut home = as_user(uid, || TestDaemon::builder().prelude(programs.exec()).start());
     let answer = Raw::connect(home.socket()).receive().unwrap();
     assert_eq!(answer["error"]["data"]["kind"], "permission_denied", "{answer}");
-    assert_eq!(answer["error"]["data"]["hint"], "allow_root = true in its configuration lets root in");
+    assert_eq!(answer["error"]["data"]["hint"], "allow_root = true in its configuration allows root");
     as_user(uid, || {
         home.write_config("allow_root = true");
         let mut client = home.client();

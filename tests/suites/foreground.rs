@@ -11,7 +11,7 @@ use bgd_tests::{FakeDaemon, Raw, TestDaemon, helper_path, wait};
 use serde_json::{Value, json};
 
 /// Why a job was cancelled whose client went away.
-const ABANDONED: &str = "its terminal or client went away";
+const ABANDONED: &str = "its terminal was closed or its client ended";
 
 /// A client that shows a job; its number is the id of the job's submit.
 fn job(daemon: &TestDaemon, more: &SubmitParams) -> (Raw, TaskId) {

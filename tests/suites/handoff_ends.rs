@@ -314,7 +314,7 @@ fn r70_on_an_older_kernel_the_parent_tells_or_nobody_knows() {
         let Some(Exit::Unknown(why)) = &task.exit else { panic!("it is made up: {task:?}") };
         assert_eq!(
             (task.status, task.error),
-            (Status::Failed, Some(format!("its exit is not known: {why}")))
+            (Status::Failed, Some(format!("its exit status is unknown: {why}")))
         );
         // Now it is too late.
         let late = handoff::tell_exit(&mut client, id, status).unwrap();

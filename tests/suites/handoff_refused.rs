@@ -88,7 +88,8 @@ fn r70_only_the_family_of_a_process_hands_it_over() {
     let error = scene.refuse(&params, &[pidfd.as_fd()]);
     assert_eq!(error.kind(), ErrorKind::ForeignProcess, "{error}");
     let me = std::process::id();
-    let word = format!("process {pid} is no child of process {me}, which offers it, nor of its parent");
+    let word =
+        format!("process {pid} is not a child of process {me}, which hands it over, nor of its parent");
     assert_eq!(error.message, word);
     job.say("go");
     assert!(line_of(&mut reader).contains("manually backgrounded"), "the shell's own bgctl may");
@@ -144,9 +145,9 @@ fn r70_the_pidfd_and_the_number_are_one_process() {
     let invalid = ErrorKind::InvalidParams;
     let mut cases = vec![
         (other.pidfd.as_fd(), invalid, format!("a pidfd of process {}", other.pid())),
-        (pipe.as_fd(), invalid, "descriptor 0 is no pidfd".to_owned()),
+        (pipe.as_fd(), invalid, "descriptor 0 is not a pidfd".to_owned()),
         // The number may be another's now: it is the handle that counts.
-        (gone.pidfd.as_fd(), ErrorKind::AlreadyFinished, format!("process {} has ended", job.pid())),
+        (gone.pidfd.as_fd(), ErrorKind::AlreadyFinished, format!("process {} has already ended", job.pid())),
     ];
     if let Ok(handle) = &of_thread {
         cases.push((handle.as_fd(), invalid, "PIDFD_THREAD".to_owned()));
@@ -250,16 +251,16 @@ fn r70_descriptors_are_what_they_are_said_to_be() {
         (
             vec![Stdout, Stderr],
             vec![pipe, writer.as_fd()],
-            "descriptor 2 (`stderr`) is the writing end of a pipe;",
+            "descriptor 2 (`stderr`) is the write end of a pipe;",
         ),
         (vec![Stderr], vec![datagram.as_fd()], "descriptor 1 (`stderr`) is a socket of another kind;"),
-        (vec![Pty], vec![pipe], "descriptor 1 (`pty`) is the reading end of a pipe;"),
+        (vec![Pty], vec![pipe], "descriptor 1 (`pty`) is the read end of a pipe;"),
         (vec![OwnFile], vec![null.as_fd()], "descriptor 1 (`file`) is a character device;"),
         (vec![Stdout, Stderr], vec![pipe, pipe], "is the same pipe as"),
-        (vec![Stdout], vec![], "1 descriptors came with the line"),
-        (vec![Stdout], vec![pipe, pipe], "3 descriptors came with the line"),
+        (vec![Stdout], vec![], "came with 1 descriptors"),
+        (vec![Stdout], vec![pipe, pipe], "came with 3 descriptors"),
         (vec![Stdout, Stdout], vec![pipe, pipe], "at most once"),
-        (vec![Pty, Stdout], vec![pipe, pipe], "stand alone"),
+        (vec![Pty, Stdout], vec![pipe, pipe], "can't be combined"),
     ];
     for (streams, others, words) in cases {
         let params = HandoffParams { streams, ..job.params() };
@@ -282,12 +283,12 @@ fn params_that_say_nothing_useful_are_refused() {
         (HandoffParams { pid: -5, ..good.clone() }, "`pid` is -5"),
         (HandoffParams { description: " ".into(), ..good.clone() }, "`description` is blank"),
         (HandoffParams { description: "x".repeat(5000), ..good.clone() }, "`description` has 5000 bytes"),
-        (HandoffParams { argv: Some(vec![]), ..good.clone() }, "`argv` names no program"),
-        (HandoffParams { argv: Some(vec!["a\0b".into()]), ..good.clone() }, "`argv` holds a NUL"),
+        (HandoffParams { argv: Some(vec![]), ..good.clone() }, "`argv` has no program"),
+        (HandoffParams { argv: Some(vec!["a\0b".into()]), ..good.clone() }, "`argv` contains a NUL"),
         (HandoffParams { session: Some(String::new()), ..good.clone() }, "`session` is empty"),
         (
             HandoffParams { started_at: Some("2999-01-01T00:00:00Z".parse().unwrap()), ..good.clone() },
-            "still to come",
+            "in the future",
         ),
     ];
     for (params, words) in cases {

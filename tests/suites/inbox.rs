@@ -161,7 +161,11 @@ fn a_full_inbox_drops_the_oldest_and_says_how_many() {
     let inboxes = daemon.status().inboxes;
     assert_eq!((inboxes.sessions, inboxes.items, inboxes.lost), (1, 3, 2));
     let shown = daemon.run(&["inbox", "--session", "s"]).success();
-    assert!(shown.stderr.contains("the 2 oldest were dropped, as the inbox was full"), "{}", shown.stderr);
+    assert!(
+        shown.stderr.contains("the inbox was full (limits.inbox_items), so the oldest 2 were dropped"),
+        "{}",
+        shown.stderr
+    );
     let json = daemon.run(&["--json", "inbox", "--session", "s", "--ack"]).success();
     assert_eq!((json.stderr.as_str(), json.stdout_text().lines().count()), ("{\"lost\":2}\n", 3));
     let after = daemon.run(&["inbox", "--session", "s"]).success();
@@ -315,7 +319,7 @@ fn following_prints_each_item_once_as_it_comes() {
         "{said}"
     );
     let said = words.killed();
-    assert_eq!(said.matches("the daemon was started anew; what was not acknowledged is gone").count(), 2);
+    assert_eq!(said.matches("the daemon was restarted; unacknowledged notifications are lost").count(), 2);
 }
 
 #[test]

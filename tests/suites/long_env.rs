@@ -131,11 +131,11 @@ fn what_comes_in_place_of_an_environment_is_looked_at_as_closely() {
         (Some(memory_file(b"MARK=1\0", SealFlags::WRITE)), json!({}), "sealed"),
         (Some(sealed(b"MARK=1")), json!({}), "NUL"),
         (Some(sealed(b"MARK\0")), json!({}), "NAME=value"),
-        (Some(sealed(b"=1\0")), json!({}), "can't be the name of a variable"),
+        (Some(sealed(b"=1\0")), json!({}), "is not a valid variable name"),
         (Some(sealed(&too_long)), json!({}), "at most 6291456"),
-        (Some(sealed(b"MARK=1\0")), json!({"env": {}}), "exclude each other"),
-        (Some(sealed(b"MARK=1\0")), json!({"stdin": "fd"}), "no descriptor came"),
-        (None, json!({}), "no descriptor came"),
+        (Some(sealed(b"MARK=1\0")), json!({"env": {}}), "can't be combined"),
+        (Some(sealed(b"MARK=1\0")), json!({"stdin": "fd"}), "came without a descriptor"),
+        (None, json!({}), "came without a descriptor"),
     ];
     for (file, params, word) in cases {
         let descriptors: Vec<_> = file.iter().map(File::as_fd).collect();

@@ -110,22 +110,22 @@ fn r05_some_tasks_are_cancelled_by_task_ids_or_task_id_alike() {
     let ids: Vec<String> = (0..4).map(|_| mcp.command("sleep 1000").to_string()).collect();
     let cancelled = mcp.done("background_cancel", &json!({"task_ids": [ids[0], ids[0], ids[1]]}));
     assert!(
-        cancelled.text.starts_with("2 tasks have ended, with all their processes."),
+        cancelled.text.starts_with("2 tasks have ended, including all their processes."),
         "{}",
         cancelled.text
     );
     let both = mcp.done("background_cancel", &json!({"task_ids": ids[..2], "task_id": ids[2]}));
     assert!(
-        both.text.starts_with("1 task has ended, with all its processes. 2 had ended before."),
+        both.text.starts_with("1 task has ended, including all its processes. 2 had already ended."),
         "{}",
         both.text
     );
     let statuses = both.content["tasks"].as_array().unwrap().iter().map(|task| task["status"].clone());
     assert_eq!(statuses.collect::<Vec<_>>(), ["cancelled", "cancelled", "cancelled"]);
     let again = mcp.done("background_cancel", &json!({"task_ids": ids[..3]}));
-    assert!(again.text.starts_with("All 3 have ended already"), "{}", again.text);
+    assert!(again.text.starts_with("All 3 have already ended"), "{}", again.text);
     for (arguments, why) in [
-        (json!({}), "or \"all\": true (every task"),
+        (json!({}), "or \"all\": true (every active task"),
         (json!({"task_ids": []}), "\"task_ids\" is empty"),
         (json!({"task_ids": [ids[3]], "all": true}), "not both"),
         (json!({"task_id": ids[3], "all": true}), "not both"),
@@ -197,7 +197,7 @@ fn long_output_is_cut_to_its_end_and_names_the_file() {
     let id = mcp.command("seq 100000");
     let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     let result = waited.content["tasks"][0]["result"].as_str().unwrap();
-    assert!(result.contains("\n100000\n(588895 bytes in all: background_output"), "{result}");
+    assert!(result.contains("\n100000\n(588895 bytes in total: background_output"), "{result}");
     let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
     assert_eq!(looked.content["truncated"], true);
     let output = looked.content["output"].as_str().unwrap();
@@ -253,9 +253,9 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     assert_eq!(looked.content["task"]["foreign"], true);
     let short = json!({"task_id": foreign_done.to_string()[..8]});
     let said = mcp.error("background_output", &short);
-    assert!(said.contains("give its id in full"), "{said}");
+    assert!(said.contains("give its full id"), "{said}");
     let said = mcp.error("background_block", &json!({"task_ids": [foreign.to_string()[..8]]}));
-    assert!(said.contains("give its id in full"), "{said}");
+    assert!(said.contains("give its full id"), "{said}");
     for (tool, arguments) in [
         ("background_cancel", json!({"task_id": foreign.to_string()})),
         ("background_clear", json!({"task_ids": [foreign_done.to_string()]})),
@@ -268,9 +268,9 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     assert_eq!(cancelled.content["tasks"][0]["status"], "cancelled");
     assert!(cancelled.told().is_empty(), "{}", cancelled.text);
     let again = mcp.done("background_cancel", &json!({"task_id": ids[0].to_string()}));
-    assert!(again.text.contains("cancelled already"), "{}", again.text);
+    assert!(again.text.contains("already cancelled"), "{}", again.text);
     let again = mcp.done("background_cancel", &json!({"task_ids": [ids[0].to_string()]}));
-    assert!(again.text.contains("cancelled already"), "{}", again.text);
+    assert!(again.text.contains("already cancelled"), "{}", again.text);
     let said = mcp.error("background_clear", &json!({"task_ids": [ids[1].to_string()]}));
     assert!(said.contains("background_cancel ends it"), "{said}");
     let cancelled = mcp.done("background_cancel", &json!({"all": true}));
@@ -337,7 +337,7 @@ fn r10_a_clear_says_that_older_tasks_are_left() {
     for round in 0..1000 {
         let answer = mcp.call("background_clear", &json!({}));
         if answer.is_error {
-            assert!(answer.text.contains("Nothing was removed"), "{}", answer.text);
+            assert!(answer.text.contains("Nothing was deleted"), "{}", answer.text);
             continue;
         }
         cleared += answer.content["cleared"].as_u64().unwrap();
@@ -410,9 +410,9 @@ fn a_wait_ends_at_once_when_an_agent_asks_its_user() {
         assert_eq!(waited.content["timed_out"], false, "{}", waited.text);
         assert_eq!(waited.content["finished"], json!([]));
         assert_eq!(waited.content["tasks"][0]["asks"], "command: rm -rf x\ntitle: List files");
-        assert!(waited.text.contains("A task asks its user something"), "{}", waited.text);
+        assert!(waited.text.contains("A task asks the user a question"), "{}", waited.text);
         let again = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
-        assert!(again.text.contains("It asks its user something"), "{}", again.text);
+        assert!(again.text.contains("It asks the user a question"), "{}", again.text);
         daemon.run(&["answer", &id.to_string(), "deny"]).success();
         let ended = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
         assert_eq!(ended.content["tasks"][0]["result"], "denied", "{}", ended.text);
@@ -440,7 +440,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
     let mut mcp = Mcp::start(&daemon, &[]);
     for (tool, arguments, words) in [
         ("background_output", json!({}), "\"task_id\""),
-        ("background_output", json!({"task_id": "3f2a91bc", "block": true}), "takes no parameter \"block\""),
+        ("background_output", json!({"task_id": "3f2a91bc", "block": true}), "has no parameter \"block\""),
         ("background_output", json!({"task_id": "bg_1"}), "background_list shows the ids"),
         ("background_output", json!({"task_id": 7}), "must be a string; it is 7"),
         ("background_output", json!({"task_id": "3f2a91bc"}), "What to do: background_list"),
@@ -448,7 +448,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
         ("background_block", json!({"task_ids": []}), "\"task_ids\""),
         ("background_block", json!({"task_ids": 7}), "must be a list"),
         ("background_block", json!({"task_ids": ["3f2a"], "timeout": "1s"}), "whole number of milliseconds"),
-        ("background_block", json!({"task_ids": vec!["3f2a"; 101]}), "has 101 ids, and at most 100"),
+        ("background_block", json!({"task_ids": vec!["3f2a"; 101]}), "has 101 ids, but at most 100"),
         ("background_cancel", json!({}), "give \"task_ids\" or \"task_id\""),
         ("background_cancel", json!({"task_id": "3f2a", "all": true}), "not both"),
         ("background_list", json!({"status": "done"}), "one of pending, running"),
@@ -460,7 +460,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
         (
             "background_task",
             json!({"prompt": "x", "description": "y", "agent": "nobody"}),
-            "no agent \"nobody\"",
+            "unknown agent \"nobody\"",
         ),
         ("background_nothing", json!({}), "The tools are: background_task, "),
     ] {

@@ -169,7 +169,7 @@ fn it_goes_on_beside_a_command_and_is_told(parent: &Parent) {
     transcript(&format!("{}: a command", parent.real.agent), &orders, &results);
     let [started, waited, opened, listed, over] = &results[..] else { unreachable!("there are five") };
     let word = task.id.to_string();
-    assert!(started.contains(&word) && started.contains("Go on with other work"), "{started}");
+    assert!(started.contains(&word) && started.contains("Continue with other work"), "{started}");
     assert!(waited.contains(&word) && waited.contains("running"), "{waited}");
     assert!(opened.contains("opened"), "{opened}");
     for other in [started, waited, over] {
@@ -234,7 +234,7 @@ fn a_subagent_is_started_and_resumed(parent: &Parent) {
     let [started, first, resumed, second] = &results[..] else { unreachable!("there are four") };
     let word = task.id.to_string();
     assert!([started, first, resumed, second].iter().all(|result| result.contains(&word)), "{results:#?}");
-    assert!(started.contains("Go on with other work"), "{started}");
+    assert!(started.contains("Continue with other work"), "{started}");
     assert!(first.contains("the first answer"), "{first}");
     assert!(!resumed.contains("the first answer"), "{resumed}");
     assert!(second.contains("so far I said: the first answer"), "{second}");

@@ -73,7 +73,7 @@ fn the_session_of_the_environment_is_taken() {
     command.env("BGD_SESSION", "mine");
     let mut mcp = Mcp::spawn(command);
     let said = mcp.initialize(REVISION, "test", &json!({}));
-    assert!(said["instructions"].as_str().unwrap().contains("The tasks go on"), "{said}");
+    assert!(said["instructions"].as_str().unwrap().contains("The tasks keep running"), "{said}");
     let id = mcp.command("true");
     assert_eq!(daemon.task(id).session.as_deref(), Some("mine"));
 }
@@ -89,7 +89,7 @@ fn a_daemon_is_started_by_the_first_call_and_again_by_the_one_after_its_end() {
     home.run(&["daemon", "stop"]).success();
     first.gone();
     let said = mcp.error("background_output", &json!({"task_id": id.to_string()}));
-    assert!(said.starts_with("The bgd daemon ended and was started again."), "{said}");
+    assert!(said.starts_with("The bgd daemon ended and was restarted."), "{said}");
     assert!(said.contains("there is no task"), "{said}");
     let again = mcp.command("sleep 1000");
     home.wait_running(again);
@@ -110,7 +110,7 @@ fn a_wait_survives_the_daemons_end_with_a_sentence() {
     daemon.kill9();
     let answer = mcp.answer(request);
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();
-    assert!(text.starts_with("The bgd daemon ended and was started again."), "{text}");
+    assert!(text.starts_with("The bgd daemon ended and was restarted."), "{text}");
     assert!(text.contains("there is no task"), "{text}");
     assert_eq!(answer["result"]["isError"], true);
     assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
@@ -124,7 +124,7 @@ fn without_a_daemon_that_may_be_started_every_tool_says_so() {
     let mut mcp = Mcp::start(&home, &["--no-start"]);
     let tools = mcp.result("tools/list", &json!({}));
     let about = tools["tools"][0]["description"].as_str().unwrap();
-    assert!(about.contains("looked up with the first call"), "{about}");
+    assert!(about.contains("looked up on the first call"), "{about}");
     for (tool, arguments) in
         [("background_command", json!({"command": "true"})), ("background_list", json!({}))]
     {
@@ -145,10 +145,10 @@ fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
         (mcp, said["instructions"].as_str().unwrap().to_owned())
     };
     for (args, depth, why, way) in [
-        (&[][..], "1", "within a background task of another agent", "`bgctl mcp --depth 2`"),
-        (&["--depth", "2"], "2", "within a background task of another agent", "`bgctl mcp --depth 3`"),
-        (&["--depth", "0"], "0", "the user has switched them off", "`bgctl mcp --depth 1`"),
-        (&[], "no number", "is \"no number\" and no number", "`export BGD_MCP_DEPTH=0`"),
+        (&[][..], "1", "in a background task of another agent", "`bgctl mcp --depth 2`"),
+        (&["--depth", "2"], "2", "in a background task of another agent", "`bgctl mcp --depth 3`"),
+        (&["--depth", "0"], "0", "the user has disabled them", "`bgctl mcp --depth 1`"),
+        (&[], "no number", "is \"no number\", not a number", "`export BGD_MCP_DEPTH=0`"),
     ] {
         let (mut mcp, said) = within(args, depth);
         assert!(said.contains(why) && said.contains(way), "{said}");
@@ -161,7 +161,10 @@ fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
         assert!(said.contains("do the work yourself") && said.contains(why) && said.contains(way), "{said}");
     }
     let (mut mcp, said) = within(&["--depth", "2"], "1");
-    assert!(!said.contains("not available") && said.contains("The tasks and their output go when"), "{said}");
+    assert!(
+        !said.contains("not available") && said.contains("The tasks and their output are deleted when"),
+        "{said}"
+    );
     let id = mcp.command("echo $BGD_MCP_DEPTH");
     let task = daemon.block(&[id]).remove(0);
     assert!(task.session.unwrap().starts_with("mcp:"), "the session of its parent is not its own");
@@ -172,7 +175,7 @@ fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
 fn a_person_who_types_it_is_told_whom_it_is_for() {
     let daemon = TestDaemon::start();
     let mut terminal = Terminal::bgctl(&daemon, &["mcp"]);
-    terminal.wait_text("waits for an AI agent's messages");
+    terminal.wait_text("expects messages from an AI agent");
     terminal.type_keys("\u{4}");
     assert!(terminal.ended().success(), "{terminal:?}");
 }

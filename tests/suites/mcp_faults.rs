@@ -20,7 +20,7 @@ const OWN: u64 = 2;
 /// The waits of one server that have a connection of their own.
 const WAITS: u64 = 48;
 
-const ENDED: &str = "The bgd daemon ended and was started again.";
+const ENDED: &str = "The bgd daemon ended and was restarted.";
 
 /// Asks the daemon until the servers have so many connections.
 #[track_caller]
@@ -114,7 +114,7 @@ fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
     let under_way: Vec<i64> = (0..16).map(|_| mcp.ask("tools/call", &params)).collect();
     until_connections(&daemon, OWN + 16);
     let said = mcp.error("background_cancel", &arguments);
-    assert!(said.contains("16 calls that end tasks are under way"), "{said}");
+    assert!(said.contains("16 calls that cancel tasks are still waiting"), "{said}");
     for request in &under_way {
         cancel(&mut mcp, *request);
     }
@@ -170,7 +170,7 @@ fn who_is_idle_is_told_of_the_daemons_end_once() {
     daemon.kill9();
     let event = channel.notification("notifications/claude/channel");
     assert_eq!(event["meta"], json!({"event": "daemon_ended"}));
-    assert!(event["content"].as_str().unwrap().contains("are gone"), "{event}");
+    assert!(event["content"].as_str().unwrap().contains("are lost"), "{event}");
     let message = log.notification("notifications/message");
     assert_eq!((&message["level"], &message["data"]["event"]), (&json!("warning"), &json!("daemon_ended")));
     for mut mcp in [channel, log] {
@@ -191,11 +191,11 @@ fn a_list_of_tools_starts_no_daemon_and_is_told_when_it_is_better() {
     let mut mcp = Mcp::silent(&home, &[]);
     let said = mcp.initialize(REVISION, "test", &json!({}));
     assert_eq!(said["capabilities"]["tools"]["listChanged"], true, "{said}");
-    assert!(about(&mut mcp).contains("looked up with the first call"));
+    assert!(about(&mut mcp).contains("looked up on the first call"));
     assert!(!home.socket().exists());
     // This one is told only of what it asks for.
     let mut inline = Mcp::inline(&home, &[], &json!({}));
-    assert!(about(&mut inline).contains("looked up with the first call"));
+    assert!(about(&mut inline).contains("looked up on the first call"));
     let wanted = json!({"notifications": {"toolsListChanged": true}});
     let subscription = inline.ask("subscriptions/listen", &wanted);
     inline.notification("notifications/subscriptions/acknowledged");
@@ -232,7 +232,7 @@ fn a_resume_is_not_sent_twice_to_the_same_daemon() {
     relay.cut_behind("say the last words");
     let said =
         mcp.error("background_task", &json!({"resume": id.to_string(), "prompt": "say the last words"}));
-    assert!(said.contains("it may have got this") && said.contains("background_list"), "{said}");
+    assert!(said.contains("it may have received this") && said.contains("background_list"), "{said}");
     let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     assert_eq!(waited.content["tasks"][0]["resumed"], 1, "{}", waited.text);
     // What broke while nobody used it is made again without a word of doubt.
@@ -253,7 +253,7 @@ fn a_listener_goes_on_where_its_connection_broke() {
     let second = daemon.submit_in("s", "true").to_string();
     let event = mcp.notification("notifications/claude/channel");
     assert_eq!(event["meta"]["task_id"], second.as_str(), "and not the first again");
-    assert!(mcp.done("background_list", &json!({})).text.contains("the tasks went on meanwhile"));
+    assert!(mcp.done("background_list", &json!({})).text.contains("the tasks kept running"));
 }
 
 #[test]
@@ -264,9 +264,9 @@ fn a_line_that_cant_be_read_is_answered_with_its_id() {
         format!("{{\"jsonrpc\": \"2.0\", \"id\": {id}, \"method\": \"tools/list\", \"params\": {{{more}}}}}")
     };
     for (line, id, words) in [
-        (call("101", "\"_meta\": 7"), json!(101), "no message of the protocol"),
-        (call("102", "").replace("\"2.0\"", "2"), json!(102), "no message of the protocol"),
-        (call("\"a\"", "\"x\": "), json!("a"), "no valid JSON"),
+        (call("101", "\"_meta\": 7"), json!(101), "not a message of the protocol"),
+        (call("102", "").replace("\"2.0\"", "2"), json!(102), "not a message of the protocol"),
+        (call("\"a\"", "\"x\": "), json!("a"), "not valid JSON"),
         (format!("[{}]", call("103", "")), json!(103), "a line of its own"),
         (call("1.5", ""), Value::Null, "a string or a whole number"),
         (

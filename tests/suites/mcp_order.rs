@@ -50,7 +50,7 @@ fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
     let tests = start(&mut mcp, "echo never", &json!({"after": [build]}));
     let waits = format!("waits: for {}", &build[..8]);
     assert!(
-        tests.text.contains("starts by itself when it may") && tests.text.contains(&waits),
+        tests.text.contains("starts when its conditions are met") && tests.text.contains(&waits),
         "{}",
         tests.text
     );
@@ -62,7 +62,7 @@ fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
     let listed = mcp.done("background_list", &json!({}));
     assert_eq!(listed.text.matches(&waits).count(), 3 - 1, "{}", listed.text);
     let late = mcp.done("background_block", &json!({"task_ids": [mends], "timeout": 0}));
-    assert!(late.text.starts_with("The time is over (0.0s), and it has not started."), "{}", late.text);
+    assert!(late.text.starts_with("Timed out (0.0s); it has not started."), "{}", late.text);
     open_gate(&daemon, "gate");
     let over = mcp.done("background_block", &json!({"task_ids": [tests.id().to_string(), mends, tells]}));
     let of = |place: usize| over.content["tasks"][place].clone();
@@ -72,7 +72,7 @@ fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
     assert_eq!(daemon.task(tests.id()).cancel_reason, Some(CancelReason::Dependency));
     let at_once = start(&mut mcp, "echo never", &json!({"after": [build]}));
     assert!(at_once.text.contains("It was cancelled at once"), "{}", at_once.text);
-    assert!(at_once.text.contains("Nothing more is to come of this task."), "{}", at_once.text);
+    assert!(at_once.text.contains("Nothing more will come from this task."), "{}", at_once.text);
     assert!(
         mcp.done("background_list", &json!({})).told().iter().all(|told| *told != id(&at_once)),
         "told once"
@@ -98,11 +98,11 @@ fn r117_an_agent_gets_what_the_task_has_put_out_that_it_starts_after() {
         arguments["resume"] = json!(id(&mends));
         arguments["prompt"] = json!("And now?");
         let said = mcp.error("background_task", &arguments);
-        assert!(said.contains("go with a new task, not with \"resume\""), "{said}");
+        assert!(said.contains("can't be combined with \"resume\""), "{said}");
     }
     let said = mcp.error("background_task", &json!({"prompt": "x", "ready": "tcp:80"}));
     assert!(
-        said.contains("takes no parameter \"ready\"") && said.contains("An agent is never ready"),
+        said.contains("has no parameter \"ready\"") && said.contains("An agent never becomes ready"),
         "{said}"
     );
 }
@@ -157,7 +157,7 @@ fn r117_a_task_waits_for_a_slot_of_its_group() {
     let over = mcp.done("background_block", &json!({"task_ids": [second]}));
     assert_eq!(over.content["tasks"][0]["result"], "gpu", "{}", over.text);
     let said = mcp.error("background_command", &json!({"command": "true", "group": "cpu"}));
-    for part in ["there is no group \"cpu\"", "default", "gpu", "bgctl group set cpu --slots"] {
+    for part in ["unknown group \"cpu\"", "default", "gpu", "bgctl group set cpu --slots"] {
         assert!(said.contains(part), "{part}: {said}");
     }
 }
@@ -174,7 +174,7 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     let until_ready =
         |ids: &[&String], timeout: u64| json!({"task_ids": ids, "until": "ready", "timeout": timeout});
     let late = mcp.done("background_block", &until_ready(&[&name], 0));
-    assert!(late.text.starts_with("The time is over (0.0s), and it is not ready."), "{}", late.text);
+    assert!(late.text.starts_with("Timed out (0.0s); it is not ready."), "{}", late.text);
     assert!(late.text.contains("running, not ready yet"), "{}", late.text);
     assert!(late.text.contains("\"until\": \"ready\""), "how to wait on: {}", late.text);
     let (timed_out, ready) = (&late.content["timed_out"], &late.content["tasks"][0]["ready"]);
@@ -198,9 +198,9 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     // One that ends first.
     let never = id(&start(&mut mcp, "exit 1", &json!({"ready": "file:never"})));
     let over = mcp.done("background_block", &until_ready(&[&never], 600_000));
-    assert!(over.text.contains("It has ended, and never was ready."), "{}", over.text);
+    assert!(over.text.contains("It has ended without becoming ready."), "{}", over.text);
     let some = mcp.done("background_block", &until_ready(&[&never, &name], 600_000));
-    assert!(some.text.contains("1 of 2 are ready, or were; the others have ended"), "{}", some.text);
+    assert!(some.text.contains("1 of 2 are ready, or were; the others ended"), "{}", some.text);
     // One that nobody can tell of.
     let command = mcp.command("exec sleep 1000").to_string();
     let said = mcp.error("background_block", &until_ready(&[&name, &command], 600_000));
@@ -221,13 +221,13 @@ fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
     wait::for_line(daemon.task(task).output.path.as_ref(), "starting");
     let line = |regex: &str, timeout: u64| json!({"task_ids": [name], "line": regex, "timeout": timeout});
     let at_once = mcp.done("background_block", &line("^start", 0));
-    assert!(at_once.text.starts_with("It has put out this line:\n\nstarting\n\n"), "{}", at_once.text);
+    assert!(at_once.text.starts_with("It printed this line:\n\nstarting\n\n"), "{}", at_once.text);
     assert_eq!(
         (&at_once.content["line"], &at_once.content["timed_out"]),
         (&json!("starting"), &json!(false))
     );
     let late = mcp.done("background_block", &line("port \\d+", 0));
-    let words = "The time is over (0.0s), and it has put out no line that matches.";
+    let words = "Timed out (0.0s); it has not printed a matching line.";
     assert!(late.text.starts_with(words) && late.text.contains(r#""line": "port \\d+""#), "{}", late.text);
     assert_eq!((&late.content["line"], &late.content["timed_out"]), (&Value::Null, &json!(true)));
     let before = daemon.status().subscriptions;
@@ -243,7 +243,7 @@ fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
         mcp.ask("tools/call", &json!({"name": "background_block", "arguments": line("no such", 600_000)}));
     open_gate(&daemon, "end");
     let over = Told::of(&mcp.answer(request)["result"]);
-    assert!(over.text.contains("It has ended without a line that matches."), "{}", over.text);
+    assert!(over.text.contains("It has ended without a matching line."), "{}", over.text);
     assert_eq!(
         (&over.content["timed_out"], &over.content["tasks"][0]["status"]),
         (&json!(false), &json!("completed"))
@@ -297,7 +297,7 @@ fn r117_a_wait_for_a_line_ends_when_its_agent_asks_or_the_daemon_ends() {
     let request = mcp.ask("tools/call", &block);
     fs::write(&gate, "").unwrap();
     let told = Told::of(&mcp.answer(request)["result"]);
-    assert!(told.text.contains("It asks its user something"), "{}", told.text);
+    assert!(told.text.contains("It asks the user a question"), "{}", told.text);
     assert_eq!(told.content["timed_out"], false);
     let name = mcp.command("exec sleep 1000").to_string();
     let before = daemon.status().subscriptions;
@@ -306,11 +306,7 @@ fn r117_a_wait_for_a_line_ends_when_its_agent_asks_or_the_daemon_ends() {
     wait::for_look("it listens", || (daemon.status().subscriptions > before).then_some(()));
     daemon.kill9();
     let said = Told::of(&mcp.answer(request)["result"]);
-    assert!(
-        said.is_error && said.text.contains("The bgd daemon ended and was started again"),
-        "{}",
-        said.text
-    );
+    assert!(said.is_error && said.text.contains("The bgd daemon ended and was restarted"), "{}", said.text);
     assert!(said.text.contains("What to do: background_list"), "{}", said.text);
 }
 
@@ -326,20 +322,20 @@ fn r117_bad_input_names_the_thing_and_starts_nothing() {
             json!({"after": [format!("{one}:done")]}),
             "unknown condition \"done\": one of ok, any, fail, start, ready",
         ),
-        (json!({"after": [format!("{one}:done")]}), "Write it as ID or ID:ok|any|fail|start|ready"),
-        (json!({"after": ["@"]}), "\"@\" is no task's id"),
-        (json!({"after": ["bg_1"]}), "\"bg_1\" is no task id"),
+        (json!({"after": [format!("{one}:done")]}), "Use ID or ID:ok|any|fail|start|ready"),
+        (json!({"after": ["@"]}), "\"@\" is not a task id"),
+        (json!({"after": ["bg_1"]}), "\"bg_1\" is not a task id"),
         (json!({"after": ["00000000"]}), "What to do: background_list"),
         (json!({"after": 7}), "must be a list of task ids"),
         (json!({"after": [one, 7]}), "must be a list of task ids"),
-        (json!({"after": vec![&one; 101]}), "has 101 ids, and at most 100"),
+        (json!({"after": vec![&one; 101]}), "has 101 ids, but at most 100"),
         (json!({"group": 7}), "\"group\" must be a string"),
-        (json!({"group": &long[..100_000]}), "can't be the name of a group"),
-        (json!({"ready": "port 80"}), "\"ready\": \"port 80\" is none of line:REGEX, tcp:[HOST:]PORT"),
-        (json!({"ready": "tcp:99999"}), "\"99999\" is no port: give a number from 1 to 65535"),
+        (json!({"group": &long[..100_000]}), "is not a valid group name"),
+        (json!({"ready": "port 80"}), "\"ready\": \"port 80\" is not one of line:REGEX, tcp:[HOST:]PORT"),
+        (json!({"ready": "tcp:99999"}), "\"99999\" is not a port: give a number from 1 to 65535"),
         (json!({"ready": "line:("}), "unclosed group"),
         (json!({"ready": "https://localhost/"}), "does not begin with http://"),
-        (json!({"ready": long}), "at most 4096 are taken"),
+        (json!({"ready": long}), "at most 4096 are allowed"),
     ] {
         let mut arguments = more.clone();
         arguments["command"] = json!("true");
@@ -349,12 +345,12 @@ fn r117_bad_input_names_the_thing_and_starts_nothing() {
     }
     for (more, words) in [
         (json!({"line": "a(b"}), "unclosed group"),
-        (json!({"line": "a(b"}), "escape what is meant literally"),
-        (json!({"line": "(?:a{1000}){1000}"}), "takes more than 1048576 bytes"),
-        (json!({"line": long}), "at most 4096 are taken"),
+        (json!({"line": "a(b"}), "escape literal characters"),
+        (json!({"line": "(?:a{1000}){1000}"}), "needs more than 1048576 bytes"),
+        (json!({"line": long}), "at most 4096 are allowed"),
         (json!({"line": 7}), "must be a string"),
         (json!({"line": "x", "until": "ready"}), "can't be combined"),
-        (json!({"line": "x", "task_ids": [one, two]}), "\"task_ids\" names 2: call it for each"),
+        (json!({"line": "x", "task_ids": [one, two]}), "\"task_ids\" has 2: make one call"),
         (json!({"line": "x", "task_ids": ["00000000"]}), "What to do: background_list"),
         (json!({"until": "end"}), "\"until\" must be one of ended, ready; it is \"end\""),
     ] {

@@ -177,7 +177,7 @@ fn a_long_wait_is_cut_and_says_what_to_do() {
     let id = mcp.command("sleep 1000");
     let told = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     assert_eq!((&told.content["timed_out"], &told.content["cut"]), (&json!(true), &json!(true)));
-    assert!(told.text.contains("The wait was cut"), "{}", told.text);
+    assert!(told.text.contains("The wait was limited"), "{}", told.text);
     assert!(
         told.text.contains(&format!("call background_block {{\"task_ids\": [\"{id}\"]}} again")),
         "{}",
@@ -348,7 +348,7 @@ fn a_block_on_many_shows_a_part_of_each_result() {
     let tasks = told.content["tasks"].as_array().unwrap();
     for task in tasks {
         let result = task["result"].as_str().unwrap();
-        assert!(result.contains("\n5000\n(23893 bytes in all: background_output"), "{result}");
+        assert!(result.contains("\n5000\n(23893 bytes in total: background_output"), "{result}");
     }
     assert_eq!((tasks.len(), told.told().len(), told.content["notes"].clone()), (10, 0, json!([])));
     assert!(told.text.len() < 64 * 1024);
@@ -371,7 +371,7 @@ fn r10_a_clear_removes_no_result_that_was_not_told() {
             assert_eq!(answer.content["cleared"], 10);
             break;
         }
-        assert!(answer.text.contains("Nothing was removed"), "{}", answer.text);
+        assert!(answer.text.contains("Nothing was deleted"), "{}", answer.text);
         assert_eq!(daemon.task(ids[0]).status, bgd_shared::task::Status::Completed);
         refused += 1;
     }
@@ -468,7 +468,7 @@ fn a_task_whose_processes_still_run_is_shown_as_such_and_not_cleared() {
     ended(&daemon, id);
     let listed = mcp.done("background_list", &json!({}));
     assert_eq!(listed.content["tasks"][0]["lingering"], true, "{}", listed.text);
-    assert!(listed.text.contains("its processes still run"), "{}", listed.text);
+    assert!(listed.text.contains("its processes are still running"), "{}", listed.text);
     let cleared = mcp.done("background_clear", &json!({}));
     assert_eq!(cleared.content["cleared"], 0);
     assert!(cleared.text.contains("1 more have ended, but processes"), "{}", cleared.text);

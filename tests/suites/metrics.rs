@@ -139,7 +139,7 @@ fn r08_the_page_shows_the_same_to_people() {
         "\nwaited:      2 times, ",
         "\nran:         2 times, ",
         "\ninboxes:     2 notices for 2 sessions\n",
-        "\nuntold:      2 ends of tasks without a channel",
+        "\nuntold:      2 notifications without a channel",
         &format!("\ninstance:    {}\n", daemon.status().instance),
     ] {
         assert!(page.contains(part), "{part:?} is not in\n{page}");

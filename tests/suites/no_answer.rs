@@ -230,7 +230,7 @@ fn r11_daemon_stop_ends_a_daemon_that_was_stopped() {
     let outcome = end_of(stopped.begin(&["daemon", "stop"]));
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     assert_eq!(outcome.stdout_text(), "stopped; 1 task was cancelled\n");
-    assert!(outcome.stderr.contains("it gets SIGCONT, to end"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("sending SIGCONT so that it can end"), "{}", outcome.stderr);
     assert!(!stopped.process.is_alive());
 }
 

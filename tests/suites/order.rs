@@ -155,11 +155,11 @@ fn r100_a_group_with_tasks_is_not_removed_and_a_wrong_one_is_named() {
         &SubmitParams { shell: Some("true".into()), ..in_group(&daemon, "night") },
     );
     assert_eq!(error.kind(), ErrorKind::UnknownGroup);
-    assert_eq!(error.message, "there is no group \"night\", only default");
-    assert_eq!(error.data.hint.as_deref(), Some("`bgctl group set night --slots 1` makes it"));
+    assert_eq!(error.message, "unknown group \"night\"; known groups: default");
+    assert_eq!(error.data.hint.as_deref(), Some("`bgctl group set night --slots 1` creates it"));
     for name in ["", "a b", "../x", &"x".repeat(65)] {
         let error = refusal::<GroupSet>(&daemon, &GroupSetParams { name: name.into(), slots: 1 });
-        assert!(error.message.contains("can't be the name of a group"), "{error}");
+        assert!(error.message.contains("is not a valid group name"), "{error}");
     }
     for slots in [0, 100_001] {
         let error = refusal::<GroupSet>(&daemon, &GroupSetParams { name: "x".into(), slots });
@@ -241,7 +241,7 @@ fn r102_a_task_knows_its_slots_and_its_group() {
     daemon.block(&[none]);
     assert_eq!(String::from_utf8(daemon.output(none)).unwrap(), "none 0\n");
     let error = refusal::<TaskSubmit>(&daemon, &SubmitParams { slots: Some(4), ..shell(&daemon, "true") });
-    assert_eq!(error.message, "group default has 3 slots, and the task takes 4");
+    assert_eq!(error.message, "group default has 3 slots, but the task takes 4");
 }
 
 #[test]
@@ -354,10 +354,12 @@ fn r103_wrong_conditions_are_named_and_nothing_waits_in_a_circle() {
     let many = SubmitParams { after: vec![after(head, Condition::Ok); 1001], ..shell(&daemon, "true") };
     assert_eq!(
         refusal::<TaskSubmit>(&daemon, &many).message,
-        "`after` names 1001 tasks; at most 1000 are taken"
+        "`after` names 1001 tasks; at most 1000 are allowed"
     );
     let shown = SubmitParams { foreground: true, hold: true, ..shell(&daemon, "true") };
-    assert!(refusal::<TaskSubmit>(&daemon, &shown).message.starts_with("`foreground` starts at once"));
+    assert!(
+        refusal::<TaskSubmit>(&daemon, &shown).message.starts_with("`foreground` can't be combined with")
+    );
     daemon.cancel(&[head]);
     assert_eq!(daemon.block(&[last])[0].status, Status::Cancelled);
 }
@@ -413,7 +415,7 @@ fn r105_a_delayed_task_starts_when_its_time_has_come() {
     let both = SubmitParams { delay_ms: Some(1), start_at: Some(at), ..shell(&daemon, "true") };
     assert_eq!(
         refusal::<TaskSubmit>(&daemon, &both).message,
-        "`delay_ms` and `start_at` exclude each other: give one of them"
+        "`delay_ms` and `start_at` can't be combined: give one of them"
     );
 }
 
@@ -437,7 +439,7 @@ fn r106_a_held_task_waits_until_it_is_released() {
     assert_eq!(error.kind(), ErrorKind::NotPending);
     assert_eq!(error.message, format!("task {held} is not pending: it completed"));
     let nothing = SelectParams::default();
-    assert_eq!(refusal::<TaskHold>(&daemon, &nothing).message, "no task is named: give `ids` or `matching`");
+    assert_eq!(refusal::<TaskHold>(&daemon, &nothing).message, "no task given: give `ids` or `matching`");
     daemon.cancel(&[free]);
 }
 
@@ -457,7 +459,7 @@ fn r107_what_a_pending_task_waits_for_can_be_changed() {
         &daemon,
         &EditParams { group: Some("free".into()), slots: Some(2), ..edit(task) },
     );
-    assert_eq!(error.message, "group free has 1 slot, and the task takes 2");
+    assert_eq!(error.message, "group free has 1 slot, but the task takes 2");
     assert_eq!(daemon.task(task).group, "default", "nothing is half done");
     change(EditParams { after: Some(Vec::new()), ..edit(task) });
     assert_eq!(waits_for(&daemon, task), WaitingFor::Slot);
@@ -503,7 +505,7 @@ fn r113_calls_take_tasks_by_group_tag_session_and_status() {
     };
     assert_eq!(
         refusal::<TaskCancel>(&daemon, &twice).message,
-        "`ids` and `matching` exclude each other: give one of them"
+        "`ids` and `matching` can't be combined: give one of them"
     );
     daemon.cancel(&[a, b]);
 }

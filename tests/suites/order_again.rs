@@ -185,12 +185,9 @@ fn r108_wrong_retries_are_named() {
         (with(Retry { delay_ms: Some(5), max_delay_ms: Some(4), ..retry(1) }), "which is less than"),
         (
             SubmitParams { restart: Some(Restart::Always), ..with(retry(1)) },
-            "`retry` and `restart` exclude each other",
+            "`retry` and `restart` can't be combined",
         ),
-        (
-            SubmitParams { stdin: Some(Stdin::Fd), ..with(retry(1)) },
-            "descriptors that came with it are used up",
-        ),
+        (SubmitParams { stdin: Some(Stdin::Fd), ..with(retry(1)) }, "descriptors can be used only once"),
     ] {
         let error = refusal(&daemon, &params);
         assert!(error.message.contains(part), "{error}");

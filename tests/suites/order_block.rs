@@ -74,10 +74,10 @@ fn r111_the_end_without_the_line_is_1_and_the_timeout_75() {
     let name = id.to_string();
     wait::for_line(daemon.task(id).output.path.as_ref(), "one");
     let late = daemon.run(&["block", "--line", "two", "--timeout", "0", &name]).expect_code(75);
-    assert_eq!(late.stderr, format!("bgctl: {id} has written no such line so far\n"));
+    assert_eq!(late.stderr, format!("bgctl: {id} has not written a matching line yet\n"));
     let waits = Waiting::begin(&daemon, &["--line", "two", &name]);
     write(&daemon, id, "\n");
-    let told = format!("bgctl: {id} has ended without such a line: failed (3)\n");
+    let told = format!("bgctl: {id} ended without a matching line: failed (3)\n");
     assert_eq!(waits.ended(), (1, String::new(), told.clone()));
     let again = daemon.run(&["block", "--line", "two", &name]).expect_code(1);
     assert_eq!((again.stdout.len(), again.stderr), (0, told));
@@ -139,7 +139,7 @@ fn r111_between_two_attempts_there_is_what_the_first_one_wrote() {
     let found = daemon.run(&["block", "--line", "hel+o", "--timeout", "10s", &name]).success();
     assert_eq!(found.stdout_text(), "hello\n");
     let none = daemon.run(&["block", "--line", "nothing", "--timeout", "0", &name]).expect_code(75);
-    assert_eq!(none.stderr, format!("bgctl: {id} has written no such line so far\n"));
+    assert_eq!(none.stderr, format!("bgctl: {id} has not written a matching line yet\n"));
     let mut follows = daemon.bgctl(&["output", "-f", &name]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(follows.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -186,7 +186,7 @@ fn r111_a_pattern_that_is_none_is_said_to_be() {
     let home = TestDaemon::home_only();
     for (words, told) in [
         (&["--line", "(", "3f2a"][..], "unclosed group"),
-        (&["--line", "\\w{1000}{1000}", "3f2a"], "takes more than 1048576 bytes"),
+        (&["--line", "\\w{1000}{1000}", "3f2a"], "needs more than 1048576 bytes"),
         (&["--line", "x", "3f2a", "91bc"], "--line takes exactly one task"),
         (&["--line", "x", "--any", "3f2a"], "cannot be used with"),
         (&["--since", "5", "3f2a"], "--line"),

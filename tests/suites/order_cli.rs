@@ -166,9 +166,9 @@ fn r105_a_task_starts_later() {
         Outcome::of(daemon.bgctl(&["status", &then.to_string()]).env("TZ", "UTC")).success().stdout_text();
     assert!(page.contains("waits:       until 2099-01-02 03:04:05\n"), "{page}");
     for (words, told) in [
-        (&["--at", "2020-01-01 10:00"][..], "is over"),
-        (&["--at", "25:00"], "no time that there is"),
-        (&["--at", "soon"], "is no time"),
+        (&["--at", "2020-01-01 10:00"][..], "is in the past"),
+        (&["--at", "25:00"], "not a valid time"),
+        (&["--at", "soon"], "is not a time"),
         (&["--in", "soon"], "--in"),
     ] {
         let refused = run(&daemon, &[&["submit"], words, &["--", "true"]].concat()).expect_code(2);
@@ -240,7 +240,7 @@ fn r110_a_task_says_when_it_is_ready() {
     run(&daemon, &["block", "--until", "ready", &never.to_string()]).expect_code(1);
     run(&daemon, &["cancel", &name]).success();
     for (when, told) in
-        [("port:80", "is none of line:REGEX"), ("tcp:0", "no port"), ("line:(", "unclosed group")]
+        [("port:80", "is not one of line:REGEX"), ("tcp:0", "not a port"), ("line:(", "unclosed group")]
     {
         let refused = run(&daemon, &["submit", "--ready", when, "--", "true"]).expect_code(2);
         assert!(refused.stderr.contains(told), "{when}: {}", refused.stderr);
@@ -258,7 +258,7 @@ fn r108_a_failed_task_is_tried_again_and_its_page_says_how() {
     assert_eq!(said(&daemon, &["output", &other.to_string()]), "try\n");
     let page = said(&daemon, &["status", &id.to_string()]);
     assert!(page.contains("attempt:     3\n"), "{page}");
-    assert!(page.contains("exited with code 7; its output begins at 4\n"), "{page}");
+    assert!(page.contains("exited with code 7; its output starts at 4\n"), "{page}");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn r109_a_task_is_kept_alive() {
 fn bad_input_names_what_is_negative() {
     let daemon = TestDaemon::home_only();
     for (words, why) in [
-        (&["submit", "--in", "-5", "--", "true"][..], "a duration can't be negative; write it as 90s"),
+        (&["submit", "--in", "-5", "--", "true"][..], "a duration can't be negative; use 90s"),
         (&["submit", "--in", "-10m", "--", "true"], "invalid value '-10m' for '--in <DURATION>'"),
         (&["submit", "--retry", "1", "--retry-delay", "-1s", "--", "true"], "can't be negative"),
         (&["submit", "--retry", "-1", "--", "true"], "-1 is not in 1..=1000"),
@@ -373,7 +373,7 @@ fn r113_tasks_are_selected_by_what_they_have_in_common() {
     run(&daemon, &["block", "--tag", "nobody", "--status", "running"]).success();
     let unknown = run(&daemon, &["block", "--group", "gpuu"]).expect_code(2);
     assert!(
-        unknown.stderr.starts_with("bgctl: there is no group \"gpuu\", only default, gpu\n"),
+        unknown.stderr.starts_with("bgctl: unknown group \"gpuu\"; known groups: default, gpu\n"),
         "{unknown:?}"
     );
     let told = run(&daemon, &["cancel", "--group", "gpu"]).success();
@@ -382,10 +382,7 @@ fn r113_tasks_are_selected_by_what_they_have_in_common() {
     assert_eq!((nothing.stdout.len(), &*nothing.stderr), (0, "bgctl: no active task matches\n"));
     assert_eq!(said(&daemon, &["clear", "--status", "failed"]), "cleared 1\n");
     let others = run(&daemon, &["clear", "--status", "failed", "--session", "other"]).success();
-    assert_eq!(
-        others.stderr,
-        "there are no such finished tasks of a session other; `bgctl list` shows those of all\n"
-    );
+    assert_eq!(others.stderr, "no matching finished tasks in session other; `bgctl list` shows all tasks\n");
     assert_eq!(said(&daemon, &["clear", "--status", "completed,cancelled"]), "cleared 2\n");
     assert_eq!(listed(&[]), [elsewhere], "a label that narrows what is cleared does not widen it");
     assert_eq!(said(&daemon, &["clear", "--status", "completed", "--all-sessions"]), "cleared 1\n");

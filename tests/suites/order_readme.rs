@@ -88,7 +88,7 @@ fn r103_the_night_of_the_readme() {
     }
     assert_eq!(mend.status, Status::Completed);
     let said = String::from_utf8(daemon.output(mend.id)).unwrap();
-    assert!(said.contains("mend it: error: no rule 1\nerror: no rule 2\nerror: no rule 3"), "{said}");
+    assert!(said.contains("fix it: error: no rule 1\nerror: no rule 2\nerror: no rule 3"), "{said}");
 }
 
 #[test]

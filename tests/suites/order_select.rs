@@ -46,8 +46,8 @@ fn r113_a_signal_goes_to_the_running_tasks_that_are_selected() {
     assert_eq!(daemon.task(held).status, Status::Pending);
     run(&daemon, &["signal", "--tag", "other", "NO"]).expect_code(2);
     for (words, why) in [
-        (&["signal", "3f2a"][..], "`3f2a` stands alone: name a task and a signal"),
-        (&["signal", "--tag", "web", "3f2a", "HUP"], "leave out one of them"),
+        (&["signal", "3f2a"][..], "`3f2a` is not enough: give a task and a signal"),
+        (&["signal", "--tag", "web", "3f2a", "HUP"], "omit one of them"),
         (&["signal", "3f", "HUP"], "is too short"),
     ] {
         let wrong = run(&daemon, words).expect_code(2);
@@ -71,7 +71,7 @@ fn r113_the_one_selected_task_is_attached() {
     assert_eq!(lines.next().unwrap().unwrap(), "here", "the one that has not ended");
     let other = submitted(&daemon, &["--tag", "shell", "--hold", "--", "true"]);
     let several = run(&daemon, &["attach", "--tag", "shell"]).expect_code(66);
-    assert!(several.stderr.contains("2 tasks match, and this takes one"), "{}", several.stderr);
+    assert!(several.stderr.contains("2 tasks match, but only one can be given"), "{}", several.stderr);
     for id in [id, other] {
         assert!(several.stderr.contains(&format!("\n  {id}\n")), "{}", several.stderr);
     }

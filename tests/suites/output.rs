@@ -203,8 +203,10 @@ fn bgctl_chooses_the_stream_of_a_split_task() {
     // Whoever names none must not take the one for all.
     for words in [&["output", &id][..], &["output", "-f", &id]] {
         let outcome = daemon.run(words).success();
-        let told =
-            format!("bgctl: 4 B of standard error are kept apart: `bgctl output --stderr {}`\n", &id[..8]);
+        let told = format!(
+            "bgctl: 4 B of standard error are stored separately: `bgctl output --stderr {}`\n",
+            &id[..8]
+        );
         assert_eq!((outcome.stdout_text(), outcome.stderr), ("out\n".to_owned(), told));
     }
     let silent: TaskId = daemon.run(&["submit", "--split", "--", "echo", "out"]).success().word();

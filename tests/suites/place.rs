@@ -85,11 +85,11 @@ fn a_daemon_that_can_t_be_reached_is_found_and_comes_back_with_its_folder() {
     for verb in [&["list"][..], &["--no-start", "list"], &["daemon", "status"]] {
         let told = daemon.run(verb).expect_code(69);
         assert!(
-            told.stderr.contains(&format!("the daemon (pid {pid}) runs, but its socket")),
+            told.stderr.contains(&format!("the daemon (pid {pid}) is running, but its socket")),
             "{}",
             told.stderr
         );
-        assert!(told.stderr.contains("`bgctl daemon stop` ends it"), "{}", told.stderr);
+        assert!(told.stderr.contains("`bgctl daemon stop` stops it"), "{}", told.stderr);
     }
     assert_eq!(daemons(&daemon), 1);
     fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();
@@ -176,8 +176,8 @@ fn where_the_state_folder_can_t_be_made_again_a_submit_is_refused_with_that_word
     fs::remove_dir_all(daemon.state_dir()).unwrap();
     fs::write(daemon.state_dir(), "in the way").unwrap();
     let refused = daemon.run(&["submit", "--", "true"]).expect_code(70);
-    assert!(refused.stderr.contains("can't be made again"), "{}", refused.stderr);
-    assert!(refused.stderr.contains("make the state folder again"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("can't be recreated"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("recreate the state folder"), "{}", refused.stderr);
     assert_eq!(daemon.status().summary.total(), 0);
     fs::remove_file(daemon.state_dir()).unwrap();
     daemon.run(&["submit", "--", "true"]).success();
@@ -202,7 +202,7 @@ fn a_few_connections_are_kept_for_the_daemon_s_own_methods() {
     let mut inside: Vec<Raw> = (0..2).map(|_| Raw::connect(daemon.socket())).collect();
     assert!(inside.iter_mut().all(Raw::is_served));
     let refused = daemon.run(&["list"]).expect_code(69);
-    assert!(refused.stderr.contains("as many connections as it may"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("reached its limit of connections"), "{}", refused.stderr);
     daemon.run(&["daemon", "status"]).success();
     daemon.run(&["daemon", "reload"]).success();
     // What is kept is bounded, too.

@@ -246,7 +246,7 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
         ("task.attach", json!({"id": id}), "not_running", -32019, "is not running: it completed"),
         ("task.attach", json!({"id": id, "rows": 5}), "invalid_params", -32602, "cols"),
         ("task.resize", json!({"id": id, "rows": 0, "cols": 5}), "invalid_params", -32602, "rows"),
-        ("task.detach", json!({"id": id, "background": true}), "already_finished", -32012, "ended already"),
+        ("task.detach", json!({"id": id, "background": true}), "already_finished", -32012, "already ended"),
         ("task.handoff", json!({"pid": 0, "description": "x"}), "invalid_params", -32602, "pid"),
         ("task.handoff", json!({"pid": 2, "description": "x"}), "invalid_params", -32602, "pidfd"),
         ("task.resume", json!({"id": id, "prompt": "x"}), "not_resumable", -32004, "command"),

@@ -392,10 +392,10 @@ fn r110_what_can_t_come_true_is_refused() {
         answer["error"]["message"].as_str().unwrap().to_owned()
     };
     for (ready, what) in [
-        ("soon", "none of line:REGEX"),
+        ("soon", "not one of line:REGEX"),
         ("line:a(b", "unclosed group"),
         ("line:(?:x{1000}){1000}", "more than 1048576 bytes"),
-        ("tcp:70000", "\"70000\" is no port: give a number from 1 to 65535"),
+        ("tcp:70000", "\"70000\" is not a port: give a number from 1 to 65535"),
         ("http:https://localhost/", "does not begin with http://"),
         ("file:", "the path is missing"),
         (&format!("line:{}", "x".repeat(5000)), "5005 bytes; at most 4096"),
@@ -405,12 +405,12 @@ fn r110_what_can_t_come_true_is_refused() {
     }
     let ready = Some("tcp:80".parse().unwrap());
     let late = SubmitParams { ready_timeout_ms: Some(5), ..plain.clone() };
-    assert!(refused(&late).contains("`ready_timeout_ms` goes with `ready`"));
+    assert!(refused(&late).contains("`ready_timeout_ms` requires `ready`"));
     let never = SubmitParams { ready: ready.clone(), ready_timeout_ms: Some(0), ..plain.clone() };
     assert!(refused(&never).contains("`ready_timeout_ms` is 0"));
     let (prompt, description) = (Some("hello".into()), Some("an agent".into()));
     let agent = SubmitParams { prompt, description, ready, ..daemon.params() };
-    assert!(refused(&agent).contains("`ready` goes with a command, not with `prompt`"));
+    assert!(refused(&agent).contains("`ready` requires a command, not `prompt`"));
     assert_eq!(daemon.status().summary.total(), 0, "nothing was submitted");
 }
 

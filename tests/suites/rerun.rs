@@ -115,7 +115,7 @@ fn r116_what_can_not_run_again_is_said_and_nothing_is_submitted() {
     let mut given = daemon.bgctl(&["submit", "--stdin", "--", "true"]);
     let given: TaskId = Outcome::of(given.stdin(std::process::Stdio::null())).success().word();
     daemon.block(&[given]);
-    for (id, code, said) in [(running, 65, "has not ended"), (given, 2, "handed over")] {
+    for (id, code, said) in [(running, 65, "has not ended"), (given, 2, "file or pipe of the caller")] {
         let refused = daemon.run(&["rerun", &done.to_string(), &id.to_string()]).expect_code(code);
         assert!(refused.stdout.is_empty() && refused.stderr.contains(said), "{said}: {}", refused.stderr);
     }

@@ -131,7 +131,7 @@ fn r69_an_agents_question_is_shown() {
     let mut shell = terminal(&daemon, None);
     shell.type_line("bgctl run --agent fake 'say first; ask Run make?'; echo \"<$?>\"");
     let id = {
-        shell.wait_text("OPTION` answers");
+        shell.wait_text("OPTION`: an id");
         only_task(&daemon).id
     };
     shell.wait_text(&format!("`bgctl answer {}", id.short()));
@@ -162,7 +162,7 @@ fn r71_an_agents_task_ends_with_its_terminal() {
     let id = only_task(&daemon).id;
     terminal.close();
     let task = daemon.ends_as(id, Status::Cancelled);
-    assert!(task.error.unwrap().contains("its terminal or client went away"));
+    assert!(task.error.unwrap().contains("its terminal was closed or its client ended"));
 }
 
 #[test]

@@ -258,7 +258,7 @@ fn r50_the_channel_of_a_task_is_the_named_one_else_that_of_its_session_else_the_
     assert_eq!(task.channel.as_deref(), Some("ops"));
 }
 
-const UNTOLD: &str = "nobody was told that it has ended";
+const UNTOLD: &str = "no notification of its end was sent";
 
 #[test]
 fn r52_without_a_channel_an_end_is_a_warning_with_a_hint_and_a_start_is_silent() {

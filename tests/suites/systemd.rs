@@ -221,7 +221,7 @@ fn r01_a_daemon_in_a_unit_of_the_users_stays_there_as_root() {
     let run = "systemd-run --user --quiet --scope --unit=byhand -p Delegate=yes /run/programs/bgd";
     alice.run(&format!("mkfifo ~/ready; {run} --ready-fd 3 3>~/ready & read word <~/ready")).success();
     let status = status(&mut alice);
-    assert_eq!((&*status.tree, &*status.tree_reason), ("cgroup", "delegated already where bgd was started"));
+    assert_eq!((&*status.tree, &*status.tree_reason), ("cgroup", "already delegated where bgd was started"));
     assert!(cgroup_of(&machine.process(status.pid)).ends_with("/byhand.scope"));
 }
 

@@ -94,8 +94,8 @@ fn what_can_not_be_started_is_said_in_the_same_words() {
         (program(&["/"]), "/: not executable (permission denied)"),
         (
             program(&["true", &long]),
-            "true: the arguments and the environment are too long: the system takes 128 KiB for each, and a \
-             quarter of the stack limit, at most 6 MiB, for all of them",
+            "true: the arguments and the environment are too long: the system allows 128 KiB each, and a quarter \
+             of the stack limit, at most 6 MiB, in total",
         ),
         (elsewhere, "cannot enter the folder /no/such/folder: No such file or directory"),
     ] {
@@ -257,7 +257,7 @@ fn r71_a_lost_client_hangs_up_the_whole_tree() {
     drop(viewer);
     let task = daemon.block(&[task.id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);
-    assert_eq!(task.error.as_deref(), Some("its terminal or client went away"));
+    assert_eq!(task.error.as_deref(), Some("its terminal was closed or its client ended"));
     let note = fs::read_to_string(daemon.home().join("note")).unwrap();
     assert!(note.contains("hung up\n") && note.contains("apart\n"), "{note}");
 }
@@ -370,7 +370,7 @@ fn the_leader_is_for_the_daemon_alone() {
     let output = command.arg("--terminal-leader").stdin(std::process::Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("bgd: --terminal-leader is for bgd itself: "), "{said}");
+    assert!(said.starts_with("bgd: --terminal-leader is for internal use only: "), "{said}");
     let help = std::process::Command::new(bgd_tests::bgd_path()).arg("--help").output().unwrap();
     assert!(!String::from_utf8(help.stdout).unwrap().contains("leader"));
     // It is small: the daemon's memory is not its own.

@@ -18,36 +18,36 @@ EXAMPLES:
   bgctl resume 3f2a --mode default 'the plan is good: do it'
   bgctl block \"$(bgctl resume 3f2a 'go on')\" --timeout none
 
-The agent has the whole conversation so far. bgctl returns as soon as the prompt is
-with the agent; the task is `resumed` until the answer is there, and its id stays
-what it was. Only a completed task can be resumed, one prompt at a time; else the
-exit code is 65, as it is if the agent has forgotten the conversation.
+The agent keeps the whole conversation so far. bgctl returns as soon as the agent has
+the prompt; the task is `resumed` until the answer arrives, and keeps its id. Only a
+completed task can be resumed, one prompt at a time; otherwise the exit code is 65, as
+it is when the agent no longer has the conversation.
 
-The mode, model and options that the task was submitted with hold again; --mode,
---model and --config name others, for this prompt and those after it.
+The task keeps its mode, model and options; --mode, --model and --config change them
+for this prompt and later ones.
 
-PROMPT is one argument, so quote it; `-` reads it from standard input.")]
+PROMPT is a single argument, so quote it; `-` reads it from standard input.")]
 #[command(override_usage = "bgctl resume [OPTIONS] <ID> [--] <PROMPT>")]
 pub struct ResumeArgs {
-    /// The completed agent task: its id, or the first 4 characters of it or more, or @
+    /// Id of a completed agent task (its first 4 characters are enough), or @ for the latest task
     #[arg(value_name = "ID", add = crate::candidates::tasks())]
     pub id: Name,
     /// What is set in the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
-    /// What the agent is told next; `-` reads it from standard input
+    /// The follow-up prompt; `-` reads it from standard input
     #[arg(value_name = "PROMPT")]
     pub prompt: OsString,
-    /// What a prompt without quotes leaves over. It is taken only so that the message can say what to do
+    /// The rest of a prompt without quotes. Accepted only so that the error can say what to do
     #[arg(hide = true)]
     pub more: Vec<OsString>,
 }
 
 impl ResumeArgs {
-    /// Whether the prompt is one argument.
+    /// Checks that the prompt is one argument.
     ///
     /// # Errors
-    /// The kind of wrong usage, and what to do about it.
+    /// The kind of usage error, and how to correct it.
     pub fn check(&self) -> Result<(), (ErrorKind, String)> {
         match self.more.len() {
             0 => Ok(()),
@@ -65,20 +65,20 @@ EXAMPLES:
   bgctl agents --check opencode
   bgctl --json agents | jq -r '.agents[] | select(.available) | .name'
 
-Programs are looked for in your PATH. Agents are those of the configuration and
-those that bgd knows by itself; `(default)` marks the one that gets a prompt which
-names none. On a terminal it is a table, else columns with tabs between them: name,
-protocol, state, version, what continues a conversation when the agent's process is
-gone (resume, load or no), what happens when it asks for a permission (deny, allow
-or ask), command or address. `-` stands for what is known only with --check.
+Lists the configured agents and those built into bgd; programs are searched in your
+PATH. `(default)` marks the agent that gets prompts which name none. Prints a table on a
+terminal, otherwise tab-separated columns: name, protocol, state, version, how a
+conversation continues after the agent's process has ended (resume, load or no),
+the reply to permission requests (deny, allow or ask), command or address. `-` means
+known only with --check.
 
---check starts each agent that is there and asks what it is and what it can do. No
-prompt is sent, but it may take some seconds each.")]
+--check starts each available agent and queries its version and capabilities. It sends
+no prompt, but can take a few seconds per agent.")]
 pub struct AgentsArgs {
-    /// Only these agents
+    /// List only these agents
     #[arg(value_name = "NAME", add = crate::candidates::agents())]
     pub names: Vec<String>,
-    /// Start each one that is there, to see whether that works
+    /// Start each available agent to check that it works
     #[arg(long)]
     pub check: bool,
 }
@@ -87,27 +87,26 @@ pub struct AgentsArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl answer 3f2a                   show what it asks, and the options
+  bgctl answer 3f2a                   show the question and the options
   bgctl answer 3f2a allow
   bgctl answer 3f2a 'Always allow git status'
-  bgctl answer 3f2a deny --request 7  only if it still asks its question 7
-  bgctl answer 3f2a --wait            as soon as it asks, or has ended
+  bgctl answer 3f2a deny --request 7  only if question 7 is still open
+  bgctl answer 3f2a --wait            wait until it asks, or has ended
 
-A task asks if its agent's `permissions` are `ask`; `bgctl list` shows `(asks)` then.
-allow and deny mean this one time where the agent has such an option, else always.
-If the task asks nothing, or another question than --request names, the exit code
-is 65.")]
+An agent asks if its `permissions` setting is `ask`; `bgctl list` then shows `(asks)`.
+allow and deny apply once if the agent offers that, otherwise always. The exit code is
+65 if no question is open, or not the one given by --request.")]
 pub struct AnswerArgs {
-    /// The task: its id, or the first 4 characters of it or more, or @
+    /// Task id (its first 4 characters are enough), or @ for the latest task
     #[arg(value_name = "ID", add = crate::candidates::tasks())]
     pub id: Name,
-    /// The answer: an option's id or name, or allow or deny [default: only show the question]
+    /// Answer: an option's id or name, or allow or deny [default: only show the question]
     #[arg(value_name = "OPTION")]
     pub option: Option<String>,
-    /// Wait until the task asks something, or has ended
+    /// Wait until the task asks a question or has ended
     #[arg(long)]
     pub wait: bool,
-    /// The number of the question that this answers [default: the one that is asked now]
+    /// Number of the question to answer [default: the open one]
     #[arg(long, value_name = "N")]
     pub request: Option<u64>,
 }

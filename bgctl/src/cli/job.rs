@@ -1,4 +1,4 @@
-//! What a command or a prompt is given on its way, in the background (`submit`) or the foreground (`run`).
+//! Arguments of every command or prompt, in the background (`submit`) or the foreground (`run`).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,13 +28,13 @@ fn pair(text: &str, form: &str) -> Result<(String, String), String> {
 /// What is set in an agent's session.
 #[derive(Args, Debug, Default)]
 pub struct SettingArgs {
-    /// The mode of the agent's session, by the agent's own name for it [default: as configured]
+    /// Mode of the agent's session, as the agent names it [default: as configured]
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
-    /// The model that it uses [default: as configured]
+    /// Model to use [default: as configured]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// Set another option of its session; may be repeated
+    /// Set another option of the agent's session; may be repeated
     #[arg(long = "config", value_name = "KEY=VALUE", value_parser = parse_option)]
     pub config: Vec<(String, String)>,
 }
@@ -51,7 +51,7 @@ impl SettingArgs {
     pub(super) fn refuse(&self, how: &str) -> Result<(), (ErrorKind, String)> {
         match self.settings().first() {
             Some(key) => {
-                let what = format!("--{key} goes with a prompt for an agent, not with a command: add {how}");
+                let what = format!("--{key} requires a prompt for an agent, not a command: add {how}");
                 Err((ErrorKind::MissingRequiredArgument, what))
             }
             None => Ok(()),
@@ -62,25 +62,25 @@ impl SettingArgs {
 /// Arguments of every job.
 #[derive(Args, Debug, Default)]
 pub struct JobArgs {
-    /// What lists show for it [default: the command; with `run`, the first line of a prompt]
+    /// Description for lists [default: the command; with `run`, the first line of a prompt]
     #[arg(short, long, value_name = "TEXT")]
     pub description: Option<String>,
-    /// The parent session it belongs to [default: $BGD_SESSION, else the terminal, see `bgctl session`]
+    /// Parent session [default: $BGD_SESSION, else the terminal, see `bgctl session`]
     #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
-    /// Where news of it is delivered: desktop, tty, inbox, a channel of the configuration, or none (nobody)
+    /// Where to deliver notifications: desktop, tty, inbox, a configured channel, or none
     #[arg(long, value_name = "NAME")]
     pub channel: Option<String>,
-    /// The folder to run in [default: this one]
+    /// Folder to run in [default: the current one]
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub cwd: Option<PathBuf>,
-    /// A label of your own; may be repeated
+    /// Add a tag of your choice; may be repeated
     #[arg(long = "tag", value_name = "TAG", add = tags())]
     pub tags: Vec<String>,
-    /// End it as failed when it has run for so long (90s, 10m, 1h30m)
+    /// Fail the task if it runs longer than this (90s, 10m, 1h30m)
     #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub time_limit: Option<u64>,
-    /// Set a variable of its environment; may be repeated
+    /// Set an environment variable; may be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
 }
@@ -91,8 +91,7 @@ pub(super) fn one_prompt(option: &str, named: bool, words: &[OsString]) -> Resul
         (true, []) | (false, [_]) => Ok(()),
         (true, [word, ..]) => {
             let word = word.to_string_lossy();
-            let what =
-                format!("--prompt has the whole prompt, but `{word}` stands there too: quote the prompt");
+            let what = format!("unexpected argument `{word}` in addition to --prompt: quote the prompt");
             Err((ErrorKind::ArgumentConflict, what))
         }
         (false, []) => {
@@ -105,7 +104,7 @@ pub(super) fn one_prompt(option: &str, named: bool, words: &[OsString]) -> Resul
     }
 }
 
-/// What is said where a prompt came in several arguments.
+/// The error for a prompt of several arguments.
 pub(super) fn too_many(words: usize) -> String {
-    format!("PROMPT must be one argument, but here are {words}: quote it, and put options in front of it")
+    format!("PROMPT must be one argument, not {words}: quote it, and put options before it")
 }

@@ -1,4 +1,4 @@
-//! What the verbs take that tell what happened: `events` and `inbox`.
+//! Arguments of the verbs that report what happened: `events` and `inbox`.
 
 use std::num::NonZeroUsize;
 
@@ -13,32 +13,30 @@ use crate::name::Name;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl events                        what happens from now on
+  bgctl events                        new events
   bgctl events --since 0 | jq -r '[.seq, .kind, .task.id] | @tsv'
   bgctl events --task 3f2a --task 91bc
-  bgctl events --session .            of tasks that were submitted from here
+  bgctl events --session .            events of the current session's tasks
   bgctl events --tag nightly --status failed
-                                      of tasks with this label, as they fail
-  bgctl events --since \"$cursor\"     go on behind the last line that was dealt with
+                                      failures of tasks with this tag
+  bgctl events --since \"$cursor\"     continue after the last line you processed
 
-It goes on until it is interrupted. Events that can't be had any more are told as
-one object of kind `gap`. A connection that breaks is made again, and nothing is
-lost by that.
+Runs until it is interrupted. If old events are no longer available, one object of
+kind `gap` says so. A broken connection is re-established without losing events.
 
 Each line has a `cursor`, made of the daemon's `instance` and the event's `seq`. A
-script that keeps the last one it has dealt with can be ended at any time, and goes
-on with --since as if nothing had been. Its first one can be --since 0. All tasks
-and events are gone with a daemon: if another one runs by then, the exit code is 69,
-and the script begins again with --since 0. A plain number is taken as it is, of
-whatever daemon runs.
+script that saves the cursor of the last line it processed can stop at any time and
+continue later with --since; start with --since 0. Tasks and events do not survive
+the daemon: if another daemon is running by then, the exit code is 69, and the script
+has to start over with --since 0. A plain number is accepted for any daemon.
 
 EXIT CODES:
-   69  the daemon has ended, or is not the one of the --since")]
+   69  the daemon has ended, or is not the one in --since")]
 pub struct EventsArgs {
-    /// Replay what came after this first: a number, or a `cursor`
+    /// Replay events after this one, then continue: a number, or a `cursor`
     #[arg(long, value_name = "PLACE", value_parser = parse_since)]
     pub since: Option<Since>,
-    /// Only events of this task; may be repeated
+    /// Show only events of this task; may be repeated
     #[arg(long = "task", value_name = "ID", add = tasks())]
     pub tasks: Vec<Name>,
     /// Of which tasks; the status is the one that an event tells.
@@ -60,7 +58,7 @@ fn parse_since(text: &str) -> Result<Since, String> {
         Some((instance, seq)) => (Some(instance.to_owned()), seq),
         None => (None, text),
     };
-    let seq = seq.parse().map_err(|_| "write a number, or the `cursor` of an earlier line".to_owned())?;
+    let seq = seq.parse().map_err(|_| "give a number, or the `cursor` of an earlier line".to_owned())?;
     Ok(Since { instance, seq })
 }
 
@@ -68,49 +66,49 @@ fn parse_since(text: &str) -> Result<Since, String> {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl inbox                         what was told and not acknowledged
-  bgctl inbox --ack                   the same, and it does not come again
-  bgctl inbox --wait none --ack       the oldest one; if there is none, the next
-  bgctl inbox --follow --ack          all that comes, one after the other
-  bgctl inbox --all-sessions          also what terminals that are closed now were not told
+  bgctl inbox                         unacknowledged notifications
+  bgctl inbox --ack                   print and acknowledge them
+  bgctl inbox --wait none --ack       the oldest one, or wait for the next
+  bgctl inbox --follow --ack          print new ones as they arrive
+  bgctl inbox --all-sessions          include sessions whose terminals are closed
   bgctl inbox --session discord:4711 --json | jq -r .title
 
-Every parent session has an inbox. The end of each run of its tasks is told there,
-and what their agents ask, whether or not somebody waits. A notice comes again until
-it is acknowledged. --ack does that when the notice has been written: if nobody reads
-it any more it stays. `key` is the same when a notice comes twice.
+Every parent session has an inbox. It gets a notification for the end of each run of
+its tasks and for each question of their agents. Notifications wait until you read
+them, and are repeated until they are acknowledged. --ack acknowledges each one after
+printing it, but not if the reader has closed the pipe. Duplicates have the same `key`.
 
---follow goes on when the daemon ends and another one is started, and says so on
-standard error: what was not acknowledged is gone then. With --json that is an object
-with the `instance` of the new daemon.
+--follow survives a restart of the daemon, and reports it on standard error, or with
+--json as an object with the `instance` of the new daemon. Unacknowledged notifications
+are lost then.
 
-With --json one object a line. An agent's harness that is woken by the end of a
-background command can run `bgctl inbox --wait none --ack` as such a command.
+With --json, one object per line is printed. If an agent harness wakes up at the end of
+a background command, run `bgctl inbox --wait none --ack` as that command.
 
-An inbox is in memory, and ends with the daemon and with `bgctl session end`. It has
-room for 1000 notices (limits.inbox_items), all of them together for 100000; beyond
-that the oldest go, and how many is told on standard error.
+An inbox is held in memory; it ends with the daemon or with `bgctl session end`. It
+holds up to 1000 notifications (limits.inbox_items), all inboxes together 100000.
+Beyond that the oldest are dropped, and standard error says how many.
 
 EXIT CODES:
-    0  also if there is nothing, without --wait
-   75  --wait: the time was over first")]
+    0  also if the inbox is empty, without --wait
+   75  --wait: timed out")]
 pub struct InboxArgs {
-    /// The parent session [default: the one that this is, as `bgctl session key` prints it]
+    /// Parent session [default: the current one, see `bgctl session key`]
     #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
-    /// What every parent session was told, one session after the other
+    /// Print the notifications of every parent session, one session after the other
     #[arg(long, conflicts_with_all = ["session", "follow", "wait"])]
     pub all_sessions: bool,
-    /// Go on with what comes, until it is interrupted
+    /// Keep printing new notifications until interrupted
     #[arg(short, long)]
     pub follow: bool,
-    /// Print one; if there is none, wait for it so long: 90s, 10m, or none for no limit
+    /// Print one, waiting for it up to this long if there is none: 90s, 10m, or none for no limit
     #[arg(long, value_name = "DURATION", value_parser = parse_timeout, allow_hyphen_values = true, conflicts_with = "follow")]
     pub wait: Option<Timeout>,
-    /// Acknowledge what was printed: it does not come again
+    /// Acknowledge printed notifications, so that they are not repeated
     #[arg(long)]
     pub ack: bool,
-    /// Print so many at most, the oldest first [default: all; with --wait one]
+    /// Print at most N, oldest first [default: all; with --wait one]
     #[arg(long, value_name = "N")]
     pub limit: Option<NonZeroUsize>,
 }

@@ -52,7 +52,7 @@ fn parse_delays(text: &str) -> Result<Delays, String> {
     };
     let (first, most) = (parse_ms(first)?, parse_ms(most)?);
     if first > most {
-        return Err("the first delay is longer than the last: write MIN..MAX, such as 1s..5m".to_owned());
+        return Err("the first delay is longer than the last: use MIN..MAX, such as 1s..5m".to_owned());
     }
     Ok(Delays { first, most: Some(most) })
 }
@@ -73,10 +73,10 @@ fn parse_retry_on(text: &str) -> Result<RetryOn, String> {
         match (word, word.parse()) {
             ("signal", _) => on.signal = true,
             (_, Ok(code @ 1..=255)) => on.codes.push(code),
-            (_, Ok(0)) => return Err("exit code 0 is no failure".to_owned()),
+            (_, Ok(0)) => return Err("exit code 0 is not a failure".to_owned()),
             _ => {
                 return Err(format!(
-                    "{word:?} is neither an exit code from 1 to 255 nor `signal`; or write `any` alone"
+                    "{word:?} is neither an exit code from 1 to 255 nor `signal`; `any` must stand alone"
                 ));
             }
         }
@@ -88,7 +88,7 @@ fn parse_restart(text: &str) -> Result<Restart, String> {
     match text {
         "on-failure" => Ok(Restart::OnFailure),
         "always" => Ok(Restart::Always),
-        _ => Err("it is on-failure or always".to_owned()),
+        _ => Err("use on-failure or always".to_owned()),
     }
 }
 
@@ -113,44 +113,44 @@ pub const ORDER: [&str; 13] = [
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Order")]
 pub struct OrderArgs {
-    /// The group that it waits and runs in, see `bgctl group` [default: default]
+    /// Group to run in, see `bgctl group` [default: default]
     #[arg(long = "group", id = "order_group", value_name = "NAME", add = groups())]
     pub group: Option<String>,
-    /// From -100 to 100: higher starts first in its group [default: 0]
+    /// Priority from -100 to 100; higher starts first within the group [default: 0]
     #[arg(long, value_name = "N", value_parser = priority_parser(), allow_negative_numbers = true)]
     pub priority: Option<i32>,
-    /// How many slots of its group it takes; 0 takes none, and so waits for none [default: 1]
+    /// Slots it takes in its group; with 0 it never waits for a slot [default: 1]
     #[arg(long, value_name = "N", value_parser = slots_parser(), allow_negative_numbers = true)]
     pub slots: Option<u32>,
-    /// Start it when this task has completed (ok), ended (any), failed (fail), started (start) or is ready; may be repeated
+    /// Start after this task has completed (ok), ended (any), failed (fail), started (start) or become ready; may be repeated
     #[arg(long, value_name = "ID[:ok|any|fail|start|ready]", value_parser = parse_after, add = tasks())]
     pub after: Vec<AfterName>,
-    /// Start it in so long: 90s, 10m, 1h30m; time that the machine sleeps does not count, see --at
+    /// Start after this delay: 90s, 10m, 1h30m; time while the machine sleeps does not count, see --at
     #[arg(long = "in", id = "delay", value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub delay: Option<u64>,
-    /// Start it then: 14:30 (the next one), '2026-03-01 14:30', or RFC 3339
+    /// Start at this time: 14:30 (today or tomorrow), '2026-03-01 14:30', or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = parse_at, conflicts_with = "delay")]
     pub at: Option<Timestamp>,
-    /// Keep it until `bgctl release`
+    /// Hold the task until `bgctl release`
     #[arg(long)]
     pub hold: bool,
-    /// Try it again so many times when it fails, 1 to 1000
+    /// Retry a failed task up to N times, 1 to 1000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RETRIES)),
         allow_negative_numbers = true)]
     pub retry: Option<u32>,
-    /// How long to wait before, at most; it doubles with each attempt up to MAX [default: 1s..5m]
+    /// Maximum delay before a retry; doubles with each attempt up to MAX [default: 1s..5m]
     #[arg(long, value_name = "MIN[..MAX]", value_parser = parse_delays, allow_hyphen_values = true, requires = "retry")]
     pub retry_delay: Option<Delays>,
-    /// After which failures: any, or exit codes and `signal` with commas, as in 1,75,signal [default: any]
+    /// Failures to retry: any, or exit codes and `signal`, comma-separated, as in 1,75,signal [default: any]
     #[arg(long, value_name = "WHAT", value_parser = parse_retry_on, requires = "retry")]
     pub retry_on: Option<RetryOn>,
-    /// Start it again for as long as nobody ends it: when it failed (on-failure), or however it ended (always)
+    /// Restart the task until it is cancelled: after failures (on-failure), or whenever it ends (always)
     #[arg(long, value_name = "WHEN", value_parser = parse_restart, conflicts_with = "retry")]
     pub restart: Option<Restart>,
-    /// When it is ready: line:REGEX (of its output), tcp:[HOST:]PORT, http:URL, file:PATH, or notify (sd_notify)
+    /// How to tell that it is ready: line:REGEX (in its output), tcp:[HOST:]PORT, http:URL, file:PATH, or notify (sd_notify)
     #[arg(long, value_name = "WHEN")]
     pub ready: Option<Ready>,
-    /// End it as failed when it is not ready in so long
+    /// Fail the task if it is not ready within this time
     #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true, requires = "ready")]
     pub ready_timeout: Option<u64>,
 }
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(parse_retry_on("1,75,signal"), Ok(RetryOn { codes: vec![1, 75], signal: true }));
         assert_eq!(parse_retry_on("signal"), Ok(RetryOn { codes: Vec::new(), signal: true }));
         for (text, told) in [
-            ("0", "exit code 0 is no failure"),
+            ("0", "exit code 0 is not a failure"),
             ("256", "\"256\" is neither an exit code from 1 to 255"),
             ("1,,2", "\"\" is neither"),
             ("any,1", "\"any\" is neither"),

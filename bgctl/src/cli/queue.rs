@@ -1,5 +1,5 @@
-//! What the verbs take that change what pending tasks wait for, and whether others go on: `hold`, `release`, `edit`,
-//! `pause`, `continue`, `rerun` and `group`.
+//! Arguments of the verbs that change when tasks run: `hold`, `release`, `edit`, `pause`, `continue`, `rerun` and
+//! `group`.
 
 use bgd_shared::limits::GROUP_SLOTS;
 use bgd_shared::time::Timestamp;
@@ -18,13 +18,13 @@ use crate::when::parse_at;
 #[command(after_help = "\
 EXAMPLES:
   bgctl hold 3f2a
-  bgctl hold --group gpu              all that are pending there
+  bgctl hold --group gpu              all pending tasks of the group
   bgctl hold --tag nightly
-  bgctl hold @9c1e                    what has not started of a batch
+  bgctl hold @9c1e                    all pending tasks of a batch
 
-A pending task that is held does not start before `bgctl release`, whatever else it
-waits for. Named by its id it must be pending, else the exit code is 65 and nothing
-is held; of those that are selected only the pending ones are.")]
+A held task does not start before `bgctl release`, whatever else it waits for. A task
+given by its id must be pending; otherwise the exit code is 65 and nothing is held.
+When options select tasks, only the pending ones are held.")]
 pub struct HoldArgs {
     /// Which tasks.
     #[command(flatten)]
@@ -39,8 +39,8 @@ EXAMPLES:
   bgctl release --tag nightly
   id=$(bgctl submit --hold -- ./deploy); bgctl status \"$id\"; bgctl release \"$id\"
 
-A released task still waits for all else that it waits for. One that is not held
-stays as it is.")]
+A released task still waits for its other conditions. Tasks that are not held stay as
+they are.")]
 pub struct ReleaseArgs {
     /// Which tasks.
     #[command(flatten)]
@@ -52,33 +52,33 @@ pub struct ReleaseArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl rerun 3f2a
-  bgctl rerun --failed @9c1e          what has failed of a batch
-  bgctl rerun --with-dependents 3f2a  and what was cancelled because 3f2a failed
+  bgctl rerun --failed @9c1e          the failed tasks of a batch
+  bgctl rerun --with-dependents 3f2a  also tasks cancelled because 3f2a failed
   bgctl block $(bgctl rerun --failed --tag nightly)
 
-Submits the same again: command or prompt, folder, environment, limits, labels, group,
-priority and --retry; not --after, --in, --at and --hold. It prints the new ids, a line
-each, and the old tasks stay as they are. Tasks of a batch are a new batch, with the
-same --jobs and --max-fails. Of tasks that are selected only those that have ended are
-submitted again; one that is named must have ended. With --with-dependents those follow
-that were cancelled because of --after, and those after them: each comes after the new
-tasks as it came after the old ones.
+Submits a task again with the same command or prompt, folder, environment, limits, tags,
+group, priority and --retry, but without --after, --in, --at and --hold. Prints the new
+ids, one per line; the old tasks stay as they are. Tasks of a batch form a new batch,
+with the same --jobs and --max-fails. A task given by its id must have ended; when
+options select tasks, only ended ones are submitted again. --with-dependents adds the
+tasks that were cancelled because of --after, and their dependents, with the same
+dependencies among the new tasks.
 
-A job that was started in a terminal can't be run again, nor one that was handed its
-input or output. The daemon keeps environments up to limits.environments; a task whose
-environment had to go for later ones is an error.")]
+Jobs that were started in a terminal, or got their input or output from the caller,
+can't be run again. The daemon keeps environments up to limits.environments; if a
+task's environment has been dropped since, rerun fails.")]
 pub struct RerunArgs {
-    /// The tasks: ids, or the first 4 characters of them or more, or @
+    /// Task ids (4 characters of each are enough), or @ for the latest task
     #[arg(value_name = "ID", add = finished_tasks(), conflicts_with_all = SELECTORS,
         required_unless_present_any = SELECTORS)]
     pub ids: Vec<Name>,
     /// Which tasks.
     #[command(flatten)]
     pub select: SelectArgs,
-    /// Only those of them that have failed
+    /// Only tasks that have failed
     #[arg(long)]
     pub failed: bool,
-    /// Those too that were cancelled because one of them failed
+    /// Include tasks that were cancelled because one of these failed
     #[arg(long)]
     pub with_dependents: bool,
 }
@@ -86,7 +86,7 @@ pub struct RerunArgs {
 /// Tasks that have not started.
 #[derive(Args, Debug)]
 pub struct PendingArgs {
-    /// The tasks: ids, or the first 4 characters of them or more, or @
+    /// Task ids (4 characters of each are enough), or @ for the latest task
     #[arg(value_name = "ID", add = pending_tasks(), conflicts_with_all = SELECTORS,
         required_unless_present_any = SELECTORS)]
     pub ids: Vec<Name>,
@@ -99,13 +99,14 @@ pub struct PendingArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl pause 3f2a                    `(paused)` behind its status
-  bgctl pause --group gpu             what runs there; `group pause` stops what is pending
+  bgctl pause 3f2a                    `bgctl list` then shows `(paused)`
+  bgctl pause --group gpu             running tasks; `group pause` is for pending ones
   bgctl continue 3f2a
 
-Every process of the task stands still until `bgctl continue`. It keeps its slots, and
-its time limit goes on. Named by its id it must be running, else the exit code is 65
-and nothing is paused; of those that are selected only the running ones are.")]
+Stops every process of the task until `bgctl continue`. The task keeps its slots, and its
+time limit keeps counting. A task given by its id must be running; otherwise the exit
+code is 65 and nothing is paused. When options select tasks, only the running ones are
+paused.")]
 pub struct PauseArgs {
     /// Which tasks.
     #[command(flatten)]
@@ -119,7 +120,7 @@ EXAMPLES:
   bgctl continue 3f2a
   bgctl continue --group gpu
 
-One that is not paused goes on as it is.")]
+Tasks that are not paused stay as they are.")]
 pub struct ContinueArgs {
     /// Which tasks.
     #[command(flatten)]
@@ -129,7 +130,7 @@ pub struct ContinueArgs {
 /// Tasks that run.
 #[derive(Args, Debug)]
 pub struct RunningArgs {
-    /// The tasks: ids, or the first 4 characters of them or more, or @
+    /// Task ids (4 characters of each are enough), or @ for the latest task
     #[arg(value_name = "ID", add = active_tasks(), conflicts_with_all = SELECTORS,
         required_unless_present_any = SELECTORS)]
     pub ids: Vec<Name>,
@@ -155,48 +156,47 @@ fn parse_new_after(text: &str) -> Result<NewAfter, String> {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl edit 3f2a --priority 50       in front of the others of its group
+  bgctl edit 3f2a --priority 50       start before others of its group
   bgctl edit 3f2a --group gpu --slots 2
   bgctl edit 3f2a --after 91bc --after 7d3e:any
-  bgctl edit 3f2a --after none        what it started after counts no more
-  bgctl edit @ --at 22:00             this session's latest task
-  bgctl edit 3f2a --in 0              its time has come
+  bgctl edit 3f2a --after none        remove its dependencies
+  bgctl edit @ --at 22:00             the latest task of this session
+  bgctl edit 3f2a --in 0              remove its delay
 
-Only a pending task can be edited; else the exit code is 65. What is not named stays.
---after takes the place of all that it started after; --in and --at that of each
-other.")]
+Only a pending task can be edited; otherwise the exit code is 65. Settings that are not
+given stay. --after replaces all previous dependencies; --in and --at replace each other.")]
 pub struct EditArgs {
-    /// The pending task: its id, or the first 4 characters of it or more, or @
+    /// Id of a pending task (its first 4 characters are enough), or @ for the latest task
     #[arg(value_name = "ID", add = pending_tasks())]
     pub id: Name,
-    /// From -100 to 100: higher starts first in its group
+    /// Priority from -100 to 100; higher starts first within the group
     #[arg(long, value_name = "N", value_parser = priority_parser(), allow_negative_numbers = true)]
     pub priority: Option<i32>,
-    /// The group that it waits and runs in
+    /// Group to run in
     #[arg(long, value_name = "NAME", add = groups())]
     pub group: Option<String>,
-    /// How many slots of its group it takes
+    /// Slots it takes in its group
     #[arg(long, value_name = "N", value_parser = slots_parser(), allow_negative_numbers = true)]
     pub slots: Option<u32>,
-    /// Start it after this task, in place of those before; may be repeated. `none`: after none
+    /// Start after this task, replacing all previous dependencies; may be repeated. `none` removes them
     #[arg(long, value_name = "ID[:ok|any|fail|start|ready]", value_parser = parse_new_after, add = tasks())]
     pub after: Vec<NewAfter>,
-    /// Start it in so long: 90s, 10m, 1h30m; 0 for no delay
+    /// Start after this delay: 90s, 10m, 1h30m; 0 for no delay
     #[arg(long = "in", id = "delay", value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub delay: Option<u64>,
-    /// Start it then: 14:30 (the next one), '2026-03-01 14:30', or RFC 3339
+    /// Start at this time: 14:30 (today or tomorrow), '2026-03-01 14:30', or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = parse_at, conflicts_with = "delay")]
     pub at: Option<Timestamp>,
-    /// What lists show for it
+    /// Description for lists
     #[arg(short, long, value_name = "TEXT")]
     pub description: Option<String>,
 }
 
 impl EditArgs {
-    /// Whether there is something to change, and only one thing that it starts after.
+    /// Checks that there is something to change, and that `none` is the only `--after`.
     ///
     /// # Errors
-    /// The kind of wrong usage, and what to do about it.
+    /// The kind of usage error, and how to correct it.
     pub fn check(&self) -> Result<(), (ErrorKind, String)> {
         let Self { id: _, priority, group, slots, after, delay, at, description } = self;
         let has_none = after.contains(&NewAfter::None);
@@ -227,27 +227,27 @@ impl EditArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl group list
-  bgctl group set gpu --slots 2       make it, or give it another number of slots
-  bgctl group pause gpu               what is pending there does not start
+  bgctl group set gpu --slots 2       create it, or change its number of slots
+  bgctl group pause gpu               start none of its pending tasks
   bgctl group continue gpu
   bgctl group remove gpu
   bgctl submit --group gpu -- sh -c 'CUDA_VISIBLE_DEVICES=$((BGD_SLOT - 1)) exec ./train'
 
-A task waits for free slots of its own group and for no other. A new number of slots
-holds at once and ends nothing: with fewer, no task starts until enough have ended.
-`default` is where tasks are that name no group; its slots are `max_concurrent_tasks`
-of the configuration, where other groups can be set for good:
+A task waits only for free slots of its own group. A new number of slots applies at once
+and ends no task: with fewer slots, nothing starts until enough tasks have ended. Tasks
+without a group are in `default`, with `max_concurrent_tasks` slots. Set permanent groups
+in the configuration:
 
   [groups.gpu]
   slots = 2
 
-On a terminal the list is a table, else columns with tabs between them: name, used
-and all slots, paused or -, pending, running, finished. Foreground jobs and follow-ups
-wait for no slot, so more can be used than there are.
+`list` prints a table on a terminal, otherwise tab-separated columns: name, used and
+total slots, `paused` or `-`, pending, running, finished. Foreground jobs and follow-ups
+do not wait for slots, so more can be used than there are.
 
 EXIT CODES:
-    2  no group has this name, or it has more slots than there can be
-   65  remove: it has tasks that have not ended")]
+    2  unknown group, or too many slots
+   65  remove: some of its tasks have not ended")]
 pub struct GroupArgs {
     /// What to do with groups.
     #[command(subcommand)]
@@ -257,33 +257,33 @@ pub struct GroupArgs {
 /// What can be done with groups.
 #[derive(Subcommand, Debug)]
 pub enum GroupVerb {
-    /// Show the groups, with their slots and tasks
+    /// List groups with their slots and tasks
     List,
-    /// Make a group, or give it another number of slots
+    /// Create a group, or change its number of slots
     Set {
-        /// Its name: letters, digits, `.`, `_` and `-`
+        /// Name of the group: letters, digits, `.`, `_` and `-`
         #[arg(value_name = "NAME", add = groups())]
         name: String,
-        /// How many slots it has
+        /// Number of slots
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUP_SLOTS)),
             allow_negative_numbers = true)]
         slots: u32,
     },
-    /// Start none of its pending tasks any more; those that run go on
+    /// Stop starting its pending tasks; running ones continue
     Pause {
-        /// The group
+        /// Name of the group
         #[arg(value_name = "NAME", add = groups())]
         name: String,
     },
-    /// Start its pending tasks again
+    /// Resume starting its pending tasks
     Continue {
-        /// The group
+        /// Name of the group
         #[arg(value_name = "NAME", add = groups())]
         name: String,
     },
-    /// Remove it; all of its tasks must have ended
+    /// Remove a group; all its tasks must have ended
     Remove {
-        /// The group
+        /// Name of the group
         #[arg(value_name = "NAME", add = groups())]
         name: String,
     },

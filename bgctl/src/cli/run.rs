@@ -1,4 +1,4 @@
-//! What the verbs of foreground jobs take: `run` and `attach`.
+//! Arguments of the verbs for foreground jobs: `run` and `attach`.
 
 use std::ffi::OsString;
 
@@ -14,46 +14,46 @@ use crate::name::Name;
 #[derive(Args, Debug, Default)]
 #[command(after_help = "\
 EXAMPLES:
-  bgctl run -- make -j8               as `make -j8`; Ctrl-B moves it to the background
+  bgctl run -- make -j8               like `make -j8`; Ctrl-B moves it to the background
   bgctl run --shell 'make 2>&1 | tee log'
-  bgctl run --key ctrl-] -- vim       another key, as vim has a use for Ctrl-B itself
-  bgctl run --direct -- top           in this terminal itself, with no key at all
-  bgctl run -- sort < names > sorted  without a terminal: files and pipes as they are
+  bgctl run --key ctrl-] -- vim       another key, as vim uses Ctrl-B itself
+  bgctl run --direct -- top           directly in this terminal, without a key
+  bgctl run -- sort < names > sorted  without a terminal: uses the files and pipes given
   bgctl run --agent opencode 'why does the build fail?'
 
-If standard output is a terminal, the job runs in a terminal of the same size, so
-that colours and full-screen programs work, and Ctrl-C, Ctrl-\\ and Ctrl-Z do what
-they do in a shell. Ctrl-B (--key, else `background_key` of the configuration)
-gives the prompt back while the job goes on: `bgctl output -f ID` shows what it
-writes, `bgctl attach ID` is back in its terminal. What was typed right behind the
-key, before the prompt is back, is kept for the shell if it can be: further presses
-never are, and what came together with the key is dropped.
+If standard output is a terminal, the job runs in a new terminal of the same size, so
+that colours and full-screen programs work, and Ctrl-C, Ctrl-\\ and Ctrl-Z work as in a
+shell. Ctrl-B (--key, or `background_key` in the configuration) returns to the prompt
+while the job keeps running: `bgctl output -f ID` follows its output, `bgctl attach ID`
+returns to its terminal. Text typed after the key, before the prompt is back, goes to
+the shell where possible; repeated presses of the key, and text that arrives together
+with it, are dropped.
 
-Else, and with --direct, it gets bgctl's own standard input, output and error as they
-are, and the signals that bgctl gets. There is no key then, bgctl reads nothing of
-what is typed, and `bgctl output` has nothing of what it writes. Such a job has no
-/dev/tty, which a program that asks for a password there needs: use --key none. Of a
-terminal as standard input nothing is given while bgctl is in the background of its shell.
+Otherwise, or with --direct, the job gets bgctl's own standard input, output and error,
+and the signals sent to bgctl. There is no key, bgctl reads no input, and `bgctl output`
+has no output of the job. Such a job has no /dev/tty, so a program that reads a password
+from there needs --key none instead. If standard input is a terminal, the job gets no
+input while bgctl is in the background of its shell.
 
-If the terminal or bgctl is gone before the job was moved to the background, it gets
-SIGHUP, and after the grace SIGKILL, with all its processes.
+If the terminal closes or bgctl ends before the job is moved to the background, the job
+and all its processes get SIGHUP, and SIGKILL after the grace period.
 
-An agent's text is printed as it comes; its questions are shown, and `bgctl answer`
-answers them. Ctrl-C cancels it.
+An agent's text is printed as it arrives, including its questions; answer them with
+`bgctl answer`. Ctrl-C cancels the agent.
 
-With --json the task is printed as it ended, or as it was moved to the background,
-on standard error: standard output is the job's own.
+With --json the task is printed on standard error when it has ended or was moved to the
+background; standard output belongs to the job.
 
 EXIT CODES:
   the job's own, or 128 + the signal that ended it
-    0  also: it was moved to the background
+    0  also: moved to the background
     1  the agent failed or was cancelled; or a command was cancelled and
-       ended with 0
-   70  it could not be started for another reason than these, or nobody knows its code
-  124  its time limit was over
+       exited with 0
+   70  the job could not be started for any other reason, or its exit code is unknown
+  124  time limit exceeded
   126  the program was found, but can't be run; or the folder (--cwd)
        can't be entered
-  127  there is no such program
+  127  program not found
   129  the terminal was closed
   130  the agent was cancelled by Ctrl-C")]
 #[command(override_usage = "\
@@ -64,32 +64,32 @@ pub struct RunArgs {
     /// What every job is given.
     #[command(flatten)]
     pub job: JobArgs,
-    /// The key that moves it to the background: ctrl-b, ctrl-], …, or none [default: as configured]
+    /// Key that moves the job to the background: ctrl-b, ctrl-], …, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
-    /// It can't be moved to the background: it has this terminal itself, and every key is its own
+    /// Run directly in this terminal: the job gets every key and can't be moved to the background
     #[arg(long, conflicts_with = "key")]
     pub direct: bool,
-    /// A line for /bin/sh, in place of a command
+    /// Command line for /bin/sh, instead of CMD
     #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
     pub shell: Option<OsString>,
-    /// The agent that is given PROMPT, in place of a command
+    /// Send PROMPT to this agent, instead of running a command
     #[arg(long, value_name = "NAME", add = crate::candidates::agents(), conflicts_with = "shell")]
     pub agent: Option<String>,
     /// What is set in the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
-    /// The program and its arguments; with --agent the PROMPT
+    /// Program and its arguments; with --agent, the PROMPT
     #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present_any = ["shell", "agent"],
         add = crate::candidates::commands())]
     pub command: Vec<OsString>,
 }
 
 impl RunArgs {
-    /// Whether a prompt is one argument.
+    /// Checks that a prompt is one argument.
     ///
     /// # Errors
-    /// The kind of wrong usage, and what to do about it.
+    /// The kind of usage error, and how to correct it.
     pub fn check(&self) -> Result<(), (ErrorKind, String)> {
         match self.agent {
             Some(_) => one_prompt("--agent", false, &self.command),
@@ -103,30 +103,30 @@ impl RunArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl attach 3f2a
-  bgctl attach                        to this session's latest task
-  bgctl attach --tag shell            to the one active task with this label
+  bgctl attach                        to the latest task of this session
+  bgctl attach --tag shell            to the only active task with this tag
   bgctl attach --key ctrl-] 3f2a
 
-Shows the terminal of a task that has one, as it is now, and gives it what is typed.
-Ctrl-B (--key, else `background_key` of the configuration) leaves again; the task
-goes on. Every other key is the task's; press Ctrl-C, Ctrl-D, Ctrl-Z or Ctrl-\\ three
-times in a row, and a line tells which key leaves. Several may be attached at once:
-all see the same, in the size that fits into the smallest of their terminals.
+Shows the terminal of a task and forwards your input to it. Ctrl-B (--key, or
+`background_key` in the configuration) detaches; the task keeps running. All other
+keys go to the task; after Ctrl-C, Ctrl-D, Ctrl-Z or Ctrl-\\ three times in a row, a
+line shows which key detaches. Several terminals can be attached at once; the smallest
+size is used.
 
-Of a task without a terminal the output is shown, from its beginning; the same key
-leaves, and so does Ctrl-C, which is not the task's here. If standard output is no
-terminal, or with --json, it is followed as by `bgctl output -f`.
+For a task without a terminal, its output is shown from the start; the same key detaches,
+and so does Ctrl-C, which is not sent to the task. If standard output is not a terminal,
+or with --json, it is followed as by `bgctl output -f`.
 
 EXIT CODES:
-    0  left by the key
-   65  the task has ended already
-  128 + the signal, if one ended bgctl: the task goes on
-  as those of `bgctl run`, if the task has ended meanwhile")]
+    0  detached by the key
+   65  the task has already ended
+  128 + the signal that ended bgctl; the task keeps running
+  as `bgctl run`, if the task ended meanwhile")]
 pub struct AttachArgs {
-    /// The key that leaves: ctrl-b, ctrl-], …, or none [default: as configured]
+    /// Key that detaches: ctrl-b, ctrl-], …, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
-    /// The task: its id, or the first 4 characters of it or more, or @ [default on a terminal: @]
+    /// Task id (its first 4 characters are enough), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = crate::candidates::active_tasks(), conflicts_with_all = SELECTORS)]
     pub id: Option<Name>,
     /// Which task.
@@ -135,10 +135,10 @@ pub struct AttachArgs {
 }
 
 impl AttachArgs {
-    /// Whether a task is named, or a person types.
+    /// Checks that a task is given, or that the terminal is interactive.
     ///
     /// # Errors
-    /// The kind of wrong usage, and what to do about it.
+    /// The kind of usage error, and how to correct it.
     pub fn check(&self, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
         none_named(self.id.is_none() && self.select.is_empty(), is_interactive)
     }

@@ -1,4 +1,4 @@
-//! Which tasks a verb is about, where they are not named one by one.
+//! Options that select tasks by what they have in common, instead of by id.
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::task::Status;
@@ -20,19 +20,19 @@ pub const SELECTORS: [&str; 5] = ["tags", "group", "batch", "session", "status"]
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Select tasks")]
 pub struct SelectArgs {
-    /// Tasks with this label; repeated, with all of them
+    /// Tasks with this tag; if repeated, with all of these tags
     #[arg(long = "tag", value_name = "TAG", add = tags())]
     pub tags: Vec<String>,
-    /// Tasks of this group
+    /// Tasks in this group
     #[arg(long, value_name = "NAME", add = groups())]
     pub group: Option<String>,
-    /// Tasks of this batch, as `submit --each` has printed it
+    /// Tasks of this batch, by the id that `submit --each` printed
     #[arg(long, value_name = "BATCH", value_parser = parse_batch, add = batches())]
     pub batch: Option<TaskRef>,
-    /// Tasks of this parent session; `.` is the one that this is
+    /// Tasks of this parent session; `.` is the current session
     #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
-    /// Tasks in this status; may be repeated, or given with commas
+    /// Tasks with this status; may be repeated or comma-separated
     #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = status_parser())]
     pub status: Vec<Status>,
 }
@@ -55,12 +55,12 @@ impl SelectArgs {
     }
 }
 
-/// What is said where no task is named, and `@` would be one only for people.
+/// Rejects a call without a task where `@` is not the default: outside an interactive terminal.
 pub(super) fn none_named(is_empty: bool, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
     if !is_empty || is_interactive {
         return Ok(());
     }
-    let what = "no task given: name tasks by their ids, by @, or by what they have in common. Without one the latest \
-                of this session is meant, but only where a person types it on a terminal";
+    let what = "no task given: give task ids, @, or options that select tasks (only on an interactive terminal is the \
+                latest task the default)";
     Err((ErrorKind::MissingRequiredArgument, what.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! What `submit` takes: a command, a line for a shell, or a prompt for an agent.
+//! Arguments of `submit`: a command, a line for a shell, or a prompt for an agent.
 
 use std::ffi::OsString;
 
@@ -25,54 +25,53 @@ EXAMPLES:
   bgctl submit --resume 3f2a 'now add a test for it'
   id=$(bgctl submit --key build-42 -- ./build) && bgctl block \"$id\"
   bgctl submit --group gpu --slots 2 --priority 10 -- ./train.sh
-  bgctl submit --after @ -- make install          once this session's latest has completed
-  bgctl submit --after @:fail --agent opencode -d mend 'make failed, mend it: {after.output}'
+  bgctl submit --after @ -- make install          after the latest task of this session has completed
+  bgctl submit --after @:fail --agent opencode -d fix 'make failed, fix it: {after.output}'
   bgctl submit --at 03:00 --retry 3 --retry-delay 1m..15m -- restic backup /home
   bgctl submit --restart on-failure --ready tcp:8080 -- ./server
   find . -name '*.wav' -print0 | bgctl submit --each - -0 --jobs 4 -- flac {} -o {.}.flac
   batch=$(bgctl submit --each seeds.txt --max-fails 3 -- ./train --seed {}) && bgctl block @$batch
 
-The command runs with your environment, folder, umask and resource limits,
-whoever started the daemon. Its arguments are passed on as they are; only
---shell is read by a shell. Its standard input is empty unless --stdin or
---stdin-pipe is given.
+The command runs with your environment, folder, umask and resource limits, whoever
+started the daemon. Its arguments are passed on unchanged; only --shell is interpreted
+by a shell. Its standard input is empty unless --stdin or --stdin-pipe is given.
 
-A PROMPT is one argument, so quote it; `-` reads it from standard input. Options
-stand in front of it. An agent works in your folder, with your environment, and
-`bgctl agents` shows which ones there are. --resume gives a completed agent task
-a follow-up, with all of its conversation so far; the task keeps everything else,
-so that --agent and -d are not looked at.
+A PROMPT is a single argument, so quote it; `-` reads it from standard input. Put options
+before it. An agent works in your folder, with your environment; `bgctl agents` lists
+the agents. --resume sends a follow-up to a completed agent task, which keeps its
+conversation and everything else; --agent and -d are ignored.
 
-A task starts when all of this holds: nobody holds it (--hold), its time has come
-(--in, --at), every --after has come true, and its group, which is not paused, has
---slots free for it. In a group higher --priority starts first, then who came first;
-nobody overtakes a task whose slots are not free yet. An --after that can't come true
-any more cancels the task at once, and those that come after it. A process has
-$BGD_GROUP, $BGD_SLOT (the lowest of its slots, from 1) and $BGD_SLOTS; and of the
-tasks that it starts after $BGD_AFTER, their ids, and $BGD_AFTER_FILE_<N>, with N
-from 1, the files of their outputs. In a prompt {after.result}, {after.output} (the last
-32 KiB), {after.file} and {after.status} stand for those of the first one,
-{after.2.result} and so on for those of the second; a result is cut like an output.
+A task starts when all of these hold: it is not held (--hold), its start time has come
+(--in, --at), every --after is fulfilled, and its group is not paused and has --slots
+free. Within a group, tasks start by --priority, then in the order of submission; no task
+overtakes one that is waiting for its slots. If an --after can no longer be fulfilled, the
+task and its dependents are cancelled at once. The environment of a process has
+$BGD_GROUP, $BGD_SLOT (its lowest slot, from 1) and $BGD_SLOTS; and, for the tasks in
+--after, $BGD_AFTER (their ids) and $BGD_AFTER_FILE_<N>, with N from 1 (their output
+files). In a prompt, {after.result}, {after.output} (the last 32 KiB), {after.file} and
+{after.status} are replaced by those of the first --after task, {after.2.result} etc. by
+those of the second; a result is truncated like output.
 
---retry tries a failed task again, under the same id, after a random delay below
---retry-delay; not if it was cancelled, was over its time limit or could not be
-started. --restart keeps a server alive: it starts again after 1 s, doubled up to a
-minute, until it is cancelled, is over its time limit, or has ended ten times in a row
-within a minute each. One that was not ready in time, or could not be started again,
-counts as such an end; one that could not be started at first has failed.
+--retry runs a failed task again, with the same id, after a random delay up to
+--retry-delay; not if it was cancelled, exceeded its time limit or could not be started.
+--restart keeps a server alive: it restarts after 1 s, doubling up to a minute, until it
+is cancelled, exceeds its time limit, or has ended ten times in a row within a minute
+each. Not being ready in time, or failing to start again, counts as such an end; if the
+first start fails, the task fails.
 
-With --each a task is submitted for each line, all of them or none, and what is printed
-is the id of the batch: @ID stands for its tasks. {} is the line, {#} its number, {.} the
-line without its suffix, {/} what is behind its last slash; without any of them the line is
-the last word. Each is one word of the command, whatever is in it: no shell reads it.
+With --each, one task per line is submitted, all or none, and the id of the batch is
+printed: @ID stands for its tasks. {} is the line, {#} its number, {.} the line without
+its suffix, {/} the part after its last slash; without any of these the line is appended
+as the last argument. Each is part of a single argument, whatever it contains: no shell
+interprets it.
 
---ready says from when on a server can be used, for `--after ID:ready` and `bgctl block
+--ready says how to tell that a server is ready, for `--after ID:ready` and `bgctl block
 --until ready`.
 
---mode, --model and --config set what an agent with protocol acp offers in its
-sessions, before it gets the prompt, and win over the configuration. The names are
-the agent's own: where it has none of that name, the task fails and says which ones
-there are. They hold for the follow-ups of the task, too, until one names others.")]
+--mode, --model and --config set options that an agent with protocol acp offers, before
+it gets the prompt; they override the configuration. The names are the agent's own: if it
+has no such option, the task fails and lists those it has. They also apply to follow-ups,
+until one of these changes them.")]
 #[command(override_usage = "\
 bgctl submit [OPTIONS] [--] <CMD> [ARG]...
        bgctl submit [OPTIONS] --shell <LINE>
@@ -84,29 +83,29 @@ pub struct SubmitArgs {
     /// What every job is given.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Submitting again with the same key gives the same task, whatever the command, until it is cleared
+    /// Idempotency key: submitting it again returns the same task, whatever the command, until the task is cleared
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// Keep stdout and stderr apart; their order against each other is lost
+    /// Store stdout and stderr separately; their relative order is lost
     #[arg(long)]
     pub split: bool,
-    /// Hand over bgctl's own standard input, which must not be a terminal
+    /// Pass on bgctl's own standard input, which must not be a terminal
     #[arg(long, conflicts_with = "stdin_pipe")]
     pub stdin: bool,
-    /// Give it a pipe as standard input, which `bgctl write` writes to
+    /// Use a pipe as standard input, for `bgctl write`
     #[arg(long)]
     pub stdin_pipe: bool,
-    /// Give it a terminal of 24 lines of 80 characters, for `bgctl attach`
+    /// Run it in a terminal of 80x24 characters, for `bgctl attach`
     #[arg(long, conflicts_with_all = ["split", "stdin_pipe"])]
     pub pty: bool,
-    /// A line for /bin/sh, in place of a command
+    /// Command line for /bin/sh, instead of CMD
     #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
     pub shell: Option<OsString>,
-    /// The agent that is given PROMPT, in place of a command
+    /// Send PROMPT to this agent, instead of running a command
     #[arg(long, value_name = "NAME", add = crate::candidates::agents(),
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe"])]
     pub agent: Option<String>,
-    /// A prompt, in place of a command; without --agent it goes to the configured default_agent
+    /// Prompt, instead of a command; without --agent it goes to the configured default_agent
     #[arg(long, value_name = "PROMPT", allow_hyphen_values = true,
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe"])]
     pub prompt: Option<OsString>,
@@ -119,12 +118,12 @@ pub struct SubmitArgs {
     /// A task for each item.
     #[command(flatten)]
     pub each: EachArgs,
-    /// The completed agent task whose conversation PROMPT goes on with
+    /// Continue the conversation of this completed agent task with PROMPT
     #[arg(long, value_name = "ID", add = crate::candidates::finished_tasks(),
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe", "session",
         "channel", "cwd", "tags", "key", "time_limit", "env"], conflicts_with_all = ORDER)]
     pub resume: Option<Name>,
-    /// The program and its arguments; with --agent or --resume the PROMPT
+    /// Program and its arguments; with --agent or --resume, the PROMPT
     #[arg(value_name = "CMD", trailing_var_arg = true,
         required_unless_present_any = ["shell", "agent", "prompt", "resume"],
         add = crate::candidates::commands())]
@@ -132,8 +131,7 @@ pub struct SubmitArgs {
 }
 
 impl SubmitArgs {
-    /// Whether what is wrong with a prompt can be told better than by the definitions above: they know
-    /// no argument that is a command or a prompt, depending on an option.
+    /// Checks a prompt. The definitions above can't: to them CMD is one argument, whether it is a command or a prompt.
     ///
     /// # Errors
     /// The kind of wrong usage, and what to do about it.
@@ -147,8 +145,8 @@ impl SubmitArgs {
         one_prompt(option, self.prompt.is_some(), &self.command)?;
         if self.resume.is_none() && self.job.description.is_none() {
             let what = format!(
-                "{option} needs a description, which lists show in place of the prompt: \
-                 add -d TEXT in front of the prompt"
+                "{option} needs a description, which lists show instead of the prompt: \
+                 add -d TEXT before the prompt"
             );
             return Err((ErrorKind::MissingRequiredArgument, what));
         }

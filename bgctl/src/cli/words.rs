@@ -1,5 +1,5 @@
-//! Words that people type from habit: `help VERB`, and the names that other tools have for what a verb does here.
-//! Those whose arguments mean the same are aliases of that verb; the others are answered with it.
+//! Words that people type from habit: `help VERB`, and the names that other tools use for what a verb does here.
+//! Those with the same arguments are aliases of the verb; for the others an error suggests the verb.
 
 use std::ffi::OsString;
 
@@ -11,16 +11,16 @@ use super::Verb;
 /// The word in front of a verb that asks for its help.
 pub const HELP: &str = "help";
 
-/// What is said to a word that is no verb.
+/// What to suggest for a word that is not a verb.
 const ANSWERS: &[(&[&str], &str)] = &[
-    (&["kill"], "`bgctl cancel ID` ends a task with all its processes; `bgctl signal ID SIG` sends a signal"),
+    (&["kill"], "`bgctl cancel ID` ends a task and all its processes; `bgctl signal ID SIG` sends a signal"),
     (
         &["stop"],
         "`bgctl cancel ID` ends a task, `bgctl pause ID` pauses it; `bgctl daemon stop` stops the daemon",
     ),
     (
         &["rm", "remove", "delete"],
-        "`bgctl clear ID` removes a finished task, `bgctl cancel ID` ends one that runs",
+        "`bgctl clear ID` deletes a finished task, `bgctl cancel ID` ends a running one",
     ),
     (
         &["tail", "follow"],
@@ -29,43 +29,44 @@ const ANSWERS: &[(&[&str], &str)] = &[
     (&["log", "cat"], "`bgctl output ID` prints the output of a task"),
     (
         &["restart", "retry"],
-        "`bgctl rerun ID` submits a task that has ended again; `bgctl submit --retry N` tries it again when it fails, \
-         and --restart keeps it alive. `bgctl resume ID PROMPT` gives an agent a follow-up; `bgctl daemon \
+        "`bgctl rerun ID` submits an ended task again; `bgctl submit --retry N` retries it when it fails, and \
+         --restart keeps it alive. `bgctl resume ID PROMPT` sends an agent a follow-up; `bgctl daemon \
          restart` restarts the daemon",
     ),
     (&["last"], "`bgctl list --limit 1` shows the newest task"),
     (
         &["top", "watch"],
-        "`watch -c bgctl list --color always` shows the tasks again and again, `bgctl output -f ID` follows one, `bgctl events` prints \
-         what happens",
+        "`watch -c bgctl list --color always` keeps showing the tasks, `bgctl output -f ID` follows the output of \
+         one, `bgctl events` prints events",
     ),
     (
         &["add", "exec", "start", "bg"],
         "`bgctl submit -- CMD` runs a command in the background; `bgctl daemon start` starts the daemon",
     ),
-    (&["unpause"], "`bgctl continue ID` lets a paused task go on"),
-    (&["stash"], "`bgctl hold ID` keeps a pending task from starting, `bgctl release ID` lets it start"),
+    (&["unpause"], "`bgctl continue ID` continues a paused task"),
+    (&["stash"], "`bgctl hold ID` keeps a pending task from starting, `bgctl release ID` allows it to start"),
     (
         &["enqueue"],
-        "`bgctl release ID` lets a held task start; `bgctl submit -- CMD` runs a command in the background",
+        "`bgctl release ID` allows a held task to start; `bgctl submit -- CMD` runs a command in the background",
     ),
-    (&["switch", "priority"], "`bgctl edit ID --priority N` moves a pending task: higher starts first"),
-    (&["parallel"], "`bgctl group set NAME --slots N` says how many tasks of a group run at once"),
+    (
+        &["switch", "priority"],
+        "`bgctl edit ID --priority N` changes the priority of a pending task; higher starts first",
+    ),
+    (&["parallel"], "`bgctl group set NAME --slots N` sets how many tasks of a group run at once"),
     (
         &["send"],
         "`bgctl write ID TEXT` writes to the standard input of a task, `bgctl signal ID SIG` sends a signal",
     ),
-    (&["clean"], "`bgctl clear` removes finished tasks"),
-    (&["info", "get"], "`bgctl status ID` shows everything about a task"),
+    (&["clean"], "`bgctl clear` deletes finished tasks"),
+    (&["info", "get"], "`bgctl status ID` shows the details of a task"),
 ];
 
 /// The verb `help`.
 pub fn help() -> Command {
-    let verb = Arg::new("verb")
-        .value_name("VERB")
-        .num_args(0..=2)
-        .help("The verb, such as `submit` or `daemon stop`");
-    Command::new(HELP).about("Print help, or that of a verb").arg(verb)
+    let verb =
+        Arg::new("verb").value_name("VERB").num_args(0..=2).help("Verb, such as `submit` or `daemon stop`");
+    Command::new(HELP).about("Print this help, or the help of a verb").arg(verb)
 }
 
 /// The command line that `help VERB` stands for.
@@ -74,8 +75,8 @@ pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
     std::iter::once("bgctl".into()).chain(verb).chain(std::iter::once("--help".into())).collect()
 }
 
-/// What is wrong with the command line, and the right verb if one was typed that is known from elsewhere: the
-/// nearest spelling would be another thing.
+/// The error for the command line. For a word known from other tools it suggests the right verb, as the nearest
+/// spelling would be something else.
 pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::MissingRequiredArgument && args.iter().any(|arg| arg == "cancel") {
         return without_ids(command, error);
@@ -92,19 +93,19 @@ pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) ->
     let answer = ANSWERS.iter().find(|(words, _)| words.contains(&word.as_str()));
     match answer {
         Some((_, answer)) => {
-            command.error(ErrorKind::InvalidSubcommand, format!("there is no verb `{word}`: {answer}"))
+            command.error(ErrorKind::InvalidSubcommand, format!("unknown verb `{word}`: {answer}"))
         }
         None => error,
     }
 }
 
-/// What is said to a `cancel` that names no task.
+/// The error for a `cancel` without a task.
 fn without_ids(command: &mut Command, error: clap::Error) -> clap::Error {
     let is_of_ids = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(args)) if args.iter().any(|arg| arg.contains("<ID>")));
     match command.find_subcommand_mut("cancel").filter(|_| is_of_ids) {
         Some(verb) => verb.error(
             ErrorKind::MissingRequiredArgument,
-            "no task given: name tasks by their ids, or every active one with --all",
+            "no task given: give task ids, or --all for every active task",
         ),
         None => error,
     }

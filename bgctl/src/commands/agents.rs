@@ -17,7 +17,7 @@ use crate::render::look::Look;
 pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
         // Standard error may be closed; the list is what counts.
-        let _ = writeln!(std::io::stderr(), "starting each agent that is there …");
+        let _ = writeln!(std::io::stderr(), "starting each available agent …");
     }
     // A task would be looked for in this environment too, whoever started the daemon.
     let env = Some(Env::of_this_process());

@@ -34,11 +34,11 @@ pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
     };
     let option = pick(&asked.options, &word).map_err(|what| {
         Failure::usage(format!(
-            "{what}; the answers to question {} are:\n{}",
+            "{what}; the options of question {} are:\n{}",
             asked.request,
             options(asked).trim_end()
         ))
-        .hint("name one by its id or by its whole name; allow and deny work where there is such an option")
+        .hint("give the id or full name of an option; allow and deny work if there is such an option")
     })?;
     // The number is sent along: if the agent asks something else by now, the daemon refuses.
     let params = AnswerParams { id: task.id.into(), request: asked.request, option: option.id.clone() };
@@ -57,19 +57,20 @@ fn asked(task: &Task, request: Option<u64>) -> Result<&NeedsInput, Failure> {
     let refuse = |kind, message: String| Failure::new(Code::WRONG_STATE, kind, message);
     match (&task.progress.needs_input, request) {
         (Some(asked), Some(request)) if asked.request != request => {
-            let message = format!("task {} asks its question {} now, not {request}", task.id, asked.request);
+            let message = format!("task {} now asks question {}, not {request}", task.id, asked.request);
             Err(refuse("no_question", message)
-                .hint(format!("`bgctl answer {}` shows what it asks", task.id.short())))
+                .hint(format!("`bgctl answer {}` shows the question", task.id.short())))
         }
         (Some(asked), _) => Ok(asked),
         (None, _) if task.kind == Kind::Process => {
-            let message = format!("task {} runs a command; only the task of an agent asks", task.id);
+            let message = format!("task {} runs a command; only agent tasks ask questions", task.id);
             Err(refuse("no_question", message)
                 .hint("`bgctl write` writes to the standard input of a command"))
         }
         (None, _) => {
-            let message = format!("task {} asks nothing; it is {}", task.id, task.status);
-            Err(refuse("no_question", message).hint("`bgctl list` shows `(asks)` where one does"))
+            let message = format!("task {} has no open question; it is {}", task.id, task.status);
+            Err(refuse("no_question", message)
+                .hint("`bgctl list` marks tasks with an open question as `(asks)`"))
         }
     }
 }
@@ -83,18 +84,18 @@ fn pick<'a>(options: &'a [InputOption], word: &str) -> Result<&'a InputOption, S
     let mut named = options.iter().filter(|option| option.name.to_lowercase() == wanted);
     match (named.next(), named.next()) {
         (Some(option), None) => return Ok(option),
-        (Some(_), Some(_)) => return Err(format!("several answers are called `{word}`")),
+        (Some(_), Some(_)) => return Err(format!("several options are called `{word}`")),
         (None, _) => {}
     }
     let kinds = match word {
         "allow" => [OptionKind::AllowOnce, OptionKind::AllowAlways],
         "deny" => [OptionKind::RejectOnce, OptionKind::RejectAlways],
-        _ => return Err(format!("`{word}` is none of the answers")),
+        _ => return Err(format!("`{word}` is not one of the options")),
     };
     kinds
         .iter()
         .find_map(|kind| options.iter().find(|option| option.kind == *kind))
-        .ok_or_else(|| format!("none of the answers is one to {word} it"))
+        .ok_or_else(|| format!("no option can {word} it"))
 }
 
 #[cfg(test)]
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(picked("ALWAYS ALLOW"), Ok("always"));
         assert_eq!(picked("deny"), Ok("deny"));
         assert_eq!(picked("not now"), Ok("no"));
-        assert!(picked("Always").unwrap_err().contains("`Always` is none"));
+        assert!(picked("Always").unwrap_err().contains("`Always` is not one"));
     }
 
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(picked(&all, "deny"), Ok("3".into()));
         assert_eq!(picked(&all[..2], "allow"), Ok("2".into()));
         assert_eq!(picked(&all[..2], "deny"), Ok("1".into()));
-        assert!(picked(&all[..1], "allow").unwrap_err().contains("to allow it"));
+        assert!(picked(&all[..1], "allow").unwrap_err().contains("can allow it"));
         assert!(picked(&[], "deny").is_err());
     }
 
@@ -154,13 +155,13 @@ mod tests {
         let mut task = Task { kind: Kind::Agent, status: Status::Running, ..samples::task() };
         let failure = asked(&task, None).unwrap_err();
         assert_eq!(failure.code, Code::WRONG_STATE);
-        assert!(failure.message.contains("asks nothing; it is running"), "{failure}");
+        assert!(failure.message.contains("has no open question; it is running"), "{failure}");
         task.progress.needs_input = Some(samples::question());
         assert_eq!(asked(&task, None), Ok(&samples::question()));
         assert_eq!(asked(&task, Some(7)), Ok(&samples::question()));
         let failure = asked(&task, Some(6)).unwrap_err();
         assert_eq!(failure.code, Code::WRONG_STATE);
-        assert!(failure.message.contains("asks its question 7 now, not 6"), "{failure}");
+        assert!(failure.message.contains("asks question 7, not 6"), "{failure}");
         assert!(asked(&samples::task(), None).unwrap_err().message.contains("runs a command"));
     }
 }

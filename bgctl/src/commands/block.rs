@@ -66,7 +66,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     };
     if result.tasks.is_empty() && !has_status {
         return Err(Failure::new(Code::NO_TASK, "task_not_found", "no task matches")
-            .hint("`bgctl list` with the same options shows which tasks do"));
+            .hint("`bgctl list` with the same options shows the matching tasks"));
     }
     if context.json() {
         context.print_json(&result)?;
@@ -183,7 +183,7 @@ impl Progress {
 /// not.
 pub fn tell_why(task: &Task) {
     if let Some(denied) = denied(&task.progress) {
-        let _ = writeln!(std::io::stderr(), "bgctl: {}: its agent was denied something {denied}", task.id);
+        let _ = writeln!(std::io::stderr(), "bgctl: {}: the agent was denied permission {denied}", task.id);
     }
     if let Some(error) = &task.error {
         // Standard error may be closed; the exit code says the same in short.

@@ -31,7 +31,7 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let lingering = if context.json() { Vec::new() } else { lingering(&params, context)? };
     let result = {
         let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
-        let _progress = Progress::begin(&format!("{what}; after the grace they get SIGKILL"));
+        let _progress = Progress::begin(&format!("{what}; SIGKILL follows after the grace period"));
         context.call::<TaskCancel>(&params)?
     };
     if context.json() {
@@ -70,8 +70,8 @@ fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>
 fn what_became(task: &Task, was_lingering: bool) -> String {
     match (task.status, was_lingering, task.lingering) {
         (Status::Cancelled, false, _) => "cancelled".to_owned(),
-        (status, true, false) => format!("already {status}; ended its processes that were still running"),
-        (status, true, true) => format!("already {status}; SIGKILL does not end its processes"),
+        (status, true, false) => format!("already {status}; ended its remaining processes"),
+        (status, true, true) => format!("already {status}; its remaining processes do not end after SIGKILL"),
         (status @ (Status::Completed | Status::Failed), false, _) => format!("already {status}"),
         (status @ (Status::Pending | Status::Running | Status::Resumed), false, _) => format!("is {status}"),
     }
@@ -87,8 +87,12 @@ mod tests {
         let of = |status, was, lingering| what_became(&Task { status, lingering, ..task() }, was);
         assert_eq!(of(Status::Cancelled, false, false), "cancelled");
         assert_eq!(of(Status::Failed, false, false), "already failed");
-        let ended = "already completed; ended its processes that were still running";
+        let ended = "already completed; ended its remaining processes";
         assert_eq!(of(Status::Completed, true, false), ended);
-        assert_eq!(of(Status::Failed, true, true), "already failed; SIGKILL does not end its processes");
+        assert_eq!(
+            of(Status::Failed, true, true),
+            "already failed; its remaining processes do not end after \
+             SIGKILL"
+        );
     }
 }

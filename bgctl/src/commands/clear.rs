@@ -51,15 +51,15 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         context.flush()?;
         let session = clean(session);
         let remark = if is_implied {
-            format!("only the current session ({session}) was looked at; --all-sessions clears every session")
+            format!("only the current session ({session}) was searched; --all-sessions clears every session")
         } else {
             let what = match (params.all, params.matching.is_some()) {
                 (true, false) => "tasks",
                 (false, false) => "finished tasks",
-                (true, true) => "such tasks",
-                (false, true) => "such finished tasks",
+                (true, true) => "matching tasks",
+                (false, true) => "matching finished tasks",
             };
-            format!("there are no {what} of a session {session}; `bgctl list` shows those of all")
+            format!("no {what} in session {session}; `bgctl list` shows all tasks")
         };
         // Standard error may be closed; the number is what counts.
         let _ = writeln!(std::io::stderr(), "{remark}");
@@ -71,8 +71,6 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
 /// would remove.
 fn current() -> Result<String, Failure> {
     session::this().map_err(|failure| {
-        failure.hint(
-            "name the tasks by id, or their session with --session KEY; --all-sessions clears every session",
-        )
+        failure.hint("give task ids, or --session KEY; --all-sessions clears every session")
     })
 }

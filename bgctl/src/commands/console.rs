@@ -12,11 +12,11 @@ use crate::failure::Failure;
 /// Runs lines until the user leaves.
 pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-        return Err(Failure::usage("the console needs a terminal, to read from and to write to")
+        return Err(Failure::usage("the console needs a terminal for input and output")
             .hint("in scripts use `bgctl run` and `bgctl submit`"));
     }
     if context.json() {
-        return Err(Failure::usage("--json makes no sense for the console, which is for people"));
+        return Err(Failure::usage("--json can't be combined with `console`, which is interactive"));
     }
     let key = context.link.exchange(|client| {
         let asked = ask_for_key(client, args.key)?;

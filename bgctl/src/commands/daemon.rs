@@ -101,7 +101,7 @@ fn ends(tasks: &Summary) -> Option<String> {
 
 fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
     if openmetrics && context.json() {
-        return Err(Failure::usage("--json and --openmetrics are two forms of the same: take one of them"));
+        return Err(Failure::usage("--json and --openmetrics can't be combined: give one of them"));
     }
     let status = context.link.existing()?.call::<DaemonStatusOf>(&NoParams {})?;
     if context.json() {

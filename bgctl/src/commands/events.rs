@@ -61,9 +61,10 @@ fn subscribe(
 
 fn told(outcome: Result<SubscribeResult, String>) -> Result<SubscribeResult, Failure> {
     outcome.map_err(|instance| {
-        let message = format!("the daemon whose events these were has ended; another one runs, {instance}");
+        let message =
+            format!("the daemon that had these events has ended; another one is running, {instance}");
         Failure::new(Code::NO_DAEMON, "other_instance", message)
-            .hint("its tasks and events are gone with it: begin again with --since 0")
+            .hint("its tasks and events are lost: start over with --since 0")
     })
 }
 
@@ -82,7 +83,7 @@ fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Fail
     if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
         return told(outcome).map(drop);
     }
-    let message = "the daemon has ended, and its tasks and events with it";
+    let message = "the daemon has ended; its tasks and events are lost";
     Err(Failure::lost(message))
 }
 

@@ -62,15 +62,13 @@ pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
 /// A handle to the process that has this number now.
 fn open(pid: i32) -> Result<OwnedFd, Failure> {
     let Some(number) = Pid::from_raw(pid).filter(|_| pid > 1) else {
-        return Err(Failure::usage(format!(
-            "--pid {pid}: no process that can be handed over has this number"
-        )));
+        return Err(Failure::usage(format!("--pid {pid}: not a process that can be handed over")));
     };
     pidfd_open(number, PidfdFlags::empty()).map_err(|error| match Errno::from_raw(error.raw_os_error()) {
         Errno::ESRCH => Failure::new(
             Code::WRONG_STATE,
             "already_finished",
-            format!("there is no process {pid}: it has ended, and its output is still yours to read"),
+            format!("no process {pid}: it has ended; its output is still yours to read"),
         ),
         _ => Failure::io(format!("process {pid}"), &error.into()),
     })
@@ -81,8 +79,8 @@ fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
     let this = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     let copy = this.and_then(|this| pidfd_getfd(this, number, PidfdGetfdFlags::empty()));
     copy.map_err(|error| match Errno::from_raw(error.raw_os_error()) {
-        Errno::EBADF => Failure::usage(format!("{option} {number}: no such descriptor is open"))
-            .hint("the caller must leave it open for bgctl, as with `{out}<` in bash"),
+        Errno::EBADF => Failure::usage(format!("{option} {number}: this descriptor is not open"))
+            .hint("leave it open for bgctl, as with `{out}<` in bash"),
         _ => Failure::io(format!("{option} {number}"), &error.into()),
     })
 }

@@ -163,7 +163,7 @@ impl Reading {
                 Err(failure) => return Err(failure),
             }
             if !is_told && !context.json() {
-                let _ = writeln!(io::stderr(), "bgctl: the daemon has ended; the next one is waited for");
+                let _ = writeln!(io::stderr(), "bgctl: the daemon has ended; waiting for the next one");
                 is_told = true;
             }
             coming.wait()?;
@@ -172,8 +172,7 @@ impl Reading {
             let text = if context.json() {
                 serde_json::to_string(&Anew { instance: &instance }).unwrap_or_default()
             } else {
-                "bgctl: the daemon was started anew; what was not acknowledged is gone with the one before"
-                    .to_owned()
+                "bgctl: the daemon was restarted; unacknowledged notifications are lost".to_owned()
             };
             let _ = writeln!(io::stderr(), "{text}");
             (self.instance, self.after, self.lost) = (instance, 0, 0);
@@ -255,7 +254,7 @@ impl Reading {
             serde_json::to_string(&Lost { lost: more }).unwrap_or_default()
         } else {
             format!(
-                "bgctl: the {more} oldest were dropped, as the inbox was full (limits.inbox_items); \
+                "bgctl: the inbox was full (limits.inbox_items), so the oldest {more} were dropped; \
                  `bgctl list` shows the tasks"
             )
         };

@@ -81,8 +81,8 @@ fn not_found(task: &Task, next: u64, timed_out: bool, context: &mut Context) -> 
         let shown = status(task, &Clock::system(Timestamp::now()));
         let text = match (timed_out, task.status) {
             (true, Status::Pending) if !task.has_begun() => format!("has not started: {shown}"),
-            (true, _) => "has written no such line so far".to_owned(),
-            (false, _) => format!("has ended without such a line: {shown}"),
+            (true, _) => "has not written a matching line yet".to_owned(),
+            (false, _) => format!("ended without a matching line: {shown}"),
         };
         // It may be closed; the exit code says the same.
         let _ = writeln!(io::stderr(), "bgctl: {} {text}", task.id);

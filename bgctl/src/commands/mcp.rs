@@ -9,8 +9,8 @@ use crate::failure::Failure;
 use crate::mcp::{self, Options, above};
 
 /// What a person is told who types it.
-const FOR_AGENTS: &str = "bgctl: mcp waits for an AI agent's messages, and a terminal is none: name `bgctl mcp` as the \
-    command of a server in the agent's configuration (README, 'For AI agents'). Ctrl-D ends it.";
+const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from a terminal: set `bgctl mcp` as \
+     the command of an MCP server in the agent's configuration (README, 'For AI agents'). Ctrl-D ends it.";
 
 /// Serves until standard input ends.
 pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {

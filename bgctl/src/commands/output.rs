@@ -44,8 +44,8 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     let OutputArgs { id, select, follow, tail, since, stdout: _, stderr: _, result } = args;
     let ids = pick::each(id, select, context)?;
     if follow && ids.len() > 1 {
-        let message = format!("--follow takes one task, and these are {}", ids.len());
-        return Err(Failure::usage(message).hint("`bgctl events` tells what happens to several"));
+        let message = format!("--follow takes one task, not {}", ids.len());
+        return Err(Failure::usage(message).hint("`bgctl events` follows several"));
     }
     for id in ids {
         print(&Wanted { id, stream, follow, tail, since, result }, context)?;
@@ -89,9 +89,9 @@ fn path_of(task: &Task, stream: Option<Stream>) -> Result<PathBuf, Failure> {
     match stream {
         Some(Stream::Stdout) | None => Ok(PathBuf::from(&task.output.path)),
         Some(Stream::Stderr) => task.output.stderr_path.as_ref().map(PathBuf::from).ok_or_else(|| {
-            let message = format!("task {} has no standard error of its own", task.id);
+            let message = format!("task {} has no separate standard error", task.id);
             Failure::new(Code::WRONG_STATE, "not_split", message)
-                .hint("`bgctl submit --split` keeps the two apart; without it both are in `bgctl output`")
+                .hint("`bgctl submit --split` separates them; without it `bgctl output` prints both")
         }),
     }
 }
@@ -174,7 +174,7 @@ fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
         Failure::new(
             Code::INTERNAL,
             "garbled",
-            format!("the daemon sent a result that can't be read: {error}"),
+            format!("can't parse the result that the daemon sent: {error}"),
         )
     })?;
     context.print_bytes(&bytes)?;

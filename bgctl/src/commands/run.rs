@@ -206,7 +206,7 @@ fn let_go(streams: &[Stream]) -> Result<(), Failure> {
         }
         Ok(())
     });
-    replaced.map_err(|error| Failure::io("can't let go of a standard stream", &error))
+    replaced.map_err(|error| Failure::io("can't release a standard stream", &error))
 }
 
 /// Says that the job goes on in the background (R61).

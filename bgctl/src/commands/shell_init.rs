@@ -22,7 +22,7 @@ pub fn run(args: &ShellInitArgs, context: &mut Context) -> Result<Code, Failure>
         };
         let key = args.bind.as_deref().unwrap_or(key);
         if key.is_empty() || key.contains(['\'', '"', '\n']) {
-            return Err(Failure::usage("--bind takes a key as the shell writes it, without quotes"));
+            return Err(Failure::usage("--bind takes a key in the shell's own notation, without quotes"));
         }
         context.print(&script.replace("@KEY@", key))?;
     }

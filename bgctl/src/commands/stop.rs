@@ -40,7 +40,10 @@ pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownR
     let outcome = match (context.link.running(), &daemon) {
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
-            say(&format!("the daemon (pid {}) runs, but its socket is gone: it gets SIGTERM", daemon.pid()));
+            say(&format!(
+                "the daemon (pid {}) is running, but its socket is gone: sending SIGTERM",
+                daemon.pid()
+            ));
             by_signal(daemon, grace_ms)
         }
         (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), grace_ms),
@@ -74,7 +77,7 @@ fn by_call(
                 return by_signal(daemon, grace_ms);
             }
             // What it was asked waits for it.
-            say(&format!("the daemon (pid {}) is stopped: it gets SIGCONT, to end", daemon.pid()));
+            say(&format!("the daemon (pid {}) is stopped: sending SIGCONT so that it can end", daemon.pid()));
             daemon.signal(Signal::CONT)?;
             client.wait_again();
             client.answer::<DaemonShutdown>(call)
@@ -129,7 +132,7 @@ fn lasts(daemon: &Living, after: Duration) -> Failure {
     let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
     let message = format!("the daemon (pid {pid}) has not ended after {} s{state}", after.as_secs());
     Failure::new(Code::NO_DAEMON, "no_answer", message).hint(format!(
-        "its tasks may use their grace: `bgctl daemon stop --grace 0` does not wait for that; \
-         `kill -KILL {pid}` ends it, and the next daemon ends what it leaves"
+        "its tasks may be using their grace period: `bgctl daemon stop --grace 0` skips it; `kill -KILL {pid}` \
+         kills the daemon, and the next one ends any remaining processes"
     ))
 }

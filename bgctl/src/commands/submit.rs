@@ -23,7 +23,7 @@ use crate::{pick, precheck, prompt};
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let hands_over = args.stdin;
     if hands_over && io::stdin().is_terminal() {
-        return Err(Failure::usage("--stdin hands over a terminal, which the shell needs itself")
+        return Err(Failure::usage("--stdin can't pass on a terminal: the shell needs it")
             .hint("give it a file or a pipe (`< file`), or use --stdin-pipe and `bgctl write`"));
     }
     let mut args = args;
@@ -53,7 +53,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     if let Some(key) = params.key.filter(|_| result.task.created_at < begun) {
         // Nothing was started, so that nothing of this command line can go wrong.
         say(&format!(
-            "the task with the key {} exists already: {}",
+            "a task with the key {} already exists: {}",
             clean(&key),
             status(&result.task, &Clock::system(Timestamp::now()))
         ));

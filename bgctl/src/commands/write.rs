@@ -81,7 +81,7 @@ fn send(id: &TaskRef, bytes: &[u8], context: &mut Context) -> Result<u64, Failur
         let taken = call(&params, context)?;
         let taken = usize::try_from(taken).unwrap_or(usize::MAX).min(rest.len());
         if taken == 0 {
-            let message = format!("task {} takes no more input", id.as_str());
+            let message = format!("task {} no longer accepts input", id.as_str());
             return Err(Failure::new(Code::WRONG_STATE, "not_running", message));
         }
         rest = &rest[taken..];

@@ -103,7 +103,7 @@ impl Editor {
     /// The terminal can't be used for this.
     pub fn start(key: Key, history: Option<PathBuf>) -> Result<(Self, Option<String>), Failure> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|error| Failure::io("can't begin to read lines", &error.into()))?;
+            .map_err(|error| Failure::io("can't start reading lines", &error.into()))?;
         let wake = Arc::new(wake);
         let (to_hear, heard) = mpsc::sync_channel(HEARD);
         let speaker = Speaker { heard: to_hear, wake: Arc::clone(&wake) };
@@ -242,8 +242,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure>
 
 fn unusable(error: &ReadlineError) -> Failure {
     let kind = std::env::var("TERM").unwrap_or_default();
-    Failure::usage(format!("lines can't be edited on this terminal (TERM={kind}): {error}"))
-        .hint("use `bgctl run` and `bgctl submit` there")
+    Failure::usage(format!("this terminal does not support line editing (TERM={kind}): {error}"))
+        .hint("use `bgctl run` and `bgctl submit` instead")
 }
 
 fn reader(key: Key, speaker: &Speaker) -> rustyline::Result<Reader> {
@@ -275,7 +275,8 @@ impl ConditionalEventHandler for Press {
 
 /// Reads the history, from a file that nobody else may read.
 fn remember(reader: &mut Reader, history: &Path) -> Result<(), String> {
-    let tell = |error: &dyn std::fmt::Display| format!("no history: {}: {error}", history.display());
+    let tell =
+        |error: &dyn std::fmt::Display| format!("history not available: {}: {error}", history.display());
     let open = || {
         if let Some(folder) = history.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;

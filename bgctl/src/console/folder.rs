@@ -85,5 +85,5 @@ impl Folder {
 }
 
 fn unreachable_folder(error: &io::Error) -> Failure {
-    Failure::usage(format!("the folder that this runs in can't be found: {error}"))
+    Failure::usage(format!("can't determine the current folder: {error}"))
 }

@@ -491,7 +491,7 @@ mod tests {
         bench.press();
         let (detach, ..) = bench.called();
         bench.answer(detach, Err::<&(), _>(ErrorKind::NotBackgroundable));
-        bench.says("This job could not be backgrounded and goes on here: so it is\n");
+        bench.says("This job could not be backgrounded and keeps running here: so it is\n");
         bench.ends(end, id);
         bench.says("[1] completed  job 1\n");
     }

@@ -79,7 +79,7 @@ fn read_prompt(text: &str) -> Result<Line, String> {
     let (agent, prompt) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let prompt = prompt.trim();
     if prompt.is_empty() {
-        let advice = "write `@AGENT PROMPT`, or `@ PROMPT` for the configured agent";
+        let advice = "use `@AGENT PROMPT`, or `@ PROMPT` for the default agent";
         return Err(format!("`@{agent}` needs a prompt: {advice}"));
     }
     let agent = (!agent.is_empty()).then(|| agent.to_owned());
@@ -111,7 +111,7 @@ fn read_own(text: &str) -> Result<Option<Own>, String> {
         ("cd", words) => Own::Cd(words.to_owned()),
         ("exit", "") => Own::Exit(0),
         ("exit", code) => {
-            let code = code.parse().map_err(|_| format!("exit takes a code of 0 to 255, not `{code}`"))?;
+            let code = code.parse().map_err(|_| format!("exit takes a code from 0 to 255, not `{code}`"))?;
             Own::Exit(code)
         }
         ("help", "") => Own::Help,
@@ -123,8 +123,8 @@ fn read_own(text: &str) -> Result<Option<Own>, String> {
 }
 
 fn read_which(word: &str) -> Result<Which, String> {
-    let advice = "`fg %1` takes the job of that number, `fg ID` any task";
-    let wrong = || format!("`{word}` names no job: {advice}");
+    let advice = "`fg %1` takes job 1, `fg ID` any task";
+    let wrong = || format!("`{word}` is not a job: {advice}");
     match word.strip_prefix('%') {
         Some(number) => number.parse().map(Which::Number).map_err(|_| wrong()),
         None => word.parse().map(Which::Task).map_err(|_| wrong()),

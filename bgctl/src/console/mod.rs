@@ -55,18 +55,18 @@ const SIGNALS: &[Signal] = &[
     Signal::SIGWINCH,
 ];
 
-const FG_HINT: &str = "`jobs` lists what there is";
+const FG_HINT: &str = "`jobs` lists them";
 
 const HELP: &str = "\
-LINE            runs in the foreground; the key moves it to the background
-LINE &          runs beside the prompt, still in the foreground
-!LINE           runs directly: the key leaves it alone
-@AGENT PROMPT   gives an agent a prompt; @ PROMPT the configured one
-jobs            what runs here and in the background
-fg %1, fg ID    gives a job the terminal
-cd [DIR]        later lines run there
-exit [CODE]     leaves; so does Ctrl-D
-Each line is one of its own for the shell, so variables and `cd` in the middle of one do not last.
+LINE            run in the foreground; the key moves it to the background
+LINE &          run next to the prompt, still in the foreground
+!LINE           run directly: the job gets the key itself
+@AGENT PROMPT   send a prompt to an agent; @ PROMPT uses the default agent
+jobs            list jobs here and in the background
+fg %1, fg ID    give the terminal to a job
+cd [DIR]        change the folder for later lines
+exit [CODE]     exit; so does Ctrl-D
+Each line runs in a shell of its own, so variables and `cd` in the middle of a line do not last.
 ";
 
 /// What a console is begun with.
@@ -255,9 +255,9 @@ impl Console {
         let task = match (&job, which) {
             (Some(job), _) => job.id.into(),
             (None, Which::Task(task)) => task.clone(),
-            (None, Which::Latest) => return Err(Failure::usage("no job is beside the prompt").hint(FG_HINT)),
+            (None, Which::Latest) => return Err(Failure::usage("no jobs next to the prompt").hint(FG_HINT)),
             (None, Which::Number(number)) => {
-                return Err(Failure::usage(format!("there is no job %{number}")).hint(FG_HINT));
+                return Err(Failure::usage(format!("no job %{number}")).hint(FG_HINT));
             }
         };
         let TerminalSize { rows, cols } = self.size;
@@ -347,17 +347,17 @@ impl Console {
         let ending = self.jobs.beside().len();
         if ending > 0 {
             say(&format!(
-                "{} in the foreground end{} here\n",
+                "{} in the foreground end{} now\n",
                 count(ending, "job"),
                 if ending == 1 { "s" } else { "" }
             ))?;
         }
         let staying = self.background()?.len();
         if staying > 0 {
-            let verb = if staying == 1 { "goes" } else { "go" };
+            let verb = if staying == 1 { "keeps" } else { "keep" };
             let which = &self.session;
             say(&format!(
-                "{} {verb} on in the background: bgctl list --session {which}\n",
+                "{} {verb} running in the background: bgctl list --session {which}\n",
                 count(staying, "task")
             ))?;
         }

@@ -46,7 +46,9 @@ pub fn follow(client: Client, session: &str, speaker: Speaker) -> Result<(), Fai
 fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &Speaker) -> Result<bool, ClientError> {
     let sentence = match events.next()? {
         Heard::Event(event) => watch.told(&event),
-        Heard::Gap => Some("[BACKGROUND TASKS] Some news are missing here: see `bgctl list`\n".to_owned()),
+        Heard::Gap => {
+            Some("[BACKGROUND TASKS] Some notifications were missed: see `bgctl list`\n".to_owned())
+        }
     };
     Ok(sentence.is_none_or(|sentence| speaker.say(Said::News(sentence))))
 }

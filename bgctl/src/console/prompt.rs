@@ -83,7 +83,7 @@ impl Prompt<'_> {
 }
 
 fn lost(error: ClientError) -> Failure {
-    Failure::of_link(error, "the daemon is gone, and the tasks with it")
+    Failure::of_link(error, "the daemon has ended, and all tasks with it")
 }
 
 impl View for Prompt<'_> {

@@ -54,16 +54,16 @@ pub fn read(file: &OsStr, end: End) -> Result<Vec<OsString>, Failure> {
         Ok(items) if items.is_empty() => "there are no items",
         Ok(items) => return Ok(items),
         Err(Wrong::Io(error)) => return Err(Failure::usage(format!("--each {name}: {error}"))),
-        Err(Wrong::TooMany) => "more than 1000000 items, which is the most of a batch",
+        Err(Wrong::TooMany) => "more than 1000000 items, the limit of a batch",
         Err(Wrong::TooLong(number)) => {
-            return Err(Failure::usage(format!("--each {name}: item {number} has more than 1 MiB"))
-                .hint("items are lines, or with -0 what ends with a NUL; nothing was submitted"));
+            return Err(Failure::usage(format!("--each {name}: item {number} is larger than 1 MiB"))
+                .hint("items are lines, or with -0 NUL-terminated; nothing was submitted"));
         }
         Err(Wrong::Nul(number)) => {
             return Err(Failure::usage(format!(
-                "--each {name}: item {number} has a NUL, which no argument can have"
+                "--each {name}: item {number} contains a NUL byte, which arguments can't"
             ))
-            .hint("if the items end with NULs, add -0; nothing was submitted"));
+            .hint("if the items are NUL-terminated, add -0; nothing was submitted"));
         }
     };
     Err(Failure::usage(format!("--each {name}: {what}; nothing was submitted")))

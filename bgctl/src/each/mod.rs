@@ -83,7 +83,7 @@ fn size_of(argv: &[OsText]) -> usize {
 
 fn too_long(number: usize) -> Failure {
     Failure::usage(format!(
-        "item {number} makes a command that is too long: a word has at most 128 KiB, all at most 512 KiB"
+        "the command for item {number} is too long: at most 128 KiB per argument, 512 KiB in total"
     ))
     .hint("write the items to files and pass their names; nothing was submitted")
 }
@@ -125,7 +125,10 @@ pub fn submit(
     submitted.map_err(|failure| {
         let may_have_run = is_sent.get() && failure.code == Code::NO_DAEMON;
         if may_have_run {
-            return failure.hint("the daemon ended while it took the batch: some of its tasks may have run");
+            return failure.hint(
+                "the daemon ended while the batch was being submitted: some of its tasks may have \
+                 run",
+            );
         }
         failure
     })
@@ -156,6 +159,6 @@ mod tests {
     fn r112_a_word_that_no_program_can_have_is_named() {
         let (_file, long) = each(&[b"short\n".to_vec(), vec![b'x'; WORD_BYTES + 1]].concat());
         let failure = parts(&long, &["true".into()]).unwrap_err();
-        assert!(failure.message.starts_with("item 2 makes a command that is too long"), "{failure}");
+        assert!(failure.message.starts_with("the command for item 2 is too long"), "{failure}");
     }
 }

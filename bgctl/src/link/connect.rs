@@ -87,12 +87,12 @@ pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
     let Some(daemon) = Living::of(socket) else { return error.into() };
     let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
     let message = format!(
-        "the daemon (pid {}) runs, but its socket {} is gone{state}",
+        "the daemon (pid {}) is running, but its socket {} is gone{state}",
         daemon.pid(),
         socket.as_path().display()
     );
     Failure::new(Code::NO_DAEMON, "no_answer", message).hint(format!(
-        "it makes its socket again as soon as there is a folder {}; `bgctl daemon stop` ends it with its tasks",
+        "it recreates its socket as soon as the folder {} exists; `bgctl daemon stop` stops it and its tasks",
         socket.folder().display()
     ))
 }
@@ -120,7 +120,7 @@ impl Started {
         match self {
             Self::Before | Self::ByUs { lost: 0 } => None,
             Self::ByUs { lost } => Some(format!(
-                "the daemon before this one was killed: its tasks are lost with their output ({lost} had started); \
+                "the previous daemon was killed: its tasks and their output are lost ({lost} had started); \
                      its log is {}",
                 log_file().display()
             )),
@@ -192,7 +192,7 @@ fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
         Ok(None) => {
             let seconds = (2 * START).as_secs();
             let message = format!("another bgctl has been starting a daemon for {seconds} s");
-            let hint = format!("look for it with: fuser -v {}", path.display());
+            let hint = format!("find it with: fuser -v {}", path.display());
             Err(Failure::new(Code::NO_DAEMON, "no_daemon", message).hint(hint))
         }
         Err(error) => Err(Failure { code: Code::NO_DAEMON, ..Failure::io(path.display(), &error) }),
@@ -221,7 +221,7 @@ pub fn check_config() -> Result<(), Failure> {
         .spawn()
         .map_err(|error| no_program(&format!("{} can't be started: {error}", program.display())))?;
     let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
-        .map_err(|error| Failure::io("can't hear what checks the configuration", &error))?;
+        .map_err(|error| Failure::io("can't read from the configuration check", &error))?;
     let Some(words) = words else {
         let _ = child.kill();
         return Err(never_ready(child.id()));
@@ -251,7 +251,7 @@ fn command(program: &OsStr) -> Command {
 
 fn no_program(message: &str) -> Failure {
     Failure::new(Code::NO_DAEMON, "no_daemon", message)
-        .hint("put bgd beside bgctl or on PATH, or set BGD_DAEMON to its path")
+        .hint("put bgd next to bgctl or in PATH, or set BGD_DAEMON to its path")
 }
 
 /// Starts a daemon and waits for its first words.
@@ -261,7 +261,7 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, F
     // Only this descriptor may reach the daemon. Nothing else forks in between: no other thread of `mcp` does, and
     // other verbs have none.
     fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))
-        .map_err(|error| Failure::io("can't hand over a pipe", &error.into()))?;
+        .map_err(|error| Failure::io("can't pass on a pipe", &error.into()))?;
     let mut child = command(&program)
         .arg("--socket")
         .arg(socket.as_path())
@@ -270,11 +270,11 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, F
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .spawn()
         .map_err(|error| {
-            no_program(&format!("no daemon answers, and {} can't be started: {error}", program.display()))
+            no_program(&format!("no daemon is running, and {} can't be started: {error}", program.display()))
         })?;
     drop(writer);
     let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
-        .map_err(|error| Failure::io("can't hear the daemon that was started", &error))?;
+        .map_err(|error| Failure::io("can't read from the started daemon", &error))?;
     let Some(words) = words else { return Err(never_ready(child.id())) };
     // A daemon that moved to the background, or gave up, leaves a child to be collected.
     let _ = child.try_wait();
@@ -321,9 +321,9 @@ fn understand(words: &[u8]) -> Result<Words, Failure> {
         "" => Err(Failure::new(Code::NO_DAEMON, "no_daemon", "the daemon ended before it was ready")
             .hint(format!("its log may say why: {}", log_file().display()))),
         other => {
-            let message = format!("the daemon's first words make no sense: {other:?}");
+            let message = format!("unexpected message from the starting daemon: {other:?}");
             Err(Failure::new(Code::NO_DAEMON, "no_daemon", message)
-                .hint("bgctl and bgd may be of different versions"))
+                .hint("bgctl and bgd may have different versions"))
         }
     }
 }
@@ -354,7 +354,7 @@ fn never_listens(socket: &SocketPath, error: ClientError) -> Failure {
         return absent(socket, error);
     }
     Failure::from(error).hint(format!(
-        "another daemon holds {} and does not listen; look for it with: fuser -v {0}",
+        "another daemon holds {} but is not listening; find it with: fuser -v {0}",
         socket.beside("lock").display()
     ))
 }

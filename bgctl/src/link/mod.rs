@@ -236,7 +236,7 @@ impl Link {
 }
 
 fn no_connection() -> Failure {
-    Failure::new(Code::NO_DAEMON, "no_daemon", "there is no connection")
+    Failure::new(Code::NO_DAEMON, "no_daemon", "not connected")
 }
 
 /// Whether the daemon has gone since we connected. One that says that it is about to end is waited for.

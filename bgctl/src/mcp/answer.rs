@@ -243,7 +243,8 @@ fn success(mut answer: Answer, news: NewsFor) -> CallToolResult {
 impl Head {
     fn of(items: &[InboxItem], mut notes: Vec<String>, more: bool) -> Self {
         if more {
-            notes.push("More has ended than fits here: the rest follows with the next result.".to_owned());
+            notes
+                .push("More tasks have ended than fit here: the rest follows in the next result.".to_owned());
         }
         let told = items.iter().map(|item| news(item, words::told(item))).collect();
         Self { told, notes, ..Self::default() }
@@ -295,7 +296,7 @@ fn text(answer: &Answer) -> String {
         parts.push(lines.join("\n"));
     }
     if answer.not_shown > 0 {
-        parts.push(format!("And {} more, which background_list shows.", answer.not_shown));
+        parts.push(format!("And {} more: see background_list.", answer.not_shown));
     }
     if let Body::Output { output, .. } = &answer.body {
         let has_some = answer.tasks.iter().any(|task| task.output_bytes > 0);

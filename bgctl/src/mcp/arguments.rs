@@ -64,12 +64,12 @@ impl Arguments {
                 " It never waits: background_block does."
             }
             name if name == TASK.name && given.contains_key("ready") => {
-                " An agent is never ready: to start something when it has ended, name it in the \"after\" of that."
+                " An agent never becomes ready: to start something when it has ended, put its id into \"after\"."
             }
             _ => "",
         };
         Err(Refusal::new(format!(
-            "{} takes no parameter {}{others}. Its parameters are: {}.{hint}",
+            "{} has no parameter {}{others}. Its parameters are: {}.{hint}",
             tool.name,
             strangers.join(", "),
             known.join(", ")
@@ -159,8 +159,7 @@ impl Arguments {
         }
         let shown = clean(&folder.to_string_lossy());
         Err(Refusal::new(format!(
-            "{}: \"{name}\": there is no folder {}. Name one that is there; left out, it is the one that this server \
-             runs in.",
+            "{}: \"{name}\": there is no folder {}. Give an existing one, or omit it to use this server's folder.",
             self.tool.name,
             bounded(&shown, FOLDER_CHARS)
         )))
@@ -190,10 +189,10 @@ impl Arguments {
     pub fn after(&self, name: &str) -> Result<Vec<(TaskRef, Condition)>, Refusal> {
         let wanted = "a list of task ids, such as [\"3f2a9c1e-…\", \"91bc0d2e-…:fail\"]";
         let read = |text: &str| {
-            let hint = format!("Write it as ID or ID:ok|any|fail|start|ready; {LISTED}");
+            let hint = format!("Use ID or ID:ok|any|fail|start|ready; {LISTED}");
             let after = parse_after(text.trim()).map_err(|error| self.refused(name, &error, &hint))?;
             let Name::Id(id) = after.name else {
-                return Err(self.refused(name, &format!("{text:?} is no task's id"), &hint));
+                return Err(self.refused(name, &format!("{text:?} is not a task id"), &hint));
             };
             Ok((id, after.condition))
         };
@@ -227,15 +226,11 @@ impl Arguments {
     pub fn line(&self, name: &str) -> Result<Option<Regex>, Refusal> {
         let Some(pattern) = self.text(name)? else { return Ok(None) };
         if pattern.len() > READY_BYTES {
-            let error = format!("it has {} bytes; at most {READY_BYTES} are taken", pattern.len());
+            let error = format!("it has {} bytes; at most {READY_BYTES} are allowed", pattern.len());
             return Err(self.refused(name, &error, ""));
         }
         line_regex(&pattern).map(Some).map_err(|error| {
-            self.refused(
-                name,
-                &error,
-                "Write it in the syntax of Rust's regex, or escape what is meant literally.",
-            )
+            self.refused(name, &error, "Use the syntax of Rust's regex, and escape literal characters.")
         })
     }
 
@@ -263,7 +258,7 @@ impl Arguments {
         };
         if values.len() > MOST_IDS {
             return Err(Refusal::new(format!(
-                "{}: \"{name}\" has {} ids, and at most {MOST_IDS} go into one call: make several.",
+                "{}: \"{name}\" has {} ids, but at most {MOST_IDS} are allowed per call: make several calls.",
                 self.tool.name,
                 values.len()
             )));
@@ -334,7 +329,7 @@ mod tests {
     #[test]
     fn r20_there_is_no_block_parameter() {
         let text = error(given(&OUTPUT, &json!({"task_id": "3f2a", "block": true})));
-        assert!(text.contains("takes no parameter \"block\"") && text.contains("background_block"), "{text}");
+        assert!(text.contains("has no parameter \"block\"") && text.contains("background_block"), "{text}");
         assert!(text.contains("Its parameters are: task_id."), "{text}");
         let text = error(given(&BLOCK, &json!({"task_ids": ["3f2a"], "block": true})));
         assert!(text.ends_with("Its parameters are: task_ids, timeout, until, line."), "{text}");
@@ -357,7 +352,7 @@ mod tests {
         }
         let arguments = given(&COMMAND, &json!({"cwd": long})).unwrap();
         let text = error(arguments.folder("cwd", None));
-        assert!(text.len() < 2000 && text.ends_with("runs in."), "{text}");
+        assert!(text.len() < 2000 && text.ends_with("server's folder."), "{text}");
     }
 
     #[test]
@@ -376,7 +371,7 @@ mod tests {
         for named in ["~x", "~root", "$HOME", "x/~", "~/no"] {
             assert!(error(folder(named, Some(home.path()))).contains("there is no folder /"), "{named}");
         }
-        assert!(error(folder("~", None)).contains("/~. Name one"), "nobody knows where that is");
+        assert!(error(folder("~", None)).contains("/~. Give an existing one"), "nobody knows where that is");
         assert_eq!(folder(".", None).unwrap(), std::env::current_dir().unwrap());
     }
 

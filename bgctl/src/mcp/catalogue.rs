@@ -70,29 +70,26 @@ const AFTER: Parameter = parameter(
 );
 
 /// R117: where a task waits for a slot.
-const GROUP: Parameter =
-    parameter("group", Form::Text, "a group of slots that the user has made, such as \"gpu\"");
+const GROUP: Parameter = parameter("group", Form::Text, "a slot group created by the user, such as \"gpu\"");
 
 /// R37: starts and resumes agents.
 pub const TASK: Spec = Spec {
     name: "background_task",
     title: "Start or resume an agent",
     about: "Give a prompt to another AI agent (a subagent), which works in the background. Use it for self-contained \
-        work: research, a review, a change elsewhere. It works in this server's folder and knows nothing of this \
-        conversation: put all it needs into the prompt.\n\
+        work: research, a review, changes elsewhere. It works in this server's folder and does not know this conversation: put all it needs into the prompt.\n\
         New: give description, prompt and agent. Resume: give resume and prompt; the agent remembers the \
         conversation.\n\
-        Returns a task_id at once. Go on with other work: the answer comes at the head of a later result of these \
-        tools. If nothing else is left to do, wait with background_block.",
+        Returns a task_id at once. Continue with other work: a later result of these tools starts with the answer. If nothing else is left to do, wait with background_block.",
     parameters: &[
         parameter("resume", Form::Text, "the task_id of a completed agent task"),
         parameter("description", Form::Text, "what it is about, in 3 to 5 words"),
         required(
             "prompt",
             Form::Text,
-            "what the agent is to do; {after.output} in it is the output of the first task in after",
+            "what the agent should do; {after.output} in it becomes the output of the first task in after",
         ),
-        parameter("agent", Form::Text, "which agent"),
+        parameter("agent", Form::Text, "the agent's name"),
         parameter("model", Form::Text, "the model's id"),
         AFTER,
         GROUP,
@@ -104,20 +101,21 @@ pub const TASK: Spec = Spec {
 pub const COMMAND: Spec = Spec {
     name: "background_command",
     title: "Start a shell command",
-    about: "Run a shell command in the background. Use it for whatever takes longer than a few seconds: builds, tests, \
+    about: "Run a shell command in the background. Use it for anything that takes more than a few seconds: \
+         builds, tests, \
         servers, downloads. It runs in /bin/sh with this server's environment and no input; do not add & or nohup.\n\
-        Returns a task_id at once. Go on with other work: its end, with its last output, is told at the head of a \
-        later result of these tools. What is to run next can be started now, with after.",
+        Returns a task_id at once. Continue with other work: a later result of these tools starts with its end and last output. Use after to start the next command now.",
     parameters: &[
         required("command", Form::Text, "the command line for /bin/sh"),
         parameter("cwd", Form::Text, "the folder to run in; default: this server's"),
-        parameter("description", Form::Text, "what it does in a few words; default: the command"),
+        parameter("description", Form::Text, "what it does, in a few words; default: the command"),
         AFTER,
         GROUP,
         parameter(
             "ready",
             Form::Text,
-            "how to see that a server is up: tcp:8000, http://localhost:8000/, line:REGEX (of its output), file:PATH",
+            "how to tell that a server is up: tcp:8000, http://localhost:8000/, line:REGEX (in its output), \
+             file:PATH",
         ),
     ],
     starts: true,
@@ -126,11 +124,11 @@ pub const COMMAND: Spec = Spec {
 /// R20, R21: looks at one task.
 pub const OUTPUT: Spec = Spec {
     name: "background_output",
-    title: "Look at a task",
-    about: "Look at one background task: its status, and its result if it has completed, else its output so far. \
-        Never waits: do not poll with it. Long output is cut (a command's to its end, an \
-        agent's to its beginning), with the file that has all of it.",
-    parameters: &[required("task_id", Form::Text, "the task: its id, or the first 4 characters or more")],
+    title: "Show a task",
+    about: "Show a background task: its status, and its result if completed, else its output so far. Never waits: \
+         do not poll with it. Long output is truncated (to the end for a command, to the beginning for an agent); \
+         a file has all of it.",
+    parameters: &[required("task_id", Form::Text, "the task's id, or at least its first 4 characters")],
     starts: false,
 };
 
@@ -138,17 +136,17 @@ pub const OUTPUT: Spec = Spec {
 pub const BLOCK: Spec = Spec {
     name: "background_block",
     title: "Wait for tasks",
-    about: "Wait until all named tasks have ended, one asks its user something, or the timeout is over. Use it only \
-        when you can't go on without them. Returns their statuses, with the results not told yet; at the timeout they \
-        go on.",
+    about: "Wait until all given tasks have ended, one asks the user a question, or the timeout expires. Use it \
+         only when you can't continue without them. Returns their statuses and new results; after a timeout they \
+         keep running.",
     parameters: &[
-        required("task_ids", Form::Texts, "the tasks, 100 at most"),
+        required("task_ids", Form::Texts, "the tasks, at most 100"),
         parameter("timeout", Form::Milliseconds, "in milliseconds; default: 60000"),
         parameter("until", Form::Until, "ready: wait only until they are ready"),
         parameter(
             "line",
             Form::Text,
-            "a regex such as \"on port \\d+\": wait until the one task puts out a line that matches, and return it",
+            "a regex such as \"on port \\d+\": wait until the single task prints a matching line, and return it",
         ),
     ],
     starts: false,
@@ -157,13 +155,13 @@ pub const BLOCK: Spec = Spec {
 /// R05: ends tasks.
 pub const CANCEL: Spec = Spec {
     name: "background_cancel",
-    title: "End tasks",
-    about: "End background tasks of this session with all their processes. Returns when they have ended, or says that \
-        they take their time. Their output stays.",
+    title: "Cancel tasks",
+    about: "Cancel background tasks of this session, ending all their processes. Returns when they have ended, or \
+         says that they need more time. Their output is kept.",
     parameters: &[
-        parameter("task_ids", Form::Texts, "the tasks to end"),
+        parameter("task_ids", Form::Texts, "the tasks to cancel"),
         parameter("task_id", Form::Text, "the same for one task"),
-        parameter("all", Form::Flag, "true: every task of this session that has not ended"),
+        parameter("all", Form::Flag, "true: every active task of this session"),
     ],
     starts: false,
 };
@@ -172,10 +170,10 @@ pub const CANCEL: Spec = Spec {
 pub const LIST: Spec = Spec {
     name: "background_list",
     title: "List tasks",
-    about: "List the background tasks of this session, the newest 50, with ids, statuses, and what pending ones wait \
-        for. resumed: an agent works on a further prompt.",
+    about: "List the newest 50 background tasks of this session, with ids, statuses, and what pending ones wait \
+         for. resumed: an agent works on a follow-up prompt.",
     parameters: &[
-        parameter("status", Form::Status, "only tasks in this status"),
+        parameter("status", Form::Status, "only tasks with this status"),
         parameter(
             "all",
             Form::Flag,
@@ -188,11 +186,11 @@ pub const LIST: Spec = Spec {
 /// R10: removes tasks.
 pub const CLEAR: Spec = Spec {
     name: "background_clear",
-    title: "Remove finished tasks",
-    about: "Remove the finished tasks of this session with their output. A removed agent task can't be resumed.",
+    title: "Delete finished tasks",
+    about: "Delete the finished tasks of this session and their output. A deleted agent task can't be resumed.",
     parameters: &[
-        parameter("task_ids", Form::Texts, "only these; default: all that have ended"),
-        parameter("all", Form::Flag, "true: those that still run too, they are cancelled first"),
+        parameter("task_ids", Form::Texts, "only these; default: all finished tasks"),
+        parameter("all", Form::Flag, "true: active tasks too, cancelling them first"),
     ],
     starts: false,
 };
@@ -282,8 +280,8 @@ pub fn agents(agents: &[AgentInfo]) -> String {
         .map(|agent| if agent.default { format!("{} (the default)", agent.name) } else { agent.name.clone() })
         .collect();
     if available.is_empty() {
-        return "No agent is available on this machine, so that this tool can do nothing: `bgctl agents` shows the user \
-                how to install one."
+        return "No agent is available on this machine, so this tool does not work: `bgctl agents` shows the user \
+             how to install one."
             .to_owned();
     }
     format!("Available agents: {}.", available.join(", "))

@@ -230,7 +230,7 @@ impl Ledger {
         state.lost = lost;
         if new > 0 {
             let text = format!(
-                "{new} older pieces of news were dropped, as there were too many: background_list shows the tasks."
+                "{new} older reports were dropped because there were too many: background_list shows the tasks."
             );
             state.notes.push((Place::Free, text));
         }
@@ -430,7 +430,7 @@ mod tests {
         ledger.loses("one", 4);
         ledger.loses("one", 4);
         let notes = ledger.claim_notes(&one);
-        assert!(matches!(&notes[..], [note] if note.starts_with("4 older pieces")), "{notes:?}");
+        assert!(matches!(&notes[..], [note] if note.starts_with("4 older reports")), "{notes:?}");
         assert_eq!(ledger.claim_notes(&two), [""; 0], "it is in another answer");
         ledger.cancelled(&one);
         assert_eq!(ledger.claim_notes(&two), notes);

@@ -94,9 +94,9 @@ fn understand(line: &[u8]) -> Option<Line> {
     let why = if found.is_list {
         "this is a list: send each message on a line of its own".to_owned()
     } else if error.is_data() {
-        format!("this is no message of the protocol: {}", about(&error))
+        format!("this is not a message of the protocol: {}", about(&error))
     } else {
-        format!("this is no valid JSON in UTF-8: {error}")
+        format!("this is not valid JSON in UTF-8: {error}")
     };
     Some(Line::Unread(Unread { ids: found.ids, why }))
 }
@@ -111,7 +111,7 @@ fn about(error: &serde_json::Error) -> String {
 fn too_long(beginning: &[u8]) -> Line {
     let ids = Found::in_text(&String::from_utf8_lossy(beginning)).ids;
     let why = format!(
-        "this line is longer than {LINE_BYTES} bytes: write the long part into a file, and name the file"
+        "this line is longer than {LINE_BYTES} bytes: write the long part to a file, and give the file's path"
     );
     Line::Unread(Unread { ids, why })
 }

@@ -99,14 +99,14 @@ pub struct Link {
     ends: Arc<Semaphore>,
 }
 
-const RESTARTED: &str = "The bgd daemon ended and was started again. All tasks that were started before are gone: \
-    they live in its memory only. Start again what is still needed.";
+const RESTARTED: &str = "The bgd daemon ended and was restarted. All earlier tasks are lost, as they are kept \
+     only in its memory. Start the ones you still need again.";
 
-const CUT_OFF: &str = "The connection to the bgd daemon broke, and with it the parent session ended: all tasks that were \
-    started here were cancelled and removed, with results that were not told. Start again what is still needed.";
+const CUT_OFF: &str = "The connection to the bgd daemon broke, which ended the parent session: all tasks started \
+     here were cancelled and deleted, including unreported results. Start the ones you still need again.";
 
 const CUT_OFF_KEPT: &str =
-    "The connection to the bgd daemon broke and was made again; the tasks went on meanwhile.";
+    "The connection to the bgd daemon broke and was re-established; the tasks kept running.";
 
 impl Link {
     /// No connection yet. With `owns` the parent session ends when the connection does. A daemon that is started gets
@@ -236,10 +236,9 @@ impl Link {
         M::Result: Send + 'static,
     {
         let Ok(turn) = Arc::clone(&self.ends).try_acquire_owned() else {
-            let message =
-                format!("{ENDS} calls that end tasks are under way, and their tasks take their time to end");
+            let message = format!("{ENDS} calls that cancel tasks are still waiting for their tasks to end");
             return Err(Failure::new(Code::WRONG_STATE, "too_many_requests", message)
-                .hint("wait for their end with background_block, then call this again"));
+                .hint("wait for them with background_block, then call this again"));
         };
         let link = Arc::clone(self);
         spawned(async move {
@@ -278,9 +277,11 @@ impl Link {
             link.leave(&connection, &error).await;
             let next = link.made_connection(link.starts).await?;
             if again == Again::UnlessDone && may_be_done(&error) && next.instance() == connection.instance() {
-                let message = "the connection to the daemon broke before it answered: it may have got this";
-                return Err(Failure::new(Code::INTERNAL, "maybe_done", message)
-                    .hint("look with background_list whether it was done, and call this again only if not"));
+                let message =
+                    "the connection to the daemon broke before it answered: it may have received this";
+                return Err(Failure::new(Code::INTERNAL, "maybe_done", message).hint(
+                    "check with background_list whether it was done, and call this again only if not",
+                ));
             }
             Ok(next.call::<M>(&params).await?)
         })
@@ -429,7 +430,7 @@ fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Resul
     }
     let message = format!("this is too long for the daemon: {length} bytes, at most {most}");
     Err(Failure::new(Code::USAGE, "frame_too_large", message)
-        .hint("write the long part into a file, and name the file"))
+        .hint("write the long part to a file, and give the file's path"))
 }
 
 /// Whether the daemon at the other end has gone, or is about to.

@@ -186,7 +186,7 @@ async fn converse(server: Server, wire: Wire) -> Result<(), Failure> {
 }
 
 fn ended(code: Code, kind: &'static str, why: &dyn std::fmt::Display) -> Failure {
-    Failure::new(code, kind, format!("the conversation ended: {}", crate::render::clean(&why.to_string())))
+    Failure::new(code, kind, format!("the connection ended: {}", crate::render::clean(&why.to_string())))
 }
 
 /// The end of the input, and the time for answers that are under way.

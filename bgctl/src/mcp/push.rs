@@ -33,8 +33,8 @@ const CLAUDE_CODE: &str = "claude-code";
 /// The event that tells of the daemon's end.
 const ENDED: &str = "daemon_ended";
 
-const DAEMON_ENDED: &str = "The bgd daemon has ended. All tasks that were started before are gone: they live in its \
-    memory only. The next call of one of these tools has a new daemon; then start again what is still needed.";
+const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, as they are kept only in its \
+     memory. The next call of one of these tools starts a new daemon; then start the ones you still need again.";
 
 /// How long to wait before the daemon is asked again to be listened to; each time is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

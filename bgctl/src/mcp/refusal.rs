@@ -14,7 +14,7 @@ const WORDS_CHARS: usize = 4000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(String);
 
-const ANEW: &str = "start a new background_task, with all that the agent must know in its prompt";
+const ANEW: &str = "start a new background_task, with everything the agent must know in its prompt";
 
 impl Refusal {
     /// This sentence.
@@ -32,7 +32,7 @@ impl Refusal {
                 Some("only agents can be resumed: start a new command with background_command")
             }
             (Kind::Agent, status) if status.is_active() => {
-                Some("wait until it has completed (background_block), and resume it then")
+                Some("wait until it has completed (background_block), then resume it")
             }
             (Kind::Agent, Status::Failed | Status::Cancelled) => Some(ANEW),
             // Its folder is gone, it is about to be cleared, or the like: the daemon's words say it.
@@ -68,22 +68,22 @@ impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         let own = match failure.kind {
             "task_not_found" => Some(
-                "background_list shows the tasks of this session. One that was cleared is gone, and so are all that were \
-                 started before the daemon was: start again what is still needed",
+                "background_list shows the tasks of this session. Cleared tasks and those of an earlier daemon \
+                 are gone: start the ones you still need again",
             ),
             "being_resumed" => Some("wait for its answer with background_block first"),
             "session_expired" => Some(ANEW),
             "not_complete" => Some(
-                "background_output shows what is there, background_block waits, background_cancel ends it",
+                "background_output shows the output so far, background_block waits, background_cancel ends it",
             ),
-            "registry_full" => Some("background_clear removes those of this session that have ended"),
-            "authentication_required" => Some("tell the user, who has to log the agent in"),
+            "registry_full" => Some("background_clear deletes the finished tasks of this session"),
+            "authentication_required" => Some("tell the user, who must log in to the agent"),
             "no_answer" => Some(
-                "tell the user, who can look with `bgctl daemon status`. The daemon may still do this when it goes on: \
-                 look with background_list before you call this again",
+                "tell the user, who can check with `bgctl daemon status`. The daemon may still do this later: \
+                 check with background_list before you call this again",
             ),
             "no_daemon" | "connection_lost" => {
-                Some("try once more; if it stays so, tell the user, who can look with `bgctl daemon status`")
+                Some("try once more; if that fails, tell the user, who can check with `bgctl daemon status`")
             }
             _ => None,
         };

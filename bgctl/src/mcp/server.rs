@@ -40,21 +40,17 @@ enum Extent {
 #[derive(Clone, Debug)]
 pub struct Server(pub Arc<Shared>);
 
-const AGENTS_LATER: &str = "The agents are looked up with the first call of one of these tools; background_task with \
-    an agent that is unknown names the known ones.";
+const AGENTS_LATER: &str = "The agents are looked up on the first call of one of these tools; background_task \
+     with an unknown agent lists the known ones.";
 
 const INSTRUCTIONS: &str = "Background tasks: shell commands (background_command) and other AI agents \
-    (background_task) that go on while you do other work. Starting one returns a task_id at once. Do not poll: when a \
-    task has ended, the next result of any of these tools tells it at its head, above a line `---`, with its result. \
-    Use background_block only when you can't go on without a task. Where your client takes them, ends also come as \
-    events <channel source=\"bgd\" task_id=\"…\" event=\"completed\">: act on the result in them, there is nothing to \
-    reply to. The user sees the tasks with `bgctl list`.";
+    (background_task) that run while you do other work. Starting one returns a task_id at once. Do not poll: when a task has ended, the next result of any of these tools starts with its result, above a line `---`. Use background_block only when you can't continue without a task. If your client supports it, ends also arrive as events <channel source=\"bgd\" task_id=\"…\" event=\"completed\">: act on the result in them; do not reply to them. The user sees the tasks with `bgctl list`.";
 
 /// What becomes of the tasks at the end.
-const ENDS: &str = "The tasks and their output go when the program that you run in ends.";
+const ENDS: &str = "The tasks and their output are deleted when the program that you run in ends.";
 
 /// The same with `--keep`.
-const KEPT: &str = "The tasks go on when the program that you run in ends.";
+const KEPT: &str = "The tasks keep running when the program that you run in ends.";
 
 impl Shared {
     /// What a model is told of this server.
@@ -183,8 +179,7 @@ impl rmcp::ServerHandler for Server {
         capabilities.experimental = Some([channel].into());
         ServerConfig::new(capabilities)
             .with_server_info(
-                Implementation::new("bgd", env!("CARGO_PKG_VERSION"))
-                    .with_title("bgd: tasks in the background"),
+                Implementation::new("bgd", env!("CARGO_PKG_VERSION")).with_title("bgd: background tasks"),
             )
             .with_instructions(self.0.instructions())
     }
@@ -260,11 +255,10 @@ impl rmcp::ServerHandler for Server {
             }
             (name, _) => {
                 let refusal = match name {
-                    Some(name) => format!(
-                        "{}: \"arguments\" must be an object with the parameters by their names.",
-                        said_back(name)
-                    ),
-                    None => "A call of a tool needs \"name\", a string.".to_owned(),
+                    Some(name) => {
+                        format!("{}: \"arguments\" must be an object of parameters.", said_back(name))
+                    }
+                    None => "A tool call needs \"name\", a string.".to_owned(),
                 };
                 self.0.finish(&context.id, Err(Refusal::new(refusal))).await.into()
             }
@@ -337,11 +331,11 @@ impl rmcp::ServerHandler for Server {
 const METHODS: [(&str, &str); 7] = [
     ("initialize", "\"protocolVersion\", \"capabilities\" and \"clientInfo\""),
     ("logging/setLevel", "\"level\": one of debug, info, notice, warning, error, critical, alert, emergency"),
-    ("subscriptions/listen", "what to be told of"),
+    ("subscriptions/listen", "which notifications to send"),
     ("tasks/cancel", "\"taskId\", a string"),
     ("tasks/get", "\"taskId\", a string"),
     ("tasks/update", "\"taskId\", a string, and \"inputResponses\""),
-    ("tools/list", "an object, or nothing"),
+    ("tools/list", "an object, or omitted"),
 ];
 
 /// A request that the library could not read: it knows no such method, or not in this form.
@@ -358,23 +352,19 @@ fn not_understood(request: &CustomRequest) -> ErrorData {
 fn why_not(depth: &Result<u32, String>, most: u32) -> Option<String> {
     let (why, way) = match depth {
         Ok(depth) if *depth < most => return None,
-        Ok(0) => {
-            ("the user has switched them off (`--depth 0`)".to_owned(), "`bgctl mcp --depth 1`".to_owned())
-        }
+        Ok(0) => ("the user has disabled them (`--depth 0`)".to_owned(), "`bgctl mcp --depth 1`".to_owned()),
         Ok(depth) => (
-            format!("you work within a background task of another agent ({DEPTH} is {depth})"),
+            format!("you run in a background task of another agent ({DEPTH} is {depth})"),
             format!("`bgctl mcp --depth {}`", depth.saturating_add(1)),
         ),
         Err(text) => (
-            format!(
-                "{DEPTH}, which counts how deep agents have started agents, is \"{}\" and no number",
-                said_back(text)
-            ),
+            format!("{DEPTH}, which counts the levels of agents, is \"{}\", not a number", said_back(text)),
             format!("`export {DEPTH}=0` where the program that you run in is started"),
         ),
     };
     Some(format!(
-        "background_task and background_command are not available here, as {why}: do the work yourself. The user can \
+        "background_task and background_command are not available here because {why}: do the work yourself. The \
+         user can \
          allow them with {way}."
     ))
 }
@@ -398,10 +388,10 @@ mod tests {
         assert!(off.contains("`--depth 0`") && off.contains("`bgctl mcp --depth 1`"), "{off}");
         assert!(!off.contains("another agent"), "{off}");
         let within = why_not(&Ok(2), 2).unwrap();
-        assert!(within.contains("within a background task of another agent"), "{within}");
+        assert!(within.contains("in a background task of another agent"), "{within}");
         assert!(within.contains("BGD_MCP_DEPTH is 2") && within.contains("--depth 3`"), "{within}");
         let unreadable = why_not(&Err("x".repeat(1000)), u32::MAX).unwrap();
-        assert!(unreadable.contains("BGD_MCP_DEPTH") && unreadable.contains("no number"), "{unreadable}");
+        assert!(unreadable.contains("BGD_MCP_DEPTH") && unreadable.contains("not a number"), "{unreadable}");
         assert!(
             unreadable.contains("`export BGD_MCP_DEPTH=0`") && !unreadable.contains("--depth"),
             "{unreadable}"

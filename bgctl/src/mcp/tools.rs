@@ -61,8 +61,8 @@ pub enum Reply {
 }
 
 /// Why nothing of other sessions is shown.
-const OWN_ONLY: &str = "this server shows the tasks of its own session only. The user can show you others with `bgctl`, or by \
-    `--all-sessions` in the command of this server.";
+const OWN_ONLY: &str = "this server shows the tasks of its own session only. The user can show you others with \
+     `bgctl`, or with `--all-sessions` in the command of this server.";
 
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
@@ -81,8 +81,8 @@ impl Shared {
         if let Some(resume) = arguments.task("resume")? {
             if !after.is_empty() || group.is_some() {
                 return Err(Refusal::new(
-                    "background_task: \"after\" and \"group\" go with a new task, not with \"resume\": the agent gets \
-                     a further prompt at once. Leave them out, or start a new task.",
+                    "background_task: \"after\" and \"group\" can't be combined with \"resume\": the agent gets \
+                     the prompt at once. Omit them, or start a new task.",
                 ));
             }
             let Some(prompt) = prompt else { return Err(arguments.missing(&["prompt"])) };
@@ -97,10 +97,10 @@ impl Shared {
             let outcome = self.link.call_once::<TaskSubmit>(params).await;
             let task = outcome.map_err(|failure| Refusal::of_resume(failure, &asked))?.task;
             let next = format!(
-                "The agent works on it, with the whole earlier conversation. {}",
+                "The agent is working on it, with the whole earlier conversation. {}",
                 words::while_running(&[task.id.to_string()])
             );
-            let opening = format!("The prompt is with the agent; this is resume {}.", task.resume_count);
+            let opening = format!("The agent has the prompt; this is resume {}.", task.resume_count);
             return Ok(self.about(&[task], Body::Started).with(opening, next));
         }
         let (description, agent) = (arguments.text("description")?, arguments.text("agent")?);
@@ -167,13 +167,13 @@ impl Shared {
         };
         let opening = match task.waiting.as_ref().map(|waiting| waiting.reason) {
             _ if task.status == Status::Cancelled => {
-                "It was cancelled at once: a task that it was to wait for did not end as required."
+                "It was cancelled at once: a task in \"after\" did not end as required."
             }
             Some(WaitingFor::Paused) => {
-                "It is in the background now, and starts when its group, which the user has paused, is continued."
+                "It is in the background now, and starts when the user continues its paused group."
             }
-            Some(WaitingFor::After) => "It is in the background now, and starts by itself when it may.",
-            _ => "It is in the background now, and starts as soon as a slot is free: mostly at once.",
+            Some(WaitingFor::After) => "It is in the background now, and starts when its conditions are met.",
+            _ => "It is in the background now, and starts as soon as a slot is free, usually at once.",
         };
         let next = words::after(&task, true);
         Ok(self.about(&[task], Body::Started).with(opening, next))
@@ -201,7 +201,7 @@ impl Shared {
             (task, chunk.encoding.decode(chunk.data), chunk.offset > 0)
         };
         let bytes =
-            bytes.map_err(|error| Refusal::new(format!("The daemon sent what can't be read: {error}.")))?;
+            bytes.map_err(|error| Refusal::new(format!("The daemon's answer can't be parsed: {error}.")))?;
         // What is shown of a task that has not completed is its latest output, also of an agent.
         let kind = if task.status == Status::Completed { task.kind } else { Kind::Process };
         let excerpt = words::excerpt(&String::from_utf8_lossy(&bytes), words::OUTPUT_BYTES, kind);
@@ -211,11 +211,11 @@ impl Shared {
             let file = &task.output.path;
             let rest = match task.output.dropped_bytes {
                 0 => format!("the file {file} has everything."),
-                dropped => format!(
-                    "the file {file} has what is kept; {dropped} bytes were dropped, as the daemon keeps no more."
-                ),
+                dropped => {
+                    format!("the file {file} has the rest; {dropped} bytes were dropped at the size limit.")
+                }
             };
-            next = format!("This is not all of it: {rest} {next}");
+            next = format!("This is truncated: {rest} {next}");
         }
         let body = Body::Output { output: excerpt.text, truncated, file: task.output.path.clone() };
         Ok(self.about(&[task], body).with("", next))
@@ -238,9 +238,9 @@ impl Shared {
             (CancelParams { all: true, session, ..CancelParams::default() }, ends)
         } else if let Some(first) = over.first().filter(|_| ids.is_empty()) {
             let opening = if is_one {
-                format!("It is {} already: there is nothing to end.", first.status)
+                format!("It is already {}: nothing to cancel.", first.status)
             } else {
-                format!("All {} have ended already: there is nothing to end.", over.len())
+                format!("All {} have already ended: nothing to cancel.", over.len())
             };
             let next = if is_one { words::after(first, self.is_own(first)) } else { String::new() };
             return Ok(self.about(&over, Body::Cancelled).with(opening, next));
@@ -256,18 +256,18 @@ impl Shared {
             for id in &ids {
                 tasks.push(self.readable(id).await?);
             }
-            let opening = "They were told to end, and take their time. Their end will be told.";
+            let opening = "They are being ended but need more time. A later result will report it.";
             return Ok(self.about(&tasks, Body::Cancelled).with(opening, ""));
         };
         let mut tasks = result?.tasks;
         let mut opening = match (tasks.len(), is_one) {
-            (0, _) => "No task of this session was active: there was nothing to end.".to_owned(),
-            (1, true) => "It has ended, with all its processes.".to_owned(),
-            (1, false) => "1 task has ended, with all its processes.".to_owned(),
-            (count, _) => format!("{count} tasks have ended, with all their processes."),
+            (0, _) => "No task of this session was active: nothing to cancel.".to_owned(),
+            (1, true) => "It has ended, including all its processes.".to_owned(),
+            (1, false) => "1 task has ended, including all its processes.".to_owned(),
+            (count, _) => format!("{count} tasks have ended, including all their processes."),
         };
         if !over.is_empty() {
-            opening = format!("{opening} {} had ended before.", over.len());
+            opening = format!("{opening} {} had already ended.", over.len());
         }
         tasks.extend(over);
         Ok(self.about(&tasks, Body::Cancelled).with(opening, ""))
@@ -286,12 +286,12 @@ impl Shared {
                 "background_cancel: give \"task_ids\", \"task_id\" or \"all\": true, not both.",
             )),
             (None, false) => Err(Refusal::new(
-                "background_cancel: give \"task_ids\" or \"task_id\" (these tasks), or \"all\": true (every task of \
-                 this session that has not ended).",
+                "background_cancel: give \"task_ids\" or \"task_id\" (these tasks), or \"all\": true (every \
+                 active task of this session).",
             )),
             (Some(ids), false) if ids.is_empty() => Err(Refusal::new(
-                "background_cancel: \"task_ids\" is empty: name tasks, or give \"all\": true for every task of this \
-                 session that has not ended.",
+                "background_cancel: \"task_ids\" is empty: give tasks, or \"all\": true for every active task of \
+                 this session.",
             )),
             (Some(ids), false) => {
                 let mut tasks: Vec<Task> = Vec::new();
@@ -311,7 +311,7 @@ impl Shared {
         let status = arguments.status("status")?.into_iter().collect();
         let all = arguments.flag("all")?;
         if all && !self.all_sessions {
-            return Err(Refusal::new(format!("\"all\": {OWN_ONLY} Leave it out.")));
+            return Err(Refusal::new(format!("\"all\": {OWN_ONLY} Omit it.")));
         }
         let params = ListParams {
             session: (!all).then(|| self.session.clone()),
@@ -334,7 +334,7 @@ impl Shared {
             format!(
                 "Tasks of {whose}: {}.{}",
                 counts.join(", "),
-                if page.tasks.is_empty() { " None in that status." } else { "" }
+                if page.tasks.is_empty() { " None with that status." } else { "" }
             )
         };
         let next = if more { format!("Only the newest {LISTED} are shown.") } else { String::new() };
@@ -367,15 +367,14 @@ impl Shared {
         };
         if !removable.is_told {
             return Err(Refusal::new(
-                "Nothing was removed: this request was cancelled, or another one has the same id, so that its answer \
-                 may reach nobody. Call background_clear again.",
+                "Nothing was deleted: this request was cancelled, or another one has the same id, so its answer \
+                 might be lost. Call background_clear again.",
             ));
         }
         if named.iter().any(|task| removable.untold.contains(&task.id)) {
             return Err(Refusal::new(
-                "Nothing was removed: more of these tasks have ended than fits above, and their results would go \
-                 unseen. Call background_clear again, which tells the next of them; or name the tasks to remove in \
-                 \"task_ids\".",
+                "Nothing was deleted: more tasks have ended than fit above, and their results would be lost. Call \
+                 background_clear again to get the next ones, or give the tasks to delete in \"task_ids\".",
             ));
         }
         // What is cancelled for it need not be told; what ended by itself does.
@@ -402,7 +401,7 @@ impl Shared {
         let call = tokio::time::timeout(self.max_block, self.link.end::<TaskClear>(params)).await;
         let result = call.map_err(|_| {
             Refusal::new(
-                "The tasks take their time to end, and are removed then. background_list shows what is left.",
+                "The tasks need more time to end and are deleted then. background_list shows what is left.",
             )
         })?;
         let cleared = result?.cleared;
@@ -415,7 +414,7 @@ impl Shared {
     async fn clearable(self: &Arc<Self>, ids: &[TaskRef], all: bool) -> Result<Vec<Task>, Refusal> {
         if ids.is_empty() {
             return Err(Refusal::new(
-                "background_clear: \"task_ids\" is empty: name tasks, or leave it out for all that have ended.",
+                "background_clear: \"task_ids\" is empty: give tasks, or omit it for all finished ones.",
             ));
         }
         let mut tasks = Vec::new();
@@ -423,13 +422,13 @@ impl Shared {
             let task = self.own_task(id, "cleared").await?;
             if task.status.is_active() && !all {
                 return Err(Refusal::new(format!(
-                    "Task {} is {}, and only those that have ended are cleared. background_cancel ends it.",
+                    "Task {} is {}, but only finished tasks can be deleted. background_cancel ends it.",
                     task.id, task.status
                 )));
             }
             if task.lingering && !all {
                 return Err(Refusal::new(format!(
-                    "Task {} has ended, but processes that it started still run. background_cancel ends them.",
+                    "Task {} has ended, but processes it started are still running. background_cancel ends them.",
                     task.id
                 )));
             }
@@ -439,13 +438,13 @@ impl Shared {
     }
 
     fn cleared(&self, cleared: u64, left: Left) -> Answer {
-        let mut opening = format!("Removed {cleared} {}.", if cleared == 1 { "task" } else { "tasks" });
+        let mut opening = format!("Deleted {cleared} {}.", if cleared == 1 { "task" } else { "tasks" });
         if left.older {
-            opening = format!("{opening} There are older ones: call it again to remove them, too.");
+            opening = format!("{opening} There are older ones: call it again to delete them too.");
         }
         if left.lingering > 0 {
             opening = format!(
-                "{opening} {} more have ended, but processes that they started still run: background_list \
+                "{opening} {} more have ended, but processes they started are still running: background_list \
                  shows them, background_cancel ends them.",
                 left.lingering
             );
@@ -499,8 +498,8 @@ impl Shared {
             return Err(Refusal::new(format!("Task {} belongs to another session: {OWN_ONLY}", task.id)));
         }
         Err(Refusal::new(format!(
-            "{:?} is the beginning of no task of this session, but of one of another: to look at that, give its id in \
-             full (background_list {{\"all\": true}} shows it).",
+            "{:?} matches no task of this session, but one of another: to look at that, give its full id \
+             (background_list {{\"all\": true}} shows it).",
             id.as_str()
         )))
     }
@@ -512,8 +511,7 @@ impl Shared {
             return Ok(task);
         }
         Err(Refusal::new(format!(
-            "Task {} belongs to another session, and can't be {what} from here. Ask the user, who can do it with \
-             `bgctl`.",
+            "Task {} belongs to another session, and can't be {what} from here. Ask the user to do it with `bgctl`.",
             task.id
         )))
     }

@@ -61,13 +61,13 @@ pub fn result(notice: &Notice, most: usize) -> Option<String> {
     let excerpt = excerpt(&result.text, most.min(NEWS_RESULT_BYTES), notice.task.kind);
     let is_whole = !excerpt.is_cut && result.part == Part::All;
     let rest = format!(
-        "({} bytes in all: background_output {{\"task_id\": \"{}\"}}, or the file {})",
+        "({} bytes in total: background_output {{\"task_id\": \"{}\"}}, or the file {})",
         result.bytes, notice.task.id, notice.task.output.path
     );
     match (excerpt.text.is_empty(), is_whole) {
         (true, _) if result.bytes == 0 => None,
         (true, true) => Some(format!("(only white space: {} bytes)", result.bytes)),
-        (true, false) => Some(format!("(what fits here is only white space)\n{rest}")),
+        (true, false) => Some(format!("(the part that fits here is only white space)\n{rest}")),
         (false, true) => Some(excerpt.text),
         (false, false) => Some(format!("{}\n{rest}", excerpt.text)),
     }
@@ -78,7 +78,7 @@ pub fn told(item: &InboxItem) -> String {
     let notice = &item.notice;
     if notice.kind == NoticeKind::NeedsInput {
         return format!(
-            "{}\nOnly the user may answer that: tell them, and go on. The agent waits for it.",
+            "{}\nOnly the user can answer this: tell them, and continue. The agent is waiting for the answer.",
             clean_lines(notice.text.trim_end())
         );
     }
@@ -91,8 +91,8 @@ pub fn told(item: &InboxItem) -> String {
     }
     match (result(notice, NEWS_RESULT_BYTES), &notice.result, notice.task.kind) {
         (Some(result), _, _) => format!("{text}\n{result}"),
-        (None, Some(_), Kind::Process) => format!("{text}; it has put out nothing"),
-        (None, Some(_), Kind::Agent) => format!("{text}; its agent has given no answer"),
+        (None, Some(_), Kind::Process) => format!("{text}; no output"),
+        (None, Some(_), Kind::Agent) => format!("{text}; the agent gave no answer"),
         (None, None, _) => text,
     }
 }
@@ -117,7 +117,7 @@ pub fn task_line(facts: &TaskFacts) -> String {
     how.extend(facts.exit_code.map(|code| format!("exit code {code}")));
     how.extend(facts.signal.map(signal_name));
     how.extend(facts.run_time_ms.map(show_ms));
-    how.extend(facts.lingering.map(|_| "its processes still run".to_owned()));
+    how.extend(facts.lingering.map(|_| "its processes are still running".to_owned()));
     let agent = facts.agent.as_deref().map(|agent| format!(" [agent {agent}]")).unwrap_or_default();
     let foreign = if facts.foreign { " [of another session]" } else { "" };
     format!("{}{resumed}  {}  \"{}\"{agent}{foreign}", facts.task_id, how.join(", "), facts.description)
@@ -130,10 +130,10 @@ pub fn details(facts: &TaskFacts) -> Vec<String> {
     lines.extend(facts.error.as_deref().map(|error| format!("error: {error}")));
     lines.extend(facts.suspect.as_deref().map(|why| format!("suspect: {why}")));
     lines.extend(facts.warning.as_deref().map(|what| format!("warning: {what}")));
-    lines.extend(facts.last_words.as_deref().map(|words| format!("the agent's last words: {words}")));
+    lines.extend(facts.last_words.as_deref().map(|words| format!("the agent's last output: {words}")));
     lines.extend(facts.output_warning.clone());
     lines.extend(facts.asks.as_deref().map(|asks| {
-        format!("its agent asks, and only the user may answer (bgctl answer {}): {asks}", facts.task_id)
+        format!("its agent asks, and only the user can answer (bgctl answer {}): {asks}", facts.task_id)
     }));
     lines.extend(
         facts.tool_calls.filter(|count| *count > 0).map(|count| format!("tools called so far: {count}")),
@@ -146,8 +146,8 @@ pub fn details(facts: &TaskFacts) -> Vec<String> {
 pub fn while_running(ids: &[String]) -> String {
     let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
     format!(
-        "Go on with other work: the end is told at the head of a later answer of these tools. If there is nothing \
-         else to do, wait with background_block {{\"task_ids\": [{}]}}.",
+        "Continue with other work: a later result of these tools starts with its end. If there is nothing else to \
+         do, wait with background_block {{\"task_ids\": [{}]}}.",
         list.join(", ")
     )
 }
@@ -156,18 +156,18 @@ pub fn while_running(ids: &[String]) -> String {
 pub fn after(task: &Task, is_own: bool) -> String {
     let id = task.id;
     if !is_own {
-        return "It belongs to another session: from here it can only be looked at and waited for."
-            .to_owned();
+        return "It belongs to another session: you can only look at it and wait for it.".to_owned();
     }
     match (task.status.is_active(), task.kind) {
         (true, _) => while_running(&[id.to_string()]),
         (false, Kind::Agent) if task.status == Status::Completed => format!(
-            "A further prompt to the same agent: background_task {{\"resume\": \"{id}\", \"prompt\": \"…\"}}."
+            "To send the same agent a follow-up: background_task {{\"resume\": \"{id}\", \"prompt\": \"…\"}}."
         ),
         (false, _) if task.lingering => format!(
-            "It has ended, but processes that it started still run: background_cancel {{\"task_id\": \"{id}\"}} ends them."
+            "It has ended, but processes it started are still running: background_cancel {{\"task_id\": \
+             \"{id}\"}} ends them."
         ),
-        (false, _) => "Nothing more is to come of this task.".to_owned(),
+        (false, _) => "Nothing more will come from this task.".to_owned(),
     }
 }
 
@@ -175,10 +175,10 @@ pub fn after(task: &Task, is_own: bool) -> String {
 pub fn asked(result: &BlockResult) -> String {
     let (active, all) = (result.active.len(), result.tasks.len());
     if all == 1 {
-        return "It asks its user something, and waits for the answer.".to_owned();
+        return "It asks the user a question and is waiting for the answer.".to_owned();
     }
     format!(
-        "A task asks its user something, and waits for the answer: {} of {all} have ended, {active} have not.",
+        "A task asks the user a question and is waiting for the answer: {} of {all} have ended, {active} have not.",
         all - active
     )
 }
@@ -189,8 +189,8 @@ pub fn ended(result: &BlockResult, waited: &str) -> String {
     match (active, &result.tasks[..]) {
         (0, [_]) => "It has ended.".to_owned(),
         (0, _) => format!("All {all} have ended."),
-        (_, [task]) => format!("The time is over ({waited}), and it {}.", still(task)),
-        _ => format!("The time is over ({waited}): {} of {all} have ended, {active} have not.", all - active),
+        (_, [task]) => format!("Timed out ({waited}); it {}.", still(task)),
+        _ => format!("Timed out ({waited}): {} of {all} have ended, {active} have not.", all - active),
     }
 }
 
@@ -201,19 +201,19 @@ pub fn ready(result: &BlockResult, waited: &str) -> String {
     let is_late = result.tasks.iter().any(|task| task.status.is_active() && task.ready_at.is_none());
     match (&result.tasks[..], is_late) {
         ([task], true) if task.status == Status::Pending => {
-            format!("The time is over ({waited}), and it has not started.")
+            format!("Timed out ({waited}); it has not started.")
         }
-        ([_], true) => format!("The time is over ({waited}), and it is not ready."),
-        (_, true) => format!("The time is over ({waited}): {ready} of {all} are ready."),
+        ([_], true) => format!("Timed out ({waited}); it is not ready."),
+        (_, true) => format!("Timed out ({waited}): {ready} of {all} are ready."),
         ([task], false) => match (task.ready_at.is_some(), task.status.is_active()) {
             (true, true) => "It is ready.",
             (true, false) => "It was ready, and has ended.",
-            (false, _) => "It has ended, and never was ready.",
+            (false, _) => "It has ended without becoming ready.",
         }
         .to_owned(),
         (_, false) if ready == all => format!("All {all} are ready, or were."),
         (_, false) => {
-            format!("{ready} of {all} are ready, or were; the others have ended, and never were.")
+            format!("{ready} of {all} are ready, or were; the others ended without becoming ready.")
         }
     }
 }
@@ -221,20 +221,20 @@ pub fn ready(result: &BlockResult, waited: &str) -> String {
 /// How a wait of this length for a line of one task ended.
 pub fn line(result: &BlockResult, is_there: bool, waited: &str) -> String {
     match result.tasks.first() {
-        _ if is_there => "It has put out this line:".to_owned(),
+        _ if is_there => "It printed this line:".to_owned(),
         Some(task) if task.status == Status::Pending && !task.has_begun() => {
-            format!("The time is over ({waited}), and it has not started.")
+            format!("Timed out ({waited}); it has not started.")
         }
         Some(task) if task.status.is_active() => {
-            format!("The time is over ({waited}), and it has put out no line that matches.")
+            format!("Timed out ({waited}); it has not printed a matching line.")
         }
-        _ => "It has ended without a line that matches.".to_owned(),
+        _ => "It has ended without a matching line.".to_owned(),
     }
 }
 
 /// What a task that has not ended does.
 fn still(task: &Task) -> &'static str {
-    if task.status == Status::Pending { "has not started" } else { "still runs" }
+    if task.status == Status::Pending { "has not started" } else { "is still running" }
 }
 
 #[cfg(test)]
@@ -282,13 +282,16 @@ mod tests {
         use NoticeKind::{Cancelled, Completed, Failed};
         let command = |kind, text, bytes, part| news(kind, Kind::Process, Some((text, bytes, part)));
         assert_eq!(command(Completed, "a\n", 2, Part::All), "\na");
-        assert_eq!(command(Completed, "", 0, Part::All), "; it has put out nothing");
-        assert_eq!(command(Failed, "", 0, Part::All), "; it has put out nothing");
+        assert_eq!(command(Completed, "", 0, Part::All), "; no output");
+        assert_eq!(command(Failed, "", 0, Part::All), "; no output");
         assert_eq!(command(Completed, "\n\n\n", 3, Part::All), "\n(only white space: 3 bytes)");
         let part = command(Completed, "\n\n\n", 99, Part::End);
-        assert!(part.starts_with("\n(what fits here is only white space)\n(99 bytes in all: "), "{part}");
+        assert!(
+            part.starts_with("\n(the part that fits here is only white space)\n(99 bytes in total: "),
+            "{part}"
+        );
         assert_eq!(command(Completed, "", 0, Part::Gone), "\n(its output is gone: the task was cleared)");
-        assert_eq!(news(Completed, Kind::Agent, Some(("", 0, Part::All))), "; its agent has given no answer");
+        assert_eq!(news(Completed, Kind::Agent, Some(("", 0, Part::All))), "; the agent gave no answer");
         assert_eq!(news(Cancelled, Kind::Process, None), "");
     }
 
@@ -296,7 +299,7 @@ mod tests {
     fn what_an_agent_asks_is_left_to_the_user() {
         let question = notice(NoticeKind::NeedsInput, Kind::Agent, None);
         let text = told(&InboxItem { number: 1, notice: question });
-        assert!(text.starts_with("The text\n") && text.contains("Only the user may answer"), "{text}");
+        assert!(text.starts_with("The text\n") && text.contains("Only the user can answer"), "{text}");
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn notes(agents: &[AgentInfo]) -> String {
         }
         let what = match &agent.error {
             Some(_) => format!("does not start: {}", clean_lines(why)),
-            None => format!("is installed with: {}", clean(why)),
+            None => format!("is not installed; install it with: {}", clean(why)),
         };
         let _ = writeln!(text, "{} {what}", clean(&agent.name));
     }
@@ -184,7 +184,7 @@ mod tests {
         let text = list(&all(), true, &look(true));
         assert!(text.starts_with("NAME"), "{text}");
         assert!(text.ends_with(
-            "\n\ntwo is installed with: npm install -g it\nthree does not start: it ended\nwith 1\n"
+            "\n\ntwo is not installed; install it with: npm install -g it\nthree does not start: it ended\nwith 1\n"
         ));
         let unchecked = list(&[agent("five")], false, &look(true));
         assert_eq!(unchecked.lines().count(), 2, "{unchecked}");

@@ -29,16 +29,16 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     }
     page.maybe("inboxes", inboxes(&status.inboxes).as_deref());
     if status.untold > 0 {
-        let what = format!("{} ends of tasks without a channel (default_deliver_to sets one)", status.untold);
+        let what = format!("{} notifications without a channel (set default_deliver_to)", status.untold);
         page.line("untold", &what);
     }
     let (held, limit) = (bytes(status.held_bytes), bytes(status.limits.memory));
-    page.line("memory", &format!("{}, tasks hold {held} of {limit}", bytes(status.memory_bytes)));
+    page.line("memory", &format!("{}, tasks use {held} of {limit}", bytes(status.memory_bytes)));
     page.line("connections", &format!("{}, {} subscriptions", status.connections, status.subscriptions));
     page.line("last event", &status.seq.to_string());
     page.line("socket", &status.socket);
     page.line("state", &status.state_dir);
-    let note = if status.config_loaded { "" } else { " (not in force; all values are the defaults)" };
+    let note = if status.config_loaded { "" } else { " (no file; using defaults)" };
     page.line("config", &format!("{}{note}", status.config));
     let why =
         if status.tree_reason.is_empty() { String::new() } else { format!(" ({})", status.tree_reason) };
@@ -54,10 +54,8 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
 fn times(times: &Times) -> Option<String> {
     let mean = times.sum_ms.checked_div(times.count)?;
     let half = times.buckets.iter().find(|bucket| bucket.count >= times.count.div_ceil(2));
-    let half = half.map_or_else(
-        || "took longer than a day".to_owned(),
-        |bucket| format!("took {} at most", short(bucket.le_ms)),
-    );
+    let half = half
+        .map_or_else(|| "longer than a day".to_owned(), |bucket| format!("at most {}", short(bucket.le_ms)));
     if times.count == 1 {
         return Some(format!("once, {}", short(mean)));
     }
@@ -117,15 +115,15 @@ mod tests {
     fn the_page_tells_how_those_are_told_who_asked() {
         let page = page(&samples::daemon(), samples::now());
         for line in [
-            "waited:      3 times, 4ms on average, half of them took 3ms at most",
-            "ran:         2 times, 1d 00h on average, half of them took longer than a day",
+            "waited:      3 times, 4ms on average, half of them at most 3ms",
+            "ran:         2 times, 1d 00h on average, half of them longer than a day",
             "channel:     ops (exec): 5 sent, 2 failed, 1 dropped, 4 queued; last error: it \u{fffd}exited with 3 (5s ago)",
             "channel:     web (webhook): 1 sent, 2 queued; trying again in 3s, 2 of 5 tries done, last: http://h answers with 500 (1s ago)",
             "channel:     slack: 0 sent; needs fixing: no chat is set",
             "channel:     tty: 0 sent",
             "inboxes:     1 notice for 1 session, 2 lost (limits.inbox_items)",
-            "memory:      1.0 MiB, tasks hold 512.0 KiB of 256.0 MiB",
-            "untold:      7 ends of tasks without a channel (default_deliver_to sets one)",
+            "memory:      1.0 MiB, tasks use 512.0 KiB of 256.0 MiB",
+            "untold:      7 notifications without a channel (set default_deliver_to)",
             "tasks:       1 pending, 2 running",
             "trees by:    session (no cgroup v2 is mounted here)",
         ] {
@@ -138,8 +136,8 @@ mod tests {
         let mut web = samples::daemon().channels.remove(1).retry.unwrap();
         let later = web.next_at.plus_ms(1);
         assert!(retry(&web, later).starts_with("trying again, 2 of 5 tries done, last: http://h "));
-        (web.tries, web.error) = (0, "the server has asked for silence".into());
-        assert_eq!(retry(&web, samples::now()), "first try in 3s: the server has asked for silence (1s ago)");
+        (web.tries, web.error) = (0, "the server asked to wait".into());
+        assert_eq!(retry(&web, samples::now()), "first try in 3s: the server asked to wait (1s ago)");
     }
 
     #[test]

@@ -74,59 +74,47 @@ impl Collector for Figures {
         let status = &self.0;
         let mut out = Writer(encoder);
         let labels = [("version", status.version.as_str()), ("instance", status.instance.as_str())];
-        out.info("bgd", "The daemon: its version, and this life of it", &labels)?;
-        out.seconds("bgd_uptime", "How long the daemon has run", seconds(status.uptime_ms))?;
-        out.unit("bgd_resident_memory", "Its resident memory", Some(&Unit::Bytes), status.memory_bytes)?;
-        out.gauge("bgd_connections", "Clients that are connected", status.connections)?;
+        out.info("bgd", "Version and instance of the daemon", &labels)?;
+        out.seconds("bgd_uptime", "Uptime of the daemon", seconds(status.uptime_ms))?;
+        out.unit(
+            "bgd_resident_memory",
+            "Resident memory of the daemon",
+            Some(&Unit::Bytes),
+            status.memory_bytes,
+        )?;
+        out.gauge("bgd_connections", "Connected clients", status.connections)?;
         out.gauge("bgd_subscriptions", "Subscriptions to events", status.subscriptions)?;
         out.counter("bgd_events", "Events so far", status.seq)?;
         tasks(status, &mut out)?;
         channels(&status.channels, &mut out)?;
-        out.counter(
-            "bgd_untold",
-            "Ends of runs that were told to no channel, as the task had none",
-            status.untold,
-        )?;
-        out.gauge(
-            "bgd_inboxes",
-            "Parent sessions with notices that were not acknowledged",
-            status.inboxes.sessions,
-        )?;
-        out.gauge("bgd_inbox_items", "Notices that were not acknowledged", status.inboxes.items)?;
+        out.counter("bgd_untold", "Notices not delivered because the task had no channel", status.untold)?;
+        out.gauge("bgd_inboxes", "Parent sessions with unacknowledged notices", status.inboxes.sessions)?;
+        out.gauge("bgd_inbox_items", "Unacknowledged notices", status.inboxes.items)?;
         out.counter(
             "bgd_inbox_lost",
-            "Notices dropped unacknowledged, as an inbox was full",
+            "Unacknowledged notices dropped because an inbox was full",
             status.inboxes.lost,
         )?;
-        out.gauge("bgd_warnings", "Warnings that bgctl daemon status shows", status.warnings.len() as u64)
+        out.gauge("bgd_warnings", "Warnings shown by bgctl daemon status", status.warnings.len() as u64)
     }
 }
 
 fn tasks(status: &DaemonStatus, out: &mut Writer<'_>) -> fmt::Result {
-    let mut family = out.0.encode_descriptor(
-        "bgd_tasks",
-        "Tasks that the daemon knows, by status",
-        None,
-        MetricType::Gauge,
-    )?;
+    let mut family = out.0.encode_descriptor("bgd_tasks", "Tasks by status", None, MetricType::Gauge)?;
     for state in Status::ALL {
         let labels = [("status", state.as_str())];
         ConstGauge::new(status.summary.count(state)).encode(family.encode_family(&labels)?)?;
     }
-    out.gauge("bgd_queue_length", "Tasks that wait for a slot", status.summary.pending)?;
+    out.gauge("bgd_queue_length", "Tasks waiting for a slot", status.summary.pending)?;
     let slots = status.limits.max_concurrent_tasks;
-    out.gauge("bgd_slots", "Tasks that run at once at most (max_concurrent_tasks)", slots)?;
-    out.histogram("bgd_task_wait", "From the submission of a task to its start", &status.waited)?;
-    out.histogram("bgd_task_run", "From the start of a run to its end", &status.ran)
+    out.gauge("bgd_slots", "Maximum number of concurrent tasks (max_concurrent_tasks)", slots)?;
+    out.histogram("bgd_task_wait", "Time from the submission of a task to its start", &status.waited)?;
+    out.histogram("bgd_task_run", "Run time", &status.ran)
 }
 
 fn channels(channels: &[ChannelStatus], out: &mut Writer<'_>) -> fmt::Result {
-    let mut family = out.0.encode_descriptor(
-        "bgd_notices",
-        "Notices by channel, and what became of them",
-        None,
-        MetricType::Counter,
-    )?;
+    let mut family =
+        out.0.encode_descriptor("bgd_notices", "Notices by channel and result", None, MetricType::Counter)?;
     for channel in channels {
         let outcomes = [("sent", channel.sent), ("failed", channel.failed), ("dropped", channel.dropped)];
         for (outcome, count) in outcomes {
@@ -134,7 +122,7 @@ fn channels(channels: &[ChannelStatus], out: &mut Writer<'_>) -> fmt::Result {
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
     }
-    let help = "Notices that wait for a channel, or are on their way";
+    let help = "Notices queued for a channel or being sent";
     let mut family = out.0.encode_descriptor("bgd_notices_queued", help, None, MetricType::Gauge)?;
     for channel in channels {
         let labels = [("channel", channel.name.as_str()), ("type", &channel.kind)];

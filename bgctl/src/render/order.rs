@@ -49,7 +49,7 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
         (WaitingFor::Until, Some(until)) => format!("until {until}"),
         (WaitingFor::Retry, Some(until)) => format!("until its next attempt at {until}"),
         (WaitingFor::Until | WaitingFor::Retry | WaitingFor::Unknown, _) => return None,
-        (WaitingFor::Batch, _) => "for others of its batch, of which only so many run at once".to_owned(),
+        (WaitingFor::Batch, _) => "for other tasks of its batch (--jobs)".to_owned(),
         (WaitingFor::Paused, _) => {
             format!("the group {group} is paused: `bgctl group continue {group}` continues it")
         }
@@ -77,7 +77,7 @@ pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
         Some(Exit::Unknown(_)) | None => attempt.error.as_deref().map_or_else(|| "ended".to_owned(), clean),
     };
     let from = clock.show(attempt.started_at);
-    format!("{} from {from}, {how}; its output begins at {}", attempt.attempt, attempt.offset)
+    format!("{} from {from}, {how}; its output starts at {}", attempt.attempt, attempt.offset)
 }
 
 /// Why a task was cancelled, if that is known and worth a line.
@@ -129,11 +129,7 @@ mod tests {
                 "retry at 12:03:10",
                 "until its next attempt at 12:03:10",
             ),
-            (
-                waits(WaitingFor::Batch, 0, None),
-                "batch",
-                "for others of its batch, of which only so many run at once",
-            ),
+            (waits(WaitingFor::Batch, 0, None), "batch", "for other tasks of its batch (--jobs)"),
             (
                 waits(WaitingFor::Paused, 0, None),
                 "gpu paused",
@@ -168,7 +164,7 @@ mod tests {
         let clock = Clock::of_tests();
         assert_eq!(
             attempt(&tried, &clock),
-            "2 from 1970-01-01 00:16:40, exited with code 3; its output begins at 42"
+            "2 from 1970-01-01 00:16:40, exited with code 3; its output starts at 42"
         );
         tried.exit = Some(Exit::Signal(9));
         assert!(attempt(&tried, &clock).contains(", ended by SIGKILL;"));

@@ -91,7 +91,10 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     page.maybe("suspect", task.suspect.as_deref());
     page.maybe("warning", task.warning.as_deref());
     if task.lingering {
-        page.line("lingering", "its first process has ended, others of it live on; `bgctl cancel` ends them");
+        page.line(
+            "lingering",
+            "its main process has ended, but others are still running; `bgctl cancel` ends them",
+        );
     }
     output(&mut page, task, clock);
     page.0
@@ -138,11 +141,11 @@ fn attention(page: &mut Page, task: &Task, now: Timestamp) {
         }
         page.line("  answer", &question::how(task.id));
         page.maybe("  else", question::expiry(asked, now).as_deref());
-        page.maybe("  behind it", question::behind(asked).as_deref());
+        page.maybe("  queued", question::behind(asked).as_deref());
     } else if task.progress.stalled {
-        page.line("stalled", "its agent has been silent for long; `bgctl cancel` ends it");
+        page.line("stalled", "its agent has been silent for a long time; `bgctl cancel` ends it");
     }
-    page.maybe("last words", task.progress.last_words.as_deref());
+    page.maybe("last output", task.progress.last_words.as_deref());
 }
 
 /// What the task does.
@@ -186,7 +189,7 @@ fn output(page: &mut Page, task: &Task, clock: &Clock) {
         page.line("tools", &tools(&task.progress));
         page.maybe("denied", denied(&task.progress).as_deref());
     }
-    page.time("last moved", task.progress.updated_at, clock);
+    page.time("last activity", task.progress.updated_at, clock);
 }
 
 /// How many tools the agent has called, and the last ones.
@@ -313,7 +316,7 @@ mod tests {
             "attempt:     1",
             "ready when:  tcp:8000",
             "ready:       1970-01-01 00:16:30 (10s ago)",
-            "  before:    1 from 1970-01-01 00:15:00, exited with code 7; its output begins at 0",
+            "  before:    1 from 1970-01-01 00:15:00, exited with code 7; its output starts at 0",
         ] {
             assert!(shown.lines().any(|known| known == line), "{line} is not in\n{shown}");
         }
@@ -365,10 +368,10 @@ mod tests {
             "asks:        command: make",
             "               install",
             "             title: List files",
-            "  option:    once    Allow once (allows it this time)",
-            "  option:    reject  No (denies it this time)",
-            "  else:      denied in 5m 00s if nobody answers",
-            "last words:  429, try 2",
+            "  option:    once    Allow once (allows it once)",
+            "  option:    reject  No (denies it once)",
+            "  else:      denied in 5m 00s unless answered",
+            "last output: 429, try 2",
             "suspect:     its answer looks like an error",
             "warning:     it asks nobody",
             "agent:       codex, its session s-1",

@@ -38,10 +38,10 @@ pub fn options(asked: &NeedsInput) -> String {
 /// An answer with its id as wide as the widest.
 pub fn line(option: &InputOption, width: usize) -> String {
     let does = match option.kind {
-        OptionKind::AllowOnce => " (allows it this time)",
-        OptionKind::AllowAlways => " (allows it from now on)",
-        OptionKind::RejectOnce => " (denies it this time)",
-        OptionKind::RejectAlways => " (denies it from now on)",
+        OptionKind::AllowOnce => " (allows it once)",
+        OptionKind::AllowAlways => " (always allows it)",
+        OptionKind::RejectOnce => " (denies it once)",
+        OptionKind::RejectAlways => " (always denies it)",
         OptionKind::Other => "",
     };
     format!("{:<width$}  {}{does}", clean(&option.id), clean(&option.name))
@@ -49,20 +49,23 @@ pub fn line(option: &InputOption, width: usize) -> String {
 
 /// How it is answered.
 pub fn how(id: TaskId) -> String {
-    format!("`bgctl answer {} OPTION` answers: an id or a name of these, or allow or deny", id.short())
+    format!(
+        "answer with `bgctl answer {} OPTION`: an id or name from this list, or allow or deny",
+        id.short()
+    )
 }
 
 /// When it is denied by itself.
 pub fn expiry(asked: &NeedsInput, now: Timestamp) -> Option<String> {
-    asked.expires_at.map(|at| format!("denied in {} if nobody answers", show_ms(between(now, at))))
+    asked.expires_at.map(|at| format!("denied in {} unless answered", show_ms(between(now, at))))
 }
 
 /// What comes after it.
 pub fn behind(asked: &NeedsInput) -> Option<String> {
     match asked.waiting {
         0 => None,
-        1 => Some("1 more question waits behind it".to_owned()),
-        count => Some(format!("{count} more questions wait behind it")),
+        1 => Some("1 more question is waiting".to_owned()),
+        count => Some(format!("{count} more questions are waiting")),
     }
 }
 
@@ -79,11 +82,11 @@ mod tests {
         assert_eq!(
             question(samples::task().id, &asked, Timestamp::from_unix_ms(1_000_000)),
             "question 7: Run \u{fffd}[2J`make`?\nIn /src.\n  \
-             once    Allow once (allows it this time)\n  \
-             reject  No (denies it this time)\n\
-             `bgctl answer 3f2a9c1e OPTION` answers: an id or a name of these, or allow or deny\n\
-             denied in 5m 00s if nobody answers\n\
-             2 more questions wait behind it\n"
+             once    Allow once (allows it once)\n  \
+             reject  No (denies it once)\n\
+             answer with `bgctl answer 3f2a9c1e OPTION`: an id or name from this list, or allow or deny\n\
+             denied in 5m 00s unless answered\n\
+             2 more questions are waiting\n"
         );
     }
 

@@ -319,7 +319,7 @@ mod tests {
         let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
         incomplete.output.lost_bytes = 1;
         assert_eq!(status_of_task(&incomplete), "completed +lingering +output-lost");
-        let unknown = Some(Exit::Unknown("no pidfd".into()));
+        let unknown = Some(Exit::Unknown("not a pidfd".into()));
         assert_eq!(status_of(Status::Completed, unknown, false), "completed (exit unknown)");
     }
 

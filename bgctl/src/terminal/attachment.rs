@@ -411,10 +411,10 @@ pub fn until_ended(task: TaskId) -> BlockParams {
 
 /// Tells at the beginning of an attachment how it is left; `None` for no key.
 fn leave_hint(key: Key) -> Option<String> {
-    (key != Key::NONE).then(|| format!("[{key}] Leave (the task goes on)"))
+    (key != Key::NONE).then(|| format!("[{key}] Detach (the task keeps running)"))
 }
 
 /// The same for somebody who has tried other keys.
 pub fn way_out(key: Key) -> String {
-    format!("{key} leaves; the task goes on")
+    format!("{key} detaches; the task keeps running")
 }

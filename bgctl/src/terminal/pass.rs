@@ -122,6 +122,6 @@ impl View for Passing {
     }
 
     fn lost(&self, error: ClientError) -> Failure {
-        Failure::of_link(error, "the daemon is gone, and the job with it")
+        Failure::of_link(error, "the daemon has ended, and the job with it")
     }
 }

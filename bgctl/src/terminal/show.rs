@@ -93,7 +93,7 @@ impl<'a> Show<'a> {
             Keyboard::open(Mode::Raw).and_then(|mut keyboard| (!keyboard.is_anothers()).then_some(keyboard))
         };
         let mut job = Attachment::begin(subject, screen, SIGNALS, keyboard)?;
-        job.gone = (job.role != Role::Attached).then_some("the daemon is gone, and the job with it");
+        job.gone = (job.role != Role::Attached).then_some("the daemon has ended, and the job with it");
         if let Some(keyboard) = &mut job.keyboard {
             keyboard.take();
         }

@@ -90,7 +90,7 @@ impl<'a> Talk<'a> {
             if out.is_screen() && key != Key::NONE { Keyboard::open(Mode::Keys) } else { None }
         };
         let mut job = Attachment::begin(subject, out, SIGNALS, keyboard)?;
-        job.gone = Some("the daemon is gone, and the task with it");
+        job.gone = Some("the daemon has ended, and the task with it");
         let mut talk = Self {
             news,
             scanner: KeyScanner::new(job.key),
@@ -110,7 +110,7 @@ impl<'a> Talk<'a> {
     /// Shows the text until the task ends or is left.
     ///
     /// # Errors
-    /// The daemon is gone, or says what makes no sense; or nobody reads standard output any more.
+    /// The daemon is gone, or says what makes no sense; or the reader of standard output has closed it.
     pub fn run(mut self) -> Result<Left, Failure> {
         view::run(&mut self)
     }

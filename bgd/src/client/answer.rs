@@ -48,7 +48,7 @@ pub fn write_error(id: TaskId, error: &io::Error) -> RpcError {
     match error.kind() {
         io::ErrorKind::WouldBlock => RpcError::new(
             ErrorKind::TooManyRequests,
-            format!("too many writes wait for task {id} to read its standard input"),
+            format!("too many writes are waiting for task {id} to read its standard input"),
         )
         .hint("wait for the answers of earlier writes"),
         _ => RpcError::new(ErrorKind::NotRunning, format!("the standard input of task {id} is closed"))

@@ -279,13 +279,10 @@ impl Silent {
         let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
         let Some((oldest, _)) = oldest.and_then(|oldest| all.remove(&oldest)) else { return false };
         drop(all);
-        tracing::warn!(
-            client = oldest.id,
-            "a connection that never said a word is closed: others need its place"
-        );
-        let message = "closed, as nothing was said here and another client needs the place";
+        tracing::warn!(client = oldest.id, "closing a connection without requests: another client needs it");
+        let message = "closed because it sent no request and another client needs the connection";
         let error = RpcError::new(ErrorKind::TooManyConnections, message)
-            .hint("connect when there is something to ask, or raise limits.connections in the configuration");
+            .hint("connect only to send requests, or raise limits.connections in the configuration");
         oldest.send_away(&error_line(None, &error));
         true
     }

@@ -124,7 +124,7 @@ impl AgentConfig {
             || name.len() > NAME_BYTES
             || name.contains(|c: char| c.is_control() || c.is_whitespace())
         {
-            return fault("", "is no name for an agent: 1 to 64 bytes without blanks");
+            return fault("", "is not a valid agent name: use 1 to 64 bytes without blanks");
         }
         if let Some(missing) = agent.lack() {
             return Err((".protocol".to_owned(), missing));
@@ -132,16 +132,16 @@ impl AgentConfig {
         check_words(agent)?;
         check_settings(agent)?;
         if agent.url.is_some() && agent.protocol != AgentProtocol::Opencode {
-            return fault(".url", "goes with protocol = \"opencode\"");
+            return fault(".url", "requires protocol = \"opencode\"");
         }
         if agent.url.as_ref().is_some_and(|url| url.strip_prefix("http://").is_none_or(str::is_empty)) {
             return fault(
                 ".url",
-                "is no address of a server: it begins with http://, as in \"http://127.0.0.1:4096\"",
+                "is not a server address: it must begin with http://, as in \"http://127.0.0.1:4096\"",
             );
         }
         if agent.url.is_none() && agent.command.first().is_none_or(String::is_empty) {
-            return fault(".command", "is missing: the program with its arguments");
+            return fault(".command", "is missing: give the program with its arguments");
         }
         if !(1..=1000).contains(&agent.max_sessions) {
             return fault(".max_sessions", "must be 1 to 1000");
@@ -162,19 +162,16 @@ impl AgentConfig {
             (".result", agent.result.is_some()),
         ] {
             if given && !template {
-                return fault(key, "goes with protocol = \"template\"");
+                return fault(key, "requires protocol = \"template\"");
             }
         }
         for (key, pointer) in [(".session", &agent.session), (".result", &agent.result)] {
             if pointer.as_ref().is_some_and(|pointer| !pointer.starts_with('/')) {
-                return fault(key, "is no JSON pointer: it begins with /, as in \"/session_id\"");
+                return fault(key, "is not a JSON pointer: it must begin with /, as in \"/session_id\"");
             }
         }
         if has(&agent.command, SESSION) {
-            return fault(
-                ".command",
-                "names {session}, which a new conversation does not have; see `resume`",
-            );
+            return fault(".command", "uses {session}, which a new conversation does not have; see `resume`");
         }
         check_resume(agent)
     }
@@ -184,7 +181,7 @@ impl AgentConfig {
 fn check_settings(agent: &Agent) -> Result<(), Fault> {
     agent.settings.check().map_err(|(key, what)| (format!(".{key}"), what))?;
     match agent.settings.first().filter(|_| agent.protocol != AgentProtocol::Acp) {
-        Some(key) => Err((format!(".{key}"), "goes with protocol = \"acp\"".to_owned())),
+        Some(key) => Err((format!(".{key}"), "requires protocol = \"acp\"".to_owned())),
         None => Ok(()),
     }
 }
@@ -197,14 +194,14 @@ fn check_resume(agent: &Agent) -> Result<(), Fault> {
         return Ok(());
     }
     if agent.session.is_none() {
-        return fault("needs `session`: where is the id of the conversation in what it prints?");
+        return fault("needs `session`: the place of the conversation id in its output");
     }
     if !has(&agent.resume, SESSION) {
-        return fault("names no {session}: which conversation would go on?");
+        return fault("must use {session}, to say which conversation to continue");
     }
     for (place, what) in [
-        (PROMPT, "must name {prompt} if `command` does, and must not if it does not"),
-        (PROMPT_FILE, "must name {prompt_file} if `command` does, and must not if it does not"),
+        (PROMPT, "must use {prompt} if `command` does, and only then"),
+        (PROMPT_FILE, "must use {prompt_file} if `command` does, and only then"),
     ] {
         if has(&agent.command, place) != has(&agent.resume, place) {
             return fault(what);
@@ -231,7 +228,7 @@ fn check_words(agent: &Agent) -> Result<(), Fault> {
     let fault = |key: &str, what: String| Err((key.to_owned(), what));
     for (key, words) in [(".command", &agent.command), (".resume", &agent.resume)] {
         if words.iter().any(|word| word.contains('\0')) {
-            return fault(key, "holds a NUL byte, which the system can't pass on".to_owned());
+            return fault(key, "contains a NUL byte, which the system does not allow".to_owned());
         }
     }
     for word in
@@ -241,22 +238,22 @@ fn check_words(agent: &Agent) -> Result<(), Fault> {
         let is_place =
             place.is_some_and(|place| place.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
         if is_place && ![PROMPT, PROMPT_FILE, SESSION].contains(&word.as_str()) {
-            let what = format!("names {word}, which is none of {PROMPT_FILE}, {PROMPT} and {SESSION}");
+            let what = format!("uses {word}, which is not one of {PROMPT_FILE}, {PROMPT} and {SESSION}");
             return fault(".command", what);
         }
     }
     // Neither the daemon nor a list of agents has a folder of its own in which it could be looked for.
     let program = agent.command.first().map(String::as_str).unwrap_or_default();
     if program.contains('/') && !program.starts_with('/') {
-        let what = format!("begins with {program:?}: name a program in PATH, or an absolute path without ~");
+        let what = format!("begins with {program:?}: use a program in PATH, or an absolute path without ~");
         return fault(".command", what);
     }
     for (variable, value) in &agent.env {
         if variable.is_empty() || variable.contains(['=', '\0']) {
-            return fault(".env", format!("sets {variable:?}, which can't be the name of a variable"));
+            return fault(".env", format!("sets {variable:?}, which is not a valid variable name"));
         }
         if value.contains('\0') {
-            let what = format!("sets {variable} to a text with a NUL byte, which the system can't pass on");
+            let what = format!("sets {variable} to a value with a NUL byte, which the system does not allow");
             return fault(".env", what);
         }
     }

@@ -115,7 +115,8 @@ impl ChannelConfig {
     fn checked(&self, name: &str) -> Result<Channel, (&'static str, String)> {
         let is_blank = |c: char| c.is_control() || c.is_whitespace();
         if name.is_empty() || name.len() > NAME_BYTES || name.contains(is_blank) || name == NONE {
-            let what = format!("is no name for a channel: 1 to 64 bytes without blanks, and not {NONE:?}");
+            let what =
+                format!("is not a valid channel name: use 1 to 64 bytes without blanks, and not {NONE:?}");
             return Err(("", what));
         }
         let kind = self.kind()?;
@@ -131,15 +132,15 @@ impl ChannelConfig {
     fn kind(&self) -> Result<ChannelKind, (&'static str, String)> {
         let names = || TYPES.map(|(name, _)| name).join(", ");
         let Some(kind) = self.kind.as_deref() else {
-            return Err((".type", format!("is missing: one of {}", names())));
+            return Err((".type", format!("is missing: use one of {}", names())));
         };
         let Some((_, takes)) = TYPES.iter().find(|(name, _)| *name == kind) else {
-            return Err((".type", format!("is no type; it must be one of {}", names())));
+            return Err((".type", format!("is an unknown type, {kind:?}; it must be one of {}", names())));
         };
         for (key, dotted, given) in self.given() {
             if given && !takes.contains(&key) {
                 let takes = if takes.is_empty() { "no more keys".to_owned() } else { takes.join(", ") };
-                return Err((dotted, format!("does not go with type = {kind:?}, which takes {takes}")));
+                return Err((dotted, format!("is not allowed with type = {kind:?}, which takes {takes}")));
             }
         }
         Ok(match kind {
@@ -158,7 +159,7 @@ impl ChannelConfig {
                 if chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
                     return Err((
                         ".channel_id",
-                        "is no channel of Discord: its number, in quotes".to_owned(),
+                        "is not a Discord channel: use its number, in quotes".to_owned(),
                     ));
                 }
                 ChannelKind::Discord(self.bot("https://discord.com/api/v10", chat)?)
@@ -190,21 +191,21 @@ impl ChannelConfig {
         let command = self.command.clone().unwrap_or_default();
         let program = command.first().map(String::as_str).unwrap_or_default();
         if program.is_empty() {
-            return Err((".command", "is missing: the program with its arguments".to_owned()));
+            return Err((".command", "is missing: give the program with its arguments".to_owned()));
         }
         if program.contains('/') && !program.starts_with('/') {
             let what =
-                format!("begins with {program:?}: name a program in PATH, or an absolute path without ~");
+                format!("begins with {program:?}: use a program in PATH, or an absolute path without ~");
             return Err((".command", what));
         }
         if command.iter().any(|word| word.contains('\0')) {
-            return Err((".command", "holds a NUL byte, which the system can't pass on".to_owned()));
+            return Err((".command", "contains a NUL byte, which the system does not allow".to_owned()));
         }
         let env: BTreeMap<String, Secret> =
             self.env.iter().flatten().map(|(name, value)| (name.clone(), value.secret())).collect();
         for (name, Secret(value)) in &env {
             if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                return Err((".env", format!("sets {name:?}, which can't be a variable")));
+                return Err((".env", format!("sets {name:?}, which is not a valid variable name")));
             }
         }
         Ok(ChannelKind::Exec { command, env, timeout: self.timeout(30)? })
@@ -216,10 +217,10 @@ impl ChannelConfig {
             .map(|(name, value)| {
                 let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
                 if name.is_empty() || !name.bytes().all(is_token) || value.0.contains(char::is_control) {
-                    return Err((".headers", "has a name or a value that can't be a header's".to_owned()));
+                    return Err((".headers", "has an invalid header name or value".to_owned()));
                 }
                 if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
-                    return Err((".headers", format!("has {name:?}, which follows from what is sent")));
+                    return Err((".headers", format!("has {name:?}, which bgd sets itself")));
                 }
                 Ok((name.clone(), value.secret()))
             })
@@ -231,7 +232,7 @@ impl ChannelConfig {
             (Some(token), None) if !token.0.trim().is_empty() => Token::Given(token.secret()),
             (None, Some(file)) => Token::File(file_path(file)?),
             (Some(_), Some(_)) => {
-                return Err((".token", "and `token_file` exclude each other: give one of them".to_owned()));
+                return Err((".token", "and `token_file` can't be combined: give one of them".to_owned()));
             }
             (Some(_) | None, None) => {
                 return Err((".token", "is missing: give it, or `token_file`".to_owned()));
@@ -261,15 +262,15 @@ impl ChannelConfig {
 /// An address of the configuration. It is not shown: it may have a secret in it.
 fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str, String)> {
     let Some(url) = url.filter(|url| !url.is_empty()) else {
-        return Err((key, "is missing: where shall it be sent?".to_owned()));
+        return Err((key, "is missing: give the address to send to".to_owned()));
     };
     let is_address = url.starts_with("http://") || url.starts_with("https://");
     if !is_address || url.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err((key, "is no address: it begins with https:// or http://".to_owned()));
+        return Err((key, "is not a URL: it must begin with https:// or http://".to_owned()));
     }
     match reqwest::Url::parse(url) {
         Ok(_) => Ok(Secret(url.to_owned())),
-        Err(error) => Err((key, format!("is no address: {error}"))),
+        Err(error) => Err((key, format!("is not a URL: {error}"))),
     }
 }
 
@@ -281,7 +282,7 @@ fn file_path(text: &str) -> Result<PathBuf, (&'static str, String)> {
     };
     if !Path::new(&path).is_absolute() {
         // It is not shown: it may be the token itself.
-        let what = "is no path of a file: it begins with / or ~/ (`token` is for the token itself)";
+        let what = "is not a file path: it must begin with / or ~/ (use `token` for the token itself)";
         return Err((".token_file", what.to_owned()));
     }
     Ok(path)
@@ -316,20 +317,24 @@ mod tests {
             ("type = \"mail\"", "channels.c.type", "one of exec, webhook"),
             ("type = \"exec\"", "channels.c.command", "is missing"),
             ("type = \"exec\"\ncommand = [\"./x\"]", "channels.c.command", "absolute"),
-            ("type = \"exec\"\ncommand = [\"x\"]\nurl = \"http://x\"", "channels.c.url", "does not go with"),
+            (
+                "type = \"exec\"\ncommand = [\"x\"]\nurl = \"http://x\"",
+                "channels.c.url",
+                "is not allowed with",
+            ),
             ("type = \"webhook\"", "channels.c.url", "is missing"),
-            ("type = \"webhook\"\nurl = \"ftp://x\"", "channels.c.url", "no address"),
+            ("type = \"webhook\"\nurl = \"ftp://x\"", "channels.c.url", "not a URL"),
             ("type = \"webhook\"\nurl = \"http://x\"\ntimeout = \"0s\"", "channels.c.timeout", "longer"),
-            ("type = \"webhook\"\nurl = \"http://:x\"", "channels.c.url", "no address"),
+            ("type = \"webhook\"\nurl = \"http://:x\"", "channels.c.url", "not a URL"),
             (
                 "type = \"webhook\"\nurl = \"http://x\"\nheaders = { Content-Length = \"1\" }",
                 "channels.c.headers",
-                "follows",
+                "bgd sets itself",
             ),
             ("type = \"discord\"\nchannel_id = \"1\"", "channels.c.token", "is missing"),
             ("type = \"discord\"\ntoken = \"a\"\nchannel_id = \"1/../2\"", "channels.c.channel_id", "number"),
-            ("type = \"slack\"\ntoken = \"a\"\ntoken_file = \"/b\"", "channels.c.token", "exclude"),
-            ("type = \"slack\"\ntoken_file = \"b\"", "channels.c.token_file", "begins with / or ~/"),
+            ("type = \"slack\"\ntoken = \"a\"\ntoken_file = \"/b\"", "channels.c.token", "can't be combined"),
+            ("type = \"slack\"\ntoken_file = \"b\"", "channels.c.token_file", "must begin with / or ~/"),
             ("type = \"tty\"\ntimeout = \"1s\"", "channels.c.timeout", "no more keys"),
         ];
         for (text, key, what) in cases {

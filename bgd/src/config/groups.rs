@@ -19,17 +19,17 @@ pub struct GroupConfig {
 /// Whether these groups can be.
 pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
     if groups.len() >= limits::GROUPS {
-        let what = format!("has {} groups; at most {} are taken", groups.len(), limits::GROUPS - 1);
+        let what = format!("has {} groups; at most {} are allowed", groups.len(), limits::GROUPS - 1);
         return Err(("groups".to_owned(), what));
     }
     for (name, GroupConfig { slots }) in groups {
         if name == DEFAULT_GROUP {
-            let what = "is there without it: its slots are `max_concurrent_tasks`".to_owned();
+            let what = "can't be set here: its slots are `max_concurrent_tasks`".to_owned();
             return Err((format!("groups.{name}"), what));
         }
         if !order::is_group_name(name) {
             let what = format!(
-                "is no name of a group: 1 to {} letters, digits, `.`, `_` and `-`",
+                "is not a valid group name: use 1 to {} letters, digits, `.`, `_` and `-`",
                 limits::GROUP_BYTES
             );
             return Err((format!("groups.{name}"), what));

@@ -327,7 +327,7 @@ impl Config {
         let agents = Agents::new(configured, self.default_agent.as_deref());
         match &self.default_agent {
             Some(name) if !agents.knows(name) => {
-                let what = format!("is {name:?}, which is none of {}", agents.names());
+                let what = format!("is {name:?}, which is not one of {}", agents.names());
                 Err(("default_agent".to_owned(), what))
             }
             Some(_) | None => Ok(agents),
@@ -344,7 +344,7 @@ impl Config {
         let channels = Channels::new(configured, self.default_deliver_to.as_deref());
         for name in self.default_deliver_to.iter().flatten() {
             let missing = match channels.get(name) {
-                None => Some(format!("is none of {}", channels.names())),
+                None => Some(format!("is not one of {}", channels.names())),
                 Some(channel) => channel.kind.lack(),
             };
             if let Some(missing) = missing {
@@ -411,7 +411,7 @@ fn advice(key: &str) -> String {
     });
     match (below, nearest(key, &known_keys(key))) {
         (Some(last), _) => {
-            format!("; `{last}` belongs to no table: it goes above the first [table] of the file")
+            format!("; `{last}` belongs above the first [table] of the file")
         }
         (None, Some(near)) => format!("; did you mean `{near}`?"),
         (None, None) => String::new(),
@@ -478,11 +478,11 @@ mod tests {
             parse("[agents.claude-cli]\ncommand = [\"a\"]\ndefault_deliver_to = [\"tty\"]").unwrap_err();
         assert_eq!(
             error,
-            "config.toml: unknown key `agents.claude-cli.default_deliver_to`; `default_deliver_to` belongs to no \
-             table: it goes above the first [table] of the file"
+            "config.toml: unknown key `agents.claude-cli.default_deliver_to`; `default_deliver_to` belongs above \
+             the first [table] of the file"
         );
         let error = parse("[limits]\nmax_concurrent_tasks = 3").unwrap_err();
-        assert!(error.contains("`max_concurrent_tasks` belongs to no table"), "{error}");
+        assert!(error.contains("`max_concurrent_tasks` belongs above the first"), "{error}");
         let error = parse("[grace]\nxyzzy_plugh = 3").unwrap_err();
         assert_eq!(error, "config.toml: unknown key `grace.xyzzy_plugh`");
     }
@@ -494,20 +494,17 @@ mod tests {
         for (text, part) in [
             (
                 "max_concurrent_tasks = \"x\"",
-                "`max_concurrent_tasks` must be a whole number, not less than 0; it is a text",
+                "`max_concurrent_tasks` must be a whole number of 0 or more; it is a string",
             ),
-            (
-                "max_concurrent_tasks = -1",
-                "must be a whole number, not less than 0; it is a number that does not fit",
-            ),
+            ("max_concurrent_tasks = -1", "must be a whole number of 0 or more; it is a number out of range"),
             ("tree = \"forest\"", "line 1, column 8: `tree` is `forest`; it must be `auto` or `session`"),
-            ("[grace]\ncancel = 5", "`grace.cancel` must be a time such as \"5s\"; it is a number"),
-            ("tree = 3", "`tree` must be a text in quotes"),
-            ("allow_root = \"yes\"", "`allow_root` must be true or false; it is a text"),
-            ("default_deliver_to = \"ops\"", "`default_deliver_to` must be a list of texts, such as"),
+            ("[grace]\ncancel = 5", "`grace.cancel` must be a duration such as \"5s\"; it is a number"),
+            ("tree = 3", "`tree` must be a string in quotes"),
+            ("allow_root = \"yes\"", "`allow_root` must be true or false; it is a string"),
+            ("default_deliver_to = \"ops\"", "`default_deliver_to` must be a list of strings, such as"),
             (
                 "default_deliver_to = [3]",
-                "each value in `default_deliver_to` must be a text in quotes; this one is a number",
+                "each value in `default_deliver_to` must be a string in quotes; this one is a number",
             ),
             ("limits = 3", "`limits` must be a table: [limits] with its keys below; it is a number"),
             (
@@ -520,11 +517,11 @@ mod tests {
             ),
             (
                 "[limits]\noutput_bytes = true",
-                "must be a number of bytes, or a text such as \"1GiB\"; it is true",
+                "must be a number of bytes, or a string such as \"1GiB\"; it is true",
             ),
-            ("[grace]\ncancel = \"soon\"", "no time such as"),
+            ("[grace]\ncancel = \"soon\"", "not a duration such as"),
             ("[limits]\noutput_bytes = \"much\"", "output_bytes"),
-            ("= 3", "no good TOML: line 1, column 1: "),
+            ("= 3", "invalid TOML: line 1, column 1: "),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
@@ -546,23 +543,23 @@ mod tests {
         let lines = [
             ("token = \"t0kensecret", "line 3, column "),
             ("token = t0kensecret", "`token`: "),
-            ("token = [\"t0kensecret\"]", "`channels.x.token` must be a text in quotes; it is a list"),
-            ("token = 70050700000", "`channels.x.token` must be a text in quotes; it is a number"),
+            ("token = [\"t0kensecret\"]", "`channels.x.token` must be a string in quotes; it is a list"),
+            ("token = 70050700000", "`channels.x.token` must be a string in quotes; it is a number"),
             (
                 "headers = \"t0kensecret, expected or not\"",
-                "`channels.x.headers` must be a table of texts, such as",
+                "`channels.x.headers` must be a table of strings, such as",
             ),
             (
                 "headers = { A = \"t0kensecret\", B = 3 }",
-                "each value in `channels.x.headers` must be a text in quotes; this one is a number",
+                "each value in `channels.x.headers` must be a string in quotes; this one is a number",
             ),
-            ("env = [\"t0kensecret\"]", "`channels.x.env` must be a table of texts"),
+            ("env = [\"t0kensecret\"]", "`channels.x.env` must be a table of strings"),
             (
                 "command = [\"a\",\n\"t0kensecret\", 3]",
-                "each value in `channels.x.command` must be a text in quotes",
+                "each value in `channels.x.command` must be a string in quotes",
             ),
-            ("token_file = \"t0kensecret\"", "`channels.x.token_file` is no path"),
-            ("api_base = \"t0kensecret\"\ntoken = \"a\"", "`channels.x.api_base` is no address"),
+            ("token_file = \"t0kensecret\"", "`channels.x.token_file` is not a file path"),
+            ("api_base = \"t0kensecret\"\ntoken = \"a\"", "`channels.x.api_base` is not a URL"),
             ("timeout = true\n\"t0kensecret\"", "line "),
         ];
         for (line, expected) in lines {

@@ -28,12 +28,12 @@ impl de::Visitor<'_> for SpanVisitor {
     type Value = Span;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a time such as \"5s\"")
+        f.write_str("a duration such as \"5s\"")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
         let span = humantime::parse_duration(text)
-            .map_err(|error| E::custom(format_args!("{text:?} is no time such as \"5s\": {error}")))?;
+            .map_err(|error| E::custom(format_args!("{text:?} is not a duration such as \"5s\": {error}")))?;
         if span.as_millis() > limits::DURATION_MS.into() {
             return Err(E::custom(format_args!("{text:?} is longer than 100 years")));
         }

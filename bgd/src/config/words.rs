@@ -10,7 +10,7 @@ use super::{AGENT_KEYS, CHANNEL_KEYS, known_keys};
 pub fn no_toml(text: &str, error: &Error) -> String {
     let (place, line) = place(text, error);
     let key = key_on(line).map(|key| format!(", `{key}`")).unwrap_or_default();
-    format!("no good TOML: {place}{key}: {}", error.message())
+    format!("invalid TOML: {place}{key}: {}", error.message())
 }
 
 /// That a value can't be what it is; `path` is where the reading of it ended.
@@ -27,7 +27,7 @@ pub fn no_value(text: &str, error: &Error, path: &Path) -> String {
     let variant = message.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected "));
     match variant {
         Some((found, expected)) => format!("{place}: `{key}` is {found}; it must be {expected}"),
-        None if message.starts_with("wanted ") => format!("{place}: `{key}` must be a text in quotes"),
+        None if message.starts_with("wanted ") => format!("{place}: `{key}` must be a string in quotes"),
         None => format!("{place}: `{key}`: {message}"),
     }
 }
@@ -73,8 +73,8 @@ fn types(message: &str) -> Option<(&'static str, &str)> {
         .or_else(|| message.strip_prefix("invalid value: "))?
         .rsplit_once(", expected ")?;
     let found = match found.split([' ', '"', '`']).next().unwrap_or_default() {
-        "string" => "a text",
-        "integer" | "floating" => "a number that does not fit",
+        "string" => "a string",
+        "integer" | "floating" => "a number out of range",
         "boolean" => "true or false",
         "sequence" => "a list",
         "map" => "a table",
@@ -93,18 +93,18 @@ fn wanted(expected: &str, key: &str) -> String {
     let last = key.rsplit('.').next().unwrap_or_default();
     match expected {
         "a map" if matches!(last, "headers" | "env") => {
-            "a table of texts, such as { NAME = \"value\" }".to_owned()
+            "a table of strings, such as { NAME = \"value\" }".to_owned()
         }
         "a map" if key == "agents" || key == "channels" => {
             format!("a table: [{key}.NAME] with its keys below")
         }
         "a map" => format!("a table: [{key}] with its keys below"),
         _ if expected.starts_with("struct ") => format!("a table: [{key}] with its keys below"),
-        "a string" | "string" => "a text in quotes".to_owned(),
-        "a sequence" => "a list of texts, such as [\"one\", \"two\"]".to_owned(),
+        "a string" | "string" => "a string in quotes".to_owned(),
+        "a sequence" => "a list of strings, such as [\"one\", \"two\"]".to_owned(),
         "a boolean" => "true or false".to_owned(),
-        "an integer or string" => "a number of bytes, or a text such as \"1GiB\"".to_owned(),
-        _ if is_number(expected) => "a whole number, not less than 0".to_owned(),
+        "an integer or string" => "a number of bytes, or a string such as \"1GiB\"".to_owned(),
+        _ if is_number(expected) => "a whole number of 0 or more".to_owned(),
         other => other.to_owned(),
     }
 }

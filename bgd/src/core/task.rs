@@ -432,7 +432,7 @@ pub struct QueuePlace {
     pub slot: Option<u32>,
     /// Whether its group is paused.
     pub is_paused: bool,
-    /// Whether it waits for others of its batch, of which only so many run at once.
+    /// Whether it waits for other tasks of its batch (--jobs).
     pub is_parked: bool,
 }
 

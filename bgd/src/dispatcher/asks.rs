@@ -35,7 +35,7 @@ fn may_ask(task: &Snapshot, what: &Ask, client: u64) -> Result<(), RpcError> {
         }
         let message = format!("task {id} is a foreground job of this connection");
         let error = RpcError::new(ErrorKind::InvalidParams, message);
-        return Err(error.hint("move it to the background by `background: true`, or cancel it"));
+        return Err(error.hint("move it to the background with `background: true`, or cancel it"));
     }
     match &task.state {
         State::Running { .. } | State::Stopping { exit: None, .. } => Ok(()),

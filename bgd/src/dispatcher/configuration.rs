@@ -25,10 +25,10 @@ impl Dispatcher {
         let config = match config {
             Ok(config) => *config,
             Err(error) => {
-                tracing::error!(%error, "configuration not taken over");
+                tracing::error!(%error, "configuration not applied");
                 self.identity.config_error = Some(error.to_string());
                 let error = RpcError::new(ErrorKind::ConfigInvalid, error.to_string())
-                    .hint("the configuration that was in force stays so");
+                    .hint("the previous configuration stays in effect");
                 if let Some(answer) = asked {
                     answer.refuse(&error);
                 }
@@ -57,10 +57,9 @@ impl Dispatcher {
     pub(super) fn has_folder(&self) -> Result<(), RpcError> {
         self.context.folder.ensure().map_err(|error| {
             let path = self.context.folder.path().display();
-            let message =
-                format!("the folder of the outputs was removed, and can't be made again: {path}: {error}");
+            let message = format!("the output folder was removed and can't be recreated: {path}: {error}");
             RpcError::new(ErrorKind::Internal, message)
-                .hint("make the state folder again, for yourself alone (mode 0700), or restart the daemon")
+                .hint("recreate the state folder with mode 0700, or restart the daemon")
         })
     }
 }

@@ -76,7 +76,7 @@ impl Dispatcher {
         if snapshot.spec.origin != Origin::Handoff {
             let message = format!("task {} was not handed over", snapshot.id);
             let error = RpcError::new(ErrorKind::InvalidParams, message);
-            return answer.refuse(&error.hint("the daemon knows by itself how what it started has ended"));
+            return answer.refuse(&error.hint("the daemon already knows how its own processes ended"));
         }
         if !matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. }) {
             return answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });

@@ -48,7 +48,7 @@ impl Dispatcher {
 
     pub(super) fn subscribe(&mut self, answer: &Answer, params: SubscribeParams) {
         if self.subscribers.count_of(answer.client().id) >= SUBSCRIPTIONS {
-            let message = format!("this connection has {SUBSCRIPTIONS} subscriptions, which is the limit");
+            let message = format!("this connection has reached the limit of {SUBSCRIPTIONS} subscriptions");
             let error = RpcError::new(ErrorKind::TooManyRequests, message);
             return answer.refuse(&error.hint("use another connection"));
         }
@@ -59,7 +59,7 @@ impl Dispatcher {
             let message = format!("`since` is {since}, but the latest event is {}", self.core.seq());
             let error = RpcError::new(ErrorKind::InvalidParams, message);
             return answer
-                .refuse(&error.hint("another daemon counted so far: compare `instance` of `hello`"));
+                .refuse(&error.hint("the number comes from another daemon: compare `instance` of `hello`"));
         }
         let ids: Result<HashSet<TaskId>, CoreError> =
             params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
@@ -111,7 +111,7 @@ impl Dispatcher {
         let Some(other) = instance.filter(|other| other != own) else { return Ok(()) };
         let message = format!("`instance` is {other:?}, but this daemon is {own:?}");
         Err(RpcError::new(ErrorKind::InvalidParams, message).hint(
-            "the earlier daemon is gone with its tasks, events and inboxes: begin again, from number 0",
+            "the earlier daemon has ended, and its tasks, events and inboxes are lost: start over from number 0",
         ))
     }
 

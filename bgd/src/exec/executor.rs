@@ -178,14 +178,14 @@ impl Asked {
         let error = match (&self.what, self.task.kind) {
             (Ask::Write { .. }, kind) => {
                 let hint = match kind {
-                    Kind::Process => "resubmit it with `stdin: \"pipe\"` (bgctl submit --stdin-pipe)",
-                    Kind::Agent => "an agent is told something else when it has answered: `bgctl resume`",
+                    Kind::Process => "resubmit it with --stdin-pipe (`stdin: \"pipe\"` in task.submit)",
+                    Kind::Agent => "`bgctl resume` sends an agent a follow-up after its answer",
                 };
                 unsupported(format!("task {id} has no standard input to write to"), hint)
             }
             (Ask::Attach { .. } | Ask::Resize { .. }, _) => unsupported(
                 format!("task {id} has no terminal"),
-                &format!("its output can be followed: bgctl output --follow {id}"),
+                &format!("follow its output with: bgctl output --follow {id}"),
             ),
             (Ask::Leave, _) => not_shown(id),
         };
@@ -196,7 +196,7 @@ impl Asked {
 /// A client wants to leave a terminal that it is not shown, or to change its size.
 pub fn not_shown(id: TaskId) -> RpcError {
     let message = format!("this connection does not show the terminal of task {id}");
-    RpcError::new(ErrorKind::InvalidParams, message).hint("`task.attach` comes first")
+    RpcError::new(ErrorKind::InvalidParams, message).hint("call `task.attach` first")
 }
 
 /// The executors by the names that the core has for them.

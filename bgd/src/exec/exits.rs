@@ -25,8 +25,8 @@ impl Supervisor {
         loop {
             let why = match known {
                 Known::Exit(exit) => return exit,
-                Known::Hidden => "the system does not show it, and its parent has not waited for it",
-                Known::Lost => "this kernel does not tell, and neither did its parent",
+                Known::Hidden => "the system does not report it, and its parent has not waited for it",
+                Known::Lost => "neither this kernel nor its parent reported it",
             };
             let (told, is_left) = self.handed.as_ref().map_or((None, true), |handed| {
                 (handed.reported.clone(), handed.is_left && matches!(known, Known::Lost))

@@ -158,7 +158,7 @@ pub fn base(url: &str) -> Result<String, String> {
     if !has("http://") {
         return Err(format!("{url:?} does not begin with http://"));
     }
-    let parsed = Url::parse(url).map_err(|error| format!("{url:?} is no address: {error}"))?;
+    let parsed = Url::parse(url).map_err(|error| format!("{url:?} is not a URL: {error}"))?;
     Ok(format!("{}{}", parsed.origin().ascii_serialization(), parsed.path().trim_end_matches('/')))
 }
 
@@ -247,8 +247,8 @@ mod tests {
             ("127.0.0.1:4096", "does not begin with http://"),
             ("http:host", "does not begin with http://"),
             ("", "does not begin with http://"),
-            ("http://", "is no address"),
-            ("http://:80", "is no address"),
+            ("http://", "is not a URL"),
+            ("http://:80", "is not a URL"),
             ("ftp://host/", "does not begin with http://"),
         ] {
             let error = Http::new(wrong, None).unwrap_err();

@@ -76,9 +76,10 @@ pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> 
     }
     let who = client
         .map_or_else(|| "a process of another pid namespace".to_owned(), |pid| format!("process {pid}"));
-    let message = format!("process {process} is no child of {who}, which offers it, nor of its parent");
-    let hint =
-        "its parent hands it over, or a child of that; in a subshell such as $(...) run `exec bgctl handoff`";
+    let message =
+        format!("process {process} is not a child of {who}, which hands it over, nor of its parent");
+    let hint = "only its parent, or a child of that, can hand it over; in a subshell such as $(...) use `exec bgctl \
+         handoff`";
     Err(RpcError::new(ErrorKind::ForeignProcess, message).hint(hint))
 }
 

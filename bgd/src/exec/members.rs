@@ -198,7 +198,7 @@ pub(super) fn survivor(pid: i32) -> String {
         (_, Some('D')) => "waits in the kernel, uninterruptibly".to_owned(),
         (_, Some('Z' | 'X')) => "is held by a debugger".to_owned(),
         (_, Some(state)) => format!("is in state {state}"),
-        (_, None) => "is gone by now".to_owned(),
+        (_, None) => "has ended by now".to_owned(),
     };
     format!("process {pid} ({}) {why}", proc::name(pid))
 }

@@ -513,8 +513,8 @@ fn exec_error(program: &str, folder: &Path, errno: Errno) -> (i32, String) {
         Errno::ENOENT => format!("{program}: command not found in PATH"),
         Errno::EACCES => format!("{program}: not executable (permission denied)"),
         Errno::E2BIG => format!(
-            "{program}: the arguments and the environment are too long: the system takes 128 KiB for each, and a \
-             quarter of the stack limit, at most 6 MiB, for all of them"
+            "{program}: the arguments and the environment are too long: the system allows 128 KiB each, and a \
+             quarter of the stack limit, at most 6 MiB, in total"
         ),
         _ => format!("{program}: {}", errno.desc()),
     };

@@ -118,7 +118,7 @@ fn address(place: Option<&Place>) -> Result<String, String> {
             Ok(address)
         } else {
             Err(format!(
-                "the session bus can't be reached: its address {:?} is none of `unix:`",
+                "the session bus can't be reached: its address {:?} is not a `unix:` address",
                 one_line(&address)
             ))
         };
@@ -128,8 +128,8 @@ fn address(place: Option<&Place>) -> Result<String, String> {
     let mut sockets = folders.into_iter().flatten().map(|folder| PathBuf::from(folder).join("bus"));
     let found = sockets.find(|socket| socket.exists());
     found.map(|socket| address_of(&socket)).ok_or_else(|| {
-        "there is no desktop: DBUS_SESSION_BUS_ADDRESS is not set where the task was submitted, and there is no \
-         bus in $XDG_RUNTIME_DIR"
+        "no desktop: DBUS_SESSION_BUS_ADDRESS was not set when the task was submitted, and there is no bus in \
+         $XDG_RUNTIME_DIR"
             .to_owned()
     })
 }
@@ -154,7 +154,7 @@ fn address_of(socket: &Path) -> String {
 fn explain(error: &zbus::Error, address: &str) -> String {
     match error {
         zbus::Error::FDO(error) if matches!(**error, fdo::Error::ServiceUnknown(_)) => {
-            format!("nobody shows notifications on the session bus {address}")
+            format!("no notification service on the session bus {address}")
         }
         error => format!("the session bus {address}: {}", one_line(&error.to_string())),
     }

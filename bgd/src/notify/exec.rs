@@ -78,7 +78,8 @@ impl Exec {
 
     async fn run(&self, notice: &Notice) -> Result<(), Undelivered> {
         let name = self.command.first().map(OsText::to_string_lossy).unwrap_or_default();
-        let pipes = Pipes::new().map_err(|error| Undelivered(format!("{name}: no pipes for it: {error}")))?;
+        let pipes =
+            Pipes::new().map_err(|error| Undelivered(format!("{name}: can't create pipes: {error}")))?;
         let Pipes { streams, stdin, output } = pipes;
         let launch = Launch {
             argv: self.command.clone(),

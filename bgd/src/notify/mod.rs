@@ -407,7 +407,8 @@ impl Notifier {
                 task = %notice.task.id,
                 channel = notice.task.spec.channel.as_deref(),
                 more,
-                "nobody was told that it has ended: {why}; set default_deliver_to, or add the channel, in the configuration (bgd-config(5))"
+                "no notification of its end was sent: {why}; set default_deliver_to, or add the channel, in the \
+                 configuration (bgd-config(5))"
             );
         }
     }

@@ -40,4 +40,4 @@ pub fn are_reserved(open: &impl AsFd, user: User) -> bool {
 }
 
 /// The word for it.
-pub const NONE_LEFT: &str = "no descriptors are left (RLIMIT_NOFILE of the daemon)";
+pub const NONE_LEFT: &str = "no file descriptors left (RLIMIT_NOFILE of the daemon)";

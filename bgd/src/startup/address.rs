@@ -107,7 +107,8 @@ impl Address {
             match self.restore() {
                 Ok(None) => told.clear(),
                 Ok(Some(listener)) => {
-                    tracing::warn!(socket = %self.socket.as_path().display(), "the socket was gone and is made again");
+                    tracing::warn!(socket = %self.socket.as_path().display(), "the socket was removed and has \
+                         been recreated");
                     if listeners.send(listener).await.is_err() {
                         break;
                     }
@@ -115,7 +116,7 @@ impl Address {
                 }
                 Err(why) if why == told => {}
                 Err(why) => {
-                    tracing::error!(%why, "this daemon can't be reached, and can't make its socket again yet");
+                    tracing::error!(%why, "this daemon can't be reached: it can't recreate its socket yet");
                     told = why;
                 }
             }

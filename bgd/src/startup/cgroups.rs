@@ -54,17 +54,17 @@ impl Place {
                 Some(own) => {
                     return Self::delegated(own, format!("delegated by the systemd user manager as {name}"));
                 }
-                None => format!("the systemd user manager made {name}, but its cgroup can't be used here"),
+                None => format!("the systemd user manager created {name}, but its cgroup can't be used here"),
             },
             Ok(Unit::Delegated) if is_mine(&own) => {
-                return Self::delegated(own, "delegated already where bgd was started");
+                return Self::delegated(own, "already delegated where bgd was started");
             }
             Ok(Unit::Delegated) => "the cgroup where bgd was started can't be used".to_owned(),
             Err(refusal) => refusal,
         };
         leave_task(&own);
         match own_cgroup().filter(|own| is_delegated(own)) {
-            Some(own) => Self::delegated(own, format!("delegated already where bgd was started; {refusal}")),
+            Some(own) => Self::delegated(own, format!("already delegated where bgd was started; {refusal}")),
             None => Self::not_delegated(refusal),
         }
     }

@@ -46,28 +46,28 @@ use crate::wire::mailbox::{self, Internal, Internals};
 use crate::wire::server::{self, ServerLimits};
 use crate::wire::status::Identity;
 
-/// The background daemon: runs tasks for one user and serves them over a Unix socket.
+/// Background daemon: runs tasks for one user, controlled over a Unix socket.
 #[derive(Debug, Parser)]
 #[allow(clippy::doc_markdown, reason = "these texts are shown to users as they are")]
 #[command(name = "bgd", version, after_help = HELP, max_term_width = 100)]
 pub struct Args {
-    /// The socket to serve [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
+    /// Socket to listen on [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// The configuration file [default: $XDG_CONFIG_HOME/bgd/config.toml]
+    /// Configuration file [default: $XDG_CONFIG_HOME/bgd/config.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Where to log [default: stderr under a service manager, else bgd.log in the state folder]
+    /// Log target [default: stderr under a service manager, else bgd.log in the state folder]
     #[arg(long, value_enum, value_name = "TARGET")]
     pub log: Option<LogTarget>,
 
-    /// Check the configuration and exit, starting nothing: with 0 if it is valid, else with 78
+    /// Check the configuration and exit, with 0 if it is valid, else with 78
     #[arg(long, conflicts_with = "ready_fd")]
     pub check: bool,
 
-    /// Detach, and write `ready` (with `lost COUNT` if tasks of a killed daemon were), `taken` or `error CODE MESSAGE` to this descriptor when it is known
+    /// Detach, and report to this descriptor: `ready` (and `lost COUNT` if a killed daemon lost tasks), `taken`, or `error CODE MESSAGE`
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<RawFd>,
 }
@@ -82,17 +82,17 @@ pub enum LogTarget {
 }
 
 const HELP: &str = "\
-You rarely start bgd yourself: bgctl does so when it needs one.
+You rarely start bgd yourself: bgctl starts it when needed.
 
 Examples:
-  bgd                                  serve the default socket, in the foreground
-  bgd --log stderr                     the same, and see what it does
-  BGD_LOG=debug bgd --log stderr       see more of it
-  bgd --check                          is the configuration valid?
+  bgd                                  run in the foreground on the default socket
+  bgd --log stderr                     the same, logging to the terminal
+  BGD_LOG=debug bgd --log stderr       with a more detailed log
+  bgd --check                          check the configuration
 
-Signals: TERM and INT cancel every task and end the daemon (a second one does not wait for the
-grace), HUP reads the configuration again. Under systemd it takes its socket from socket activation
-and reports readiness.";
+Signals: TERM and INT cancel every task and stop the daemon (a second one skips the grace
+period); HUP reloads the configuration. Under systemd, bgd supports socket activation and
+readiness notification.";
 
 /// Why there is no daemon: an exit code of bgctl's table, and a sentence.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ pub fn main() -> ExitCode {
     };
     // Before anything is written, and before it is noted which signals tasks must not inherit ignored.
     if let Err(error) = signals::ignore_full_files() {
-        complain(&format!("a limit on the size of files may end it: {error}"));
+        complain(&format!("cannot ignore SIGXFSZ, a file size limit may end the daemon: {error}"));
     }
     match start(&args, &mut ready) {
         Ok(()) => ExitCode::SUCCESS,
@@ -160,14 +160,14 @@ pub fn main() -> ExitCode {
 }
 
 /// Environments, prompts and tokens pass through this memory: no other program of the user may read it, and none
-/// of it gets into a core file. What this process starts is as open as ever.
+/// of it gets into a core file. Child processes are not affected.
 fn keep_memory_to_itself() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        complain(&format!("its memory can be read by other programs of this user: {error}"));
+        complain(&format!("cannot protect its memory from other programs of this user: {error}"));
     }
 }
 
-/// Says on standard error why there is no daemon. If that is closed there is nobody to tell.
+/// Says on standard error why the daemon can't start. Fails silently if that is closed.
 fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "bgd: {}", bgd_shared::show::lines(message));
 }
@@ -201,7 +201,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
         ready.say("taken\n");
         return Err(Failure::new(
             UNAVAILABLE,
-            format!("another bgd serves {} already", socket.as_path().display()),
+            format!("another bgd is already running on {}", socket.as_path().display()),
         ));
     };
     let address = Address::new(socket.clone(), lock);
@@ -211,7 +211,8 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     if let Some(pid) = instance::serving(&state, socket.as_path()) {
         ready.say("taken\n");
         let path = socket.as_path().display();
-        let message = format!("another bgd (pid {pid}) serves {path}, and makes it again as it was removed");
+        let message =
+            format!("another bgd (pid {pid}) is running on {path}, and is recreating the removed socket");
         return Err(Failure::new(UNAVAILABLE, message));
     }
     let target = match args.log {
@@ -403,7 +404,7 @@ fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListen
     }
     address.listen().map_err(unusable)?.map_err(|in_the_way| {
         let what = in_the_way.what();
-        let message = format!("{path} {what}; remove it, or choose another path for the socket");
+        let message = format!("{path} {what}: remove it, or use another socket path");
         Failure::new(NO_PERMISSION, message)
     })
 }

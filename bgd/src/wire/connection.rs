@@ -137,7 +137,7 @@ impl Connection {
         }
         let error = RpcError::new(
             ErrorKind::TooManyConnections,
-            "the daemon has as many connections as it may, and keeps this one for hello and daemon.*",
+            "the daemon has reached its limit of connections, and serves only hello and daemon.* on this one",
         )
         .hint("the connection is closed; close others, or raise limits.connections in the configuration");
         self.client.tell(&error_line(request.id.as_ref(), &error));

@@ -41,7 +41,7 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
         },
         Failure::NotReady { limit_ms } => WireFailure::new(FailureKind::Timeout, not_ready(*limit_ms)),
         Failure::TimedOut { limit_ms, last_words } => {
-            let words = last_words.as_deref().map(|words| format!("; its agent's last words: {words}"));
+            let words = last_words.as_deref().map(|words| format!("; the agent's last output: {words}"));
             let after = show::duration(*limit_ms);
             let message = format!("timed out after {after}{}", words.unwrap_or_default());
             WireFailure::new(FailureKind::Timeout, message)
@@ -82,7 +82,7 @@ fn of_exit(exit: Option<&Exit>) -> WireFailure {
             WireFailure { signal: Some(*signal), ..words(FailureKind::Signal, exit) }
         }
         Some(exit @ Exit::Unknown(_)) => words(FailureKind::Unknown, exit),
-        None => WireFailure::new(FailureKind::Unknown, "its exit is not known"),
+        None => WireFailure::new(FailureKind::Unknown, "its exit status is unknown"),
     }
 }
 
@@ -96,7 +96,7 @@ fn cause(reason: StopReason) -> Option<String> {
             return None;
         }
         StopReason::SessionEnded => "its parent session ended".to_owned(),
-        StopReason::Abandoned => "its terminal or client went away".to_owned(),
+        StopReason::Abandoned => "its terminal was closed or its client ended".to_owned(),
         StopReason::Shutdown => "the daemon was shut down".to_owned(),
         StopReason::Dependency(condition, ended) => dependency(condition, ended),
         StopReason::MaxFails(1) => "a task of its batch had failed".to_owned(),
@@ -112,7 +112,7 @@ fn dependency(condition: Condition, ended: EndedTask) -> String {
         (Status::Failed, Some(HowEnded::NotReady)) => "was not ready in time".to_owned(),
         (Status::Failed, Some(HowEnded::Code(code))) => format!("failed with code {code}"),
         (Status::Failed, Some(HowEnded::Signal(signal))) => {
-            format!("failed by signal {}", show::signal(signal))
+            format!("was ended by signal {}", show::signal(signal))
         }
         (Status::Failed, None) if !has_begun => "could not be started".to_owned(),
         (Status::Cancelled, _) if !has_begun => "was cancelled before it started".to_owned(),

@@ -20,7 +20,7 @@ impl From<CoreError> for RpcError {
                 .hint("`bgctl list` shows the tasks; those of an earlier daemon are gone"),
             CoreError::Ambiguous(id, candidates) => {
                 let many = if candidates.len() < CANDIDATES { "" } else { " or more" };
-                let message = format!("{id} is the beginning of {}{many} task ids", candidates.len());
+                let message = format!("{id} is ambiguous: {}{many} task ids begin with it", candidates.len());
                 let mut error =
                     Self::new(ErrorKind::AmbiguousId, message).hint("give more characters of the id");
                 error.data.candidates = candidates;
@@ -31,11 +31,11 @@ impl From<CoreError> for RpcError {
             CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
             CoreError::NotRunning(id, status) => {
                 Self::new(ErrorKind::NotRunning, format!("task {id} is not running: {}", state(status)))
-                    .hint("only a running task takes signals and input, and can be paused and continued")
+                    .hint("only running tasks accept signals and input, and can be paused and continued")
             }
             CoreError::NoSignals(id) => Self::new(
                 ErrorKind::Unsupported,
-                format!("task {id} is an agent's turn, which takes no signals"),
+                format!("task {id} is an agent's turn, which can't be signalled"),
             )
             .hint("`bgctl cancel` ends it"),
             CoreError::NotPausable(id, why) => not_pausable(id, why),
@@ -47,7 +47,7 @@ impl From<CoreError> for RpcError {
             CoreError::NotResumable(id, status) => not_resumable(id, status),
             CoreError::BeingResumed(id) => {
                 Self::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
-                    .hint("`bgctl block` waits for the answer; resume it again then")
+                    .hint("wait for the answer with `bgctl block`, then resume it again")
             }
             CoreError::BeingCleared(id) => {
                 Self::new(ErrorKind::NotResumable, format!("task {id} is about to be cleared"))
@@ -55,7 +55,7 @@ impl From<CoreError> for RpcError {
             }
             CoreError::Withdrawn(id) => Self::new(
                 ErrorKind::NotResumable,
-                format!("the resume of task {id} was cancelled before its prompt was with the agent"),
+                format!("the resume of task {id} was cancelled before the agent got the prompt"),
             ),
             CoreError::Refused(id, refusal) => {
                 let Refusal { kind, message, hint } = *refusal;
@@ -66,15 +66,15 @@ impl From<CoreError> for RpcError {
             CoreError::NotAsked(id, request, current) => not_asked(id, request, current),
             CoreError::NoSuchOption(id, option, known) => Self::new(
                 ErrorKind::InvalidParams,
-                format!("{option:?} is no answer to the question of task {id}"),
+                format!("{option:?} is not an option of the question of task {id}"),
             )
-            .hint(format!("it takes {}", known.join(", "))),
+            .hint(format!("the options are {}", known.join(", "))),
             CoreError::StillActive(id, status) => still_active(id, status),
             CoreError::TooManyJobs(limit) => too_many_jobs(limit),
             CoreError::TooManySessions(limit) => too_many_sessions(limit),
             CoreError::Full(limit) => Self::new(
                 ErrorKind::RegistryFull,
-                format!("the daemon holds {limit} tasks, which is its limit (limits.tasks)"),
+                format!("the daemon has reached its limit of {limit} tasks (limits.tasks)"),
             )
             .hint("`bgctl clear --all-sessions` removes the finished ones"),
             CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
@@ -90,7 +90,7 @@ fn of_order(error: &OrderError) -> RpcError {
     match error {
         OrderError::UnknownGroup(name, known) => unknown_group(name, known),
         OrderError::TooManyGroups(limit) => {
-            RpcError::new(ErrorKind::RegistryFull, format!("there are {limit} groups, which is the limit"))
+            RpcError::new(ErrorKind::RegistryFull, format!("the limit of {limit} groups is reached"))
                 .hint("`bgctl group remove NAME` removes one")
         }
         OrderError::GroupInUse(name, active) => RpcError::new(
@@ -104,47 +104,48 @@ fn of_order(error: &OrderError) -> RpcError {
         }
         OrderError::TooManySlots { wanted, group, slots } => RpcError::new(
             ErrorKind::InvalidParams,
-            format!("group {group} has {}, and the task takes {wanted}", count(*slots, "slot")),
+            format!("group {group} has {}, but the task takes {wanted}", count(*slots, "slot")),
         )
         .hint(format!("`bgctl group set {group} --slots {wanted}` gives it more")),
         OrderError::LargeBatch { wanted, room } => RpcError::new(
             ErrorKind::RegistryFull,
             format!(
-                "the batch has {wanted} tasks or more, and there is room for {room} (limits.tasks): none is submitted"
+                "the batch has at least {wanted} tasks, but there is room for {room} (limits.tasks): none was \
+                 submitted"
             ),
         )
         .hint("`bgctl clear --all-sessions` removes the finished ones"),
         OrderError::NotEnded(id, status) => {
             RpcError::new(ErrorKind::NotComplete, format!("task {id} has not ended: {}", state(*status)))
-                .hint("only what has ended is run again; `bgctl cancel` ends it")
+                .hint("only ended tasks can be run again; `bgctl cancel` ends it")
         }
         OrderError::NotRepeatable(id, why) => not_repeatable(*id, *why),
         OrderError::TooManyReruns(given) => RpcError::new(
             ErrorKind::InvalidParams,
-            format!("these are {given} tasks, and at most {} are run again at once", limits::RERUNS),
+            format!("{given} tasks were given, but at most {} can be run again at once", limits::RERUNS),
         )
-        .hint("select fewer of them, as by --tag or --status"),
+        .hint("select fewer tasks, for example with --tag or --status"),
         OrderError::NoBatch(id) => {
             RpcError::new(ErrorKind::TaskNotFound, format!("there is no batch {id:?}"))
-                .hint("`bgctl list --json` shows the batch of each task; one without tasks is gone")
+                .hint("`bgctl list --json` shows the batch of each task; a batch without tasks no longer exists")
         }
         OrderError::NotStaged(batch) => RpcError::new(
             ErrorKind::InvalidParams,
-            format!("batch {batch} has no further parts on this connection"),
+            format!("batch {batch} expects no further parts on this connection"),
         )
-        .hint("begin with `task`; all parts of a batch go over one connection, and a refused part ends it"),
+        .hint("start with `task`; send all parts over one connection; a rejected part ends the batch"),
         OrderError::AlreadyStaged(batch) => RpcError::new(
             ErrorKind::InvalidParams,
-            format!("this connection submits batch {batch}, whose last part has not come; both are dropped"),
+            format!("the last part of batch {batch} is missing on this connection; both batches are dropped"),
         )
-        .hint("give further parts `batch`, and the last one no `more`"),
+        .hint("send `batch` in further parts, and no `more` in the last one"),
         OrderError::NotPending(id, status) => {
             RpcError::new(ErrorKind::NotPending, format!("task {id} is not pending: {}", state(*status)))
                 .hint("only a pending task can be held, released or edited")
         }
         OrderError::NeverReady(id) => {
-            RpcError::new(ErrorKind::InvalidParams, format!("task {id} never says that it is ready"))
-                .hint("submit it with `--ready`, or wait for `start` in place of `ready`")
+            RpcError::new(ErrorKind::InvalidParams, format!("task {id} has no `ready`, so it never becomes ready"))
+                .hint("submit it with `--ready`, or wait for `start` instead of `ready`")
         }
         OrderError::Cycle(other, id) => RpcError::new(
             ErrorKind::InvalidParams,
@@ -155,8 +156,8 @@ fn of_order(error: &OrderError) -> RpcError {
 
 fn unknown_group(name: &str, known: &[Arc<str>]) -> RpcError {
     let known = known.join(", ");
-    RpcError::new(ErrorKind::UnknownGroup, format!("there is no group {name:?}, only {known}"))
-        .hint(format!("`bgctl group set {name} --slots 1` makes it"))
+    RpcError::new(ErrorKind::UnknownGroup, format!("unknown group {name:?}; known groups: {known}"))
+        .hint(format!("`bgctl group set {name} --slots 1` creates it"))
 }
 
 fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
@@ -165,13 +166,13 @@ fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
             ("it was started in a terminal or handed over", "submit its command: `bgctl submit -- CMD`")
         }
         Unrepeatable::Streams => {
-            ("its input or output was a file or pipe that was handed over", "submit it with these again")
+            ("its input or output was a file or pipe of the caller", "submit it again with these")
         }
         Unrepeatable::Resumed => {
             ("it was resumed, and its prompts build upon each other", "submit its first prompt, or resume it")
         }
         Unrepeatable::NoEnvironment => (
-            "its environment is not kept: limits.environments is how much of them is, the latest first",
+            "its environment was dropped to make room for later ones (limits.environments)",
             "submit its command: `bgctl submit -- CMD`",
         ),
     };
@@ -184,7 +185,7 @@ fn count(number: u32, thing: &str) -> String {
 }
 
 fn ended_first(id: TaskId, status: Status) -> RpcError {
-    let message = format!("task {id} has ended already: {}", state(status));
+    let message = format!("task {id} has already ended: {}", state(status));
     RpcError::new(ErrorKind::AlreadyFinished, message)
         .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
 }
@@ -204,23 +205,21 @@ fn state(status: Status) -> &'static str {
 fn full_memory(held: usize, more: usize, limit: usize) -> RpcError {
     let size = |bytes: usize| ByteSize(bytes as u64);
     let message = format!(
-        "this needs {} of memory, and tasks and inboxes hold {} of the {} that they may (limits.memory)",
+        "this needs {} of memory, but tasks and inboxes already use {} of {} (limits.memory)",
         size(more),
         size(held),
         size(limit)
     );
     RpcError::new(ErrorKind::RegistryFull, message).hint(
-        "`bgctl clear --all-sessions` removes the finished tasks; a higher limits.memory in the configuration allows more",
+        "`bgctl clear --all-sessions` removes the finished tasks; or raise limits.memory in the configuration",
     )
 }
 
 fn not_backgroundable(id: TaskId, why: Unmovable) -> RpcError {
     let (why, hint) = match why {
-        Unmovable::InBackground => ("it is there already", "`bgctl output` shows what it wrote"),
-        Unmovable::OfAnother => {
-            ("it is the foreground job of another client", "do it where the job is shown")
-        }
-        Unmovable::Direct => ("the user started it directly", "wait for it, or end it by `bgctl cancel`"),
+        Unmovable::InBackground => ("it is already there", "`bgctl output` shows what it wrote"),
+        Unmovable::OfAnother => ("it is the foreground job of another client", "move it where it is shown"),
+        Unmovable::Direct => ("the user started it directly", "wait for it, or end it with `bgctl cancel`"),
     };
     let message = format!("task {id} can't be moved to the background: {why}");
     RpcError::new(ErrorKind::NotBackgroundable, message).hint(hint)
@@ -230,7 +229,7 @@ fn not_complete(id: TaskId, status: Status, finished: Option<&Finished>) -> RpcE
     let (why, failure) = finished.map(failures::wire).unwrap_or_default();
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     let (word, hint) = if status.is_active() {
-        ("is not complete yet", "`bgctl block` waits for it, `bgctl output` shows what is there")
+        ("is not complete yet", "`bgctl block` waits for it, `bgctl output` shows the output so far")
     } else {
         ("has no result", "`bgctl output` shows what it wrote")
     };
@@ -262,13 +261,13 @@ fn not_pausable(id: TaskId, why: Unpausable) -> RpcError {
 }
 
 fn too_many_jobs(limit: usize) -> RpcError {
-    let message = format!("this connection has {limit} foreground jobs, which is the limit");
+    let message = format!("this connection has reached the limit of {limit} foreground jobs");
     RpcError::new(ErrorKind::TooManyRequests, message)
         .hint("move some to the background (`task.detach`), or submit without `foreground`")
 }
 
 fn too_many_sessions(limit: usize) -> RpcError {
-    let message = format!("this connection owns {limit} parent sessions, which is the limit");
+    let message = format!("this connection has reached the limit of {limit} parent sessions");
     RpcError::new(ErrorKind::TooManyRequests, message).hint("use another connection")
 }
 
@@ -289,10 +288,10 @@ fn still_active(id: TaskId, status: Status) -> RpcError {
 }
 
 fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
-    let message = format!("task {id} does not wait for an answer to question {request}");
+    let message = format!("question {request} of task {id} is not open");
     RpcError::new(ErrorKind::AlreadyFinished, message).hint(match current {
-        Some(current) => format!("it waits for an answer to question {current}"),
-        None => "it asks nothing at this moment".to_owned(),
+        Some(current) => format!("the open question is {current}"),
+        None => "it has no open question".to_owned(),
     })
 }
 

@@ -124,10 +124,10 @@ fn admit(
         tracing::warn!(peer, "a connection of another user was refused");
         return Err(RpcError::new(
             ErrorKind::PermissionDenied,
-            format!("this daemon serves uid {me} only, you are uid {peer}"),
+            format!("this daemon serves only uid {me}, you are uid {peer}"),
         )
         .hint(if peer == 0 {
-            "allow_root = true in its configuration lets root in"
+            "allow_root = true in its configuration allows root"
         } else {
             "start your own"
         }));

@@ -96,21 +96,21 @@ impl Identity {
 
     fn warnings(&self, counted: &Counted) -> Vec<String> {
         let refused =
-            self.config_error.iter().map(|error| format!("the configuration was not taken over: {error}"));
+            self.config_error.iter().map(|error| format!("the configuration was not applied: {error}"));
         let mut warnings: Vec<String> = refused.collect();
         if self.lost_tasks > 0 {
             let log = self.state_dir.join(log::FILE);
             // A service manager has it, and knows where.
             let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
             warnings.push(format!(
-                "the daemon before this one was killed: its tasks are lost with their output ({} had started){place}",
+                "the previous daemon was killed: its tasks and their output are lost ({} had started){place}",
                 self.lost_tasks
             ));
         }
         if !counted.outputs_watched {
             warnings.push(
-                "no inotify instance or watch is left for this user, so outputs are looked at 4 times a second \
-                 while tasks run; raise fs.inotify.max_user_instances or max_user_watches"
+                "no inotify instance or watch is left for this user, so outputs are polled 4 times a second while \
+                 tasks run; raise fs.inotify.max_user_instances or max_user_watches"
                     .to_owned(),
             );
         }
@@ -121,7 +121,8 @@ impl Identity {
         let free = disk.blocks_available() * disk.fragment_size();
         if free < LITTLE_SPACE {
             warnings.push(format!(
-                "the disk under {} is nearly full: {} are left for output; free some, or run `bgctl clear --all-sessions`",
+                "the disk under {} is nearly full: {} left for output; free some space, or run `bgctl clear \
+                 --all-sessions`",
                 self.state_dir.display(),
                 bytesize::ByteSize(free)
             ));
@@ -129,7 +130,8 @@ impl Identity {
         // Some filesystems make room for files as they need it and count none.
         if disk.files() > 0 && disk.files_available() < FEW_FILES {
             warnings.push(format!(
-                "the disk under {} is full: {} more files can be made (inodes); remove some, or run `bgctl clear --all-sessions`",
+                "the disk under {} is full: only {} more files can be created (inodes); remove some, or run \
+                 `bgctl clear --all-sessions`",
                 self.state_dir.display(),
                 disk.files_available()
             ));

@@ -359,7 +359,10 @@ fn r71_the_jobs_of_a_client_that_is_gone_end_as_with_their_terminal() {
         let effects = desk.fact(task, Fact::Exited { exit: Exit::Signal(9), others: false });
         assert_eq!(events(&effects), [(Cancelled, task)]);
         assert!(replies(&effects).is_empty(), "nobody is there to be told");
-        assert_eq!(failures::error(&desk.task(task)).as_deref(), Some("its terminal or client went away"));
+        assert_eq!(
+            failures::error(&desk.task(task)).as_deref(),
+            Some("its terminal was closed or its client ended")
+        );
     }
 }
 
@@ -402,7 +405,10 @@ fn r71_a_job_that_was_still_starting_is_ended_as_soon_as_it_runs() {
     assert_eq!(events(&effects), [(Cancelled, failing)]);
     assert_eq!(events(&desk.fact(task, refused())), [(Cancelled, task)]);
     for task in [failing, task] {
-        assert_eq!(failures::error(&desk.task(task)).as_deref(), Some("its terminal or client went away"));
+        assert_eq!(
+            failures::error(&desk.task(task)).as_deref(),
+            Some("its terminal was closed or its client ended")
+        );
     }
 }
 

@@ -24,7 +24,7 @@ pub enum ClientError {
     #[error(transparent)]
     NoAnswer(Silent),
     /// The daemon sent something that this client can't read.
-    #[error("the daemon sent what this client can't read: {0}")]
+    #[error("the daemon's message can't be parsed: {0}")]
     Garbled(String),
 }
 

@@ -150,7 +150,7 @@ impl<J: Clone + PartialEq> Foreground<J> {
             (Stage::HandingOver, Answer::Failed(reason)) => {
                 let job = &mut self.jobs[place];
                 job.stage = Stage::Running;
-                let message = format!("This job could not be backgrounded and goes on here: {reason}");
+                let message = format!("This job could not be backgrounded and keeps running here: {reason}");
                 return Some(Outcome::Stays(job.id.clone(), message));
             }
             (_, Answer::Backgrounded(task)) => Outcome::Backgrounded(id.clone(), backgrounded_message(task)),

@@ -19,10 +19,10 @@ pub struct Key(Option<u8>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// It is not written as a key is.
-    #[error("{0:?} is no key for this: give `ctrl-` with a letter or one of @ \\ ] ^ _, or `none`")]
+    #[error("{0:?} can't be used as the key: give `ctrl-` with a letter or one of @ \\ ] ^ _, or `none`")]
     Unknown(String),
     /// It is Escape.
-    #[error("{0:?} is Escape, with which arrows and other keys begin too: give another key, such as ctrl-b")]
+    #[error("{0:?} is Escape, which also starts arrow and other keys: give another key, such as ctrl-b")]
     Escape(String),
     /// It is a key that every job needs itself.
     #[error("{0:?} is {1}, which the job needs itself: give another key, such as ctrl-b")]
@@ -121,7 +121,7 @@ impl schemars::JsonSchema for Key {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "The key that moves a foreground job to the background: ctrl- with a letter but c, i, j and m, or one of @ \\ ] ^ _; or none.",
+            "description": "The key that moves a foreground job to the background: ctrl- with a letter except c, i, j and m, or one of @ \\ ] ^ _; or none.",
             "type": "string",
             "default": "ctrl-b"
         })
@@ -183,7 +183,7 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Key::default()).unwrap(), r#""ctrl-b""#);
         let error = serde_json::from_str::<Key>(r#""f12""#).unwrap_err().to_string();
-        assert!(error.contains(r#""f12" is no key"#), "{error}");
+        assert!(error.contains(r#""f12" can't be used as the key"#), "{error}");
     }
 
     #[test]

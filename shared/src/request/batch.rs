@@ -9,25 +9,26 @@ use crate::error::RpcError;
 use crate::id::TaskId;
 use crate::text::OsText;
 
-/// Params of `task.submit_many`: a part of a batch. The first part has `task`, each further one the `batch` that the
-/// first was answered with. Nothing is submitted before the last part.
+/// Params of `task.submit_many`: a part of a batch. The first part has `task`; further parts have the `batch` from
+/// the result of the first. Nothing is submitted before the last part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubmitManyParams {
-    /// What the tasks have in common: params of `task.submit` without a command or prompt, `key`, `foreground`, `pty`
+    /// What the tasks have in common: params of `task.submit` without command, prompt, `key`, `foreground`, `pty`
     /// and streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Box<SubmitParams>>,
-    /// The batch that this is a further part of.
+    /// The batch that this part continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<TaskId>,
-    /// The command of each task, at most 10000 in one part.
+    /// Command of each task, at most 10000 per part.
     pub argvs: Vec<Vec<OsText>>,
-    /// With `task`: how many of the batch run at once, 1 to 100000. Default: as many as have slots.
+    /// With `task`: maximum number of tasks of the batch that run at once, 1 to 100000. Default: limited only by
+    /// slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jobs: Option<u32>,
-    /// With `task`: when so many have failed, 1 or more, the rest is cancelled.
+    /// With `task`: number of failures, at least 1, after which the rest is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_fails: Option<u32>,
     /// Whether further parts follow on this connection.
@@ -48,8 +49,9 @@ impl SubmitManyParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SubmitManyResult {
-    /// The batch. Its form is that of a task's id.
+    /// Id of the batch, in the form of a task id.
     pub batch: TaskId,
-    /// The tasks of this part, in the order of their commands. They are there once the last part is answered.
+    /// Ids of the tasks of this part, in the order of their commands. They exist once the last part has been
+    /// answered.
     pub ids: Vec<TaskId>,
 }

@@ -10,14 +10,14 @@ use crate::task::{Exit, Task};
 use crate::text::OsText;
 use crate::time::Timestamp;
 
-/// The size of a terminal in characters.
+/// Size of a terminal in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TerminalSize {
-    /// Lines, 1 to 1000.
+    /// Rows, 1 to 1000.
     pub rows: u16,
-    /// Characters in a line, 1 to 1000.
+    /// Columns, 1 to 1000.
     pub cols: u16,
 }
 
@@ -35,13 +35,13 @@ pub enum Given {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AttachParams {
-    /// The task, which has a terminal.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// The size of the caller's terminal. Of all that are attached the fewest rows and the fewest columns
-    /// win, so that everybody sees all of it. Left out: the caller takes what there is.
+    /// Rows of the caller's terminal, 1 to 1000. With several attached terminals the smallest size is used.
+    /// Default: the current size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u16>,
-    /// Goes with `rows`.
+    /// Columns of the caller's terminal, 1 to 1000; requires `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cols: Option<u16>,
 }
@@ -51,21 +51,20 @@ pub struct AttachParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DetachParams {
-    /// The task: a foreground job of this connection, or one whose terminal it is attached to.
+    /// Id of a foreground job of this connection, or of a task that it is attached to.
     pub id: TaskRef,
-    /// Whether a foreground job shall go on in the background. Without it only an attachment ends.
+    /// Whether to move a foreground job to the background. Otherwise only an attachment ends.
     #[serde(default)]
     pub background: bool,
 }
 
-/// Result of a method that hands a job over to the background, or ends an attachment.
+/// Result of a method that moves a job to the background or ends an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DetachResult {
     /// The task.
     pub task: Task,
-    /// What the user is told, for a job that was handed over: exactly `Command was manually backgrounded
-    /// by user with ID <id>` (R61).
+    /// Message for the user when a job was moved: exactly `Command was manually backgrounded by user with ID <id>`.
     pub message: String,
 }
 
@@ -74,30 +73,30 @@ pub struct DetachResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResizeParams {
-    /// The task, whose terminal this connection shows.
+    /// Id of a task whose terminal this connection shows.
     pub id: TaskRef,
-    /// Lines of the caller's terminal, 1 to 1000.
+    /// Rows of the caller's terminal, 1 to 1000.
     pub rows: u16,
-    /// Characters in a line, 1 to 1000.
+    /// Columns of the caller's terminal, 1 to 1000.
     pub cols: u16,
 }
 
-/// What a descriptor is that travels with `task.handoff`.
+/// Kind of a descriptor that is sent with `task.handoff`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HandoffStream {
-    /// The reading end of the pipe (or of the socket pair) that is the process's standard output.
+    /// The read end of the pipe (or socket pair) that is the process's standard output.
     Stdout,
     /// The same for its standard error.
     Stderr,
     /// The master of the pseudo-terminal that the process runs in.
     Pty,
-    /// A regular file that the process writes to by itself.
+    /// A regular file that the process writes to.
     File,
 }
 
-/// Who started a process that is handed over.
+/// Who started a handed-over process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -105,83 +104,82 @@ pub enum OriginKind {
     /// A tool or an agent, on the user's behalf.
     #[default]
     Tool,
-    /// The user, with `!command`. It is not handed over (R64).
+    /// The user, with `!command`. Such processes are rejected.
     Direct,
 }
 
-/// Params of `task.handoff`. With the line travel a pidfd of the process and then the descriptors that
-/// `streams` names, in that order.
+/// Params of `task.handoff`. A pidfd of the process is sent with the line, followed by the descriptors in
+/// `streams`, in that order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HandoffParams {
-    /// The process: a child of the caller, of the same user.
+    /// Process id: a child of the caller, owned by the same user.
     pub pid: i32,
-    /// What people shall read in lists.
+    /// Description for lists.
     pub description: String,
-    /// Its command. Default: as the system tells it.
+    /// Command of the process. Default: as reported by the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<OsText>>,
-    /// When it was started. Default: as the system tells it.
+    /// Start time of the process. Default: as reported by the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// The parent session.
+    /// Key of the parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Where news of the task is delivered, as with `task.submit`.
+    /// Channel for notifications, as in `task.submit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// The terminal that it was started from, for the channel `tty`.
+    /// Terminal that it was started from, for the channel `tty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<OriginTerminal>,
-    /// Free labels.
+    /// Tags chosen by the submitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// What the descriptors behind the pidfd are: each kind at most once, `pty` and `file` alone.
+    /// Kinds of the descriptors after the pidfd: each at most once; `pty` and `file` can't be combined with others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<HandoffStream>,
-    /// Who started it.
+    /// Who started the process.
     #[serde(default)]
     pub origin_kind: OriginKind,
 }
 
-/// Params of `task.exit`: the parent of a process that was handed over tells how it ended. Only needed
-/// before Linux 6.15, where nobody but the parent can know; what the daemon knows already stays.
+/// Params of `task.exit`: the parent of a handed-over process reports how it ended. Needed only before Linux 6.15;
+/// does not override what the daemon already knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExitParams {
-    /// The task.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
     /// How its process ended.
     pub exit: Exit,
 }
 
-/// The params of an `output` notification: a part of what a terminal shows.
+/// Params of an `output` notification: a part of a terminal's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutputNews {
     /// The task.
     pub id: TaskId,
-    /// Where in the task's output the part begins; with `redraw`, what the screen shows came before this.
+    /// Start of the part within the task's output; with `redraw`, everything before it is on the screen.
     pub offset: u64,
-    /// What to write to the caller's terminal.
+    /// Bytes to write to the caller's terminal.
     pub data: String,
-    /// How it is written.
+    /// Encoding of `data`.
     #[serde(default)]
     pub encoding: Encoding,
-    /// Whether `data` draws the whole screen anew: at the beginning of an attachment, and where a caller
-    /// that read too slowly was left behind.
+    /// Whether `data` redraws the whole screen: at the start of an attachment, and after a slow reader was skipped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redraw: bool,
-    /// What to write to the caller's terminal to leave it usable if nothing more is shown there: the
-    /// alternate screen, mouse, cursor and keys as they were. Only there when it has changed.
+    /// Bytes that restore the caller's terminal when nothing more is shown: alternate screen, mouse, cursor and
+    /// keys. Only present when changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<String>,
 }
 
-/// The params of a `stopped` notification: a job was stopped, as by Ctrl-Z, and goes on when it gets
-/// SIGCONT by `task.signal`.
+/// Params of a `stopped` notification: a job was stopped, as by Ctrl-Z. Send SIGCONT with `task.signal` to continue
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StoppedNews {

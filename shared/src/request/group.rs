@@ -9,7 +9,7 @@ use crate::order::Group;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GroupParams {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
 }
 
@@ -18,13 +18,13 @@ pub struct GroupParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GroupSetParams {
-    /// Its name: 1 to 64 letters, digits, `.`, `_` and `-`.
+    /// Name of the group: 1 to 64 letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// How many slots it has, 1 to 100000. A lower number ends nothing: no task starts until enough have ended.
+    /// Number of slots, 1 to 100000. A lower number ends no task; nothing starts until enough have ended.
     pub slots: u32,
 }
 
-/// Result of a method on one group: the group as it is now, or as it was last.
+/// Result of a method on one group: the group after the change, or before its removal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupResult {
@@ -36,6 +36,6 @@ pub struct GroupResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupListResult {
-    /// The groups.
+    /// The groups: `default` first, then the others by name.
     pub groups: Vec<Group>,
 }

@@ -175,17 +175,17 @@ pub struct NoParams {}
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HelloParams {
-    /// The name and version of the client, for logs.
+    /// Name and version of the client, for logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// The protocol that the client speaks. A version that the daemon does not speak is an error.
+    /// Protocol version of the client. An unsupported version is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<u32>,
-    /// The parent session that this connection is about.
+    /// Parent session of this connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// With `session`: the connection owns it. When the last connection that owns it is gone, the parent
-    /// session ends as by `session.end` (R54).
+    /// With `session`: the connection owns the session. When the last connection that owns it closes, the session
+    /// ends as by `session.end`.
     #[serde(default)]
     pub owns: bool,
 }
@@ -196,41 +196,41 @@ pub struct HelloParams {
 pub struct HelloResult {
     /// The protocol of this connection: 1.
     pub protocol: u32,
-    /// The version of the daemon.
+    /// Version of the daemon.
     pub version: String,
-    /// This life of the daemon; another one means that all earlier tasks are gone.
+    /// Id of this run of the daemon. A different one means that all earlier tasks are lost.
     pub instance: String,
-    /// The daemon's process id.
+    /// Process id of the daemon.
     pub pid: i32,
-    /// The limits in force.
+    /// The limits in effect.
     pub limits: Limits,
-    /// The key that moves a foreground job to the background, as configured: `ctrl-b`, or `none`.
+    /// Configured key that moves a foreground job to the background, such as `ctrl-b`, or `none`.
     #[serde(default)]
     pub background_key: Key,
 }
 
-/// The limits of a daemon that a client may want to know.
+/// Limits of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limits {
-    /// The longest request line in bytes, newline included.
+    /// Maximum length of a request line in bytes, including its newline.
     pub frame_bytes: u64,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections: u64,
-    /// Unanswered requests of one connection.
+    /// Maximum number of unanswered requests per connection.
     pub requests: u64,
-    /// Bytes that wait to be written to one client before its next request is read.
+    /// Maximum number of unread bytes queued for one client before the daemon stops reading its requests.
     pub write_queue_bytes: u64,
-    /// Tasks in the daemon, finished ones included.
+    /// Maximum number of tasks, including finished ones.
     pub tasks: u64,
-    /// Bytes that tasks and inboxes may hold in memory when another task comes.
+    /// Maximum memory of tasks and inboxes, in bytes.
     #[serde(default)]
     pub memory: u64,
-    /// Bytes of output that are kept of one task.
+    /// Bytes of output kept per task.
     pub output_bytes: u64,
-    /// Bytes of past events that are kept for `since`.
+    /// Bytes of past events kept for `since`.
     pub event_history_bytes: u64,
-    /// Tasks that run at once.
+    /// Slots of the default group.
     pub max_concurrent_tasks: u64,
 }
 
@@ -239,17 +239,17 @@ pub struct Limits {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubscribeParams {
-    /// Only events of tasks of this parent session.
+    /// Only tasks of this parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// Only events of these tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<TaskRef>,
-    /// Replay what came after this number first.
+    /// Replay events after this number, then continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
-    /// The life of the daemon that counted up to `since`, as in `instance` of an earlier result. In another
-    /// life it is an error: the numbers are of other events there.
+    /// Instance of the daemon that `since` is from, see an earlier result. Another daemon returns an error, because
+    /// its numbers mean other events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }
@@ -258,11 +258,11 @@ pub struct SubscribeParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SubscribeResult {
-    /// The number that its notifications carry.
+    /// Id of the subscription in its notifications.
     pub subscription: u64,
-    /// The number of the latest event so far.
+    /// Number of the latest event.
     pub seq: u64,
-    /// This life of the daemon. Together with the number of an event it is a place to go on from.
+    /// Instance of this daemon. Together with an event's number it is a place to continue from.
     pub instance: String,
 }
 
@@ -270,12 +270,12 @@ pub struct SubscribeResult {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReloadResult {
-    /// The keys that changed and are in force now.
+    /// Keys that changed and are in effect.
     pub changed: Vec<String>,
-    /// Those of them that have their default again, or are gone with their table.
+    /// Keys of these that are back to their default, or were removed with their table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub defaulted: Vec<String>,
-    /// The keys that changed and need a restart.
+    /// Keys that changed but require a restart.
     pub needs_restart: Vec<String>,
 }
 
@@ -284,7 +284,7 @@ pub struct ReloadResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ShutdownParams {
-    /// How long tasks have to end, in milliseconds, before SIGKILL. Default `grace.cancel`.
+    /// Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
 }
@@ -293,6 +293,6 @@ pub struct ShutdownParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShutdownResult {
-    /// How many tasks were cancelled for it.
+    /// Number of cancelled tasks.
     pub cancelled: u64,
 }

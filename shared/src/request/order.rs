@@ -7,7 +7,7 @@ use crate::order::After;
 use crate::task::Status;
 use crate::time::Timestamp;
 
-/// Which tasks a call is about, in place of ids: those for which all that is named holds. At least one thing is.
+/// Selects the tasks that meet all given criteria. At least one is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -21,10 +21,10 @@ pub struct Matching {
     /// Tasks of this batch: its id, or a unique prefix of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<TaskRef>,
-    /// Tasks that have every one of these labels.
+    /// Only tasks with all of these tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Tasks in one of these statuses.
+    /// Tasks with one of these statuses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status: Vec<Status>,
 }
@@ -41,10 +41,10 @@ impl Matching {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SelectParams {
-    /// The tasks. If the method does not go with one of them, that is the answer, and nothing is done to the others.
+    /// Ids of the tasks. If the method can't be applied to one of them, the call fails and changes nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<TaskRef>,
-    /// The tasks for which this holds; those that the method does not go with are left out.
+    /// The tasks that match; those to which the method can't be applied are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matching: Option<Matching>,
 }
@@ -54,17 +54,17 @@ pub struct SelectParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RerunParams {
-    /// The tasks, which must have ended.
+    /// Ids of the tasks, which must have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<TaskRef>,
-    /// The tasks for which this holds; those that have not ended are left out.
+    /// The tasks that match; those that have not ended are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matching: Option<Matching>,
-    /// Only those of them that have failed.
+    /// Only tasks that have failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// Those too that were cancelled because a condition on one of them did not come true, and so on. They come after
-    /// the new ones.
+    /// Include tasks that were cancelled because of a condition on one of these, and so on. They depend on the new
+    /// tasks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub with_dependents: bool,
 }
@@ -73,9 +73,9 @@ pub struct RerunParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rerun {
-    /// The new task.
+    /// Id of the new task.
     pub id: TaskId,
-    /// The old one.
+    /// Id of the old task.
     pub rerun_of: TaskId,
 }
 
@@ -83,36 +83,36 @@ pub struct Rerun {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RerunResult {
-    /// The new tasks: as the old ones were named, or from the oldest on; dependents behind them.
+    /// The new tasks in the order given, or oldest first, followed by dependents.
     pub tasks: Vec<Rerun>,
 }
 
-/// Params of `task.edit`. What is left out stays.
+/// Params of `task.edit`. Omitted fields stay unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EditParams {
-    /// The task; it must be pending.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// What people shall read in lists.
+    /// Description for lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Its group.
+    /// Group to run in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Its priority, -100 to 100.
+    /// Priority, -100 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// How many slots it takes.
+    /// Slots it takes in its group, 0 to 100000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// The tasks that it starts after, in place of those before. Empty: none.
+    /// Tasks to start after, replacing all previous ones. An empty list removes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Vec<After>>,
-    /// How long it waits from now on, in milliseconds; in place of `start_at`, too. 0: not at all.
+    /// Delay from now, in milliseconds; replaces `start_at`. 0 removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// When it may start; in place of `delay_ms`, too.
+    /// Earliest start time; replaces `delay_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
 }

@@ -9,7 +9,7 @@ use crate::notice::InboxItem;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SessionEndParams {
-    /// The parent session's key.
+    /// Key of the parent session.
     pub session: String,
 }
 
@@ -17,9 +17,9 @@ pub struct SessionEndParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionEndResult {
-    /// How many tasks were active.
+    /// Number of cancelled tasks.
     pub cancelled: u64,
-    /// How many were removed.
+    /// Number of deleted tasks.
     pub cleared: u64,
 }
 
@@ -28,34 +28,34 @@ pub struct SessionEndResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InboxReadParams {
-    /// The parent session's key.
+    /// Key of the parent session.
     pub session: String,
-    /// Only items with a higher number than this. Default 0: all that were not acknowledged.
+    /// Only items with a higher number than this. Default 0: all unacknowledged ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// How long to wait for an item if there is none, in milliseconds. Default 0.
+    /// Maximum wait for an item if there is none, in milliseconds. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// The most items, 1 to 1000. Default 100.
+    /// Maximum number of items, 1 to 1000. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// The daemon whose numbers these are, as `instance` of `hello`; another one refuses the call.
+    /// Instance of the daemon that the numbers are from, see `hello`. Another daemon rejects the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }
 
-/// Result of `inbox.read`. The same items come again until they are acknowledged.
+/// Result of `inbox.read`. Items are repeated until they are acknowledged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InboxReadResult {
-    /// The items, the oldest first; none if none came in time.
+    /// The items, oldest first; empty if there were none in time.
     pub items: Vec<InboxItem>,
-    /// Whether there are more than fit here: read on with `after`.
+    /// Whether there are more: continue with `after`.
     pub more: bool,
-    /// This life of the daemon: the numbers of another one mean nothing.
+    /// Instance of this daemon. Numbers from another instance are meaningless.
     pub instance: String,
-    /// How many items were dropped because the inbox was full: the oldest ones. They count until a later
-    /// item than the last of them is acknowledged, or that one itself.
+    /// Number of the oldest items dropped because the inbox was full. Reset when the last of them, or a later item,
+    /// is acknowledged.
     pub lost: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct InboxListParams {
     /// Only inboxes whose oldest item has a higher number than this. Default 0: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// The most inboxes, 1 to 100. Default 100.
+    /// Maximum number of inboxes, 1 to 100. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -76,11 +76,11 @@ pub struct InboxListParams {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InboxListResult {
-    /// The inboxes with items, by their oldest one.
+    /// The inboxes with items, ordered by their oldest item.
     pub inboxes: Vec<InboxSummary>,
-    /// Whether there are more than fit here: read on behind the `oldest` of the last one.
+    /// Whether there are more: continue after the `oldest` of the last one.
     pub more: bool,
-    /// This life of the daemon: the numbers of another one mean nothing.
+    /// Instance of this daemon. Numbers from another instance are meaningless.
     pub instance: String,
 }
 
@@ -88,11 +88,11 @@ pub struct InboxListResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InboxSummary {
-    /// The parent session's key.
+    /// Key of the parent session.
     pub session: String,
-    /// The number of its oldest item.
+    /// Number of the oldest item.
     pub oldest: u64,
-    /// How many items it has.
+    /// Number of items.
     pub items: u64,
 }
 
@@ -101,11 +101,11 @@ pub struct InboxSummary {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InboxAckParams {
-    /// The parent session's key.
+    /// Key of the parent session.
     pub session: String,
-    /// The number of the last item that is done with; all before it are, too.
+    /// Number of the last item to acknowledge, including all before it.
     pub upto: u64,
-    /// The daemon whose numbers these are, as `instance` of `hello`; another one refuses the call.
+    /// Instance of the daemon that the numbers are from, see `hello`. Another daemon rejects the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }
@@ -114,8 +114,8 @@ pub struct InboxAckParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InboxAckResult {
-    /// How many items were acknowledged by this.
+    /// Number of items acknowledged by this call.
     pub acknowledged: u64,
-    /// How many are left.
+    /// Number of remaining items.
     pub left: u64,
 }

@@ -10,139 +10,137 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DaemonStatus {
-    /// How many tasks are `pending`, `running` or `resumed`.
+    /// Number of tasks that are `pending`, `running` or `resumed`.
     pub active: u64,
-    /// How many tasks are in each status.
+    /// Number of tasks by status.
     pub summary: Summary,
-    /// How long the daemon has run, in milliseconds.
+    /// Uptime in milliseconds.
     pub uptime_ms: u64,
-    /// Its resident memory in bytes.
+    /// Resident memory in bytes.
     pub memory_bytes: u64,
-    /// The bytes of it that tasks and inboxes hold, as `limits.memory` counts them.
+    /// Memory used by tasks and inboxes, in bytes, as `limits.memory` counts it.
     #[serde(default)]
     pub held_bytes: u64,
-    /// Clients that are connected.
+    /// Number of connected clients.
     pub connections: u64,
-    /// Subscriptions to events.
+    /// Number of subscriptions to events.
     pub subscriptions: u64,
-    /// The number of the latest event.
+    /// Number of the latest event.
     pub seq: u64,
-    /// This life of the daemon.
+    /// Id of this run of the daemon. A different one means that all earlier tasks are lost.
     pub instance: String,
-    /// Its version.
+    /// Version of the daemon.
     pub version: String,
-    /// Its process id.
+    /// Process id of the daemon.
     pub pid: i32,
-    /// Its socket.
+    /// Path of the socket.
     pub socket: String,
-    /// The folder with output and log.
+    /// Folder with output and log.
     pub state_dir: String,
-    /// The configuration file; it may not exist.
+    /// Path of the configuration file; it may not exist.
     pub config: String,
-    /// Whether that file exists and is in force.
+    /// Whether that file exists and is in effect.
     pub config_loaded: bool,
-    /// How trees are kept together: `cgroup` or `session`.
+    /// How process trees are tracked: `cgroup` or `session`.
     pub tree: String,
-    /// Why that, for people; empty if the daemon is older than this field.
+    /// Why they are tracked like this, for people; empty if the daemon is older than this field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tree_reason: String,
-    /// The limits in force.
+    /// The limits in effect.
     pub limits: Limits,
-    /// How long tasks waited for a slot.
+    /// Times that tasks waited for a slot.
     pub waited: Times,
-    /// How long runs took.
+    /// Run times of tasks.
     pub ran: Times,
     /// The inboxes of parent sessions.
     pub inboxes: InboxesStatus,
-    /// The channels that news went to, or that the configuration has.
+    /// Channels that are configured or have had notices.
     pub channels: Vec<ChannelStatus>,
-    /// Ends of runs that were told to no channel, because the task has none, or one that is not configured
-    /// (R52).
+    /// Ended runs without a notification, because the task had no channel, or one that is not configured.
     pub untold: u64,
-    /// What needs somebody's attention, such as a full disk.
+    /// Problems that need attention, such as a full disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// How often something took how long, since the daemon began.
+/// Histogram of durations since the daemon started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Times {
-    /// How often.
+    /// Number of values.
     pub count: u64,
-    /// All of it together, in milliseconds.
+    /// Sum of all values, in milliseconds.
     pub sum_ms: u64,
-    /// How many took at most so long: each count has those of the shorter ones in it.
+    /// Cumulative buckets: each count includes those of shorter ones.
     pub buckets: Vec<TimeBucket>,
 }
 
-/// How many took at most so long.
+/// A bucket of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimeBucket {
-    /// The longest time that is counted here, in milliseconds.
+    /// Upper bound of the bucket, in milliseconds.
     pub le_ms: u64,
-    /// How many took at most this.
+    /// Number of values up to `le_ms`.
     pub count: u64,
 }
 
-/// How full the inboxes are.
+/// State of all inboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InboxesStatus {
-    /// Parent sessions that have items.
+    /// Parent sessions with items.
     pub sessions: u64,
-    /// Items that were not acknowledged.
+    /// Unacknowledged items.
     pub items: u64,
-    /// Items that were dropped because an inbox was full.
+    /// Items dropped because an inbox was full.
     pub lost: u64,
 }
 
-/// How a channel does. Counts are of notices, since the daemon began or the channel was configured anew.
+/// State of a channel. Counts are of notices since the daemon started or the channel was reconfigured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChannelStatus {
-    /// Its name.
+    /// Name of the channel.
     pub name: String,
-    /// What it is: `exec`, `webhook`, `telegram`, `discord`, `slack`, `desktop`, `tty` or `inbox`; `gone` if
-    /// the configuration has it no more, and notices still wait.
+    /// Type: `exec`, `webhook`, `telegram`, `discord`, `slack`, `desktop`, `tty` or `inbox`; `gone` if it is no
+    /// longer configured but still has queued notices.
     pub kind: String,
-    /// Waiting, or on their way.
+    /// Notices queued or being sent.
     pub queued: u64,
-    /// Delivered.
+    /// Delivered notices.
     pub sent: u64,
-    /// Given up.
+    /// Notices that could not be delivered.
     pub failed: u64,
-    /// Not taken, because the queue was full.
+    /// Notices dropped because the queue was full.
     pub dropped: u64,
-    /// What is wrong with its settings, such as a token that is missing, and what to do about it. It was found when
-    /// the configuration was read, or with the last delivery; never with a secret in it.
+    /// Problem with its settings, such as a missing token, and how to fix it, without secrets. Found when the
+    /// configuration was read, or on the last delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The notice that is being tried again, if one is.
+    /// The notice being retried, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<ChannelRetry>,
-    /// Why the last one failed that did; never with a secret in it.
+    /// Error of the last failed notice, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// When that was.
+    /// Time of `last_error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error_at: Option<Timestamp>,
 }
 
-/// A notice that could not be delivered yet and is tried again.
+/// A notice whose delivery failed and is being retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChannelRetry {
-    /// How often it was tried so far; 0 if the server has asked before to be left alone.
+    /// Number of attempts so far; 0 if the server has asked to wait before.
     pub tries: u64,
-    /// How often it is tried at most. It may be given up earlier, as no try begins later than 2 minutes after the
-    /// first.
+    /// Maximum number of attempts. No attempt starts later than 2 minutes after the first.
     pub most: u64,
-    /// What the last try met; never with a secret in it.
+    /// Error of the last attempt, without secrets.
     pub error: String,
-    /// When that was.
+    /// Time of the last attempt.
     pub at: Timestamp,
-    /// When it is tried next; in the past while it is being tried.
+    /// Time of the next attempt; in the past during the attempt.
     pub next_at: Timestamp,
 }

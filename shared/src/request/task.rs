@@ -19,14 +19,14 @@ use crate::task::{Status, Summary, Task};
 use crate::text::{Env, OsText};
 use crate::time::Timestamp;
 
-/// What a process gets as standard input. Null, or left out: nothing, as from `/dev/null`.
+/// Standard input of a process. Null or missing: empty, as from `/dev/null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stdin {
-    /// The descriptor that travels with the line (`SCM_RIGHTS`).
+    /// The descriptor sent with the line (`SCM_RIGHTS`).
     Fd,
-    /// A pipe that `task.write` writes to.
+    /// A pipe for `task.write`.
     Pipe,
 }
 
@@ -36,52 +36,52 @@ pub enum Stdin {
 #[serde(deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct SubmitParams {
-    /// A program with its arguments, passed on as they are.
+    /// Program and arguments, passed on unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<OsText>>,
-    /// A line for `/bin/sh -c`.
+    /// Command line for `/bin/sh -c`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<OsText>,
-    /// A prompt for an agent.
+    /// Prompt for an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// The agent that gets the prompt. Default: `default_agent` of the configuration.
+    /// Agent for the prompt. Default: the configured `default_agent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// With `prompt`: what is set in the agent's session.
+    /// With `prompt`: options of the agent's session.
     #[serde(default, skip_serializing_if = "AgentSettings::is_empty")]
     pub settings: AgentSettings,
-    /// The task whose conversation the prompt continues; all else but `settings` is ignored then.
+    /// Id of the task whose conversation the prompt continues; everything else except `settings` is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<TaskRef>,
-    /// What people shall read in lists. Default: the command. Required with `prompt`.
+    /// Description for lists. Default: the command. Required with `prompt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The parent session.
+    /// Key of the parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Where news of the task is delivered: a channel of the configuration or a built-in one, or `none`.
-    /// Default: what the key of the parent session says, else what the configuration says (R50).
+    /// Channel for notifications: a configured or built-in one, or `none`. Default: according to the key of the
+    /// parent session, else to the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// The terminal that it is submitted from, for the channel `tty`.
+    /// Terminal from which it is submitted, for the channel `tty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<OriginTerminal>,
-    /// The folder to run in, absolute. Required.
+    /// Absolute path of the folder to run in. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<OsText>,
-    /// The complete environment. Required.
+    /// Complete environment. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<Env>,
-    /// In place of `env`: it is in a memory file (`memfd_create`) whose descriptor travels behind those of
-    /// the streams. The file is sealed against writing, shrinking and growing, holds `NAME=value` entries
-    /// with a NUL behind each, as `/proc/PID/environ` does, and has at most 6 MiB.
+    /// Instead of `env`: the environment is in a memory file (`memfd_create`) whose descriptor follows those of the
+    /// streams. The file must be sealed against writing, shrinking and growing, contain NUL-terminated `NAME=value`
+    /// entries, as in `/proc/PID/environ`, and have at most 6 MiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub env_fd: bool,
     /// The file mode creation mask, 0 to 0o777. Default 0o022.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umask: Option<u32>,
-    /// Resource limits by `prlimit`'s names. One above what the daemon itself may have is lowered to that.
+    /// Resource limits by `prlimit`'s names, lowered to the daemon's own limits if necessary.
     #[serde(default, skip_serializing_if = "Rlimits::is_empty")]
     pub rlimits: Rlimits,
     /// Standard input.
@@ -90,67 +90,67 @@ pub struct SubmitParams {
     /// Standard output. Default: the task's output, or its terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout: Option<Given>,
-    /// Standard error. Default: as standard output without `stdout`. The descriptors of `stdin`, `stdout`
-    /// and `stderr` travel in this order.
+    /// Standard error. Default: as standard output without `stdout`. The descriptors of `stdin`, `stdout` and
+    /// `stderr` are sent in this order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<Given>,
-    /// A terminal of this size for what none of the three gives elsewhere. It is the controlling terminal.
+    /// Run in a terminal of this size, which becomes the controlling terminal and is used for all streams that are
+    /// not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<TerminalSize>,
-    /// Whether it is a foreground job of this connection (R60 to R71): it starts at once, whatever else
-    /// runs, what its terminal shows is sent here as `output` notifications, and it ends by SIGHUP if the
-    /// connection ends before `task.detach`.
+    /// Whether it is a foreground job of this connection: it starts at once, its terminal is shown here with
+    /// `output` notifications, and it ends by SIGHUP if the connection closes before `task.detach`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreground: bool,
-    /// With `foreground`: the user started it directly, so it can't be moved to the background (R64).
+    /// With `foreground`: the user started it directly, so it can't be moved to the background.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub direct: bool,
-    /// Whether stdout and stderr go to two files. Their order against each other is lost then.
+    /// Whether to store stdout and stderr in separate files. Their relative order is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub split: bool,
-    /// How long it may run, in milliseconds from its start; then it fails with `timed out after …`. Each
-    /// run of an agent task has so long.
+    /// Maximum run time in milliseconds, for each run of an agent task; then it fails with `timed out after …`.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_ms: Option<u64>,
-    /// Free labels.
+    /// Tags chosen by the submitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Idempotency: the same key in the same parent session gives the same task.
+    /// Idempotency key: the same key in the same parent session returns the same task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The group that it waits and runs in (R100). Default: `default`.
+    /// Group to run in. Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Its priority in its group, -100 to 100 (R101). Default 0; higher starts first.
+    /// Priority within its group, -100 to 100. Default 0; higher starts first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// How many slots of its group it takes, at most as many as that has (R102). Default 1.
+    /// Slots it takes in its group, 0 up to those of the group. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// The tasks that it starts after, at most 1000 (R103). All conditions must come true; when one can't any more,
-    /// the task is cancelled.
+    /// Tasks to start after, at most 1000. All conditions must be met; when one can no longer be met, the task is
+    /// cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<After>,
-    /// How long it waits before it may start, in milliseconds (R105). Time that the machine sleeps does not count.
+    /// Delay before it may start, in milliseconds. Time while the machine sleeps does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// When it may start, by the wall clock (R105). A time that is over is now.
+    /// Earliest start time, by the wall clock. A time in the past means now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
-    /// Whether it waits until `task.release` (R106).
+    /// Whether to hold it until `task.release`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
-    /// When it is tried again after it failed (R108).
+    /// When to retry it after a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// When it is started again, for as long as nobody ends it (R109). It excludes `retry`.
+    /// When to restart it, until it is cancelled. Can't be combined with `retry`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
-    /// When its process is ready (R110): `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL`, `file:PATH` or `notify`.
+    /// How to tell that its process is ready: `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL`, `file:PATH` or `notify`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
-    /// How long each of its runs has to become ready, in milliseconds; then it fails with `not ready after …`.
-    /// Left out: as long as it runs.
+    /// Time limit for becoming ready in each run, in milliseconds; then it fails with `not ready after …`. Default:
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_timeout_ms: Option<u64>,
 }
@@ -163,14 +163,15 @@ impl SubmitParams {
     }
 }
 
-/// The terminal that a task is submitted from.
+/// The terminal from which a task was submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OriginTerminal {
-    /// Its device, as in `/dev/pts/3`.
+    /// Device path, as in `/dev/pts/3`.
     pub path: String,
-    /// The process that leads its session: the shell. Nothing is written to a terminal that is not its.
+    /// Process id of its session leader, the shell. The daemon writes to the terminal only as long as this is its
+    /// leader.
     pub leader: i32,
 }
 
@@ -179,7 +180,7 @@ pub struct OriginTerminal {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct IdParams {
-    /// The task.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
 }
 
@@ -199,7 +200,7 @@ pub struct ListParams {
     /// Only tasks of this parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Only tasks in one of these statuses. Empty: all.
+    /// Only tasks with one of these statuses. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status: Vec<Status>,
     /// Only tasks of this group.
@@ -208,13 +209,13 @@ pub struct ListParams {
     /// Only tasks of this batch: its id, or a unique prefix of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<TaskRef>,
-    /// Only tasks that have every one of these labels.
+    /// Only tasks with all of these tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// How many, 1 to 1000. Default 100.
+    /// Maximum number of tasks, 1 to 1000. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// The `next` of the page before.
+    /// Cursor: `next` of the previous page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
 }
@@ -230,16 +231,16 @@ impl From<Matching> for ListParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListResult {
-    /// The tasks, the newest first.
+    /// The tasks, newest first.
     pub tasks: Vec<Task>,
-    /// The cursor of the next page, if there is one. Tasks that are added meanwhile do not move it.
+    /// Cursor of the next page, if there is one. New tasks do not shift it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
-    /// How many tasks of this session (or of all) are in each status, whatever `status` asks for.
+    /// Number of tasks by status in this session (or in all), ignoring `status`.
     pub summary: Summary,
 }
 
-/// Which of the two outputs of a task that was submitted with `split`.
+/// One of the two outputs of a task submitted with `split`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -256,15 +257,15 @@ pub enum Stream {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OutputParams {
-    /// The task.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// Where to begin, in bytes. Negative: so many bytes before the end. Default 0.
+    /// Start in bytes; negative: from the end. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<i64>,
-    /// How many bytes at most, 0 to 262144. Default 65536.
+    /// Maximum number of bytes, 0 to 262144. Default 65536.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Which stream, with `split`.
+    /// With `split`: which stream. Default: stdout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<Stream>,
 }
@@ -277,14 +278,14 @@ pub struct OutputResult {
     pub task: Task,
     /// The bytes.
     pub data: String,
-    /// How they are written.
+    /// Encoding of `data`.
     pub encoding: Encoding,
-    /// Where they begin: the offset asked for, or the end of a dropped part if that is behind it.
+    /// Start of `data`: the requested offset, or the end of a dropped part.
     pub offset: u64,
-    /// Where to go on reading.
+    /// Offset to continue from.
     pub next: u64,
-    /// Whether this is all that will ever be there: the task has ended and `next` is its end. An agent
-    /// task may be resumed, and then write more.
+    /// Whether the output is complete: the task has ended, and `next` is the end. A resumed agent task can write
+    /// more.
     pub eof: bool,
 }
 
@@ -294,28 +295,27 @@ pub struct OutputResult {
 pub struct ResultResult {
     /// The task.
     pub task: Task,
-    /// The final answer of an agent, at most its last 1 MiB; the output of a process, at most its last
-    /// 256 KiB.
+    /// Final answer of an agent, at most its last 1 MiB; output of a process, at most its last 256 KiB.
     pub result: String,
-    /// How it is written.
+    /// Encoding of `result`.
     pub encoding: Encoding,
-    /// How many bytes of it come before that.
+    /// Bytes omitted before that.
     pub truncated_bytes: u64,
 }
 
-/// When a block ends.
+/// When `task.block` returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BlockMode {
-    /// When every task has ended.
+    /// All tasks have ended.
     #[default]
     All,
-    /// When one has.
+    /// One task has ended.
     Any,
-    /// When every task has ended, or one of those that have not asks something.
+    /// All tasks have ended, or one that has not asks a question.
     AllOrAsks,
-    /// When one has ended, or asks something.
+    /// One task has ended or asks a question.
     AnyOrAsks,
 }
 
@@ -331,15 +331,15 @@ impl BlockMode {
     }
 }
 
-/// What a block waits for each task to be.
+/// State that `task.block` waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BlockUntil {
-    /// Ended.
+    /// The task has ended.
     #[default]
     Ended,
-    /// Ready, as its `ready` says, or ended.
+    /// The task is ready, as defined by its `ready`, or has ended.
     Ready,
 }
 
@@ -361,19 +361,19 @@ fn default_block_timeout() -> Option<u64> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BlockParams {
-    /// The tasks. None: answered at once.
+    /// Ids of the tasks. If empty, the call returns at once.
     #[serde(default)]
     pub ids: Vec<TaskRef>,
-    /// In place of `ids`: the tasks for which this holds at the time of the call. None: answered at once.
+    /// Instead of `ids`: the tasks that match at the time of the call. If none match, the call returns at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matching: Option<Matching>,
-    /// How long to wait at most, in milliseconds; null for as long as it takes. Default 60000.
+    /// Maximum wait in milliseconds; null for no limit. Default 60000.
     #[serde(default = "default_block_timeout")]
     pub timeout_ms: Option<u64>,
-    /// When to answer.
+    /// When to return. Default: `all`.
     #[serde(default)]
     pub mode: BlockMode,
-    /// What it waits for each task to be: `mode` takes one that is so for one that has ended.
+    /// State to wait for, which `mode` counts as ended. Default: `ended`.
     #[serde(default, skip_serializing_if = "BlockUntil::is_ended")]
     pub until: BlockUntil,
 }
@@ -394,13 +394,13 @@ impl Default for BlockParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlockResult {
-    /// Every task that was named, once each, in the order of naming.
+    /// The tasks in the order given, without duplicates.
     pub tasks: Vec<Task>,
-    /// Whether the timeout came first.
+    /// Whether the call returned because of the timeout.
     pub timed_out: bool,
-    /// Those that have ended.
+    /// Ids of the tasks that have ended.
     pub finished: Vec<TaskId>,
-    /// Those that have not.
+    /// Ids of the tasks that have not ended.
     pub active: Vec<TaskId>,
 }
 
@@ -409,22 +409,22 @@ pub struct BlockResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
-    /// The tasks. One that has ended is returned as it is; what lingers of it is ended.
+    /// Ids of the tasks. An ended task is returned unchanged; its remaining processes are ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<TaskRef>,
-    /// Every active task for which this holds.
+    /// Cancel every active task that matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matching: Option<Matching>,
-    /// Every active task (of the session, if one is named).
+    /// Cancel every active task, or those of `session`.
     #[serde(default)]
     pub all: bool,
     /// With `all`: only tasks of this parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The first signal: a number, or a name with or without `SIG`. Default `TERM`.
+    /// First signal: a number, or a name with or without `SIG`. Default `TERM`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
-    /// How long a task has to end after it, in milliseconds, before SIGKILL. Default `grace.cancel`.
+    /// Grace period before SIGKILL, in milliseconds. Default `grace.cancel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
 }
@@ -437,23 +437,23 @@ pub struct TasksResult {
     pub tasks: Vec<Task>,
 }
 
-/// Params of `task.clear`. Neither `ids` nor `all`: every finished task (of the session, if one is named)
-/// of which no process lives on.
+/// Params of `task.clear`. Without `ids`, `matching` and `all`: every finished task (of `session`, if given)
+/// without remaining processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClearParams {
-    /// The finished tasks to remove; what lingers of them is ended. An active one is an error. An empty
-    /// list is an error too; left out, it stands for all of which nothing lingers.
+    /// Ids of the finished tasks to delete; their remaining processes are ended. An active task or an empty list is
+    /// an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<TaskRef>>,
-    /// In place of `ids`: the finished tasks for which this holds.
+    /// Instead of `ids`: the finished tasks that match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matching: Option<Matching>,
     /// Only tasks of this parent session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Active tasks too: they are cancelled first.
+    /// Include active tasks, cancelling them first.
     #[serde(default)]
     pub all: bool,
 }
@@ -462,7 +462,7 @@ pub struct ClearParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClearResult {
-    /// How many tasks were removed.
+    /// Number of deleted tasks.
     pub cleared: u64,
 }
 
@@ -471,11 +471,11 @@ pub struct ClearResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SignalParams {
-    /// The task.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// A number, or a name with or without `SIG`.
+    /// Signal: a number, or a name with or without `SIG`.
     pub signal: String,
-    /// Whether the whole process tree gets it, not just its leader.
+    /// Whether to signal the whole process tree, not only its main process.
     #[serde(default)]
     pub tree: bool,
 }
@@ -485,15 +485,15 @@ pub struct SignalParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WriteParams {
-    /// The task.
+    /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// The bytes, at most 256 KiB.
+    /// Bytes to write, at most 256 KiB.
     #[serde(default)]
     pub data: String,
-    /// How they are written.
+    /// Encoding of `data`.
     #[serde(default)]
     pub encoding: Encoding,
-    /// Whether the input ends behind them.
+    /// Whether to close the input afterwards.
     #[serde(default)]
     pub eof: bool,
 }
@@ -502,7 +502,7 @@ pub struct WriteParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WriteResult {
-    /// How many bytes the task's pipe took.
+    /// Number of bytes that were written.
     pub written: u64,
 }
 

@@ -52,7 +52,7 @@ impl Filled {
         Ok(())
     }
 
-    /// Both slots are taken, so that what is submitted next only waits, and nothing but the submit is
+    /// Both slots are allowed, so that what is submitted next only waits, and nothing but the submit is
     /// measured.
     fn occupy(&mut self) -> Result<()> {
         for _ in 0..2 {

@@ -10,24 +10,23 @@ use super::{DATE, MANUAL};
 /// A part of a page that `clap_mangen` writes into what it is given.
 type Part = fn(&Man, &mut dyn std::io::Write) -> std::io::Result<()>;
 
-const BGCTL: &str = "`bgctl` gives commands to the daemon bgd(1), which runs them in the background, and \
-    asks it how they are. If no daemon runs, it starts one; a hundred calls at once start one daemon.";
+const BGCTL: &str = "`bgctl` submits commands to the daemon bgd(1), which runs them in the background, and \
+    shows their status and output. If no daemon is running, it starts one; concurrent calls start only one daemon.";
 
-const TASKS: &str = "A task is named by its id, a UUID, or by the first characters of it: four or more, as \
-    long as no other task's id begins with them. A prefix that could mean several tasks is an error that \
-    lists them. Tasks live as long as the daemon does, or until they are cleared.";
+const TASKS: &str = "A task is identified by its id, a UUID, or by a unique prefix of at least four characters. \
+    An ambiguous prefix is an error that lists the matching tasks. Tasks exist until they are cleared or the \
+    daemon ends.";
 
-const STREAMS: &str = "What was asked for goes to standard output, everything else to standard error. \
-    Tables and colours are for terminals; `NO_COLOR` turns colours off. With `--json` every verb prints the \
-    object that the daemon sent, on one line, and errors come as such an object too: bgd-protocol(7) \
-    describes them.";
+const STREAMS: &str = "Results go to standard output, everything else to standard error. \
+    Tables and colours are printed only on terminals; `NO_COLOR` turns colours off. With `--json` every verb prints \
+    the object that the daemon sent, on one line; errors are printed as objects too. See bgd-protocol(7).";
 
-const DURATIONS: &str = "A duration is written as `90s`, `10m`, `1h30m` or `250ms`; a plain number stands \
-    for seconds.";
+const DURATIONS: &str =
+    "Durations are written as `90s`, `10m`, `1h30m` or `250ms`; a plain number means seconds.";
 
-const OWN_CODE: &str = "With `block --exit-code` the code is the task's own, or 128 and the number of the \
-    signal that ended it. A reader of standard output that goes away ends `bgctl` with 141 and without a \
-    word, as SIGPIPE would.";
+const OWN_CODE: &str = "With `block --exit-code` the code is the task's own, or 128 plus the number of the \
+    signal that ended it. If the reader of standard output goes away, `bgctl` exits silently with 141, as after \
+    SIGPIPE.";
 
 /// `bgctl(1)`.
 pub fn bgctl() -> String {
@@ -42,7 +41,7 @@ pub fn bgctl() -> String {
     page += &[TASKS, STREAMS, DURATIONS].map(paragraph).concat();
     page += ".SH OPTIONS\n";
     page += &section(&man(&own), Man::render_options_section);
-    page += ".SS \"Options of every verb\"\n";
+    page += ".SS \"Global options\"\n";
     page += &section(&man(&globals), Man::render_options_section);
     page += ".SH VERBS\n";
     page += &root.get_subcommands().filter(|verb| verb.get_name() != "help").map(verb).collect::<String>();
@@ -54,30 +53,25 @@ pub fn bgctl() -> String {
     page += ".SH ENVIRONMENT\n";
     page += &entries(BGCTL_ENVIRONMENT);
     page += ".SH FILES\n";
-    page += &prose("bgd-config(5) names all files.");
+    page += &prose("See bgd-config(5).");
     page += &help(&after_help(&root), Headings::Sections);
     page + SEE_ALSO_BGCTL
 }
 
 const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
-    ("BGD_SOCKET", "The daemon's socket, an absolute path."),
+    ("BGD_SOCKET", "Absolute path of the daemon's socket."),
     (
         "BGD_DAEMON",
-        "The program to start as the daemon; else the `bgd` beside `bgctl`, else the one on `PATH`.",
+        "Program to start as the daemon. Default: the `bgd` next to `bgctl`, else the one in `PATH`.",
     ),
-    ("BGD_SESSION", "The parent session of tasks that are submitted without `--session`."),
-    (
-        "BGD_MCP_DEPTH",
-        "How deep agents have started tasks, as `bgctl mcp` counts it; see its description. Not set or empty, it \
-         is 0.",
-    ),
-    ("NO_COLOR", "If set and not empty, tables have no colours."),
-    ("XDG_RUNTIME_DIR", "Where the socket is if `BGD_SOCKET` does not say: in its folder `bgd`."),
+    ("BGD_SESSION", "Parent session of tasks submitted without `--session`."),
+    ("BGD_MCP_DEPTH", "Number of levels of agents that have started tasks, see `bgctl mcp`. Default: 0."),
+    ("NO_COLOR", "Disables colours if set and not empty."),
+    ("XDG_RUNTIME_DIR", "Contains the socket, in its folder `bgd`, unless `BGD_SOCKET` is set."),
     (
         "XDG_CONFIG_HOME, XDG_STATE_HOME, HOME, PATH, LANG, LC_*, TZ, TMPDIR",
-        "What a daemon that is started is given of the environment, together with all `BGD_*` and `XDG_*`; \
-         secrets of whoever happened to call first stay out of it. Tasks get the complete environment of \
-         their own submitter.",
+        "Passed on to a daemon that is started, together with all `BGD_*` and `XDG_*`, so that the daemon gets no \
+         secrets of its first caller. Tasks get the complete environment of their own submitter.",
     ),
 ];
 
@@ -130,56 +124,56 @@ fn hide_common(arg: clap::Arg) -> clap::Arg {
     if common { arg.hide(true) } else { arg }
 }
 
-const BGD: &str = "`bgd` runs tasks for one user and serves them over a Unix socket. It is started by \
-    bgctl(1) when there is none, by a service manager, or by hand. There is one daemon for a socket: a lock \
-    beside it decides, so of many that start at once one stays.";
+const BGD: &str = "`bgd` runs tasks for one user and is controlled over a Unix socket. It is started by \
+    bgctl(1) when needed, by a service manager, or by hand. A lock file next to the socket ensures that only one \
+    daemon runs per socket.";
 
-const LIFE: &str = "All tasks live in the daemon's memory and end with it: what it started is ended before \
-    it exits, and what a killed daemon left behind is ended and removed by the next start, before that \
-    answers anybody.";
+const LIFE: &str = "All tasks are held in the daemon's memory and end with it: the daemon ends all processes before it \
+    exits. If a daemon is killed, the next one ends its remaining processes and removes its files before it answers \
+    any request.";
 
 const WORK: &str = "A task runs with the environment, folder, umask and resource limits of the caller that \
-    submitted it, with empty standard input unless it was given one, and writes into a file by itself: the \
-    daemon is not in the way of its output. Ending a task ends all of its processes, by its cgroup where \
-    one is delegated to the daemon, else by its session and by its descendants. Every process of a task has \
+    submitted it, and with empty standard input by default. It writes its output directly to a file, not through the \
+    daemon. Ending a task ends all of its processes: through its cgroup if \
+    one is delegated to the daemon, otherwise by session and descent. Every process of a task has \
     the variables `BGD_TASK_ID` and `BGD_INSTANCE`.";
 
-const CGROUP: &str = "Where a systemd user manager runs, a daemon that no unit started asks it for a scope of its \
-    own with a delegated cgroup, `bgd-INSTANCE.scope`, as `systemd-run --user --scope` does. If there is no \
-    answer within two seconds, the daemon starts without it. `bgctl daemon status` says how trees are kept, and \
-    why.";
+const CGROUP: &str = "If a systemd user manager is running and the daemon was not started by a unit, it asks for a \
+    scope of its own with a delegated cgroup, `bgd-INSTANCE.scope`, like `systemd-run --user --scope`. Without an \
+    answer within two seconds, the daemon starts without a cgroup. `bgctl daemon status` shows how process trees are \
+    tracked, and why.";
 
-const LOGOUT: &str = "The user manager ends when the last session of its user does, and takes the scope with it: the \
-    daemon gets SIGTERM then and ends its tasks. `loginctl enable-linger` lets both survive the logout. With \
-    `tree = \"session\"` the daemon asks for nothing and stays in the session that started it; whether it survives \
-    the logout there is for `KillUserProcesses=` in logind.conf(5) to say.";
+const LOGOUT: &str = "The user manager ends with the user's last session and stops the scope: the \
+    daemon gets SIGTERM and cancels its tasks. `loginctl enable-linger` keeps both running after logout. With \
+    `tree = \"session\"` the daemon stays in the session that started it; whether it survives \
+    the logout depends on `KillUserProcesses=` in logind.conf(5).";
 
-const SYSTEMD: &str = "Started by systemd(1) it takes its socket from socket activation, says when it is \
-    ready (`Type=notify`), and logs to the journal.";
+const SYSTEMD: &str = "When started by systemd(1), it supports socket activation and readiness notification \
+    (`Type=notify`), and logs to the journal.";
 
 /// Who trusts whom, a paragraph each.
 const SECURITY: [&str; 6] = [
     "All programs of a user trust each other. The socket is in a folder that only its user can enter, and the \
-     daemon serves only processes of its own uid, as the kernel tells it (and root with `allow_root`). Whoever \
-     can connect can do all that bgd can: run commands, read every output, end every task, answer for you. bgd \
-     is no sandbox. A program that must not have this power needs another user, a container or a virtual machine, \
+     daemon serves only processes of its own uid, as reported by the kernel (and root with `allow_root`). Any program \
+     that can connect can do everything bgd can: run commands, read every output, end every task, answer for you. bgd \
+     is not a sandbox. A program that must not have this power needs another user, a container or a virtual machine, \
      without the socket in it.",
-    "Agents are programs of yours. `permissions` decides what becomes of the questions that an agent asks, no more: \
-     what it does without asking is up to its own settings. The depth of `bgctl mcp` keeps agents from starting \
-     agents without end; a variable counts it, which an agent can change.",
-    "These are guard rails, too: a process of an agent can't answer that agent's question; a server of `bgctl mcp` \
-     shows the tasks of its own session only, unless it has `--all-sessions`; a process is handed over only by its \
-     parent or by a child of that. They keep programs that cooperate from mistakes, and stop none that is set on it.",
-    "An agent that runs commands can read what you can: the output of every task, also of other agents, by `bgctl` or \
-     as files. One that reads what strangers write, such as mail or web pages, may do what they ask of it. Run it \
-     as another user if that must not happen.",
-    "Every user of the machine can read command lines, as ps(1) shows them: put no secret into the arguments of a \
-     task, and no prompt into those of an agent by `{prompt}`. Environments and prompts are in the daemon's memory; \
-     outputs, prompts by `{prompt_file}` and the log are in files that only their user can read. Root can read \
+    "Agents are your programs. `permissions` decides only how an agent's questions are answered; \
+     what it does without asking depends on its own settings. The depth of `bgctl mcp` keeps agents from starting \
+     agents endlessly; it is counted in an environment variable, which an agent can change.",
+    "Further guard rails: an agent's processes can't answer that agent's question; `bgctl mcp` \
+     shows only the tasks of its own session, unless it has `--all-sessions`; only a process's parent, or a child of \
+     that, can hand the process over. These protect cooperating programs from mistakes but stop no attacker.",
+    "An agent that runs commands can read what you can: the output of every task, including those of other agents, with \
+     `bgctl` or as files. An agent that reads untrusted text, such as mail or web pages, may follow instructions in it. \
+     Run it as another user to prevent that.",
+    "Every user of the machine can read command lines, for example with ps(1): put no secrets into the arguments of a \
+     task, and do not pass prompts with `{prompt}`. Environments and prompts are kept in the daemon's memory; \
+     outputs, prompts passed with `{prompt_file}` and the log are files that only their user can read. Root can read \
      everything.",
-    "What a description, a question or an error would do to a terminal, or hide from its reader, is replaced by \
-     U+FFFD before it is shown or logged, and escaped in `--json`. `bgctl output`, `bgctl attach` and `bgctl run` pass \
-     on what a task writes as it is.",
+    "Characters in descriptions, questions and errors that would control a terminal or hide text are replaced by \
+     U+FFFD before they are shown or logged, and escaped in `--json`. `bgctl output`, `bgctl attach` and `bgctl run` \
+     print a task's output unchanged.",
 ];
 
 /// `bgd(1)`.
@@ -198,41 +192,44 @@ pub fn bgd() -> String {
     page += &entries(&[
         (
             "SIGTERM, SIGINT",
-            "Cancels every task and ends the daemon when all have ended; they have `grace.cancel` for it. \
-             A second one ends all of them now, and the daemon within 2 s.",
+            "Cancel every task, with a grace period of `grace.cancel`, and stop the daemon when all have ended. \
+             A second signal kills them at once, and stops the daemon within 2 s.",
         ),
-        ("SIGHUP", "Reads the configuration again, as `bgctl daemon reload` does."),
+        ("SIGHUP", "Reloads the configuration, like `bgctl daemon reload`."),
     ]);
     page += ".SH \"EXIT STATUS\"\n";
     page += &entries(&[
-        ("0", "It was told to end, and has."),
-        ("2", "Wrong usage, or a path that can't be a socket's."),
-        ("69", "It can't serve: another daemon has the socket, or a folder can't be used."),
+        ("0", "Stopped on request."),
+        ("2", "Wrong usage, or an invalid socket path."),
+        ("69", "Can't start: another daemon has the socket, or a folder is not usable."),
         ("70", "An error inside bgd."),
-        ("77", "The socket's folder belongs to somebody else, is open to others, or is a link."),
-        ("78", "The configuration is wrong."),
+        (
+            "77",
+            "The socket's folder belongs to another user, is accessible to others, or is a symbolic link.",
+        ),
+        ("78", "The configuration is invalid."),
     ]);
     page += ".SH ENVIRONMENT\n";
     page += &entries(&[
-        ("BGD_SOCKET", "The socket to serve, an absolute path, if `--socket` does not say."),
-        ("BGD_LOG", "How much is logged: `error`, `warn`, `info` (the default), `debug` or `trace`."),
-        ("XDG_RUNTIME_DIR", "Where the socket is if nothing else says: in its folder `bgd`."),
-        ("XDG_CONFIG_HOME", "Where the configuration is: in its folder `bgd`. Default: `~/.config`."),
+        ("BGD_SOCKET", "Absolute path of the socket, unless `--socket` is given."),
+        ("BGD_LOG", "Log level: `error`, `warn`, `info` (the default), `debug` or `trace`."),
+        ("XDG_RUNTIME_DIR", "Contains the socket, in its folder `bgd`, unless it is set otherwise."),
+        ("XDG_CONFIG_HOME", "Contains the configuration, in its folder `bgd`. Default: `~/.config`."),
         (
             "XDG_STATE_HOME",
-            "Where output and log are: in its folder `bgd`. Default: `~/.local/state`. Relative paths in \
+            "Contains output and log, in its folder `bgd`. Default: `~/.local/state`. Relative paths in \
              this and in `XDG_CONFIG_HOME` are ignored.",
         ),
         (
             "LISTEN_PID, LISTEN_FDS, NOTIFY_SOCKET",
-            "The service manager's, see sd_listen_fds(3) and sd_notify(3).",
+            "Set by the service manager, see sd_listen_fds(3) and sd_notify(3).",
         ),
-        ("JOURNAL_STREAM, INVOCATION_ID", "If one of them is set, the log goes to standard error."),
+        ("JOURNAL_STREAM, INVOCATION_ID", "If either is set, the log goes to standard error."),
     ]);
     page += ".SH SECURITY\n";
     page += &SECURITY.map(paragraph).concat();
     page += ".SH FILES\n";
-    page += &prose("bgd-config(5) names all files.");
+    page += &prose("See bgd-config(5).");
     let (first, rest) = split_off_first(&after_help(&root));
     page += ".SH NOTES\n";
     page += &prose(&first);

@@ -9,9 +9,9 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-const DESCRIPTION: &str = "The wire types of bgd. `methods` has params and result of every method by its \
-    name, `notifications` what the daemon sends unasked, `error` what it answers in place of a result. A \
-    validator can be pointed at any of them, for instance at #/methods/task.submit/params.";
+const DESCRIPTION: &str = "The wire types of bgd. `methods` has the params and result of every method by \
+    name, `notifications` the notifications that the daemon sends, `error` what it returns instead of a result. \
+    Point a validator at any of them, for example at #/methods/task.submit/params.";
 
 /// The whole schema. Params are described as they are read, everything else as it is written: what may
 /// be left out in a request is always there in an answer.

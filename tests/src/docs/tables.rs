@@ -140,22 +140,25 @@ fn bytes(count: u64) -> String {
 fn limits_table() -> String {
     let years = limits::DURATION_MS / (365 * 24 * 3600 * 1000);
     let rows = [
-        ("Bytes of one `task.output`", bytes(limits::OUTPUT_CHUNK_BYTES)),
-        ("Bytes of one `task.result` of a process", bytes(limits::RESULT_BYTES)),
-        ("Bytes of one `task.write`", bytes(limits::WRITE_BYTES as u64)),
-        ("Bytes that are kept at the beginning of an output", bytes(limits::OUTPUT_HEAD_BYTES)),
-        ("Foreground jobs of one connection", limits::FOREGROUND_JOBS.to_string()),
-        ("Connections that are shown one terminal", limits::TERMINAL_VIEWERS.to_string()),
-        ("Items in one answer of `inbox.read`", limits::INBOX_PAGE.to_string()),
-        ("Inboxes in one answer of `inbox.list`", limits::INBOXES_PAGE.to_string()),
-        ("Tasks on one page of `task.list`", limits::LIST_PAGE.to_string()),
-        ("Bytes of an environment", bytes(limits::ENV_BYTES as u64)),
-        ("Descriptors that travel with one line", limits::FDS_PER_FRAME.to_string()),
-        ("Bytes of a description, a session, a channel, a tag or a key", limits::LABEL_BYTES.to_string()),
-        ("Tags of a task", limits::TAGS.to_string()),
-        ("Characters of a reference, at least", limits::ID_PREFIX_CHARS.to_string()),
-        ("Time limits, graces and timeouts", format!("{} ms ({years} years)", limits::DURATION_MS)),
-        ("Bytes of a line that the clients of this project take", bytes(limits::ANSWER_BYTES as u64)),
+        ("Maximum size of one `task.output`", bytes(limits::OUTPUT_CHUNK_BYTES)),
+        ("Maximum size of one `task.result` of a process", bytes(limits::RESULT_BYTES)),
+        ("Maximum size of one `task.write`", bytes(limits::WRITE_BYTES as u64)),
+        ("Size of the beginning of an output that is always kept", bytes(limits::OUTPUT_HEAD_BYTES)),
+        ("Foreground jobs per connection", limits::FOREGROUND_JOBS.to_string()),
+        ("Connections attached to one terminal", limits::TERMINAL_VIEWERS.to_string()),
+        ("Items per result of `inbox.read`", limits::INBOX_PAGE.to_string()),
+        ("Inboxes per result of `inbox.list`", limits::INBOXES_PAGE.to_string()),
+        ("Tasks per page of `task.list`", limits::LIST_PAGE.to_string()),
+        ("Maximum size of an environment", bytes(limits::ENV_BYTES as u64)),
+        ("Descriptors per line", limits::FDS_PER_FRAME.to_string()),
+        ("Bytes of a description, session, channel, tag or key", limits::LABEL_BYTES.to_string()),
+        ("Tags per task", limits::TAGS.to_string()),
+        ("Minimum characters of a reference", limits::ID_PREFIX_CHARS.to_string()),
+        (
+            "Maximum time limit, grace period or timeout",
+            format!("{} ms ({years} years)", limits::DURATION_MS),
+        ),
+        ("Maximum line length that the clients of this project accept", bytes(limits::ANSWER_BYTES as u64)),
     ];
     rows.iter().map(|(what, much)| super::roff::bullet(&format!("{what}: {much}."))).collect()
 }
@@ -163,33 +166,28 @@ fn limits_table() -> String {
 /// What is cut, denied or ended beyond its limit, without an error of a call.
 fn limits_of_agents() -> String {
     let rows = [
+        format!("Size of an agent's answer that is kept: the last {}.", bytes(limits::AGENT_RESULT_BYTES)),
+        format!("Open questions per task: {QUESTIONS}. Further questions are denied."),
         format!(
-            "Bytes of an agent's answer that are kept, the last ones: {}.",
-            bytes(limits::AGENT_RESULT_BYTES)
-        ),
-        format!(
-            "Questions of one task that wait at once: {QUESTIONS}. The agent is denied what it asks beyond."
-        ),
-        format!(
-            "Answers that a question offers: {}, with ids of at most {} bytes. What else it offers is left out, \
-             and a longer name is cut.",
+            "Options per question: {}, with ids of at most {} bytes. Further options are omitted, \
+             and longer names are truncated.",
             limits::INPUT_OPTIONS,
             limits::INPUT_OPTION_BYTES
         ),
         format!(
-            "Bytes of the id of an agent's session: {}. A prompt that would begin one with a longer id is refused.",
+            "Bytes of the id of an agent's session: {}. A prompt that starts a session with a longer id is rejected.",
             limits::AGENT_SESSION_BYTES
         ),
         format!(
-            "Bytes of a prompt that are shown but by `task.get`: {}. It is cut there, and … stands behind it.",
+            "Size of a prompt in all results except that of `task.get`: {}. Longer prompts are truncated and end in ….",
             bytes(limits::PROMPT_BYTES as u64)
         ),
         format!(
-            "Bytes that are kept of what an agent says when its turn is over: {}. The rest is dropped.",
+            "Text kept from an agent after the end of its turn: {}. The rest is dropped.",
             bytes(LATE_BYTES as u64)
         ),
         format!(
-            "Bytes of one line of the Agent Client Protocol: {}. An agent that writes a longer one is ended, and \
+            "Maximum line length of the Agent Client Protocol: {}. An agent that writes a longer line is ended, and \
              its turns fail.",
             bytes(LINE_BYTES as u64)
         ),
@@ -206,7 +204,7 @@ pub fn of_config() -> Tables {
             "default_agent" => "a known agent".to_owned(),
             "default_deliver_to" => "names of channels".to_owned(),
             "background_key" => {
-                "ctrl- and a letter but c, i, j, m or one of @ \\e ] \\(ha _; none".to_owned()
+                "ctrl- and a letter except c, i, j, m, or one of @ \\e ] \\(ha _; none".to_owned()
             }
             "allow_root" => "true, false".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
@@ -236,7 +234,7 @@ fn cell(text: &str) -> String {
     if text.len() > CELL { format!("T{{\n{text}\nT}}") } else { text.to_owned() }
 }
 
-/// The keys of `[agents.NAME]`. All of them are taken over by a reload.
+/// The keys of `[agents.NAME]`. A reload applies all of them.
 fn agent_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 lx.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\n".to_owned();
@@ -249,7 +247,7 @@ fn agent_keys_table() -> String {
     table + ".TE\n"
 }
 
-/// The keys of `[channels.NAME]`. All of them are taken over by a reload.
+/// The keys of `[channels.NAME]`. A reload applies all of them.
 fn channel_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBgoes with\\fR\n".to_owned();
@@ -270,14 +268,14 @@ pub fn channel_key(key: &str) -> (&'static str, &'static str, &'static str) {
     match key {
         "type" => ("a word", "none", "all"),
         "started" => ("true, false", "see below", "all"),
-        "command" => ("a list of texts", "none", "exec"),
-        "env" => ("a table of texts", "none", "exec"),
-        "url" => ("an address", "none", "webhook"),
-        "headers" => ("a table of texts", "none", "webhook"),
-        "token" | "token_file" => ("a text", "none", bots),
-        "chat_id" => ("a text", "none", "telegram"),
-        "channel_id" => ("a text", "none", "discord, slack"),
-        "api_base" => ("an address", "the service's", bots),
+        "command" => ("a list of strings", "none", "exec"),
+        "env" => ("a table of strings", "none", "exec"),
+        "url" => ("a URL", "none", "webhook"),
+        "headers" => ("a table of strings", "none", "webhook"),
+        "token" | "token_file" => ("a string", "none", bots),
+        "chat_id" => ("a string", "none", "telegram"),
+        "channel_id" => ("a string", "none", "discord, slack"),
+        "api_base" => ("a URL", "the service's", bots),
         "timeout" => ("a time, to 1 h", "\"30s\", \"10s\"", "exec, webhook, bots"),
         other => panic!("{other} is a key that nobody has told about"),
     }
@@ -290,7 +288,7 @@ pub struct AgentKey {
     pub kind: &'static str,
     /// Its default as it would be written in the file; `None` where what is left out is not there.
     pub default: Option<String>,
-    /// Which values are taken.
+    /// Which values are allowed.
     pub range: String,
 }
 
@@ -311,12 +309,12 @@ pub fn agent_key(key: &str) -> AgentKey {
         "stalled_after" => (time(agent.stalled_after), above_0),
         "start_timeout" => (time(agent.start_timeout), above_0),
         "ask_timeout" => (time(agent.ask_timeout), above_0),
-        "command" | "resume" => return optional("a list of texts", "at least one"),
-        "mode" | "model" => return optional("a text", "1 to 256 bytes"),
-        "config" => return optional("a table of texts or flags", "at most 32"),
-        "session" | "result" => return optional("a text", "a JSON pointer"),
-        "url" => return optional("a text", "an address"),
-        "env" => return optional("a table of texts", "any"),
+        "command" | "resume" => return optional("a list of strings", "at least one"),
+        "mode" | "model" => return optional("a string", "1 to 256 bytes"),
+        "config" => return optional("a table of strings or flags", "at most 32"),
+        "session" | "result" => return optional("a string", "a JSON pointer"),
+        "url" => return optional("a string", "a URL"),
+        "env" => return optional("a table of strings", "any"),
         other => panic!("{other} is a key that nobody has told about"),
     };
     AgentKey { kind, default: Some(default), range: range.to_owned() }

@@ -27,7 +27,7 @@ fn with_jobs(daemon: &TestDaemon) -> (Terminal, Process, Process) {
 fn only_the_background_goes_on(daemon: &TestDaemon, background: &Process, beside: &Process) {
     beside.gone();
     let ended = daemon.wait_status(task_of(daemon, "sleep 1002").id, Status::Cancelled);
-    assert!(ended.error.unwrap().contains("terminal or client"));
+    assert!(ended.error.unwrap().contains("terminal was closed or its client"));
     let task = task_of(daemon, "sleep 1001");
     assert_eq!(task.status, Status::Running);
     assert!(background.is_alive());
@@ -42,8 +42,8 @@ fn r71_leaving_ends_the_foreground_and_leaves_the_background() {
     assert_eq!(console.ended().code(), Some(0));
     assert!(console.is_sane());
     assert!(console.screen().ends_with(
-        "1 job in the foreground ends here\n\
-         1 task goes on in the background: bgctl list --session here"
+        "1 job in the foreground ends now\n\
+         1 task keeps running in the background: bgctl list --session here"
     ));
     only_the_background_goes_on(&daemon, &background, &beside);
 }

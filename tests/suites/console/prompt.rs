@@ -209,12 +209,12 @@ fn what_is_wrong_with_a_line_is_told() {
     for (line, told) in [
         ("!", "bgctl: `!` needs a command: `!COMMAND` runs it directly"),
         ("@nobody", "bgctl: `@nobody` needs a prompt: "),
-        ("fg", "bgctl: no job is beside the prompt"),
-        ("fg %3", "bgctl: there is no job %3"),
+        ("fg", "bgctl: no jobs next to the prompt"),
+        ("fg %3", "bgctl: no job %3"),
         ("fg abcdef", "bgctl: there is no task abcdef"),
         ("nosuchprogram", "[failed (127)]"),
         ("kill -9 $$", "[failed (SIGKILL)]"),
-        ("help", "LINE &          runs beside the prompt"),
+        ("help", "LINE &          run next to the prompt"),
     ] {
         run_line(&mut console, line);
         assert!(console.screen().contains(told), "{line}: {console:?}");

@@ -26,7 +26,7 @@ fn a_task_without_a_terminal_is_shown_and_left_by_the_same_key() {
     daemon.wait_running(id);
     let mut shell = Terminal::shell(&daemon);
     shell.type_line(&format!("bgctl attach {}", id.short()));
-    shell.wait_text("\n[Ctrl-B] Leave (the task goes on)\nup\n");
+    shell.wait_text("\n[Ctrl-B] Detach (the task keeps running)\nup\n");
     shell.type_keys("\x02");
     shell.wait_prompt();
     shell.clear();
@@ -61,14 +61,15 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
         shell.type_keys(keys);
         shell.wait_alternate(false);
         shell.wait_prompt();
-        let expected = format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Leave (the task goes on)\n$");
+        let expected =
+            format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Detach (the task keeps running)\n$");
         assert_eq!(shell.screen(), expected, "{shell:?}");
         daemon.cancel(&[id]);
     }
 }
 
 /// What is shown to somebody who tries other keys than the one that leaves.
-const WAY_OUT: &str = "bgctl: Ctrl-B leaves; the task goes on\n";
+const WAY_OUT: &str = "bgctl: Ctrl-B detaches; the task keeps running\n";
 
 #[track_caller]
 fn told(shell: &Terminal, text: &str) -> usize {
@@ -108,13 +109,13 @@ fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
 fn whoever_wants_to_get_out_of_a_task_without_a_terminal_is_told_the_key_too() {
     let daemon = TestDaemon::start();
     let (_, mut shell) = attached(&daemon, &["--shell", "echo up; exec sleep 1000"], "--key ctrl-] ");
-    shell.wait_text("\n[Ctrl-]] Leave (the task goes on)\nup\n");
+    shell.wait_text("\n[Ctrl-]] Detach (the task keeps running)\nup\n");
     shell.type_keys("\x04\x04");
     shell.type_keys("\x04\x04");
-    shell.wait_text("\nbgctl: Ctrl-] leaves; the task goes on\n");
+    shell.wait_text("\nbgctl: Ctrl-] detaches; the task keeps running\n");
     shell.type_keys("\x1d");
     shell.wait_prompt();
-    assert_eq!(told(&shell, "Ctrl-] leaves"), 1, "{shell:?}");
+    assert_eq!(told(&shell, "Ctrl-] detaches"), 1, "{shell:?}");
 }
 
 #[test]
@@ -157,10 +158,10 @@ fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
         shell.wait_prompt();
         shell.clear();
         shell.type_line("fg");
-        shell.wait_text("\n[Ctrl-B] Leave (the task goes on)\n");
+        shell.wait_text("\n[Ctrl-B] Detach (the task keeps running)\n");
         shell.type_keys("\x02");
         shell.wait_prompt();
-        assert_eq!(told(&shell, "] Leave"), 2, "{shell:?}");
+        assert_eq!(told(&shell, "] Detach"), 2, "{shell:?}");
         daemon.cancel(&[id]);
     }
 }

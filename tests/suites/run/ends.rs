@@ -25,7 +25,7 @@ fn the_exit_code_is_the_jobs_own() {
         (126, &["--", "./plain"], "not executable"),
         (126, &["--", "./script"], "interpreter"),
         (126, &["--", "/"], "/: "),
-        (126, &["--cwd", "/no/such/folder", "--", "true"], "name another folder with --cwd"),
+        (126, &["--cwd", "/no/such/folder", "--", "true"], "give another folder with --cwd"),
         (126, &["--cwd", "/dev/null", "--", "true"], "/dev/null: Not a directory"),
         (124, &["--time-limit", "10ms", "--", "sleep", "1000"], "timed out after"),
         (
@@ -34,7 +34,7 @@ fn the_exit_code_is_the_jobs_own() {
             "timed out after",
         ),
         (2, &[], "required"),
-        (2, &["--key", "b", "--", "true"], "is no key"),
+        (2, &["--key", "b", "--", "true"], "can't be used as the key"),
         (2, &["--agent", "x", "two", "words"], "quote it"),
     ];
     for (code, args, word) in cases {
@@ -124,7 +124,7 @@ fn r71_a_job_whose_client_is_killed_ends_as_in_a_shell() {
     run.wait().unwrap();
     let ended = watch.until_kind(id, EventKind::Cancelled).task;
     assert_eq!(ended.exit, Some(Exit::Code(5)));
-    assert!(ended.error.unwrap().contains("went away"));
+    assert!(ended.error.unwrap().contains("its client ended"));
     assert_eq!(fs::read_to_string(daemon.home().join("log")).unwrap(), "up\nhangup\n");
     assert_eq!(daemon.task_processes().len(), 0, "its whole tree");
 }
@@ -135,7 +135,7 @@ fn without_a_daemon_any_more_it_says_so() {
     let (mut run, _) = running(&daemon, "echo up; exec sleep 1000");
     daemon.kill9();
     assert_eq!(run.wait().unwrap().code(), Some(69));
-    assert!(errors(&daemon).contains("the daemon is gone"), "{}", errors(&daemon));
+    assert!(errors(&daemon).contains("the daemon has ended"), "{}", errors(&daemon));
     daemon.launch();
 }
 

@@ -83,14 +83,14 @@ impl Until {
         let never = |task: &&Task| task.status.is_active() && task.ready.is_none();
         match self {
             Self::Line(_) if result.tasks.len() != 1 => Err(Refusal::new(format!(
-                "background_block: \"line\" waits for a line of one task, and \"task_ids\" names {}: call it for each \
-                 task by itself.",
+                "background_block: \"line\" waits for a line of one task, but \"task_ids\" has {}: make one call \
+                 per task.",
                 result.tasks.len()
             ))),
             Self::Ready => result.tasks.iter().find(never).map_or(Ok(()), |task| {
                 Err(Refusal::new(format!(
-                    "Task {} was started without \"ready\", so it is never ready: wait for a line of its output with \
-                     \"line\", or leave out \"until\" to wait for its end.",
+                    "Task {} was started without \"ready\", so it never becomes ready: wait for a line of its \
+                     output with \"line\", or omit \"until\" to wait for its end.",
                     task.id
                 )))
             }),
@@ -281,24 +281,24 @@ impl Shared {
             // Writing to a string can't fail.
             let _ = write!(
                 opening,
-                " The wait was cut to {time}, the longest of this server, as agents give up on a tool that takes longer.",
+                " The wait was limited to {time}, this server's maximum, as many agents abort longer tool calls.",
             );
         }
         let again = wanted.again(&text(&left));
         let next = if has_question {
             format!(
-                "Tell the user what it asks: until they have answered, waiting for it is of no use. Then wait with \
-                 background_block {again}; or go on with other work, as the end is told in any case."
+                "Tell the user what it asks: waiting is useless until they have answered. Then wait with \
+                 background_block {again}, or continue with other work: its end will be reported."
             )
         } else if timed_out {
             format!(
-                "To wait on, call background_block {again} again; or go on with other work, as the end is told in any \
-                 case. background_cancel ends a task."
+                "To keep waiting, call background_block {again} again, or continue with other work: the end will \
+                 be reported. background_cancel ends a task."
             )
         } else if let [task] = &result.tasks[..] {
             words::after(task, self.is_own(task))
         } else if active.is_empty() {
-            "background_output shows more of the output of each of them.".to_owned()
+            "background_output shows more output of each.".to_owned()
         } else {
             words::while_running(&active)
         };

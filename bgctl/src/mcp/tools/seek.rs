@@ -67,13 +67,13 @@ impl Shared {
         loop {
             tokio::select! {
                 found = &mut seeking => {
-                    let found = found.map_err(|error| Refusal::new(format!("The wait broke off: {error}.")))?;
+                    let found = found.map_err(|error| Refusal::new(format!("The wait was interrupted: {error}.")))?;
                     return Ok(sighting(found?));
                 }
                 () = &mut stop, if writer.is_some() => drop(writer.take()),
                 _ = ticks.tick() => {
                     if let Some(progress) = progress {
-                        progress.tell("no such line so far").await;
+                        progress.tell("no matching line yet").await;
                     }
                 }
             }

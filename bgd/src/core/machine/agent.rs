@@ -45,7 +45,7 @@ impl Core {
         let Some(session) = agent.session.clone() else {
             let refusal = Refusal::new(
                 ErrorKind::SessionExpired,
-                "its agent gave the conversation no name, so there is nothing to go on with",
+                "its agent gave the conversation no id, so it can't be continued",
             );
             return Err(CoreError::Refused(id, Box::new(refusal.hint("submit a new task"))));
         };

@@ -62,5 +62,5 @@ pub fn bounded(text: &str, most: usize) -> String {
     }
     let begin = beginning(text, most * 2 / 3);
     let end = &text[text.ceil_char_boundary(text.len() - most / 3)..];
-    format!("{begin} … ({} bytes are not shown) … {end}", text.len() - begin.len() - end.len())
+    format!("{begin} … ({} bytes omitted) … {end}", text.len() - begin.len() - end.len())
 }

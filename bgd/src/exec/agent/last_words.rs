@@ -202,7 +202,7 @@ impl LastWords {
     pub fn tell(&self) -> String {
         let tail = self.tail.borrow();
         let lines = tail.telling.last(LINES);
-        if lines.is_empty() { String::new() } else { format!("; its last words: {}", lines.join(" / ")) }
+        if lines.is_empty() { String::new() } else { format!("; last output: {}", lines.join(" / ")) }
     }
 }
 
@@ -227,22 +227,22 @@ mod tests {
         assert!(told(node).ends_with(" / TypeError: no model"), "{}", told(node));
         let python = "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    run()\n    ^^^^^\n\
             ValueError: no model\n";
-        assert_eq!(told(python), "; its last words: run() / ValueError: no model");
+        assert_eq!(told(python), "; last output: run() / ValueError: no model");
         let rust = "thread 'main' panicked at src/main.rs:2:5:\nno model\nstack backtrace:\n   0: core::panic\n             \
             at ./x.rs:1:2\n   1: main\nnote: run with `RUST_BACKTRACE=full` for more\n";
-        assert_eq!(told(rust), "; its last words: thread 'main' panicked at src/main.rs:2:5: / no model");
+        assert_eq!(told(rust), "; last output: thread 'main' panicked at src/main.rs:2:5: / no model");
     }
 
     #[test]
     fn what_is_logged_for_authors_is_told_only_if_there_is_nothing_else() {
         let debug = "2026-01-01T00:00:00Z DEBUG http: sent\n[debug] x\nlevel=debug y\nINFO started\n";
         assert!(told(debug).contains("DEBUG http: sent / [debug] x"), "{}", told(debug));
-        assert_eq!(told(&format!("Error: no key\n{debug}")), "; its last words: Error: no key");
+        assert_eq!(told(&format!("Error: no key\n{debug}")), "; last output: Error: no key");
         let sentence = "turn debug output on";
-        assert_eq!(told(sentence), format!("; its last words: {sentence}"));
+        assert_eq!(told(sentence), format!("; last output: {sentence}"));
         let later: Vec<String> = (0..9).map(|number| format!("bye {number}\n")).collect();
         let all = told(&format!("fatal: no key\n{}", later.concat()));
-        assert_eq!(all, "; its last words: fatal: no key / bye 5 / bye 6 / bye 7 / bye 8");
+        assert_eq!(all, "; last output: fatal: no key / bye 5 / bye 6 / bye 7 / bye 8");
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         words.note("\n  \n");
         words.note(&"x".repeat(10_000));
         let told = words.tell();
-        assert!(told.starts_with("; its last words: line 6 / line 7 / line 8 / line 9 / xxx"), "{told}");
+        assert!(told.starts_with("; last output: line 6 / line 7 / line 8 / line 9 / xxx"), "{told}");
         assert!(told.len() < 600, "{}", told.len());
     }
 }

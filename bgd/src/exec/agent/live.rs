@@ -166,7 +166,7 @@ impl Live {
         tokio::select! {
             why = self.connection.closed() => why,
             exit = exited => format!("its process {}", said(&exit)).into(),
-            _ = over.wait_for(|over| *over) => "nobody needs it any more".into(),
+            _ = over.wait_for(|over| *over) => "no longer needed".into(),
         }
     }
 
@@ -184,7 +184,7 @@ impl Live {
         let what = match (self.sacrificed.get(), exit) {
             (Some(why), _) => format!("the agent's process was ended: {why}"),
             (None, Some(exit)) if !self.ended.get() => format!("the agent's process {}", said(&exit)),
-            (None, Some(_) | None) => format!("the agent can't be spoken with any more: {why}"),
+            (None, Some(_) | None) => format!("lost the connection to the agent: {why}"),
         };
         self.last_words.read_out().await;
         format!("{what}{}", self.last_words.tell())
@@ -232,7 +232,7 @@ pub fn too_slow(agent: &Agent, what: &str) -> Refusal {
         humantime::format_duration(agent.start_timeout)
     );
     Refusal::new(ErrorKind::AgentUnavailable, message)
-        .hint(format!("start_timeout in [agents.{}] gives it more time", agent.name))
+        .hint(format!("raise start_timeout in [agents.{}]", agent.name))
 }
 
 fn died(agent: &Agent, exit: &Exit) -> Refusal {
@@ -304,7 +304,7 @@ async fn connect_to_printed(
         let mut line = Vec::new();
         let read = (&mut reader).take(ADDRESS_BYTES).read_until(b'\n', &mut line).await;
         match read {
-            Ok(0) | Err(_) => return Err(unavailable("closed its output before it told its address")),
+            Ok(0) | Err(_) => return Err(unavailable("closed its output before printing its address")),
             Ok(_) => {}
         }
         let line = String::from_utf8_lossy(&line);

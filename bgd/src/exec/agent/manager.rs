@@ -328,6 +328,5 @@ fn key_of(agent: &Agent, env: &Env, spec: &Spec) -> Key {
 }
 
 fn gone() -> Refusal {
-    Refusal::new(ErrorKind::AgentUnavailable, "the agent's process ended in this very moment")
-        .hint("try it again")
+    Refusal::new(ErrorKind::AgentUnavailable, "the agent's process has just ended").hint("try it again")
 }

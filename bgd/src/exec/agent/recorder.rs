@@ -166,9 +166,9 @@ impl Recorder {
                 };
                 TurnEnd::Failed(format!("the model failed: {why}{said}").into())
             }
-            (None, None) if must_speak && self.answer.is_nothing() => TurnEnd::Failed(
-                "the agent ended its turn without an answer, and without having called a tool".into(),
-            ),
+            (None, None) if must_speak && self.answer.is_nothing() => {
+                TurnEnd::Failed("the agent ended its turn without an answer or a tool call".into())
+            }
             (None, None) => TurnEnd::Completed,
         }
     }
@@ -177,7 +177,7 @@ impl Recorder {
     pub fn suspicion(&self) -> Option<String> {
         let said = self.answer.said.trim();
         if self.answer.any_tool && said.is_empty() && self.answer.before.is_none() {
-            return Some("the agent ended its turn without a word after its last tool".to_owned());
+            return Some("the agent ended its turn without an answer after its last tool call".to_owned());
         }
         let is_error = signs::error_as_answer(said).is_some() || signs::looks_like_error(said);
         is_error.then(|| format!("its answer looks like an error: {}", shortened(said)))
@@ -225,7 +225,7 @@ impl Recorder {
                     .workers
                     .run(move || folder.keep_result(task, run, cut, answer.as_bytes()))
                     .await;
-                kept.unwrap_or_else(|| Err(io::Error::other("something broke in the daemon")))
+                kept.unwrap_or_else(|| Err(io::Error::other("internal error in the daemon")))
             }
             Err(_) => Ok(()),
         };

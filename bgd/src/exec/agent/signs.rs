@@ -90,14 +90,15 @@ fn look(value: &Value, depth: usize, read: &dyn Fn(&Object) -> Option<Model>) ->
 
 fn thread_status(object: &Object) -> Option<Model> {
     match object.get("threadStatus").and_then(|status| status["type"].as_str()) {
-        Some("systemError") => Some(Model::Failed("its thread is in the status systemError".to_owned())),
+        Some("systemError") => Some(Model::Failed("its thread has the status systemError".to_owned())),
         Some("active") => Some(Model::Works),
         Some(_) | None => None,
     }
 }
 
 fn failed(object: &Object) -> Option<Model> {
-    let why = || object.get("error").and_then(Value::as_str).unwrap_or("the agent says that the turn failed");
+    let why =
+        || object.get("error").and_then(Value::as_str).unwrap_or("the agent reported that the turn failed");
     (object.get("failed") == Some(&Value::Bool(true))).then(|| Model::Failed(why().to_owned()))
 }
 

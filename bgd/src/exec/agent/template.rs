@@ -71,8 +71,8 @@ impl Template {
         let Wanted { task, session, cwd, .. } = wanted.clone();
         if session.is_some() && self.start.agent.resume.is_empty() {
             let name = &self.start.agent.name;
-            let message = format!("the agent {:?} has no command line that goes on with a session", &**name);
-            let hint = format!("submit a new task; `resume` in [agents.{name}] sets such a command line");
+            let message = format!("the agent {:?} has no command line to continue a session", &**name);
+            let hint = format!("submit a new task, or set `resume` in [agents.{name}]");
             return Err(Refusal::new(ErrorKind::SessionExpired, message).hint(hint));
         }
         self.turn.replace(Some(Turn { task, session: session.clone(), cwd, updates }));
@@ -95,7 +95,7 @@ impl Template {
         let words = command(&self.start.agent, turn.session.as_deref(), prompt, file);
         if words.iter().any(OsText::has_nul) {
             return Err(
-                "an argument of its program would hold a NUL byte, which the system can't pass on".into()
+                "an argument of its program would contain a NUL byte, which the system does not allow".into(),
             );
         }
         Ok(words)
@@ -122,7 +122,7 @@ impl Template {
             }
             let name = &self.start.agent.name;
             let what = format!("{error}: one argument has {longest} bytes");
-            let way = "names {prompt_file}, or nothing: then the prompt comes on standard input";
+            let way = "uses {prompt_file}, or no placeholder to pass the prompt on standard input";
             format!("{what} (a prompt of any length fits if [agents.{name}] {way})").into()
         })?;
         self.process.replace(Some(process.clone()));
@@ -168,7 +168,7 @@ impl Template {
         let (out, err) = (files.path(Stream::Stdout).to_owned(), files.path(Stream::Stderr).to_owned());
         let agent = Arc::clone(&self.start.agent);
         let read = self.context.workers.run(move || Printed::read(&agent, &out, &err, from, &exit)).await;
-        let printed = read.ok_or("what it printed can't be read")?.map_err(unusable)?;
+        let printed = read.ok_or("its output can't be read")?.map_err(unusable)?;
         if let Some(session) = printed.session {
             let _ = turn.updates.send(Update::Session(session)).await;
         }
@@ -309,8 +309,8 @@ impl Printed {
 fn answer(agent: &Agent, text: &str, document: &Json) -> Result<String, Box<str>> {
     let Some(pointer) = &agent.result else { return Ok(text.trim_end().to_owned()) };
     document.text_at(pointer).ok_or_else(|| {
-        let what = if document.0.is_empty() { "is no JSON" } else { "has nothing there" };
-        format!("what it printed {what}: the answer was expected at {pointer}").into()
+        let what = if document.0.is_empty() { "is not JSON" } else { "has nothing there" };
+        format!("its output {what}: expected the answer at {pointer}").into()
     })
 }
 
@@ -320,7 +320,7 @@ fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
     let mut telling = Telling::default();
     said.lines().for_each(|line| telling.push(line));
     let words: String = telling.last(3).join(" / ").chars().take(1000).collect();
-    if words.is_empty() { how.into() } else { format!("{how}; its last words: {words}").into() }
+    if words.is_empty() { how.into() } else { format!("{how}; last output: {words}").into() }
 }
 
 /// The end of a file, from this offset on at the earliest.
@@ -399,20 +399,20 @@ mod tests {
     fn an_answer_that_is_not_there_is_a_failure_that_says_where() {
         let agent = Agent { result: Some("/result".into()), ..agent(&["x"], &[]) };
         let failed = answer(&agent, "oops", &Json::of("oops")).unwrap_err();
-        assert_eq!(&*failed, "what it printed is no JSON: the answer was expected at /result");
+        assert_eq!(&*failed, "its output is not JSON: expected the answer at /result");
         let failed = answer(&agent, "{}", &Json::of("{}")).unwrap_err();
-        assert_eq!(&*failed, "what it printed has nothing there: the answer was expected at /result");
+        assert_eq!(&*failed, "its output has nothing there: expected the answer at /result");
     }
 
     #[test]
     fn a_failure_tells_the_last_words() {
         let told = failure(&Exit::Code(3), "warming up\n\nno such model\n", "on stdout");
-        assert_eq!(&*told, "exited with code 3; its last words: warming up / no such model");
+        assert_eq!(&*told, "exited with code 3; last output: warming up / no such model");
         let told = failure(&Exit::Signal(9), " \n", "on stdout");
-        assert_eq!(&*told, "ended by signal 9 (SIGKILL); its last words: on stdout");
+        assert_eq!(&*told, "ended by signal 9 (SIGKILL); last output: on stdout");
         assert_eq!(&*failure(&Exit::Code(3), "", ""), "exited with code 3");
         let told =
             failure(&Exit::Code(1), "Error: no key\n    at a (x:1)\n    at b (x:2)\n    at c (x:3)\n", "");
-        assert_eq!(&*told, "exited with code 1; its last words: Error: no key");
+        assert_eq!(&*told, "exited with code 1; last output: Error: no key");
     }
 }

@@ -217,7 +217,7 @@ impl Turn {
         };
         tokio::select! {
             biased;
-            () = stopped => Err(Refusal::new(ErrorKind::NotRunning, "it was told to end before it began").into()),
+            () = stopped => Err(Refusal::new(ErrorKind::NotRunning, "it was cancelled before it began").into()),
             ready = tokio::time::timeout_at(deadline, opening) => ready.unwrap_or_else(|_| {
                 Err(too_slow(&order.agent, "opened no session").into())
             }),
@@ -457,7 +457,9 @@ impl Turn {
                 self.order.agent.name
             )
             .into()),
-            TurnEnd::Cancelled => Err("the agent ended the turn as cancelled, though nobody here did".into()),
+            TurnEnd::Cancelled => {
+                Err("the agent reported the turn as cancelled, but nobody cancelled it".into())
+            }
             TurnEnd::Broken(why) => Err(live.obituary(&why).await.into()),
             TurnEnd::Failed(why)
             | TurnEnd::Forgotten(why)
@@ -472,7 +474,7 @@ impl Turn {
 async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
     manager.retire(lease);
     lease.live().connection.force().await;
-    let why = "another turn in it did not end when it was told to";
+    let why = "another turn of it did not end when cancelled";
     Rc::clone(lease.live()).sacrifice(why).await;
     TurnEnd::Cancelled
 }
@@ -521,7 +523,7 @@ fn too_long(agent: &Agent) -> Refusal {
 
 fn no_folder(spec: &Spec) -> Refusal {
     let folder = spec.cwd.to_string_lossy();
-    Refusal::new(ErrorKind::NotResumable, format!("cannot work in the folder {folder}: there is none"))
+    Refusal::new(ErrorKind::NotResumable, format!("cannot work in the folder {folder}: it does not exist"))
 }
 
 async fn broken(lease: &Lease, why: &str) -> Refusal {

@@ -25,7 +25,7 @@ impl Manager {
                 let facts = &manager.context.facts;
                 manager.turn_ended(task, run);
                 manager.context.outputs.settle(task, false).await;
-                let why = "something broke in the daemon; its log tells more";
+                let why = "internal error in the daemon; see its log";
                 let refusal = Refusal::new(ErrorKind::Internal, why);
                 facts.send(task, run, Fact::Refused(Box::new(refusal)));
                 let fact = Fact::TurnEnded { result: Err(why.into()) };

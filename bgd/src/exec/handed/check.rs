@@ -74,7 +74,7 @@ pub fn check(
         return Err(already_finished(pid, &pidfd));
     }
     if is_kernels {
-        return Err(invalid(format!("process {pid} is a part of the system")));
+        return Err(invalid(format!("process {pid} belongs to the system")));
     }
     if crate::exec::members::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
         return Err(invalid(format!("process {pid} is the daemon itself, or one that it runs under")));
@@ -96,7 +96,7 @@ fn names(pid: i32, pidfd: &std::os::fd::OwnedFd) -> Result<bool, RpcError> {
         Named::Process(named) if named == pid => Ok(true),
         Named::Gone => Ok(false),
         Named::Process(named) => Err(not(&format!("a pidfd of process {named}"))),
-        Named::Nothing => Err(not("no pidfd").hint("pidfd_open(2) makes one")),
+        Named::Nothing => Err(not("not a pidfd").hint("pidfd_open(2) makes one")),
         Named::Thread => Err(not("a handle to a thread (PIDFD_THREAD)").hint("open it without that flag")),
         Named::Elsewhere => Err(not("a pidfd of a process that the daemon can't see")
             .hint("it is in another pid namespace, such as that of a container")),
@@ -113,9 +113,9 @@ fn check_user(pid: i32, users: Option<[u32; 4]>, has_ended: bool) -> Result<(), 
     match stranger {
         None => Ok(()),
         Some(what) => {
-            let message = format!("process {pid} {what}, and the daemon is user {me}'s");
+            let message = format!("process {pid} {what}, but the daemon belongs to user {me}");
             Err(RpcError::new(ErrorKind::ForeignProcess, message)
-                .hint("hand it over to the daemon of the user that it runs as"))
+                .hint("hand it over to the daemon of its own user"))
         }
     }
 }
@@ -131,8 +131,8 @@ fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
         Some(Exit::Signal(signal)) => format!(": signal {signal} ended it"),
         Some(Exit::Unknown(_)) | None => String::new(),
     };
-    RpcError::new(ErrorKind::AlreadyFinished, format!("process {pid} has ended already{how}"))
-        .hint("its result is its parent's; there is no task of it")
+    RpcError::new(ErrorKind::AlreadyFinished, format!("process {pid} has already ended{how}"))
+        .hint("no task was created; its parent still gets the result")
 }
 
 /// To whom a process belongs already.
@@ -146,7 +146,7 @@ enum Owner {
 impl Owner {
     fn refuse(self, pid: i32) -> RpcError {
         match self {
-            Self::Task(task) => invalid(format!("process {pid} belongs to task {task} already")),
+            Self::Task(task) => invalid(format!("process {pid} already belongs to task {task}")),
             Self::Agent => invalid(format!("process {pid} belongs to an agent that the daemon runs")),
             Self::Daemon => invalid(format!("process {pid} descends from the daemon")),
         }

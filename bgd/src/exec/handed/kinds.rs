@@ -32,8 +32,8 @@ enum Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Pipe => "the reading end of a pipe",
-            Self::PipeToWriteTo => "the writing end of a pipe",
+            Self::Pipe => "the read end of a pipe",
+            Self::PipeToWriteTo => "the write end of a pipe",
             Self::StreamSocket => "a stream socket",
             Self::ListeningSocket => "a listening socket",
             Self::OtherSocket => "a socket of another kind",
@@ -101,7 +101,7 @@ pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcErr
             (HandoffStream::Stdout | HandoffStream::Stderr, Kind::Pipe) => Source::Pipe(fd),
             (HandoffStream::Stdout | HandoffStream::Stderr, Kind::StreamSocket) => Source::Socket(fd),
             (HandoffStream::Stdout | HandoffStream::Stderr, _) => {
-                return Err(place.is_instead(kind, "the reading end of a pipe, or a stream socket"));
+                return Err(place.is_instead(kind, "the read end of a pipe, or a stream socket"));
             }
             (HandoffStream::Pty, Kind::PtyMaster) => return Ok(Outputs::Pty(fd)),
             (HandoffStream::Pty, _) => return Err(place.is_instead(kind, "the master of a pseudo-terminal")),
@@ -111,7 +111,7 @@ pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcErr
         if let Some((other, _)) = sources.iter().find(|(_, other)| are_same(other.fd(), source.fd())) {
             let other = Place { number: index, stream: *other };
             let message = format!("{place} is the same pipe as {other}");
-            return Err(invalid(message).hint("name it once: both go to one output then"));
+            return Err(invalid(message).hint("give it once: both then go to one output"));
         }
         sources.push((stream, source));
     }
@@ -144,7 +144,7 @@ fn own_file(place: Place, fd: &OwnedFd) -> Result<PathBuf, RpcError> {
     let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let there = fs::metadata(&path).map(identity).ok();
     if there.is_none() || there != file.metadata().map(identity).ok() {
-        return Err(place.refuse(&format!("is no file at {} any more", path.display())));
+        return Err(place.refuse(&format!("is no longer a file at {}", path.display())));
     }
     Ok(path)
 }
@@ -175,7 +175,7 @@ impl Place {
 
     fn is_instead(self, kind: Kind, wanted: &str) -> RpcError {
         self.refuse(&format!("is {kind}; it must be {wanted}"))
-            .hint("the pidfd is descriptor 0, and those that `streams` names come behind it in that order")
+            .hint("the pidfd is descriptor 0; those in `streams` follow in that order")
     }
 }
 
@@ -203,14 +203,14 @@ mod tests {
         let pty = nix::pty::openpty(None, None).unwrap();
         let listener = UnixListener::bind(home.path().join("s")).unwrap();
         let cases: [(HandoffStream, OwnedFd, &str); 9] = [
-            (Stdout, writer.into(), "the writing end of a pipe"),
+            (Stdout, writer.into(), "the write end of a pipe"),
             (Stdout, file(), "a regular file"),
             (Stderr, File::open(home.path()).unwrap().into(), "a folder"),
             (Stderr, UnixDatagram::unbound().unwrap().into(), "a socket of another kind"),
             (Stdout, listener.into(), "a listening socket"),
             (Stdout, pty.master.try_clone().unwrap(), "the master of a pseudo-terminal"),
             (Pty, pty.slave, "a terminal"),
-            (Pty, reader.into(), "the reading end of a pipe"),
+            (Pty, reader.into(), "the read end of a pipe"),
             (OfFile, File::open("/dev/null").unwrap().into(), "a character device"),
         ];
         for (stream, fd, what) in cases {
@@ -253,8 +253,8 @@ mod tests {
         };
         assert_eq!(own, fs::canonicalize(&path).unwrap());
         fs::remove_file(&path).unwrap();
-        assert!(refusal(HandoffStream::File, fd()).contains("any more"));
+        assert!(refusal(HandoffStream::File, fd()).contains("no longer"));
         fs::write(&path, "another one").unwrap();
-        assert!(refusal(HandoffStream::File, fd()).contains("any more"));
+        assert!(refusal(HandoffStream::File, fd()).contains("no longer"));
     }
 }

@@ -96,7 +96,7 @@ impl Local {
         let Checked { pid, pidfd, tree, argv, cwd, started_at } = checked;
         // Offered twice at the same time, it was free both times.
         if let Some(other) = self.handoffs.leaders().0.get(&pid) {
-            let message = format!("process {pid} belongs to task {other} already");
+            let message = format!("process {pid} already belongs to task {other}");
             return Err(RpcError::new(ErrorKind::InvalidParams, message));
         }
         // Not later: it is its owner's as long as the daemon can't be sure to learn of its end.

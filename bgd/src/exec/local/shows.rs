@@ -84,7 +84,7 @@ impl Shows {
                 if !self.leave(asked.task.id, client) {
                     return asked.refuse();
                 }
-                let message = format!("Left the terminal of task {}", asked.task.id);
+                let message = format!("Detached from task {}", asked.task.id);
                 asked.answer.give(&DetachResult { task: *asked.task, message });
             }
         }
@@ -98,7 +98,7 @@ impl Shown {
         if !is_shown && self.viewers.len() >= TERMINAL_VIEWERS {
             let message = format!("{TERMINAL_VIEWERS} clients show the terminal of task {}", asked.task.id);
             let error = RpcError::new(ErrorKind::TooManyRequests, format!("{message}, which is the limit"));
-            return asked.answer.refuse(&error.hint("let one of them leave"));
+            return asked.answer.refuse(&error.hint("detach one of them"));
         }
         asked.answer.give(&TaskResult { task: (*asked.task).clone() });
         if is_shown {
@@ -122,11 +122,10 @@ impl Shown {
         let Asked { answer, task, what: Ask::Write { data, eof } } = asked else { return asked.refuse() };
         let id = task.id;
         if eof {
-            let message = format!("`eof`: task {id} reads from a terminal, which has no end");
+            let message = format!("`eof`: task {id} reads from a terminal, which can't be closed");
             let error = RpcError::new(ErrorKind::InvalidParams, message);
-            return answer.refuse(
-                &error.hint("write the character that ends input there, as Ctrl-D does: \"\\u0004\""),
-            );
+            return answer
+                .refuse(&error.hint("send the end-of-file character instead, as Ctrl-D does: \"\\u0004\""));
         }
         let terminal = self.terminal.clone();
         tokio::spawn(async move {

@@ -66,7 +66,7 @@ impl Kept {
         restore()?;
         *handle = Arc::new(open(&self.path)?);
         drop(handle);
-        tracing::warn!(path = %self.path.display(), "the output folder was gone and is made again");
+        tracing::warn!(path = %self.path.display(), "the output folder was removed and has been recreated");
         self.renewed.notify_one();
         Ok(())
     }

@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
         Ok(Exit::Unknown(_)) => ExitCode::FAILURE,
         Err(error) => {
             use std::io::Write as _;
-            let _ = writeln!(io::stderr(), "bgd: {ARGUMENT} is for bgd itself: {error}");
+            let _ = writeln!(io::stderr(), "bgd: {ARGUMENT} is for internal use only: {error}");
             ExitCode::from(2)
         }
     }

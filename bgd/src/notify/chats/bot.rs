@@ -100,7 +100,7 @@ impl Bot {
         if is_of_service {
             let id = one_line(id);
             return Err(Undelivered(format!(
-                "its parent session, {name}:{id}, names no chat: behind the colon is {chats}"
+                "its parent session {name}:{id} is not a chat: after the colon must come {chats}"
             )));
         }
         self.settings.chat.clone().ok_or_else(|| {
@@ -202,7 +202,8 @@ impl Bot {
         let (token, is_open) = read.map_err(Trouble::lasting)?;
         if is_open && !self.has_warned.replace(true) {
             let shown = path.display();
-            tracing::warn!(channel = %self.channel, "others may read the token in {shown}: chmod 600 {shown}");
+            tracing::warn!(channel = %self.channel, "other users can read the token in {shown}: run chmod 600 \
+                 {shown}");
         }
         Ok(token)
     }
@@ -231,8 +232,7 @@ pub fn unusable(token: &str, place: &str) -> Option<String> {
     }
     // In an address, another character could make it another address.
     let is_token = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
-    (!is_token)
-        .then(|| format!("{place} is none: it has characters that no token has, or more than one line"))
+    (!is_token).then(|| format!("{place} is not a token: it has invalid characters, or more than one line"))
 }
 
 /// What a file has in it but for blanks at its ends, and whether others than its owner may read it.
@@ -245,7 +245,7 @@ fn read_line(path: &Path) -> io::Result<(String, bool)> {
     }
     if meta.len() > TOKEN_BYTES {
         return Err(io::Error::other(format!(
-            "it is larger than {TOKEN_BYTES} bytes, and no file of a token"
+            "it is larger than {TOKEN_BYTES} bytes, so it is not a token file"
         )));
     }
     let mut text = String::new();

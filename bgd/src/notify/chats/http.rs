@@ -125,7 +125,7 @@ impl Answer {
         let reason = self.status.canonical_reason().unwrap_or_default();
         let why = match said {
             None => format!("{place} answers with {}", self.status),
-            Some(said) if self.status.is_success() => format!("{place} refuses it: {said}"),
+            Some(said) if self.status.is_success() => format!("{place} rejected it: {said}"),
             Some(said) if said.starts_with(reason) => format!("{place} answers with {code}: {said}"),
             Some(said) => format!("{place} answers with {}: {said}", self.status),
         };
@@ -137,7 +137,7 @@ impl Answer {
     /// That it is not what the API answers.
     pub fn unintelligible(&self, post: &Post) -> Trouble {
         if self.status.is_success() {
-            return Trouble::passing(format!("{} answers with what is no JSON of its API", self.place));
+            return Trouble::passing(format!("{} did not answer with JSON of its API", self.place));
         }
         self.refused(post, None)
     }
@@ -160,7 +160,7 @@ impl Http {
             .pool_max_idle_per_host(1)
             .build()
             .map_err(|error| {
-                Trouble::lasting(format!("no request can be made: {}", root_cause(&error.without_url())))
+                Trouble::lasting(format!("can't create a request: {}", root_cause(&error.without_url())))
             })?;
         Ok(self.client.get_or_init(|| client))
     }
@@ -198,7 +198,7 @@ impl Http {
                         Trouble::passing(format!("cannot connect to {place}: {cause}"))
                     }
                     () if error.is_builder() => {
-                        Trouble::lasting(format!("no request to {place} can be made: {cause}"))
+                        Trouble::lasting(format!("can't create a request to {place}: {cause}"))
                     }
                     () => Trouble::passing(format!("{place} did not answer: {cause}")),
                 })
@@ -220,25 +220,25 @@ async fn answer(mut response: Response, place: String, deadline: Instant) -> Ans
 fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> Result<Url, Trouble> {
     let status = response.status();
     let refused = |what: &str| {
-        let what = format!("{} answers with {status}, {what}: set the address that is meant", place(from));
+        let what = format!("{} redirects ({status}), {what}: set the final address", place(from));
         Err(Trouble::lasting(what))
     };
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
-        return refused("by which a POST may become something else");
+        return refused("which can change the method of the request");
     }
     if followed == REDIRECTS {
-        return refused("and that was so three times before");
+        return refused("after three redirects already");
     }
     let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
     let Some(mut to) = location.and_then(|location| from.join(location).ok()) else {
-        return refused("but to no address");
+        return refused("but not to a valid address");
     };
     let is_upgrade = from.scheme() == "http" && to.scheme() == "https";
     let is_same = to.scheme() == from.scheme() && to.port_or_known_default() == from.port_or_known_default();
     if to.host_str() != from.host_str() || !(is_same || is_upgrade) {
         // Where it is is the server's word, which may be made of what it was sent.
         let there = post.hide(&place(&to));
-        return refused(&format!("to {there}, which may not see what is sent"));
+        return refused(&format!("to {there}, which must not receive the request"));
     }
     // It is the same server, and knows them already.
     let _ = to.set_username(from.username());

@@ -102,7 +102,7 @@ pub async fn deliver(
                 return Err(Undelivered(silenced(&why, left)));
             }
             if tries == 0 {
-                counts.tried(retried(0, "the server has asked for silence", left));
+                counts.tried(retried(0, "the server asked to wait", left));
             }
             sleep(left).await;
         }
@@ -133,7 +133,7 @@ fn retried(tries: usize, error: &str, wait: Duration) -> ChannelRetry {
 
 /// That a server wants nothing for too long.
 fn silenced(why: &str, left: Duration) -> String {
-    let asked = format!("the server has asked for silence, for {} more seconds", left.as_secs());
+    let asked = format!("the server asked to wait for {} more seconds", left.as_secs());
     if why.is_empty() { asked } else { format!("{why}; {asked}") }
 }
 
@@ -203,7 +203,7 @@ mod tests {
                 Err(busy(Duration::from_hours(9)))
             });
             let Undelivered(why) = outcome.unwrap_err();
-            assert!(why.contains("asked for silence, for 3"), "{why}");
+            assert!(why.contains("asked to wait for 3"), "{why}");
         }
         assert_eq!(tries, 1);
     }

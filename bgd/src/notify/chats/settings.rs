@@ -75,7 +75,7 @@ fn without_chat(service: &Service, bot: &Bot, channel: &str) -> Option<String> {
     let Service { name, chat_key, .. } = service;
     bot.chat.is_none().then(|| {
         format!(
-            "no chat is set, so only tasks whose parent session names one, such as {name}:ID, are told: set \
+            "no chat is set, so it serves only tasks with a parent session such as {name}:ID: set \
              `{chat_key}` in [channels.{channel}]"
         )
     })

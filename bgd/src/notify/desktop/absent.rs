@@ -12,7 +12,7 @@ pub struct Desktop {}
 
 impl Adapter for Desktop {
     fn notify<'a>(&'a self, _: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let why = format!("a notification of the desktop {}", Feature::Desktop.needed());
+        let why = format!("a desktop notification {}", Feature::Desktop.needed());
         Box::pin(ready(Err(Undelivered(why))))
     }
 }

@@ -113,22 +113,24 @@ impl Device {
     fn open(terminal: &OriginTerminal) -> Result<(Self, Stat), String> {
         let path = &terminal.path;
         if !is_terminals(path) {
-            return Err(format!("{path:?} is no terminal: it is neither /dev/pts/NUMBER nor /dev/ttyNAME"));
+            return Err(format!(
+                "{path:?} is not a terminal: it is neither /dev/pts/NUMBER nor /dev/ttyNAME"
+            ));
         }
         let leader = Stat::of(terminal.leader).ok_or_else(|| {
-            format!("the terminal {path} is closed: process {}, its leader, is gone", terminal.leader)
+            format!("the terminal {path} is closed: process {}, its leader, has ended", terminal.leader)
         })?;
         let check = |meta: io::Result<Metadata>| {
             let meta = meta.map_err(|error| unusable(path, &error))?;
             if !meta.file_type().is_char_device() {
-                return Err(format!("{path} is no terminal"));
+                return Err(format!("{path} is not a terminal"));
             }
             if meta.uid() != nix::unistd::geteuid().as_raw() {
                 return Err(format!("the terminal {path} belongs to another user"));
             }
             if leader.session != terminal.leader || leader.terminal != as_in_stat(meta.rdev()) {
                 return Err(format!(
-                    "the terminal {path} is not led by process {} any more",
+                    "the terminal {path} is no longer controlled by process {}",
                     terminal.leader
                 ));
             }
@@ -141,7 +143,7 @@ impl Device {
         let file = file.map_err(|error| unusable(path, &error))?;
         check(file.metadata())?;
         if tcgetattr(&file).is_err() {
-            return Err(format!("{path} is no terminal"));
+            return Err(format!("{path} is not a terminal"));
         }
         Ok((Self(file), leader))
     }
@@ -211,7 +213,7 @@ pub fn unusable(path: &str, error: &io::Error) -> String {
 pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
     let (device, leader) = Device::open(terminal)?;
     if leader.front <= 0 {
-        return Err(format!("the terminal {} has nobody in the foreground", terminal.path));
+        return Err(format!("the terminal {} has no foreground process", terminal.path));
     }
     let is_leader = leader.front == leader.group;
     let front = if is_leader { terminal.leader } else { leader.front };
@@ -220,7 +222,7 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
         // Nobody sees the end of a program that the terminal was opened for, as the terminal ends with it.
         if is_leader {
             return Err(format!(
-                "the terminal {} is led by no shell: a line would disturb its program",
+                "the terminal {} is not controlled by a shell: a line would disturb its program",
                 terminal.path
             ));
         }
@@ -345,7 +347,7 @@ mod tests {
             "/dev/tty",
         ] {
             let opened = Device::open(&OriginTerminal { path: path.to_owned(), leader: me });
-            assert!(opened.is_err_and(|why| why.contains("is no terminal")), "{path}");
+            assert!(opened.is_err_and(|why| why.contains("is not a terminal")), "{path}");
         }
         for path in ["/dev/pts/0", "/dev/tty1", "/dev/ttyS0"] {
             assert!(is_terminals(path), "{path}");

@@ -24,17 +24,17 @@ pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
             Some((Box::new(template(*task, fds)?), limits))
         }
         (None, Some(_)) if jobs.is_some() || max_fails.is_some() => {
-            return Err(invalid("`jobs` and `max_fails` go with `task`, in the first part"));
+            return Err(invalid("`jobs` and `max_fails` belong in the first part, with `task`"));
         }
         (None, Some(_)) => None,
         (Some(_), Some(_)) => {
             return Err(invalid(
-                "`task` and `batch` exclude each other: the first part has `task`, others `batch`",
+                "`task` and `batch` can't be combined: the first part has `task`, others `batch`",
             ));
         }
         (None, None) => {
             return Err(invalid(
-                "`task` is missing: what do the tasks have in common? (a further part has `batch`)",
+                "`task` is missing: give what the tasks have in common (or `batch` in a further part)",
             ));
         }
     };
@@ -58,18 +58,18 @@ fn template(task: SubmitParams, fds: Vec<OwnedFd>) -> Result<Command, RpcError> 
         task.argv.is_some() || task.shell.is_some() || task.prompt.is_some() || task.resume.is_some();
     if has_work || task.agent.is_some() || !task.settings.is_empty() {
         return Err(invalid(
-            "`task` says what the tasks have in common, and `argvs` what each one runs: leave out `argv`, \
+            "`task` says what the tasks have in common, and `argvs` what each one runs: omit `argv`, \
              `shell`, `prompt`, `resume`, `agent` and `settings`",
         ));
     }
     let is_one_process = task.foreground || task.direct || task.pty.is_some();
     if is_one_process || task.stdin.is_some() || task.stdout.is_some() || task.stderr.is_some() {
         return Err(invalid(
-            "`foreground`, `direct`, `pty`, `stdin`, `stdout` and `stderr` are of one task, not of a batch",
+            "`foreground`, `direct`, `pty`, `stdin`, `stdout` and `stderr` are not allowed in a batch",
         ));
     }
     if task.key.is_some() {
-        return Err(invalid("`key` names one task: leave it out of a batch"));
+        return Err(invalid("`key` is not allowed in a batch: it identifies a single task"));
     }
     let env = environment(task.env, task.env_fd, &mut fds.into_iter())?;
     let argv = Some(vec![OsText::from("true")]);
@@ -87,7 +87,7 @@ fn items(argvs: Vec<Vec<OsText>>) -> Result<Vec<BatchItem>, RpcError> {
     }
     let item = |(place, argv): (usize, Vec<OsText>)| {
         if argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
-            return Err(invalid(format!("`argvs[{place}]` names no program")));
+            return Err(invalid(format!("`argvs[{place}]` has no program")));
         }
         argv.iter().try_for_each(|text| check_no_nul(&format!("argvs[{place}]"), text))?;
         Ok(BatchItem { id: TaskId::random(), argv: argv.into() })

@@ -7,10 +7,10 @@ use bgd_shared::request::TerminalSize;
 use super::{check_label, invalid};
 use crate::exec::terminal::TERMINAL_SIDE;
 
-/// Whether these labels are taken.
+/// Whether these labels are allowed.
 pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {
     if tags.len() > limits::TAGS {
-        return Err(invalid(format!("{} tags; at most {} are taken", tags.len(), limits::TAGS)));
+        return Err(invalid(format!("{} tags; at most {} are allowed", tags.len(), limits::TAGS)));
     }
     tags.iter().try_for_each(|tag| check_label("tags", Some(tag)))
 }

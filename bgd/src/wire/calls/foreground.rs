@@ -44,14 +44,17 @@ pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
         OriginKind::Direct => {
             let message = format!("process {} was started directly by the user", params.pid);
             return Err(RpcError::new(ErrorKind::NotBackgroundable, message)
-                .hint("only what a tool or an agent started is handed over"));
+                .hint("only processes started by a tool or an agent can be handed over"));
         }
     }
     if params.pid <= 1 {
-        return Err(invalid(format!("`pid` is {}, which is no process that can be handed over", params.pid)));
+        return Err(invalid(format!(
+            "`pid` is {}, which is not a process that can be handed over",
+            params.pid
+        )));
     }
     if params.description.trim().is_empty() {
-        return Err(invalid("`description` is blank: what shall people read in lists?"));
+        return Err(invalid("`description` is blank: give a text for lists"));
     }
     check_label("description", Some(&params.description))?;
     check_label("session", params.session.as_deref())?;
@@ -61,23 +64,23 @@ pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
     }
     check_tags(&params.tags)?;
     if params.argv.as_ref().is_some_and(|argv| argv.first().is_none_or(|word| word.as_bytes().is_empty())) {
-        return Err(invalid("`argv` names no program").hint("leave it out: the system tells the command"));
+        return Err(invalid("`argv` has no program").hint("omit it: the system knows the command"));
     }
     params.argv.iter().flatten().try_for_each(|text| check_no_nul("argv", text))?;
     if let Some(at) = params.started_at.filter(|at| *at > Timestamp::now()) {
-        return Err(invalid(format!("`started_at` is {at}, which is still to come")));
+        return Err(invalid(format!("`started_at` is {at}, which is in the future")));
     }
     check_kinds(&params.streams)?;
     let (wanted, came) = (params.streams.len() + 1, fds.len());
     if wanted != came {
         let message =
-            format!("{came} descriptors came with the line, but a pidfd and `streams` make {wanted}");
+            format!("the line came with {came} descriptors, but a pidfd and `streams` require {wanted}");
         return Err(
             invalid(message).hint("send them by SCM_RIGHTS with the first byte of the line, the pidfd first")
         );
     }
     let mut fds = fds.into_iter();
-    let Some(pidfd) = fds.next() else { return Err(invalid("no pidfd came with the line")) };
+    let Some(pidfd) = fds.next() else { return Err(invalid("the line came without a pidfd")) };
     let streams = params.streams.iter().copied().zip(fds).collect();
     Ok(Body::Handoff(Box::new(Handoff { params, pidfd, streams })))
 }
@@ -99,7 +102,7 @@ pub fn exit(params: ExitParams) -> Result<Body, RpcError> {
 fn check_kinds(streams: &[HandoffStream]) -> Result<(), RpcError> {
     let alone = |stream: &HandoffStream| matches!(stream, HandoffStream::Pty | HandoffStream::File);
     if streams.len() > 1 && streams.iter().any(alone) {
-        return Err(invalid("`streams`: `pty` and `file` stand alone"));
+        return Err(invalid("`streams`: `pty` and `file` can't be combined with others"));
     }
     match streams {
         [first, second, ..] if first == second || streams.len() > 2 => {

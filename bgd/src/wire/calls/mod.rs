@@ -223,7 +223,7 @@ fn invalid(message: impl Into<String>) -> RpcError {
 
 fn unknown_method(method: &str) -> RpcError {
     let method: String = method.chars().take(64).collect();
-    let error = RpcError::new(ErrorKind::MethodNotFound, format!("there is no method {method:?}"));
+    let error = RpcError::new(ErrorKind::MethodNotFound, format!("unknown method {method:?}"));
     let near = |known: &&&str| strsim::damerau_levenshtein(known, &method);
     match METHODS.iter().min_by_key(near).filter(|known| near(known) <= 3) {
         Some(near) => error.hint(format!("did you mean {near}?")),
@@ -234,7 +234,7 @@ fn unknown_method(method: &str) -> RpcError {
 fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {
     match ms {
         Some(ms) if ms > limits::DURATION_MS => Err(invalid(format!(
-            "`{name}` is {ms} ms; at most {} ms (100 years) are taken",
+            "`{name}` is {ms} ms; at most {} ms (100 years) are allowed",
             limits::DURATION_MS
         ))),
         Some(_) | None => Ok(()),
@@ -243,9 +243,9 @@ fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {
 
 fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
     match text {
-        Some("") => Err(invalid(format!("`{name}` is empty; leave it out instead"))),
+        Some("") => Err(invalid(format!("`{name}` is empty; omit it instead"))),
         Some(text) if text.len() > limits::LABEL_BYTES => Err(invalid(format!(
-            "`{name}` has {} bytes; at most {} are taken",
+            "`{name}` has {} bytes; at most {} are allowed",
             text.len(),
             limits::LABEL_BYTES
         ))),
@@ -255,13 +255,13 @@ fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
 
 fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
     if text.has_nul() {
-        return Err(invalid(format!("`{name}` holds a NUL byte, which the system can't pass on")));
+        return Err(invalid(format!("`{name}` contains a NUL byte, which the system does not allow")));
     }
     Ok(())
 }
 
 fn prompt_required() -> RpcError {
-    RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank: what shall the agent be told?")
+    RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank")
 }
 
 fn check_settings(settings: &AgentSettings) -> Result<(), RpcError> {
@@ -282,7 +282,7 @@ fn output(params: OutputParams) -> Result<OutputParams, RpcError> {
             "`limit` is {limit}; at most {} bytes are returned at once",
             limits::OUTPUT_CHUNK_BYTES
         ))
-        .hint("read on from `next`")),
+        .hint("continue from `next`")),
         Some(_) | None => Ok(params),
     }
 }
@@ -293,16 +293,16 @@ fn cancel(params: CancelParams) -> Result<Request, RpcError> {
     let is_narrow = params.matching.is_some();
     let which = match (params.ids.is_empty(), params.all) {
         (_, true) if is_narrow => {
-            return Err(invalid("`matching` and `all` exclude each other: give one of them"));
+            return Err(invalid("`matching` and `all` can't be combined: give one of them"));
         }
         _ if is_narrow && params.session.is_some() => {
-            return Err(invalid("`session` goes with `all`; name it in `matching`"));
+            return Err(invalid("`session` requires `all`; put it into `matching`"));
         }
         _ if is_narrow => order::select(params.ids, params.matching)?,
         (false, false) if params.session.is_none() => Selection::Ids(params.ids),
-        (false, false) => return Err(invalid("`session` goes with `all`, not with `ids`")),
+        (false, false) => return Err(invalid("`session` requires `all`, not `ids`")),
         (true, true) => Selection::All { session: params.session.map(Into::into) },
-        (false, true) => return Err(invalid("`ids` and `all` exclude each other: give one of them")),
+        (false, true) => return Err(invalid("`ids` and `all` can't be combined: give one of them")),
         (true, false) => return Err(invalid("nothing to cancel: give `ids`, `matching` or `all`")),
     };
     let signal = params.signal.as_deref().map(signals::number).transpose()?;
@@ -314,17 +314,19 @@ fn clear(params: ClearParams) -> Result<Request, RpcError> {
     let which = match (params.ids, params.session) {
         (ids, session) if params.matching.is_some() => {
             if session.is_some() || ids.as_ref().is_some_and(Vec::is_empty) {
-                return Err(invalid("`matching` goes alone: name the session in it, and leave out `ids`"));
+                return Err(invalid(
+                    "`matching` can't be combined with `session` or `ids`: put the session into it",
+                ));
             }
             order::select(ids.unwrap_or_default(), params.matching)?
         }
         (None, session) => Selection::All { session: session.map(Into::into) },
         (Some(_), Some(_)) => {
-            return Err(invalid("`ids` and `session` exclude each other: give one of them"));
+            return Err(invalid("`ids` and `session` can't be combined: give one of them"));
         }
         (Some(ids), None) if ids.is_empty() => {
             return Err(
-                invalid("`ids` is empty: nothing to clear").hint("leave it out to clear all finished tasks")
+                invalid("`ids` is empty: nothing to clear").hint("omit it to clear all finished tasks")
             );
         }
         (Some(ids), None) => Selection::Ids(ids),
@@ -341,7 +343,7 @@ fn write(params: WriteParams) -> Result<Body, RpcError> {
     })?;
     if data.len() > limits::WRITE_BYTES {
         return Err(invalid(format!(
-            "`data` has {} bytes; at most {} are taken",
+            "`data` has {} bytes; at most {} are allowed",
             data.len(),
             limits::WRITE_BYTES
         ))

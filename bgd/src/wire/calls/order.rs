@@ -40,8 +40,7 @@ pub fn plan(params: &SubmitParams) -> Result<PlanRequest, RpcError> {
     let waits = !plan.after.is_empty() || plan.start.is_some() || plan.hold;
     if params.foreground && (waits || plan.again.is_some()) {
         return Err(invalid(
-            "`foreground` starts at once and ends once: leave out `after`, `delay_ms`, `start_at`, `hold`, `retry` \
-             and `restart`",
+            "`foreground` can't be combined with `after`, `delay_ms`, `start_at`, `hold`, `retry` or `restart`",
         ));
     }
     let sends_descriptors = params.stdin == Some(bgd_shared::request::Stdin::Fd)
@@ -49,8 +48,8 @@ pub fn plan(params: &SubmitParams) -> Result<PlanRequest, RpcError> {
         || params.stderr.is_some();
     if plan.again.is_some() && sends_descriptors {
         return Err(invalid(
-            "`retry` and `restart` start the task again, when descriptors that came with it are used up: leave out \
-             `stdin: \"fd\"`, `stdout` and `stderr`",
+            "`retry` and `restart` can't be combined with `stdin: \"fd\"`, `stdout` or `stderr`: descriptors can \
+             be used only once",
         ));
     }
     Ok(plan)
@@ -61,7 +60,7 @@ fn group_name(name: &str) -> Result<Arc<str>, RpcError> {
     if !is_group_name(name) {
         let shown: String = name.chars().take(limits::GROUP_BYTES).collect();
         return Err(invalid(format!(
-            "{shown:?} can't be the name of a group: 1 to {} letters, digits, `.`, `_` and `-`",
+            "{shown:?} is not a valid group name: use 1 to {} letters, digits, `.`, `_` and `-`",
             limits::GROUP_BYTES
         )));
     }
@@ -86,7 +85,7 @@ fn slots(slots: u32) -> Result<u32, RpcError> {
 fn after(after: Vec<After>) -> Result<Vec<After>, RpcError> {
     if after.len() > limits::AFTER {
         let most = limits::AFTER;
-        return Err(invalid(format!("`after` names {} tasks; at most {most} are taken", after.len())));
+        return Err(invalid(format!("`after` names {} tasks; at most {most} are allowed", after.len())));
     }
     Ok(after)
 }
@@ -94,7 +93,7 @@ fn after(after: Vec<After>) -> Result<Vec<After>, RpcError> {
 fn start(delay_ms: Option<u64>, start_at: Option<Timestamp>) -> Result<Option<StartTime>, RpcError> {
     check_ms("delay_ms", delay_ms)?;
     match (delay_ms, start_at) {
-        (Some(_), Some(_)) => Err(invalid("`delay_ms` and `start_at` exclude each other: give one of them")),
+        (Some(_), Some(_)) => Err(invalid("`delay_ms` and `start_at` can't be combined: give one of them")),
         (Some(ms), None) => Ok(Some(StartTime::In(ms))),
         (None, Some(at)) => Ok(Some(StartTime::At(at))),
         (None, None) => Ok(None),
@@ -103,7 +102,7 @@ fn start(delay_ms: Option<u64>, start_at: Option<Timestamp>) -> Result<Option<St
 
 fn again(retry: Option<&Retry>, restart: Option<Restart>) -> Result<Option<Rule>, RpcError> {
     match (retry, restart) {
-        (Some(_), Some(_)) => Err(invalid("`retry` and `restart` exclude each other: give one of them")),
+        (Some(_), Some(_)) => Err(invalid("`retry` and `restart` can't be combined: give one of them")),
         (Some(retry), None) => retry_rule(retry).map(Some),
         (None, Some(restart)) => Ok(Some(Rule::Restart(restart))),
         (None, None) => Ok(None),
@@ -221,7 +220,7 @@ fn rerun(params: RerunParams) -> Result<Request, RpcError> {
 fn some(params: SelectParams) -> Result<Selection, RpcError> {
     let which = select(params.ids, params.matching)?;
     match which {
-        Selection::Ids(ids) if ids.is_empty() => Err(invalid("no task is named: give `ids` or `matching`")),
+        Selection::Ids(ids) if ids.is_empty() => Err(invalid("no task given: give `ids` or `matching`")),
         which => Ok(which),
     }
 }
@@ -231,10 +230,10 @@ pub fn select(ids: Vec<TaskRef>, matching: Option<Matching>) -> Result<Selection
     match matching {
         None => Ok(Selection::Ids(ids)),
         Some(_) if !ids.is_empty() => {
-            Err(invalid("`ids` and `matching` exclude each other: give one of them"))
+            Err(invalid("`ids` and `matching` can't be combined: give one of them"))
         }
         Some(matching) if matching.is_empty() => {
-            Err(invalid("`matching` is empty: name a session, a group, a batch, tags or statuses"))
+            Err(invalid("`matching` is empty: give a session, a group, a batch, tags or statuses"))
         }
         Some(matching) => {
             check_label("session", matching.session.as_deref())?;

@@ -10,7 +10,7 @@ use crate::core::Request;
 pub fn hello(params: HelloParams) -> Result<Body, RpcError> {
     match params.protocol {
         Some(version) if version != bgd_shared::PROTOCOL => {
-            let message = format!("protocol {version} is not spoken here, only {}", bgd_shared::PROTOCOL);
+            let message = format!("protocol {version} is not supported, only {}", bgd_shared::PROTOCOL);
             return Err(RpcError::new(ErrorKind::Unsupported, message)
                 .hint("use a client and a daemon of the same release"));
         }
@@ -18,7 +18,7 @@ pub fn hello(params: HelloParams) -> Result<Body, RpcError> {
     }
     check_label("session", params.session.as_deref())?;
     if params.owns && params.session.is_none() {
-        return Err(invalid("`owns` goes with `session`: what does the connection own?"));
+        return Err(invalid("`owns` requires `session`"));
     }
     Ok(Body::Hello(params.session.filter(|_| params.owns).map(Into::into)))
 }

@@ -19,7 +19,7 @@ pub fn number(text: &str) -> Result<i32, RpcError> {
         return Ok(number);
     }
     let text: String = text.chars().take(32).collect();
-    Err(RpcError::new(ErrorKind::InvalidParams, format!("{text:?} is no signal"))
+    Err(RpcError::new(ErrorKind::InvalidParams, format!("{text:?} is not a signal"))
         .hint("give a number from 1 to 64, or a name such as TERM, INT, HUP, USR1"))
 }
 

@@ -33,7 +33,7 @@ fn take_inherited(
 }
 
 fn missing(what: &str) -> RpcError {
-    invalid(format!("{what}, but no descriptor came with the line"))
+    invalid(format!("{what}, but the line came without a descriptor"))
         .hint("send it by SCM_RIGHTS together with the first byte of the line")
 }
 
@@ -45,7 +45,7 @@ pub fn environment(
 ) -> Result<Option<Env>, RpcError> {
     match (env, env_fd) {
         (env, false) => Ok(env),
-        (Some(_), true) => Err(invalid("`env` and `env_fd` exclude each other: give one of them")),
+        (Some(_), true) => Err(invalid("`env` and `env_fd` can't be combined: give one of them")),
         // Not on another thread: it lies in memory, has no more bytes than some lines, and what the client asks for
         // next must not come before it.
         (None, true) => long_env::take(fds.next().ok_or_else(|| missing("`env_fd` is true"))?).map(Some),
@@ -64,10 +64,10 @@ pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, Rp
     let (agent, mut fds) = (params.agent.take(), fds.into_iter());
     if params.prompt.is_none() {
         if agent.is_some() {
-            return Err(invalid("`agent` goes with `prompt`, not with a command"));
+            return Err(invalid("`agent` requires `prompt`, not a command"));
         }
         if !params.settings.is_empty() {
-            return Err(invalid("`settings` goes with `prompt`, not with a command"));
+            return Err(invalid("`settings` requires `prompt`, not a command"));
         }
         let inherited = take_inherited(&params, &mut fds)?;
         params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
@@ -85,27 +85,25 @@ fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
         return Err(prompt_required());
     }
     if params.argv.is_some() || params.shell.is_some() {
-        return Err(invalid("`prompt` and a command exclude each other: give one of them"));
+        return Err(invalid("`prompt` and a command can't be combined: give one of them"));
     }
     if params.description.as_deref().is_none_or(|text| text.trim().is_empty()) {
-        return Err(invalid(
-            "`description` is missing: what shall people read in lists? (with `prompt` it is required)",
-        ));
+        return Err(invalid("`description` is missing: it is required with `prompt`"));
     }
     if params.stdin.is_some() || params.split || params.stdout.is_some() || params.stderr.is_some() {
-        return Err(invalid("`stdin`, `stdout`, `stderr` and `split` go with a command, not with `prompt`"));
+        return Err(invalid("`stdin`, `stdout`, `stderr` and `split` require a command, not `prompt`"));
     }
     if params.ready.is_some() {
-        return Err(invalid("`ready` goes with a command, not with `prompt`: an agent is never ready")
+        return Err(invalid("`ready` requires a command, not `prompt`: an agent never becomes ready")
             .hint("`after` waits for the end of its turn"));
     }
     if params.retry.as_ref().is_some_and(|retry| retry.signal || !retry.codes.is_empty()) {
         return Err(invalid(
-            "`retry.codes` and `retry.signal` go with a command, not with `prompt`: an agent's turn has no exit code",
+            "`retry.codes` and `retry.signal` require a command, not `prompt`: an agent's turn has no exit code",
         ));
     }
     if params.pty.is_some() {
-        return Err(invalid("`pty` goes with a command, not with `prompt`: an agent has no terminal"));
+        return Err(invalid("`pty` requires a command, not `prompt`: an agent has no terminal"));
     }
     Ok(())
 }
@@ -128,15 +126,18 @@ fn submit(mut params: SubmitParams, plan: PlanRequest) -> Result<Command, RpcErr
     } else {
         work(params.argv, params.shell)?
     };
-    let cwd = params.cwd.ok_or_else(|| invalid("`cwd` is missing: the folder to run in, absolute"))?;
-    let env = params.env.ok_or_else(|| invalid("`env` is missing: the complete environment, an object"))?;
+    let cwd = params
+        .cwd
+        .ok_or_else(|| invalid("`cwd` is missing: give the absolute path of the folder to run in"))?;
+    let env =
+        params.env.ok_or_else(|| invalid("`env` is missing: give the complete environment, an object"))?;
     check_no_nul("cwd", &cwd)?;
     if !cwd.as_bytes().starts_with(b"/") {
         return Err(invalid(format!("`cwd` is {:?}, which is not absolute", cwd.to_string_lossy())));
     }
     for (name, value) in &env.0 {
         if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(invalid(format!("`env`: {name:?} can't be the name of a variable")));
+            return Err(invalid(format!("`env`: {name:?} is not a valid variable name")));
         }
         check_no_nul(&format!("env.{name}"), value)?;
     }
@@ -202,7 +203,7 @@ pub fn place(terminal: Option<OriginTerminal>, env: &Env) -> Result<Option<Arc<P
 fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
     let has_given = params.stdout.is_some() || params.stderr.is_some();
     if params.split && (has_given || params.pty.is_some()) {
-        return Err(invalid("`split` makes two outputs of its own: leave out `stdout`, `stderr` and `pty`"));
+        return Err(invalid("`split` can't be combined with `stdout`, `stderr` or `pty`"));
     }
     if params.pty.is_some() && params.stdin == Some(Stdin::Pipe) {
         return Err(invalid(
@@ -210,10 +211,10 @@ fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
         ));
     }
     if params.direct && !params.foreground {
-        return Err(invalid("`direct` goes with `foreground`"));
+        return Err(invalid("`direct` requires `foreground`"));
     }
     if params.foreground && params.key.is_some() {
-        return Err(invalid("`key` goes not with `foreground`: a job is shown where it was started"));
+        return Err(invalid("`key` can't be combined with `foreground`"));
     }
     params.pty.map_or(Ok(()), check_size)
 }
@@ -225,10 +226,10 @@ fn check_ready(params: &SubmitParams) -> Result<(), RpcError> {
         ready.check().map_err(|error| invalid(format!("`ready`: {error}")))?;
     }
     match (&params.ready, params.ready_timeout_ms) {
-        (None, Some(_)) => Err(invalid("`ready_timeout_ms` goes with `ready`: what shall be waited for?")),
+        (None, Some(_)) => Err(invalid("`ready_timeout_ms` requires `ready`")),
         (Some(_), Some(0)) => Err(invalid("`ready_timeout_ms` is 0: the task could not become ready")),
         (Some(Ready::Line(_)), _) if params.stdout.is_some() && params.stderr.is_some() => Err(invalid(
-            "`ready` waits for a line, but no output of the task comes here: leave out `stdout` or `stderr`",
+            "`ready` waits for a line, but the daemon gets no output of the task: omit `stdout` or `stderr`",
         )),
         _ => Ok(()),
     }
@@ -238,7 +239,7 @@ fn work(argv: Option<Vec<OsText>>, shell: Option<OsText>) -> Result<Work, RpcErr
     match (argv, shell) {
         (Some(argv), None) => {
             if argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
-                return Err(invalid("`argv` names no program"));
+                return Err(invalid("`argv` has no program"));
             }
             argv.iter().try_for_each(|text| check_no_nul("argv", text))?;
             Ok(Work::Argv(argv.into()))
@@ -248,7 +249,7 @@ fn work(argv: Option<Vec<OsText>>, shell: Option<OsText>) -> Result<Work, RpcErr
             Ok(Work::Shell(line))
         }
         (None, None) => Err(invalid("nothing to do: give `argv`, `shell`, or `prompt`")),
-        (Some(_), Some(_)) => Err(invalid("`argv` and `shell` exclude each other: give one of them")),
+        (Some(_), Some(_)) => Err(invalid("`argv` and `shell` can't be combined: give one of them")),
     }
 }
 
@@ -265,7 +266,7 @@ fn check_rlimits(rlimits: &bgd_shared::rlimit::Rlimits) -> Result<(), RpcError> 
     for name in rlimits.keys() {
         if !known.iter().any(|(resource, _)| resource == name) {
             let names: Vec<_> = known.iter().map(|(resource, _)| *resource).collect();
-            return Err(invalid(format!("`rlimits`: {name:?} is none of {}", names.join(", "))));
+            return Err(invalid(format!("`rlimits`: {name:?} is not one of {}", names.join(", "))));
         }
     }
     Ok(())

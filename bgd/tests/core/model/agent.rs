@@ -159,7 +159,7 @@ impl Model {
         let Some(task) = self.live.get(&number) else { return Ok(()) };
         let settings = task.chat.as_ref().map(|chat| chat.with(settings)).unwrap_or_default();
         let Some(session) = task.chat.as_ref().and_then(|chat| chat.session.clone()) else {
-            let message = "its agent gave the conversation no name, so there is nothing to go on with";
+            let message = "its agent gave the conversation no id, so it can't be continued";
             let refusal = Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task");
             return Err(CoreError::Refused(id, Box::new(refusal)));
         };

@@ -252,7 +252,7 @@ impl Model {
             (Some(Why::Cancelled), _) => (Status::Cancelled, None),
             (Some(Why::Session), _) => (Status::Cancelled, Some("its parent session ended".to_owned())),
             (Some(Why::Abandoned), _) => {
-                (Status::Cancelled, Some("its terminal or client went away".to_owned()))
+                (Status::Cancelled, Some("its terminal was closed or its client ended".to_owned()))
             }
             (Some(Why::Shutdown), _) => (Status::Cancelled, Some("the daemon was shut down".to_owned())),
             (Some(Why::MaxFails(1)), _) => {
@@ -268,7 +268,7 @@ impl Model {
                 let limit = shown(limit);
                 let words = task.chat.as_ref().and_then(|chat| chat.notes.last_words.as_deref());
                 let words =
-                    words.map(|words| format!("; its agent's last words: {words}")).unwrap_or_default();
+                    words.map(|words| format!("; the agent's last output: {words}")).unwrap_or_default();
                 (Status::Failed, Some(format!("timed out after {limit}{words}")))
             }
         };

@@ -135,7 +135,7 @@ impl Order {
             Some(Exit::Signal(9)) => Err("ended by signal 9 (SIGKILL)".to_owned()),
             Some(Exit::Signal(15)) => Err("ended by signal 15 (SIGTERM)".to_owned()),
             Some(Exit::Signal(signal)) => Err(format!("ended by signal {signal}")),
-            Some(Exit::Unknown(why)) => Err(format!("its exit is not known: {why}")),
+            Some(Exit::Unknown(why)) => Err(format!("its exit status is unknown: {why}")),
         }
     }
 

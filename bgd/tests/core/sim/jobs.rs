@@ -18,7 +18,7 @@ use super::procs::{Proc, ProcState};
 use super::{Checked, Sim, fail_with, key_text, new_id, session_key};
 
 /// What a job that was abandoned says about its end.
-const ABANDONED: &str = "its terminal or client went away";
+const ABANDONED: &str = "its terminal was closed or its client ended";
 
 /// What clients and other programs know.
 #[derive(Debug, Default)]

@@ -71,7 +71,8 @@ fn r63_a_job_that_could_not_be_taken_is_still_the_latest() {
     let mut jobs = foreground([Can::Yes, Can::Yes]);
     assert_eq!(jobs.pressed(), Press::Take(1));
     let error = RpcError::new(ErrorKind::RegistryFull, "the daemon holds 5 tasks");
-    let message = "This job could not be backgrounded and goes on here: the daemon holds 5 tasks".to_owned();
+    let message =
+        "This job could not be backgrounded and keeps running here: the daemon holds 5 tasks".to_owned();
     assert_eq!(jobs.answered(&1, Answer::from(&error)), Some(Outcome::Stays(1, message)));
     jobs.started(0, Can::Yes);
     assert_eq!(jobs.pressed(), Press::Take(1), "a second start of a job changes nothing");

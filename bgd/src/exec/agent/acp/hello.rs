@@ -46,16 +46,16 @@ pub async fn greet(wire: &Wire) -> Result<Hello, Refusal> {
             return Err(match trouble::meaning(&error, Asked::Within) {
                 Meaning::LoggedOut => logged_out(&words, &login(&[])),
                 Meaning::NoSuchSession | Meaning::Other => {
-                    no_acp(wire, &format!("it refused to begin: {words}"))
+                    no_acp(wire, &format!("it rejected the initialization: {words}"))
                 }
             });
         }
     };
     let version = &answer["protocolVersion"];
     if version.as_u64() != Some(1) {
-        return Err(no_acp(wire, &format!("its version of the protocol is {version}, and 1 is needed")));
+        return Err(no_acp(wire, &format!("it speaks protocol version {version}, but 1 is required")));
     }
-    read(&answer).ok_or_else(|| no_acp(wire, "its answer to the greeting can't be read"))
+    read(&answer).ok_or_else(|| no_acp(wire, "its answer to `initialize` can't be parsed"))
 }
 
 /// Reads the answer to the greeting.

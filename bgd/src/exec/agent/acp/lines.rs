@@ -152,7 +152,7 @@ impl Noise {
         match noise.0 {
             0 => String::new(),
             count if count <= NOISE_LINES as u64 => format!("; it wrote: {}", lines.join(" / ")),
-            count => format!("; it wrote {count} other lines, at last: {}", lines.join(" / ")),
+            count => format!("; it wrote {count} other lines, the last one: {}", lines.join(" / ")),
         }
     }
 }

@@ -162,7 +162,7 @@ impl Acp {
             },
         };
         if is_gone {
-            let message = format!("its agent has no such session any more: {}", trouble.words());
+            let message = format!("its agent no longer has the session: {}", trouble.words());
             return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
         }
         Err(self.refusal("could not take up the session again", &trouble))

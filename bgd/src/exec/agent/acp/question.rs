@@ -103,7 +103,7 @@ fn change(entry: &Value) -> String {
 fn title(call: &Value) -> String {
     let named = ["title", "name"].iter().filter_map(|name| call[*name].as_str());
     let title = named.map(on_one_line).find(|text| !show::is_blank(text));
-    title.unwrap_or_else(|| "The agent asks for a permission".to_owned())
+    title.unwrap_or_else(|| "The agent asks for permission".to_owned())
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(question(&json!({"title": " ", "name": "bash"})), "bash");
         let two = json!({"title": "x", "rawInput": {"command": "ls", "cmd": "rm -rf ~"}});
         assert_eq!(question(&two), "command: ls\ninput: {\"cmd\":\"rm -rf ~\"}\ntitle: x");
-        assert_eq!(question(&json!({})), "The agent asks for a permission");
+        assert_eq!(question(&json!({})), "The agent asks for permission");
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let command = format!("ls {}; rm -rf ~", "x".repeat(100_000));
         let text = question(&json!({"title": "List", "rawInput": {"command": command}}));
         assert!(text.starts_with("command: ls xxx") && text.contains("; rm -rf ~\ntitle: List"), "{text}");
-        assert!(text.contains(" bytes are not shown) "), "{text}");
+        assert!(text.contains(" bytes omitted) "), "{text}");
     }
 
     proptest! {

@@ -55,7 +55,7 @@ impl Acp {
         for (way, value) in setup.before().iter() {
             let key = (offer.rank(way), way.clone());
             if !wanted.contains_key(&key) {
-                let what = format!("{}, which the session began with", shown(offer, way, value));
+                let what = format!("{}, its initial value", shown(offer, way, value));
                 back.insert(key, (value.clone(), what));
             }
         }
@@ -85,8 +85,8 @@ impl Acp {
         if value.is_null() {
             // It lists no such option.
             let message =
-                "an earlier prompt has set an option, and the agent does not tell what it was before";
-            return Err(Refusal::new(ErrorKind::AgentUnavailable, message).hint("name it with --config"));
+                "an earlier prompt changed an option, and the agent does not report its initial value";
+            return Err(Refusal::new(ErrorKind::AgentUnavailable, message).hint("set it with --config"));
         }
         let mut params = json!({ "sessionId": session });
         let method = match way {
@@ -104,7 +104,7 @@ impl Acp {
             }
         };
         let Err(trouble) = self.wire.call(method, params, ()).await else { return Ok(()) };
-        let mut refusal = self.refusal(&format!("did not take {what}"), &trouble);
+        let mut refusal = self.refusal(&format!("did not accept {what}"), &trouble);
         if refusal.hint.is_none() {
             refusal.hint = offered(offer, way).map(Into::into);
         }

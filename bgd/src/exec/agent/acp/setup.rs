@@ -76,7 +76,7 @@ impl Choice {
         }
         let message = format!("the agent has no {what} {value:?}");
         Err(Refusal::new(ErrorKind::AgentUnavailable, message)
-            .hint(format!("its {what} may be: {}", listed(&self.values))))
+            .hint(format!("its {what} can be: {}", listed(&self.values))))
     }
 }
 
@@ -164,8 +164,8 @@ impl Offer {
             return Ok((Some(strict.into()), None));
         }
         let warning = format!(
-            "permissions = \"{}\" may not hold: in none of its modes ({}) the agent is known to ask; name one by --mode, \
-             or by `mode` in its entry of the configuration",
+            "permissions = \"{}\" may have no effect: the agent is not known to ask in any of its modes ({}); \
+             choose one with --mode, or `mode` in its configuration entry",
             settings.permissions.as_str(),
             listed(&modes.values)
         );
@@ -206,17 +206,17 @@ impl Setup {
 /// There is none.
 pub fn choosable<'a>(what: &str, value: &str, choice: Option<&'a Choice>) -> Result<&'a Choice, Refusal> {
     choice.ok_or_else(|| {
-        let message = format!("the agent can't be given the {what} {value:?}: it offers no choice of one");
+        let message = format!("the agent can't use the {what} {value:?}: it offers no choice");
         Refusal::new(ErrorKind::AgentUnavailable, message)
-            .hint(format!("leave out --{what}, and `{what}` in its entry of the configuration"))
+            .hint(format!("remove --{what}, and `{what}` in its configuration entry"))
     })
 }
 
 /// What the agent offers where it did not take something.
 pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
     match (offer.choice(way), way) {
-        (Some(choice), _) if choice.values.is_empty() => Some("it is true or false".to_owned()),
-        (Some(choice), _) => Some(format!("it may be: {}", listed(&choice.values))),
+        (Some(choice), _) if choice.values.is_empty() => Some("it can be true or false".to_owned()),
+        (Some(choice), _) => Some(format!("it can be: {}", listed(&choice.values))),
         (None, Way::Method(..)) => None,
         (None, Way::Option(_)) if offer.options.is_empty() => Some("the agent has no options".to_owned()),
         (None, Way::Option(_)) => {

@@ -147,7 +147,7 @@ impl Wire {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
-            Err(_) => "the connection to the agent was given up".into(),
+            Err(_) => "the connection to the agent was closed".into(),
         }
     }
 }

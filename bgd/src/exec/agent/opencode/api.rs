@@ -46,7 +46,7 @@ impl fmt::Display for ApiError {
         match self {
             Self::Http(error) => error.fmt(f),
             Self::NotFound(why) | Self::Refused(why) | Self::Strange(why) => f.write_str(why),
-            Self::Unauthorized => f.write_str("the server wants another password"),
+            Self::Unauthorized => f.write_str("the server rejects the password"),
             Self::Late => write!(f, "no answer within {PATIENCE:?}"),
         }
     }
@@ -232,7 +232,7 @@ async fn patiently<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result
 fn understood<T: DeserializeOwned>(answer: &Answer) -> Result<T, ApiError> {
     refusal(answer)?;
     serde_json::from_slice(&answer.body)
-        .map_err(|error| ApiError::Strange(format!("the server's answer is not understood: {error}").into()))
+        .map_err(|error| ApiError::Strange(format!("the server's answer can't be parsed: {error}").into()))
 }
 
 fn refusal(answer: &Answer) -> Result<(), ApiError> {

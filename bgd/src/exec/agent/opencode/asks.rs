@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_millis(200);
 
 /// What the model is told when nobody allows what it asks for. With a word it goes on, and can find another
 /// way or say what it lacks; without one the server ends the turn with no answer at all.
-const DENIED: &str = "Nobody is there who could allow this. Go on without it, or say what you could not do.";
+const DENIED: &str = "No user is available to allow this. Continue without it, or say what you could not do.";
 
 /// The option that turns a question of the model's down.
 const DISMISS: &str = "dismiss";

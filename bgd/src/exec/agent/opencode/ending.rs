@@ -45,7 +45,7 @@ impl Last {
         }
         let failed = |why: &str| TurnEnd::Failed(why.into());
         match (self.finish.as_deref(), unanswered) {
-            (Some("length"), _) => failed("the answer reached the model's limit of length"),
+            (Some("length"), _) => failed("the answer reached the model's length limit"),
             (Some("content-filter"), _) => failed("the model refused to answer"),
             (Some("error"), _) => failed("the model failed"),
             (Some("tool-calls") | None, _) if cancelled => TurnEnd::Cancelled,
@@ -54,7 +54,7 @@ impl Last {
             }
             // Somebody denied what it wanted to do, and has the word now, as at the end of every turn.
             (Some("tool-calls"), None) if self.tool_failed => TurnEnd::Completed,
-            (Some("tool-calls"), None) => failed("it stopped in the middle of its work, after a tool"),
+            (Some("tool-calls"), None) => failed("it stopped in the middle of its work, after a tool call"),
             (None, _) => failed("it was stopped before it answered"),
             (Some(_), _) => TurnEnd::Completed,
         }

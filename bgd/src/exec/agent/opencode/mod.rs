@@ -108,7 +108,7 @@ impl Opencode {
     /// The session is gone, or the server does not make one.
     pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
         let cwd = std::str::from_utf8(wanted.cwd.as_bytes()).map_err(|_| {
-            Refusal::new(ErrorKind::Unsupported, "an opencode server only works in folders named in UTF-8")
+            Refusal::new(ErrorKind::Unsupported, "an opencode server works only in folders with UTF-8 names")
         })?;
         let opened = match &wanted.session {
             Some(session) => self.api.session(session, cwd).await,
@@ -215,8 +215,7 @@ pub fn address(line: &str) -> Option<String> {
 }
 
 fn expired() -> Refusal {
-    Refusal::new(ErrorKind::SessionExpired, "its agent has no such session any more")
-        .hint("submit a new task")
+    Refusal::new(ErrorKind::SessionExpired, "its agent no longer has the session").hint("submit a new task")
 }
 
 fn unavailable(why: &dyn fmt::Display) -> Refusal {

@@ -193,7 +193,7 @@ impl Session {
                 return drop(order.reply.send(TurnEnd::Broken(error.to_string().into())));
             }
             Err(error) => {
-                let why = format!("the server does not take the prompt: {error}");
+                let why = format!("the server rejected the prompt: {error}");
                 return drop(order.reply.send(TurnEnd::Failed(why.into())));
             }
         }

@@ -294,7 +294,7 @@ mod tests {
         run.tell("session.status", &json!({ "sessionID": "ses_1", "status": status }));
         loop {
             match run.updates.recv().await.unwrap() {
-                Update::Retries(why) => break assert_eq!(why, "429 Too Many Requests (try 2)"),
+                Update::Retries(why) => break assert_eq!(why, "429 Too Many Requests (attempt 2)"),
                 other => assert!(matches!(other, Update::Moved), "{other:?}"),
             }
         }

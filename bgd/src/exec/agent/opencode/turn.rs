@@ -277,7 +277,7 @@ impl Turn {
             return Some(TurnEnd::Cancelled);
         }
         let waited = sight.now.saturating_duration_since(self.began).min(idle_for);
-        let failed = || format!("the server took the prompt, and did nothing with it for {waited:.0?}");
+        let failed = || format!("the server accepted the prompt, but did nothing for {waited:.0?}");
         (waited >= sight.stall).then(|| TurnEnd::Failed(failed().into()))
     }
 

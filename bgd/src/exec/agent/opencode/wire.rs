@@ -51,7 +51,7 @@ impl Status {
     /// What it tries again, if it does.
     fn retry(self) -> Option<Box<str>> {
         let message = self.message.filter(|_| self.kind == "retry")?;
-        let attempt = self.attempt.map(|attempt| format!(" (try {attempt})")).unwrap_or_default();
+        let attempt = self.attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
         Some(bounded(&format!("{message}{attempt}")))
     }
 }

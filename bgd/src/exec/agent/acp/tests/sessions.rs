@@ -30,7 +30,7 @@ async fn the_greeting_tells_who_it_is_and_how_it_continues() {
 #[tokio::test]
 async fn a_program_that_is_no_agent_is_unavailable_and_its_words_are_told() {
     for (answer, word) in [
-        (json!({"protocolVersion": 2}), "version of the protocol is 2"),
+        (json!({"protocolVersion": 2}), "protocol version 2"),
         (json!({"protocolVersion": "1"}), "\"1\""),
         (json!("hello"), "null"),
         (json!({"code": -32601, "message": "Method not found"}), "Method not found"),

@@ -213,7 +213,7 @@ impl AgentPart {
     }
 
     /// It has shown that it moves. True: it was taken for stalled.
-    pub fn moved(&mut self, now: Now) -> bool {
+    pub fn note_activity(&mut self, now: Now) -> bool {
         if self.stalls_at.is_some() {
             self.stalls_at = Some(now.mono.plus_ms(self.stalled_after_ms));
         } else if self.stalled {
@@ -277,7 +277,7 @@ impl AgentPart {
         self.questions.retain(|question| question.key != key);
         let gone = self.questions.len() < before;
         if gone {
-            self.moved(now);
+            self.note_activity(now);
         }
         gone
     }
@@ -289,7 +289,7 @@ impl AgentPart {
             self.questions.iter().filter(|question| is_over(question)).cloned().collect();
         self.questions.retain(|question| !is_over(question));
         if !over.is_empty() {
-            self.moved(now);
+            self.note_activity(now);
         }
         for question in &over {
             // Its first line: the command, or what else would have been done.
@@ -331,7 +331,7 @@ mod tests {
     }
 
     fn ask(agent: &mut AgentPart, ms: u64, key: u64) -> bool {
-        agent.moved(at(ms));
+        agent.note_activity(at(ms));
         agent.ask(at(ms), 10_000, key, "may I?".into(), [].into())
     }
 
@@ -342,8 +342,8 @@ mod tests {
         assert!(agent.mark_if_stalled(at(1000)));
         assert!(!agent.mark_if_stalled(at(9000)), "it is marked already");
         assert_eq!(agent.deadline(), None);
-        assert!(agent.moved(at(9000)));
-        assert!(!agent.moved(at(9500)), "it was not stalled any more");
+        assert!(agent.note_activity(at(9000)));
+        assert!(!agent.note_activity(at(9500)), "it was not stalled any more");
         assert_eq!((agent.stalled, agent.deadline()), (false, Some(Mono(10_500))));
     }
 
@@ -394,7 +394,7 @@ mod tests {
         assert!(ask(&mut agent, 1, 1));
         agent.end();
         assert_eq!((agent.deadline(), agent.questions.len(), agent.stalled), (None, 0, false));
-        assert!(!agent.moved(at(5)));
+        assert!(!agent.note_activity(at(5)));
         assert_eq!(agent.deadline(), None);
     }
 }

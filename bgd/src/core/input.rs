@@ -407,7 +407,7 @@ pub enum Fact {
         text: Box<str>,
     },
     /// The agent showed that it moves.
-    Moved,
+    Activity,
     /// The agent asks for a decision, and waits for it.
     Asked {
         /// The executor's number for the question; no other of the same run has it.

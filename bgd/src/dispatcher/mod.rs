@@ -1,4 +1,4 @@
-//! The dispatcher: the only owner of the core. One loop takes mail and reports, asks the core, and hands
+//! The dispatcher: the only owner of the core. One loop takes calls and facts, asks the core, and hands
 //! its effects to executors, clients and subscribers. It never waits for I/O.
 
 mod agents;
@@ -40,7 +40,7 @@ use crate::notify::Notifier;
 use crate::os::wall_clock::WallClock;
 use crate::wire::calls::{Body, Call};
 use crate::wire::figures::Figures;
-use crate::wire::mailbox::{Internal, Internals, Mail, Mailbox};
+use crate::wire::mailbox::{Incoming, Internal, Internals, Mailbox};
 use crate::wire::reader::Reader;
 use crate::wire::server::ServerLimits;
 use crate::wire::status::Identity;
@@ -156,7 +156,7 @@ impl Dispatcher {
 
     /// Works until the core has ended, or the time for that is over. Tells whether the rest is in a hurry, too.
     pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> bool {
-        let mut mail = Vec::with_capacity(BATCH);
+        let mut incoming = Vec::with_capacity(BATCH);
         let mut facts = Vec::with_capacity(BATCH);
         while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
@@ -180,9 +180,9 @@ impl Dispatcher {
                 () = sleep_until(self.freed.due()) => self.give_memory_back(),
                 () = sleep_until(deadline) => self.look_at_time(),
                 () = wall_clock.due() => self.look_at_time(),
-                _ = mailbox.calls.recv_many(&mut mail, BATCH) => {
-                    for mail in mail.drain(..) {
-                        self.mail(mail);
+                _ = mailbox.calls.recv_many(&mut incoming, BATCH) => {
+                    for incoming in incoming.drain(..) {
+                        self.incoming(incoming);
                     }
                 }
                 // Last, so that nobody waits for more than one piece of it.
@@ -260,7 +260,7 @@ impl Dispatcher {
             | Fact::Tool { .. }
             | Fact::Denied { .. }
             | Fact::Noted { note: Note::LastWords | Note::Suspect, .. }
-            | Fact::Moved
+            | Fact::Activity
             | Fact::Asked { .. }
             | Fact::Withdrawn { .. }
             | Fact::GaveUp { .. }
@@ -288,23 +288,23 @@ impl Dispatcher {
         }
     }
 
-    fn mail(&mut self, mail: Mail) {
-        match mail {
-            Mail::Call { client, call } => self.call(client, call),
-            Mail::Connected(client) => {
+    fn incoming(&mut self, incoming: Incoming) {
+        match incoming {
+            Incoming::Call { client, call } => self.call(client, call),
+            Incoming::Connected(client) => {
                 if let Some(leader) = client.leader {
                     self.notifier.visited(leader);
                 }
                 self.clients.insert(client.id, client);
             }
-            Mail::Gone(client) => {
+            Incoming::Gone(client) => {
                 self.clients.remove(&client.id);
                 self.subscribers.disconnect(client.id);
                 self.executors.all().for_each(|executor| executor.disconnected(client.id));
                 self.handle(Input::Disconnected { client: client.id });
                 self.forget_calls(client.id);
             }
-            Mail::Drained(client) => self.subscribers.pump(client.id),
+            Incoming::Drained(client) => self.subscribers.pump(client.id),
         }
     }
 

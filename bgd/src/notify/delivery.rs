@@ -14,7 +14,7 @@ use super::desktop::Desktop;
 use super::exec::Exec;
 use super::tty::Terminals;
 use super::typing::Typing;
-use super::{Adapter, Done, Outcomes, Served, Sign, Told, Undelivered};
+use super::{Adapter, Done, Notification, Outcomes, Served, Sign, Undelivered};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
 use crate::exec::context::Context;
@@ -55,8 +55,8 @@ async fn serve(served: Served, chats: Rc<Chats>, context: Context, internals: In
         while let Some(notice) = orders.recv().await {
             let done = Rc::new(Cell::new(Some(Done::new(&outcomes))));
             let delivered = async {
-                let told = read(notice, &context, &internals, Rc::clone(&done)).await?;
-                adapter.notify(&told).await
+                let notification = read(notice, &context, &internals, Rc::clone(&done)).await?;
+                adapter.notify(&notification).await
             };
             settle(&done, delivered).await;
         }
@@ -91,7 +91,7 @@ async fn read(
     context: &Context,
     internals: &Internals,
     done: Rc<Cell<Option<Done>>>,
-) -> Result<Told, Undelivered> {
+) -> Result<Notification, Undelivered> {
     let folder = Arc::clone(&context.folder);
     let (place, task) = (notice.task.spec.place.clone(), notice.task.id);
     let outcome = notice.task.finished().map(|finished| &finished.outcome);
@@ -100,7 +100,7 @@ async fn read(
     let read = context.workers.run(move || reader::notice(&notice, &folder)).await;
     internals.send(Internal::NoticeRead { task });
     let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
-    Ok(Told { notice, place, is_removed, done })
+    Ok(Notification { notice, place, is_removed, done })
 }
 
 /// The adapter to a channel. `None` for the inbox, which has its items from the core and gets no queue.

@@ -13,7 +13,7 @@ use bgd_shared::show;
 use futures_util::future::LocalBoxFuture;
 use zbus::{Connection, Variant, connection, fdo};
 
-use super::{Adapter, Told, Undelivered};
+use super::{Adapter, Notification, Undelivered};
 use crate::core::Place;
 use crate::notice::{escaped, one_line, part_of};
 
@@ -40,14 +40,14 @@ pub struct Desktop {
 }
 
 impl Desktop {
-    async fn show(&self, told: &Told) -> Result<(), Undelivered> {
-        let address = address(told.place.as_deref()).map_err(Undelivered)?;
+    async fn show(&self, notification: &Notification) -> Result<(), Undelivered> {
+        let address = address(notification.place.as_deref()).map_err(Undelivered)?;
         let failed = |error: zbus::Error| Undelivered(explain(&error, &address));
         let bus = connection::Builder::address(&*address).build().await.map_err(failed)?;
-        let id = self.show_on(&bus, &address, &told.notice).await.map_err(failed)?;
+        let id = self.show_on(&bus, &address, &notification.notice).await.map_err(failed)?;
         let mut shown = self.shown.borrow_mut();
-        if !told.notice.kind.is_end() {
-            shown.push_back((told.notice.task.id, address, id));
+        if !notification.notice.kind.is_end() {
+            shown.push_back((notification.notice.task.id, address, id));
             if shown.len() > BUBBLES {
                 shown.pop_front();
             }
@@ -96,10 +96,10 @@ impl Desktop {
 }
 
 impl Adapter for Desktop {
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         Box::pin(async {
             let late = |_| Undelivered(format!("the desktop did not answer within {TIMEOUT:?}"));
-            tokio::time::timeout(TIMEOUT, self.show(told)).await.map_err(late)?
+            tokio::time::timeout(TIMEOUT, self.show(notification)).await.map_err(late)?
         })
     }
 }

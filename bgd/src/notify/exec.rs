@@ -19,7 +19,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::task::AbortHandle;
 
 use super::secrets::Secrets;
-use super::{Adapter, Told, Undelivered};
+use super::{Adapter, Notification, Undelivered};
 use crate::channels::Secret;
 use crate::core::Spec;
 use crate::exec::context::Context;
@@ -135,8 +135,8 @@ impl Exec {
 }
 
 impl Adapter for Exec {
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        Box::pin(self.run(&told.notice))
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        Box::pin(self.run(&notification.notice))
     }
 }
 

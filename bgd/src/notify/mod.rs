@@ -41,8 +41,8 @@ use crate::wire::mailbox::{Internal, Internals};
 /// An adapter to one channel.
 pub trait Adapter {
     /// Delivers a notice, with as many tries as make sense there. Notices of one channel are delivered one
-    /// after the other; one that can't be delivered yet may be held ([`Told::hold`]), so that it delays none.
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
+    /// after the other; one that can't be delivered yet may be held ([`Notification::hold`]), so that it delays none.
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
 
     /// Somebody uses `bgctl` in the terminal that this process leads.
     fn visited(&self, leader: i32) {
@@ -80,7 +80,7 @@ pub struct Signal {
 }
 
 /// A notice with what it takes to deliver it.
-pub struct Told {
+pub struct Notification {
     /// What is told.
     pub notice: Wire,
     /// Where the submitter is.
@@ -90,7 +90,7 @@ pub struct Told {
     done: Rc<Cell<Option<Done>>>,
 }
 
-impl Told {
+impl Notification {
     /// Takes over to tell what becomes of it, later; what [`Adapter::notify`] gives now says nothing then.
     /// `None` if that was done before.
     pub fn hold(&self) -> Option<Done> {

@@ -31,7 +31,7 @@ use self::device::{Front, Writes, unusable};
 use self::keys::Keys;
 use self::line::Line;
 use super::counts::Counts;
-use super::{Adapter, Done, Told, Undelivered};
+use super::{Adapter, Done, Notification, Undelivered};
 use crate::core::Place;
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
@@ -85,17 +85,17 @@ impl Lines {
         Self { counts: KINDS.map(|(_, word)| (0, word)), in_inbox: true, ..Self::default() }
     }
 
-    fn push(&mut self, told: &Told) {
-        let at = KINDS.iter().position(|(kind, _)| *kind == told.notice.kind);
+    fn push(&mut self, notification: &Notification) {
+        let at = KINDS.iter().position(|(kind, _)| *kind == notification.notice.kind);
         if let Some((count, _)) = at.and_then(|at| self.counts.get_mut(at)) {
             *count += 1;
         }
         match self.count() {
-            0..=HELD_COUNT => self.each.push(line::line(&told.notice, told.is_removed)),
+            0..=HELD_COUNT => self.each.push(line::line(&notification.notice, notification.is_removed)),
             _ => self.each = Vec::new(),
         }
-        self.place.clone_from(&told.place);
-        self.in_inbox &= told.notice.task.session.is_some();
+        self.place.clone_from(&notification.place);
+        self.in_inbox &= notification.notice.task.session.is_some();
     }
 
     /// Takes those that were for a terminal that is closed.
@@ -186,14 +186,14 @@ pub struct Terminals {
 }
 
 impl Adapter for Terminals {
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let outcome = self.tell(told).map_err(Undelivered);
-        let terminal = told.place.as_ref().and_then(|place| place.terminal.as_ref());
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let outcome = self.tell(notification).map_err(Undelivered);
+        let terminal = notification.place.as_ref().and_then(|place| place.terminal.as_ref());
         if outcome.is_err()
             && let Some(terminal) = terminal
         {
             let mut lines = Lines::new();
-            lines.push(told);
+            lines.push(notification);
             self.miss(terminal, lines);
         }
         Box::pin(async { outcome })
@@ -267,18 +267,18 @@ impl Terminals {
     }
 
     /// Writes a notice now, or holds it until its terminal can be written to.
-    fn tell(&self, told: &Told) -> Result<(), String> {
-        let terminal = told.place.as_ref().and_then(|place| place.terminal.as_ref());
+    fn tell(&self, notification: &Notification) -> Result<(), String> {
+        let terminal = notification.place.as_ref().and_then(|place| place.terminal.as_ref());
         let terminal = terminal.ok_or("the task was not submitted from a terminal")?;
         if let Some(held) = self.held.borrow_mut().get_mut(terminal) {
-            held.lines.push(told);
-            held.dones.extend(told.hold());
+            held.lines.push(notification);
+            held.dones.extend(notification.hold());
             // What was told of this terminal last may have been missed.
             held.again.notify_one();
             return Ok(());
         }
         let mut lines = Lines::new();
-        lines.push(told);
+        lines.push(notification);
         let written = if self.rests_until(terminal).is_some() {
             Written::Nothing(At::Top)
         } else {
@@ -287,13 +287,14 @@ impl Terminals {
         match written {
             Written::All => self.rest(terminal),
             Written::Nothing(at) => {
-                let held = Held { lines, dones: told.hold().into_iter().collect(), again: Rc::default() };
+                let held =
+                    Held { lines, dones: notification.hold().into_iter().collect(), again: Rc::default() };
                 self.hold(terminal, held, at, None);
             }
             Written::UpTo(rest) => {
                 self.rest(terminal);
                 let held = Held { lines: Lines::new(), dones: Vec::new(), again: Rc::default() };
-                self.hold(terminal, held, At::Top, Some((rest, told.hold())));
+                self.hold(terminal, held, At::Top, Some((rest, notification.hold())));
             }
         }
         Ok(())

@@ -108,7 +108,7 @@ mod tests {
     use tokio::task::{LocalSet, yield_now};
 
     use super::*;
-    use crate::notify::{Told, Undelivered};
+    use crate::notify::{Notification, Undelivered};
 
     /// Counts what is shown: the chat of a parent session is what follows its colon.
     #[derive(Default)]
@@ -124,7 +124,7 @@ mod tests {
     }
 
     impl Adapter for Counting {
-        fn notify<'a>(&'a self, _: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        fn notify<'a>(&'a self, _: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
             Box::pin(async { Ok(()) })
         }
 
@@ -180,7 +180,7 @@ mod tests {
     struct Failing(Rc<Cell<i32>>, RefCell<Vec<oneshot::Sender<()>>>);
 
     impl Adapter for Failing {
-        fn notify<'a>(&'a self, _: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        fn notify<'a>(&'a self, _: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
             Box::pin(async { Ok(()) })
         }
 

@@ -22,7 +22,7 @@ use zeroize::Zeroize as _;
 use crate::client::{Client, Room, Silent};
 use crate::os::descriptors;
 use crate::wire::calls::{Body, Call};
-use crate::wire::mailbox::{Calls, Mail};
+use crate::wire::mailbox::{Calls, Incoming};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -39,7 +39,7 @@ pub async fn serve(
     let Admission { frame_bytes, room, silent } = admission;
     let no_more_requests = AtomicBool::new(false);
     let connection = Connection { stream, client, calls, no_more_requests, room, silent };
-    if connection.calls.send(Mail::Connected(Arc::clone(&connection.client))).await.is_err() {
+    if connection.calls.send(Incoming::Connected(Arc::clone(&connection.client))).await.is_err() {
         return;
     }
     let until_no_more_requests = async {
@@ -65,7 +65,7 @@ pub async fn serve(
     // What is still to come for it goes nowhere.
     connection.client.close();
     // The dispatcher has ended if nobody takes this.
-    let _ = connection.calls.send(Mail::Gone(Arc::clone(&connection.client))).await;
+    let _ = connection.calls.send(Incoming::Gone(Arc::clone(&connection.client))).await;
 }
 
 struct Connection {
@@ -201,7 +201,7 @@ impl Connection {
         }
         let call = Call { id: request.id, reserved, body };
         // The dispatcher has ended if nobody takes this; the connection is about to be closed then.
-        let _ = self.calls.send(Mail::Call { client: Arc::clone(&self.client), call }).await;
+        let _ = self.calls.send(Incoming::Call { client: Arc::clone(&self.client), call }).await;
     }
 
     /// Writes what is queued, until the connection is at its end.
@@ -213,7 +213,7 @@ impl Connection {
                 return self.client.close();
             }
             if self.client.wrote() {
-                let _ = self.calls.send(Mail::Drained(Arc::clone(&self.client))).await;
+                let _ = self.calls.send(Incoming::Drained(Arc::clone(&self.client))).await;
             }
         }
     }

@@ -25,7 +25,7 @@ const CALLS: usize = 1024;
 
 /// Something from a client.
 #[derive(Debug)]
-pub enum Mail {
+pub enum Incoming {
     /// It asks for something.
     Call {
         /// Who.
@@ -117,13 +117,13 @@ impl Internals {
 }
 
 /// Where connections send calls.
-pub type Calls = mpsc::Sender<Mail>;
+pub type Calls = mpsc::Sender<Incoming>;
 
 /// The dispatcher's end.
 #[derive(Debug)]
 pub struct Mailbox {
     /// Calls of clients.
-    pub calls: mpsc::Receiver<Mail>,
+    pub calls: mpsc::Receiver<Incoming>,
     /// Facts of executors.
     pub facts: mpsc::UnboundedReceiver<Seen>,
     /// What the daemon's own workers have found.

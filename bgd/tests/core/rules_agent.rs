@@ -531,7 +531,7 @@ fn a_question_that_nobody_answers_is_denied_in_time() {
 #[test]
 fn a_silent_agent_is_marked_until_it_moves_and_never_ended() {
     let moves: [(Fact, usize); 3] = [
-        (Fact::Moved, 1),
+        (Fact::Activity, 1),
         (Fact::Tool { name: "read".into() }, 1),
         (Fact::Output { bytes: [5, 0], dropped: [0; 2], tell: true }, 2),
     ];

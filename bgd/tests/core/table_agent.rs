@@ -88,7 +88,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "tool" => Fact::Tool { name: "read".into() },
         "denied" => Fact::Denied { what: "run rm".into() },
         "noted" => Fact::Noted { note: Note::LastWords, text: "try 2".into() },
-        "moved" => Fact::Moved,
+        "moved" => Fact::Activity,
         "asked" => asked(5),
         "withdrawn" => Fact::Withdrawn { key: 1 },
         "turn ended" => turn_ended(),

@@ -99,7 +99,7 @@ impl Core {
         self.effects.push(answer);
         self.change_agent(ordinal, |agent| {
             agent.questions.remove(place);
-            agent.moved(now);
+            agent.note_activity(now);
         });
         self.tell_questions(now, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {
@@ -181,7 +181,7 @@ impl Core {
         if self.is_at_work(ordinal) {
             self.change_agent(ordinal, |agent| {
                 agent.tool(name);
-                agent.moved(now);
+                agent.note_activity(now);
             });
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
             self.event(now, EventKind::Progress, ordinal);
@@ -192,7 +192,7 @@ impl Core {
         if self.is_at_work(ordinal) {
             self.change_agent(ordinal, |agent| {
                 agent.deny(what);
-                agent.moved(now);
+                agent.note_activity(now);
             });
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
             self.event(now, EventKind::Progress, ordinal);
@@ -212,10 +212,10 @@ impl Core {
     }
 
     /// The agent shows that it moves. Told only if it was taken for stalled.
-    pub(super) fn moved(&mut self, now: Now, ordinal: Ordinal) {
+    pub(super) fn note_activity(&mut self, now: Now, ordinal: Ordinal) {
         if self.is_at_work(ordinal) {
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
-            if self.change_agent(ordinal, |agent| agent.moved(now)) == Some(true) {
+            if self.change_agent(ordinal, |agent| agent.note_activity(now)) == Some(true) {
                 self.event(now, EventKind::Progress, ordinal);
             }
         }
@@ -242,7 +242,7 @@ impl Core {
         };
         let waits = is_running
             && self.change_agent(ordinal, |agent| {
-                agent.moved(now);
+                agent.note_activity(now);
                 agent.ask(now, wait_ms, key, question, options)
             }) == Some(true);
         if waits {

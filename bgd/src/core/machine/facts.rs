@@ -28,7 +28,7 @@ impl Core {
             Fact::Tool { name } => self.tool_called(now, ordinal, name),
             Fact::Denied { what } => self.denied(now, ordinal, what),
             Fact::Noted { note, text } => self.noted(now, ordinal, note, text),
-            Fact::Moved => self.moved(now, ordinal),
+            Fact::Activity => self.note_activity(now, ordinal),
             Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
             Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
             Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
@@ -210,7 +210,7 @@ impl Core {
             grew
         });
         if grew == Some(true) {
-            self.moved(now, ordinal);
+            self.note_activity(now, ordinal);
         }
         if tell && self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
             self.event(now, EventKind::Output, ordinal);

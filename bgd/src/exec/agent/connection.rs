@@ -30,7 +30,7 @@ pub enum Update {
     /// It tries again, and why.
     Retries(String),
     /// It shows that it moves, with nothing to keep of it: a thought, a plan, the progress of a tool.
-    Moved,
+    Activity,
     /// It asks for a permission and waits.
     Ask(Ask),
     /// The agent has only now told its name for the conversation.

@@ -15,10 +15,10 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::watch;
 
 use super::acp::Acp;
-use super::last_words::{LastWords, ON_THE_WAY};
 use super::link::Connection;
 use super::opencode::{self, Opencode};
 use super::start::Start;
+use super::stderr_tail::{ON_THE_WAY, StderrTail};
 use crate::agents::Agent;
 use crate::core::Refusal;
 use crate::exec::host::{Host, Launch, Leased, Process, SIGKILL, SIGTERM, Theirs, pipe, said};
@@ -41,7 +41,7 @@ pub struct Live {
     /// The way to speak with it.
     pub connection: Connection,
     process: Option<Leased>,
-    last_words: LastWords,
+    stderr_tail: StderrTail,
     /// Nobody needs it any more.
     over: watch::Sender<bool>,
     /// Its process was ended from here, so how it exited says nothing.
@@ -55,7 +55,7 @@ struct Started {
     process: Leased,
     stdin: Sender,
     stdout: Receiver,
-    last_words: LastWords,
+    stderr_tail: StderrTail,
 }
 
 impl Live {
@@ -74,7 +74,7 @@ impl Live {
     }
 
     async fn start_acp(host: &Host, start: &Start) -> Result<Self, Refusal> {
-        let Started { process, stdin, stdout, last_words } = launch(host, start, start.env.clone()).await?;
+        let Started { process, stdin, stdout, stderr_tail } = launch(host, start, start.env.clone()).await?;
         let connecting = Acp::connect(stdin, stdout);
         tokio::pin!(connecting);
         let connected = tokio::select! {
@@ -87,8 +87,8 @@ impl Live {
             },
         };
         match connected {
-            Ok(acp) => Ok(Self::new(Connection::Acp(acp), Some(process), last_words)),
-            Err(refusal) => Err(with_obituary(refusal, &process.0, &last_words).await),
+            Ok(acp) => Ok(Self::new(Connection::Acp(acp), Some(process), stderr_tail)),
+            Err(refusal) => Err(with_end(refusal, &process.0, &stderr_tail).await),
         }
     }
 
@@ -108,26 +108,26 @@ impl Live {
         let password = known.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
         let others = start.env.0.iter().filter(|(name, _)| &**name != PASSWORD).cloned();
         let env: Env = others.chain([(PASSWORD.into(), password.as_str().into())]).collect();
-        let Started { process, stdin: _, stdout, last_words } = launch(host, start, Arc::new(env)).await?;
+        let Started { process, stdin: _, stdout, stderr_tail } = launch(host, start, Arc::new(env)).await?;
         let connected = tokio::select! {
             biased;
-            connected = connect_to_printed(stdout, &last_words, &password) => connected,
+            connected = connect_to_printed(stdout, &stderr_tail, &password) => connected,
             exit = process.0.exited() => Err(died(&start.agent, &exit)),
         };
         match connected {
-            Ok(opencode) => Ok(Self::new(Connection::Opencode(opencode), Some(process), last_words)),
-            Err(refusal) => Err(with_obituary(refusal, &process.0, &last_words).await),
+            Ok(opencode) => Ok(Self::new(Connection::Opencode(opencode), Some(process), stderr_tail)),
+            Err(refusal) => Err(with_end(refusal, &process.0, &stderr_tail).await),
         }
     }
 
-    fn new(connection: Connection, process: Option<Leased>, last_words: LastWords) -> Self {
+    fn new(connection: Connection, process: Option<Leased>, stderr_tail: StderrTail) -> Self {
         let (over, ended, sacrificed) = (watch::channel(false).0, Cell::new(false), Cell::new(None));
-        Self { connection, process, last_words, over, ended, sacrificed }
+        Self { connection, process, stderr_tail, over, ended, sacrificed }
     }
 
     /// What has no process that outlives a turn.
     pub fn of(connection: Connection) -> Self {
-        Self::new(connection, None, LastWords::default())
+        Self::new(connection, None, StderrTail::default())
     }
 
     /// The number of its process.
@@ -171,12 +171,12 @@ impl Live {
     }
 
     /// What its process says on its standard error while it lives.
-    pub fn last_words(&self) -> &LastWords {
-        &self.last_words
+    pub fn stderr_tail(&self) -> &StderrTail {
+        &self.stderr_tail
     }
 
     /// How it ended, as a sentence about a turn that ran in it.
-    pub async fn obituary(&self, why: &str) -> String {
+    pub async fn describe_end(&self, why: &str) -> String {
         let exit = match &self.process {
             Some(process) => tokio::time::timeout(OBITUARY, process.0.exited()).await.ok(),
             None => None,
@@ -186,8 +186,8 @@ impl Live {
             (None, Some(exit)) if !self.ended.get() => format!("the agent's process {}", said(&exit)),
             (None, Some(_) | None) => format!("lost the connection to the agent: {why}"),
         };
-        self.last_words.read_out().await;
-        format!("{what}{}", self.last_words.tell())
+        self.stderr_tail.read_out().await;
+        format!("{what}{}", self.stderr_tail.tell())
     }
 
     /// Ends the process tree of one that can't be spoken with any more. What is dying by itself is left the
@@ -241,15 +241,15 @@ fn died(agent: &Agent, exit: &Exit) -> Refusal {
 }
 
 /// What an agent wrote before it gave up says more than that it did.
-async fn with_obituary(mut refusal: Refusal, process: &Process, last_words: &LastWords) -> Refusal {
+async fn with_end(mut refusal: Refusal, process: &Process, stderr_tail: &StderrTail) -> Refusal {
     if refusal.kind == ErrorKind::AgentUnavailable {
         let exit = tokio::time::timeout(OBITUARY, process.exited()).await;
         let ended = match exit {
             Ok(exit) if !refusal.message.contains("its process") => format!(" (its process {})", said(&exit)),
             Ok(_) | Err(_) => String::new(),
         };
-        last_words.read_out().await;
-        refusal.message = format!("{}{ended}{}", refusal.message, last_words.tell()).into();
+        stderr_tail.read_out().await;
+        refusal.message = format!("{}{ended}{}", refusal.message, stderr_tail.tell()).into();
     }
     refusal
 }
@@ -277,9 +277,9 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
         let message = format!("the agent {:?} does not start: {error}", &*start.agent.name);
         Refusal::new(ErrorKind::AgentUnavailable, message)
     })?;
-    let last_words = LastWords::default();
-    tokio::task::spawn_local(last_words.clone().read(stderr));
-    Ok(Started { process: Leased(process), stdin, stdout, last_words })
+    let stderr_tail = StderrTail::default();
+    tokio::task::spawn_local(stderr_tail.clone().read(stderr));
+    Ok(Started { process: Leased(process), stdin, stdout, stderr_tail })
 }
 
 /// The folder of a process that several tasks share: none of theirs, as each may be removed.
@@ -294,7 +294,7 @@ fn home(env: &Env) -> OsText {
 /// for as long as it lives, so that it never waits for a reader.
 async fn connect_to_printed(
     stdout: Receiver,
-    last_words: &LastWords,
+    stderr_tail: &StderrTail,
     password: &str,
 ) -> Result<Opencode, Refusal> {
     let unavailable =
@@ -310,7 +310,7 @@ async fn connect_to_printed(
         let line = String::from_utf8_lossy(&line);
         match opencode::address(&line) {
             Some(address) => break address,
-            None => last_words.note(&line),
+            None => stderr_tail.note(&line),
         }
     };
     tokio::task::spawn_local(async move {

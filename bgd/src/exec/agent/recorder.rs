@@ -140,12 +140,12 @@ impl Recorder {
     /// A tool goes on, or the agent asks for leave to use one.
     pub fn worked(&mut self) {
         self.answer.any_tool = true;
-        self.moved();
+        self.note_activity();
     }
 
     /// The agent says that its model fails, or works again.
     pub fn model(&mut self, of_model: Model) {
-        self.moved();
+        self.note_activity();
         self.model_error = match of_model {
             Model::Failed(why) => Some(why),
             Model::Works => None,
@@ -190,11 +190,11 @@ impl Recorder {
     }
 
     /// The agent moves.
-    pub fn moved(&mut self) {
+    pub fn note_activity(&mut self) {
         let now = Instant::now();
         if self.last_moved.is_none_or(|last| now.duration_since(last) >= MOVED_EVERY) {
             self.last_moved = Some(now);
-            self.tell(Fact::Moved);
+            self.tell(Fact::Activity);
         }
     }
 

@@ -19,8 +19,8 @@ use nix::unistd::{Whence, lseek};
 use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
-use super::last_words::Telling;
 use super::start::Start;
+use super::stderr_tail::Telling;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 use crate::core::Refusal;
 use crate::exec::context::Context;

@@ -310,7 +310,7 @@ impl Turn {
         tokio::pin!(prompting);
         let died = live.died_unheard();
         tokio::pin!(died);
-        let mut spoken = live.last_words().spoken();
+        let mut spoken = live.stderr_tail().spoken();
         let (before, mut next) = (*spoken.borrow_and_update(), Instant::now());
         loop {
             tokio::select! {
@@ -329,7 +329,7 @@ impl Turn {
                 }
                 why = &mut died => return Some(TurnEnd::Broken(why)),
                 () = speaks(&mut spoken, next), if matches!(talk.phase, Phase::Running) => {
-                    talk.recorder.note(Note::LastWords, &live.last_words().since(before));
+                    talk.recorder.note(Note::LastWords, &live.stderr_tail().since(before));
                     next = Instant::now() + SPEAKS_EVERY;
                 }
                 () = &mut accepted, if matches!(talk.phase, Phase::Starting) => self.accepted(talk),
@@ -375,7 +375,7 @@ impl Turn {
                         option.as_deref().is_none_or(|option| denials.iter().any(|id| id == option));
                     // The agent may have gone on without it.
                     let _ = decide.send(option.map(Into::into));
-                    talk.recorder.moved();
+                    talk.recorder.note_activity();
                 }
             }
         }
@@ -396,7 +396,7 @@ impl Turn {
             Update::Worked => recorder.worked(),
             Update::Model(of_model) => recorder.model(of_model),
             Update::Retries(why) => recorder.note(Note::LastWords, &why),
-            Update::Moved => recorder.moved(),
+            Update::Activity => recorder.note_activity(),
             Update::Session(id) if id.len() > AGENT_SESSION_BYTES => {
                 tracing::warn!(task = %self.order.task, bytes = id.len(), "an agent's session has too long an id");
             }
@@ -443,7 +443,7 @@ impl Turn {
         if is_denied && !self.stopping {
             recorder.denied(&question);
         } else {
-            recorder.moved();
+            recorder.note_activity();
         }
     }
 
@@ -460,7 +460,7 @@ impl Turn {
             TurnEnd::Cancelled => {
                 Err("the agent reported the turn as cancelled, but nobody cancelled it".into())
             }
-            TurnEnd::Broken(why) => Err(live.obituary(&why).await.into()),
+            TurnEnd::Broken(why) => Err(live.describe_end(&why).await.into()),
             TurnEnd::Failed(why)
             | TurnEnd::Forgotten(why)
             | TurnEnd::LoggedOut(why)
@@ -507,7 +507,7 @@ async fn refusal_of(end: &TurnEnd, live: &Live) -> Option<Refusal> {
         TurnEnd::LoggedOut(why) => Some(Refusal::new(ErrorKind::AuthenticationRequired, why.clone())),
         TurnEnd::NotBegun(why) => Some(Refusal::new(ErrorKind::AgentUnavailable, why.clone())),
         TurnEnd::Broken(why) => {
-            Some(Refusal::new(ErrorKind::AgentUnavailable, live.obituary(why).await).hint("try it again"))
+            Some(Refusal::new(ErrorKind::AgentUnavailable, live.describe_end(why).await).hint("try it again"))
         }
         TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed(_) => None,
     }
@@ -527,7 +527,7 @@ fn no_folder(spec: &Spec) -> Refusal {
 }
 
 async fn broken(lease: &Lease, why: &str) -> Refusal {
-    Refusal::new(ErrorKind::AgentUnavailable, lease.live().obituary(why).await)
+    Refusal::new(ErrorKind::AgentUnavailable, lease.live().describe_end(why).await)
 }
 
 /// Keeps what an agent says when its turn is over, for as long as its process has the session.
@@ -542,7 +542,7 @@ async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) 
             | Update::Worked
             | Update::Model(_)
             | Update::Retries(_)
-            | Update::Moved
+            | Update::Activity
             | Update::Session(_)
             | Update::Answer(_) => {}
         }

@@ -185,7 +185,7 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
 
 /// What one move brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moved {
+enum Spliced {
     /// So many bytes.
     Bytes(usize),
     /// There is nothing at this moment.
@@ -237,9 +237,9 @@ impl Stream {
                 ready = self.from.readable() => {
                     let Ok(mut ready) = ready else { break };
                     match advance(ready.get_inner(), self.is_pipe, &mut self.buffer, &mut self.to) {
-                        Ok(Moved::Bytes(_)) => {}
-                        Ok(Moved::Nothing) => ready.clear_ready(),
-                        Ok(Moved::End) => break,
+                        Ok(Spliced::Bytes(_)) => {}
+                        Ok(Spliced::Nothing) => ready.clear_ready(),
+                        Ok(Spliced::End) => break,
                         Err(error) => {
                             tracing::warn!(task = %self.task, %error, "its output can't be read any more");
                             break;
@@ -258,23 +258,23 @@ impl Stream {
         let mut left = ioctl_fionread(self.from.get_ref()).unwrap_or(0);
         loop {
             match advance(self.from.get_ref(), self.is_pipe, &mut self.buffer, &mut self.to) {
-                Ok(Moved::Bytes(count)) if left > 0 => left = left.saturating_sub(count as u64),
-                Ok(Moved::Bytes(_) | Moved::Nothing) => return false,
-                Ok(Moved::End) | Err(_) => return true,
+                Ok(Spliced::Bytes(count)) if left > 0 => left = left.saturating_sub(count as u64),
+                Ok(Spliced::Bytes(_) | Spliced::Nothing) => return false,
+                Ok(Spliced::End) | Err(_) => return true,
             }
         }
     }
 }
 
 /// Moves one chunk.
-fn advance(from: &OwnedFd, is_pipe: bool, buffer: &mut [u8], to: &mut Sink) -> io::Result<Moved> {
+fn advance(from: &OwnedFd, is_pipe: bool, buffer: &mut [u8], to: &mut Sink) -> io::Result<Spliced> {
     let moved = if is_pipe { to.splice_from(from) } else { to.receive_from(from, buffer) };
     match moved {
-        Ok(0) => Ok(Moved::End),
-        Ok(count) => Ok(Moved::Bytes(count)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Moved::Nothing),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Moved::Bytes(0)),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Moved::End),
+        Ok(0) => Ok(Spliced::End),
+        Ok(count) => Ok(Spliced::Bytes(count)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Spliced::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Spliced::Bytes(0)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Spliced::End),
         Err(error) => Err(error),
     }
 }

@@ -12,7 +12,7 @@ use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
 use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
-use crate::notify::{Adapter, Outcomes, Signal, Told, Undelivered};
+use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
 
 /// The longest content of a message. Counted in units of UTF-16, it is never more than Discord counts.
 const CONTENT_UNITS: usize = 2000;
@@ -54,9 +54,9 @@ impl Discord {
 }
 
 impl Adapter for Discord {
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let content = fitting(&told.notice, STYLE, CONTENT_UNITS, |text| text.encode_utf16().count());
-        let nonce = nonce(&told.notice.key);
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let content = fitting(&notification.notice, STYLE, CONTENT_UNITS, |text| text.encode_utf16().count());
+        let nonce = nonce(&notification.notice.key);
         let call = move |chat: &str| {
             let body = json!({
                 "content": content,
@@ -68,7 +68,7 @@ impl Adapter for Discord {
             });
             Call { path: format!("/channels/{chat}/messages"), body: Some(body) }
         };
-        self.0.deliver(told.notice.task.session.as_deref(), call).boxed_local()
+        self.0.deliver(notification.notice.task.session.as_deref(), call).boxed_local()
     }
 
     fn start_typing(&self, session: Option<&str>) -> Option<Signal> {

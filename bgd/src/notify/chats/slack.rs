@@ -10,7 +10,7 @@ use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
 use crate::channels::Bot as Settings;
 use crate::notice::{Style, escaped, fitting};
-use crate::notify::{Adapter, Outcomes, Told, Undelivered};
+use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
 
 /// The longest text that Slack recommends, in characters. It cuts what is much longer.
 const TEXT_CHARS: usize = 4000;
@@ -51,8 +51,8 @@ impl Slack {
 }
 
 impl Adapter for Slack {
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let text = fitting(&told.notice, STYLE, TEXT_CHARS, |text| text.chars().count());
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let text = fitting(&notification.notice, STYLE, TEXT_CHARS, |text| text.chars().count());
         let call = move |chat: &str| {
             let body = json!({
                 "channel": chat,
@@ -65,7 +65,7 @@ impl Adapter for Slack {
             });
             Call { path: "/chat.postMessage".to_owned(), body: Some(body) }
         };
-        self.0.deliver(told.notice.task.session.as_deref(), call).boxed_local()
+        self.0.deliver(notification.notice.task.session.as_deref(), call).boxed_local()
     }
 }
 

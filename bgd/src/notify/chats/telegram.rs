@@ -11,7 +11,7 @@ use super::bot::{Bot, Call, Service};
 use super::http::{Answer, Http, Post, Trouble};
 use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
-use crate::notify::{Adapter, Outcomes, Signal, Told, Undelivered};
+use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
 
 /// The longest text of a message, in units of UTF-16.
 const TEXT_UNITS: usize = 4096;
@@ -41,13 +41,14 @@ impl Telegram {
 }
 
 impl Adapter for Telegram {
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let text = fitting(&told.notice, Style::PLAIN, TEXT_UNITS, |text| text.encode_utf16().count());
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        let text =
+            fitting(&notification.notice, Style::PLAIN, TEXT_UNITS, |text| text.encode_utf16().count());
         let call = move |chat: &str| {
             let body = json!({"chat_id": chat, "text": text, "link_preview_options": {"is_disabled": true}});
             Call { path: "/sendMessage".to_owned(), body: Some(body) }
         };
-        self.0.deliver(told.notice.task.session.as_deref(), call).boxed_local()
+        self.0.deliver(notification.notice.task.session.as_deref(), call).boxed_local()
     }
 
     fn start_typing(&self, session: Option<&str>) -> Option<Signal> {

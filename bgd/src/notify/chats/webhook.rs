@@ -15,7 +15,7 @@ use super::http::{Http, Post, Trouble};
 use super::retry::{self, Silence};
 use crate::channels::Secret;
 use crate::notify::counts::Counts;
-use crate::notify::{Adapter, Outcomes, Told, Undelivered};
+use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
 
 /// The adapter.
 pub struct Webhook {
@@ -39,12 +39,12 @@ impl Webhook {
         Self { http, url, headers, timeout, silence: Silence::default(), counts }
     }
 
-    fn post(&self, told: &Told) -> Result<Post, Trouble> {
-        let body = serde_json::to_vec(&told.notice)
+    fn post(&self, notification: &Notification) -> Result<Post, Trouble> {
+        let body = serde_json::to_vec(&notification.notice)
             .map_err(|error| Trouble::lasting(format!("it can't be written as JSON: {error}")))?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Ok(key) = HeaderValue::from_str(&told.notice.key) {
+        if let Ok(key) = HeaderValue::from_str(&notification.notice.key) {
             headers.insert("idempotency-key", key);
         }
         for (name, Secret(value)) in &self.headers {
@@ -64,9 +64,9 @@ impl Webhook {
 }
 
 impl Adapter for Webhook {
-    fn notify<'a>(&'a self, told: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         async {
-            let post = self.post(told).map_err(|trouble| Undelivered(trouble.why))?;
+            let post = self.post(notification).map_err(|trouble| Undelivered(trouble.why))?;
             retry::deliver(&self.silence, "", &self.counts, async || {
                 let answer = self.http.post(&post).await?;
                 // What its body says may be a copy of what was sent, so it is not shown.

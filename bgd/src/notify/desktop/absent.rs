@@ -4,14 +4,14 @@
 use futures_util::future::{LocalBoxFuture, ready};
 
 use crate::features::Feature;
-use crate::notify::{Adapter, Told, Undelivered};
+use crate::notify::{Adapter, Notification, Undelivered};
 
 /// No bubbles.
 #[derive(Default)]
 pub struct Desktop {}
 
 impl Adapter for Desktop {
-    fn notify<'a>(&'a self, _: &'a Told) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+    fn notify<'a>(&'a self, _: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         let why = format!("a desktop notification {}", Feature::Desktop.needed());
         Box::pin(ready(Err(Undelivered(why))))
     }

@@ -246,7 +246,7 @@ impl Model {
                     self.expected.events.push((id, EventKind::Progress));
                 }
             }
-            (Fact::Moved, _) => self.moved(now, number),
+            (Fact::Activity, _) => self.moved(now, number),
             (Fact::Asked { key, options, .. }, Phase::Running) if end == End::NotTold => {
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
                 if chat.questions.len() == QUESTIONS {

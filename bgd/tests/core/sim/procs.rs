@@ -85,7 +85,7 @@ impl Proc {
             (_, _, true, 60..90) | (_, _, _, ..35) => turn_ended(),
             (_, _, _, 35..50) => turn_failed("the model is overloaded"),
             (_, _, _, 50..70) => Fact::Tool { name: ["read", "run"][usize::from(roll & 1)].into() },
-            (_, _, _, 70..78) => Fact::Moved,
+            (_, _, _, 70..78) => Fact::Activity,
             (_, _, _, 78..80) => noted(roll),
             (_, _, _, 80..90) => Fact::Denied { what: ["run rm", "write"][usize::from(roll & 1)].into() },
             (_, _, _, 90..150) => self.ask(),
@@ -152,7 +152,7 @@ impl Sim {
             | Fact::Tool { .. }
             | Fact::Denied { .. }
             | Fact::Noted { .. }
-            | Fact::Moved
+            | Fact::Activity
             | Fact::Ready
             | Fact::NotReady
             | Fact::Output { .. }
@@ -202,7 +202,7 @@ impl Sim {
             4 => refused(),
             5 => Fact::Session { id: "another".into() },
             6 => Fact::Tool { name: "late".into() },
-            7 => Fact::Moved,
+            7 => Fact::Activity,
             8 => asked(1000),
             9 => Fact::Withdrawn { key: 1 },
             10 => turn_ended(),

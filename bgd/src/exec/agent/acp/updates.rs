@@ -36,7 +36,7 @@ pub fn read(params: Option<RawJsonRpcParams>) -> Option<News> {
         }
     };
     let update = match (update, of_model) {
-        (Some(Update::Moved), Some(of_model)) => Some(Update::Model(of_model)),
+        (Some(Update::Activity), Some(of_model)) => Some(Update::Model(of_model)),
         (update, _) => update,
     };
     let message = match &params["update"]["messageId"] {
@@ -60,7 +60,7 @@ fn known(update: SessionUpdate) -> Option<Update> {
         | SessionUpdate::CurrentModeUpdate(_)
         | SessionUpdate::ConfigOptionUpdate(_) => None,
         // The crate says that there may be more kinds; all but those above only show that the agent moves.
-        _ => Some(Update::Moved),
+        _ => Some(Update::Activity),
     }
 }
 
@@ -69,7 +69,7 @@ fn unknown(update: &Value) -> Update {
     let is = |tag: &str| update["sessionUpdate"].as_str() == Some(tag);
     match update["content"]["type"].as_str() {
         Some(kind) if is("agent_message_chunk") => Update::Text(format!("[{kind}]")),
-        Some(_) | None => Update::Moved,
+        Some(_) | None => Update::Activity,
     }
 }
 

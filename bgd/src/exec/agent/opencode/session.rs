@@ -282,7 +282,7 @@ impl Session {
                 News::Tool(name) => self.parts.updates.send(Update::Tool(name)).await.is_ok(),
                 News::Retries(why) => self.parts.updates.send(Update::Retries(why)).await.is_ok(),
                 // Those who have much to read know that it moves.
-                News::Moved => self.parts.updates.try_send(Update::Moved).is_ok(),
+                News::Activity => self.parts.updates.try_send(Update::Activity).is_ok(),
             };
         }
     }

@@ -30,7 +30,7 @@ pub enum News {
     /// It tries again, and why.
     Retries(String),
     /// It moves.
-    Moved,
+    Activity,
 }
 
 /// What is known besides the messages when a turn is judged.
@@ -157,7 +157,7 @@ impl Turn {
     pub fn on_message(&mut self, info: &Info) -> Option<News> {
         if info.is_assistant() {
             let is_mine = info.parent.as_ref().is_some_and(|parent| self.asked.contains(parent));
-            return (is_mine && self.follow(info)).then_some(News::Moved);
+            return (is_mine && self.follow(info)).then_some(News::Activity);
         }
         if info.id == self.prompt {
             self.prompt_created = info.time.created;
@@ -190,7 +190,7 @@ impl Turn {
         let mine = self.messages.get_mut(&delta.message).filter(|mine| !mine.settled)?;
         match mine.parts.get_mut(&delta.part) {
             Some(Piece::Text(text)) if delta.field == "text" => news(text.grow(&delta.piece)),
-            _ => Some(News::Moved),
+            _ => Some(News::Activity),
         }
     }
 
@@ -315,7 +315,7 @@ impl Turn {
         }
         match mine.parts.get_mut(&part.id) {
             Some(Piece::Text(text)) => news(write(text)),
-            _ => Some(News::Moved),
+            _ => Some(News::Activity),
         }
     }
 

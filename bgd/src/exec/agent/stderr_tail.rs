@@ -25,7 +25,7 @@ pub const ON_THE_WAY: Duration = Duration::from_millis(200);
 
 /// The last lines.
 #[derive(Clone, Debug)]
-pub struct LastWords {
+pub struct StderrTail {
     tail: Rc<RefCell<Tail>>,
     /// How many lines there were that say something.
     spoken: Rc<watch::Sender<u64>>,
@@ -33,7 +33,7 @@ pub struct LastWords {
     reading: Rc<watch::Sender<bool>>,
 }
 
-impl Default for LastWords {
+impl Default for StderrTail {
     fn default() -> Self {
         Self { tail: Rc::default(), spoken: Rc::default(), reading: Rc::new(watch::channel(false).0) }
     }
@@ -145,7 +145,7 @@ impl Tail {
     }
 }
 
-impl LastWords {
+impl StderrTail {
     /// Reads until the pipe is closed by everybody who has it. A child of the agent may hold it open
     /// for longer than the agent lives, so nobody may wait for that.
     pub fn read(self, mut pipe: Receiver) -> impl Future<Output = ()> {
@@ -212,7 +212,7 @@ mod tests {
 
     /// What is told of a program that has written this.
     fn told(text: &str) -> String {
-        let words = LastWords::default();
+        let words = StderrTail::default();
         for line in text.lines() {
             words.note(line);
         }
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn of_an_agent_that_lives_the_new_lines_are_told_without_noise() {
-        let words = LastWords::default();
+        let words = StderrTail::default();
         words.note("old");
         let before = words.tail.borrow().telling.count;
         assert_eq!(words.since(before), "");
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn only_the_last_lines_are_kept_and_none_is_long() {
-        let words = LastWords::default();
+        let words = StderrTail::default();
         for number in 0..10 {
             words.note(&format!("line {number}\r"));
         }

@@ -114,7 +114,7 @@ fn r04_the_verdict_follows_the_exit() {
         (
             Fact::Exited { exit: bgd_shared::task::Exit::Unknown("who knows".into()), others: false },
             Status::Failed,
-            Some("its exit is not known: who knows"),
+            Some("its exit status is unknown: who knows"),
         ),
     ];
     for (fact, status, error) in cases {

@@ -499,7 +499,7 @@ fn a_question_waits_for_its_answer() {
     }
     let error = CoreError::NotAsked(task, 3, Some(1));
     assert_eq!(refusal(&desk.answer(task, 3, "yes")), &error);
-    assert_eq!(message(&error).2, "it waits for an answer to question 1");
+    assert_eq!(message(&error).2, "the open question is 1");
     let error = CoreError::NoSuchOption(task, "maybe".into(), vec!["yes".into(), "no".into()]);
     assert_eq!(refusal(&desk.answer(task, 2, "maybe")), &error);
     assert_eq!(message(&error).2, "it takes yes, no");
@@ -582,7 +582,7 @@ fn a_time_limit_counts_anew_for_a_resume() {
     assert_eq!(events(&effects), [(EventKind::Failed, id(1))]);
     assert_eq!(
         failures::error(&desk.task(id(1))).as_deref(),
-        Some("timed out after 1.500s; its agent's last words: 429, try 2")
+        Some("timed out after 1.500s; the agent's last output: 429, try 2")
     );
 }
 

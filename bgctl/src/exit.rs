@@ -57,7 +57,10 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::USAGE, "wrong usage"),
     (Code::WRONG_STATE, "the task is in the wrong state, or the question is no longer open"),
     (Code::NO_TASK, "unknown task, or ambiguous id"),
-    (Code::NO_DAEMON, "the daemon can't be started or does not answer, or the agent can't be started"),
+    (
+        Code::NO_DAEMON,
+        "no daemon is running, or it can't be started or does not answer; or the agent can't be started",
+    ),
     (Code::INTERNAL, "an error inside bgd or bgctl"),
     (
         Code::TIMED_OUT,
@@ -65,7 +68,7 @@ pub const TABLE: &[(Code, &str)] = &[
     ),
     (
         Code::NOT_ALLOWED,
-        "not allowed (owner or permissions of the socket, or another user's process), or the agent is not logged in",
+        "not allowed (owner or permissions of the socket, or a process that is not the caller's to hand over), or the agent is not logged in",
     ),
     (Code::CONFIG, "the configuration is invalid"),
     (Code::TIME_LIMIT, "`run` and `block --exit-code`: the task exceeded its time limit"),

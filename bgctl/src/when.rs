@@ -18,7 +18,7 @@ const DAYS: i64 = 3;
 /// # Errors
 /// It is none, or it is over, or the clocks skip it.
 pub fn parse_at(text: &str) -> Result<Timestamp, String> {
-    let now = jiff::Timestamp::now().to_zoned(system_zone().clone());
+    let now = jiff::Timestamp::now().to_zoned(system_zone());
     read(text, &now).map(|at| Timestamp::from_unix_ms(at.as_millisecond()))
 }
 

@@ -30,9 +30,10 @@ pub fn owner(pid: impl Display) -> io::Result<u32> {
 }
 
 /// Its name: that of its program, cut behind 15 bytes, unless it has set another one. Empty if it has ended.
-pub fn name(pid: impl Display) -> String {
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()
+pub fn name(pid: impl Display) -> Vec<u8> {
+    let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.retain(|byte| *byte != b'\n');
+    name
 }
 
 /// The file of its program; with ` (deleted)` behind it if that is gone.
@@ -57,9 +58,14 @@ pub fn arguments(pid: impl Display, most: u64) -> Vec<u8> {
     read(&format!("/proc/{pid}/cmdline"), most)
 }
 
-/// The environment that it was started with, as pairs of name and value; empty if it can't be read.
+/// The environment that it was started with, as pairs of name and value; empty if it can't be read. Of one that is too
+/// long it has the first pairs.
 pub fn environment(pid: impl Display) -> Vec<u8> {
-    read(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES)
+    let mut pairs = read(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES);
+    if pairs.len() as u64 == ENVIRONMENT_BYTES {
+        pairs.truncate(pairs.iter().rposition(|byte| *byte == 0).unwrap_or(0));
+    }
+    pairs
 }
 
 fn read(path: &str, most: u64) -> Vec<u8> {
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!(program("self").unwrap(), std::env::current_exe().unwrap());
         assert_eq!(folder(me).unwrap(), std::env::current_dir().unwrap());
         assert_eq!(owner(me).unwrap(), nix::unistd::Uid::effective().as_raw());
-        assert!(program(me).unwrap().file_name().unwrap().to_string_lossy().starts_with(&name(me)));
+        assert!(program(me).unwrap().file_name().unwrap().as_encoded_bytes().starts_with(&name(me)));
         assert_eq!(arguments("self", 3).len(), 3, "no more than was asked for");
         let value = std::env::var("PATH").unwrap();
         assert!(

@@ -29,7 +29,7 @@ for this prompt and later ones.
 PROMPT is a single argument, so quote it; `-` reads it from standard input.")]
 #[command(override_usage = "bgctl resume [OPTIONS] <ID> [--] <PROMPT>")]
 pub struct ResumeArgs {
-    /// Id of a completed agent task (its first 4 characters are enough), or @ for the latest task
+    /// Id of a completed agent task (at least its first 4 characters), or @ for the latest task
     #[arg(value_name = "ID", add = crate::candidates::tasks())]
     pub id: Name,
     /// What is set in the agent's session.
@@ -97,7 +97,7 @@ An agent asks if its `permissions` setting is `ask`; `bgctl list` then shows `(a
 allow and deny apply once if the agent offers that, otherwise always. The exit code is
 65 if no question is open, or not the one given by --request.")]
 pub struct AnswerArgs {
-    /// Task id (its first 4 characters are enough), or @ for the latest task
+    /// Task id (at least its first 4 characters), or @ for the latest task
     #[arg(value_name = "ID", add = crate::candidates::tasks())]
     pub id: Name,
     /// Answer: an option's id or name, or allow or deny [default: only show the question]

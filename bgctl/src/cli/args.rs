@@ -66,7 +66,7 @@ EXAMPLES:
 
 Several tasks are shown one after the other, oldest first.")]
 pub struct StatusArgs {
-    /// Task id (its first 4 characters are enough), or @ for the latest task [default on a terminal: @]
+    /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
     pub id: Option<Name>,
     /// Which tasks.
@@ -102,7 +102,7 @@ prints only the final answer. -f ends with the task, even if the task is resumed
 Output is printed byte for byte as the task wrote it. With --json one object is
 printed; pass its `next` as --since to continue from there.")]
 pub struct OutputArgs {
-    /// Task id (its first 4 characters are enough), or @ for the latest task [default on a terminal: @]
+    /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
     pub id: Option<Name>,
     /// Which tasks.
@@ -313,7 +313,7 @@ select tasks, only the running ones get the signal. To pause a task, use `bgctl 
 bgctl signal [OPTIONS] <ID> <SIG>
        bgctl signal [OPTIONS] --tag <TAG> <SIG>")]
 pub struct SignalArgs {
-    /// Task id (its first 4 characters are enough), or @ for the latest task; omit it when options select tasks
+    /// Task id (at least its first 4 characters), or @ for the latest task; omit it when options select tasks
     #[arg(value_name = "ID", add = active_tasks())]
     pub id: String,
     /// Signal: a name, with or without SIG, or a number
@@ -368,7 +368,7 @@ EXAMPLES:
 
 The task must have been submitted with --stdin-pipe. TEXT is written unchanged.")]
 pub struct WriteArgs {
-    /// Task id (its first 4 characters are enough), or @ for the latest task
+    /// Task id (at least its first 4 characters), or @ for the latest task
     #[arg(value_name = "ID", add = active_tasks())]
     pub id: Name,
     /// Text to write [default: all of standard input]

@@ -69,7 +69,7 @@ EXAMPLES:
   bgctl inbox                         unacknowledged notifications
   bgctl inbox --ack                   print and acknowledge them
   bgctl inbox --wait none --ack       the oldest one, or wait for the next
-  bgctl inbox --follow --ack          print new ones as they arrive
+  bgctl inbox --follow --ack          print what waits, then new ones as they arrive
   bgctl inbox --all-sessions          include sessions whose terminals are closed
   bgctl inbox --session discord:4711 --json | jq -r .title
 

@@ -166,7 +166,7 @@ EXAMPLES:
 Only a pending task can be edited; otherwise the exit code is 65. Settings that are not
 given stay. --after replaces all previous dependencies; --in and --at replace each other.")]
 pub struct EditArgs {
-    /// Id of a pending task (its first 4 characters are enough), or @ for the latest task
+    /// Id of a pending task (at least its first 4 characters), or @ for the latest task
     #[arg(value_name = "ID", add = pending_tasks())]
     pub id: Name,
     /// Priority from -100 to 100; higher starts first within the group

@@ -126,7 +126,7 @@ pub struct AttachArgs {
     /// Key that detaches: ctrl-b, ctrl-], …, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
-    /// Task id (its first 4 characters are enough), or @ for the latest task [default on a terminal: @]
+    /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = crate::candidates::active_tasks(), conflicts_with_all = SELECTORS)]
     pub id: Option<Name>,
     /// Which task.

@@ -1,7 +1,7 @@
 //! Times as the clock on the wall shows them to whoever looks: in their time zone, to the second.
 
+use std::cell::OnceCell;
 use std::fs;
-use std::sync::OnceLock;
 
 use bgd_shared::time::Timestamp;
 use jiff::tz::TimeZone;
@@ -12,7 +12,7 @@ pub enum Zone {
     /// This one.
     Fixed(TimeZone),
     /// That of this process.
-    System,
+    System(OnceCell<TimeZone>),
 }
 
 impl Zone {
@@ -22,7 +22,7 @@ impl Zone {
     fn zone(&self) -> &TimeZone {
         match self {
             Self::Fixed(zone) => zone,
-            Self::System => system_zone(),
+            Self::System(zone) => zone.get_or_init(system_zone),
         }
     }
 
@@ -34,9 +34,8 @@ impl Zone {
 }
 
 /// The time zone of this process: `$TZ`, else that of the system; UTC where neither says.
-pub fn system_zone() -> &'static TimeZone {
-    static ZONE: OnceLock<TimeZone> = OnceLock::new();
-    ZONE.get_or_init(|| local().unwrap_or_else(|| TimeZone::try_system().unwrap_or(TimeZone::UTC)))
+pub fn system_zone() -> TimeZone {
+    local().unwrap_or_else(|| TimeZone::try_system().unwrap_or(TimeZone::UTC))
 }
 
 /// The system's zone from the file that has it. To find its name, which nobody asks for, jiff reads all folders of the
@@ -59,7 +58,7 @@ pub struct Clock {
 impl Clock {
     /// The clock of this process, showing this time.
     pub fn system(now: Timestamp) -> Self {
-        Self { now, zone: Zone::System }
+        Self { now, zone: Zone::System(OnceCell::new()) }
     }
 
     /// The clock of somebody elsewhere.

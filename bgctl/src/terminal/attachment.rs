@@ -372,7 +372,7 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Whether this process is to be stopped now.
     pub fn takes_stop(&mut self) -> bool {
-        !self.out.wants_write() && std::mem::take(&mut self.stops)
+        !self.out.wants_write() && !self.is_over() && std::mem::take(&mut self.stops)
     }
 
     /// Ends it; what came first counts.

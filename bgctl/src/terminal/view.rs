@@ -29,7 +29,7 @@ pub trait View {
         true
     }
 
-    /// Does what is due before the next wait.
+    /// Does what is due before the next wait. It may end by that.
     ///
     /// # Errors
     /// Passed to [`Self::fail`], as those of all steps are.
@@ -78,6 +78,8 @@ pub fn run<V: View>(view: &mut V) -> Result<V::End, Failure> {
     // It may have come together with the answers before, so that the connection has nothing to wait for.
     hear(view)?;
     loop {
+        // It may end by this, and then nothing would end the wait.
+        settle(view, V::prepare)?;
         if let Some(end) = view.end() {
             return end;
         }
@@ -86,7 +88,6 @@ pub fn run<V: View>(view: &mut V) -> Result<V::End, Failure> {
 }
 
 fn turn<V: View>(view: &mut V) -> Result<(), Failure> {
-    settle(view, V::prepare)?;
     let ready = match view.wants().wait() {
         Ok(ready) => ready,
         Err(error) => return view.fail(Failure::io("can't wait", &error)),

@@ -200,7 +200,7 @@ pub(super) fn survivor(pid: i32) -> String {
         (_, Some(state)) => format!("is in state {state}"),
         (_, None) => "has ended by now".to_owned(),
     };
-    format!("process {pid} ({}) {why}", proc::name(pid))
+    format!("process {pid} ({}) {why}", String::from_utf8_lossy(&proc::name(pid)))
 }
 
 /// The session of a process.

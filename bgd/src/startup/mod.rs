@@ -41,7 +41,7 @@ use crate::exec::workers::Workers;
 use crate::exec::{self, awaited, cgroup, mark, reaper};
 use crate::os::lock::ProcessLock;
 use crate::os::wall_clock::WallClock;
-use crate::os::{dirs, inherited, log, memory, signals};
+use crate::os::{dirs, inherited, log, signals};
 use crate::wire::mailbox::{self, Internal, Internals};
 use crate::wire::server::{self, ServerLimits};
 use crate::wire::status::Identity;
@@ -287,7 +287,6 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let keeping = tokio::spawn(address.keep(made, leaves));
     ready.say(&ready_words(&instance));
     notify_manager(sd_notify::NotifyState::Ready);
-    memory::forget_code();
 
     let is_hurried = dispatcher.run(mailbox, wall_clock).await;
 

@@ -172,7 +172,7 @@ fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
             ("it was resumed, and its prompts build upon each other", "submit its first prompt, or resume it")
         }
         Unrepeatable::NoEnvironment => (
-            "its environment was dropped to make room for later ones (limits.environments)",
+            "its environment is no longer kept (limits.environments)",
             "submit its command: `bgctl submit -- CMD`",
         ),
     };

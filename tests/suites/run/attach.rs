@@ -4,7 +4,7 @@ use std::fs;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
-use bgd_tests::{Terminal, TestDaemon};
+use bgd_tests::{Process, Terminal, TestDaemon};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -162,6 +162,27 @@ fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
         shell.type_keys("\x02");
         shell.wait_prompt();
         assert_eq!(told(&shell, "] Detach"), 2, "{shell:?}");
+        daemon.cancel(&[id]);
+    }
+}
+
+#[test]
+fn an_attachment_that_is_ended_while_it_is_stopped_ends() {
+    let daemon = TestDaemon::start();
+    for options in [&["--pty"][..], &[]] {
+        let submit = [options, &["--shell", "echo up; exec sleep 1000"]].concat();
+        let (id, mut shell) = attached(&daemon, &submit, "");
+        shell.wait_text("up\n");
+        shell.type_keys("\x1a");
+        shell.wait_text("Stopped");
+        shell.wait_prompt();
+        assert_eq!(shell.run_line("jobs -p > pid"), 0);
+        let pid = fs::read_to_string(daemon.home().join("pid")).unwrap().trim().parse().unwrap();
+        let attachment = Process::open(pid).expect("it is stopped");
+        // The shell lets it go on behind the signal, so that both are there at once.
+        assert_eq!(shell.run_line("kill %1"), 0);
+        attachment.gone();
+        assert_eq!(daemon.task(id).status, Status::Running);
         daemon.cancel(&[id]);
     }
 }

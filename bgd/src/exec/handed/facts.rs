@@ -78,7 +78,7 @@ pub fn started_at(pid: i32) -> Option<Timestamp> {
 pub fn command(pid: i32) -> Vec<OsText> {
     let mut bytes = proc::arguments(pid, COMMAND_BYTES);
     if bytes.iter().all(|byte| *byte == 0) {
-        bytes = proc::name(pid).into_bytes();
+        bytes = proc::name(pid);
     }
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     words.split(|byte| *byte == 0).map(|word| OsText::from(word.to_vec())).collect()

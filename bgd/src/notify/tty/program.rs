@@ -42,8 +42,8 @@ pub fn is_shell(pid: i32) -> bool {
     let Some(program) = program_of(pid) else { return false };
     let name = name_of(&program);
     if MANY.contains(&name) {
-        let words = proc::arguments(pid, ARGUMENTS_BYTES);
-        return is_shell_of_many(&String::from_utf8_lossy(&words), &proc::name(pid));
+        let [words, name] = [proc::arguments(pid, ARGUMENTS_BYTES), proc::name(pid)];
+        return is_shell_of_many(&String::from_utf8_lossy(&words), &String::from_utf8_lossy(&name));
     }
     // Names there may be links to the program.
     let is_listed = || {

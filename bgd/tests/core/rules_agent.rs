@@ -502,7 +502,7 @@ fn a_question_waits_for_its_answer() {
     assert_eq!(message(&error).2, "the open question is 1");
     let error = CoreError::NoSuchOption(task, "maybe".into(), vec!["yes".into(), "no".into()]);
     assert_eq!(refusal(&desk.answer(task, 2, "maybe")), &error);
-    assert_eq!(message(&error).2, "it takes yes, no");
+    assert_eq!(message(&error).2, "the options are yes, no");
     let effects = desk.answer(task, 2, "yes");
     assert_eq!(decisions(&effects), [(80, Some("yes"))]);
     assert_eq!(events(&effects), [(EventKind::NeedsInput, task)], "the first still waits");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{BlockMode, BlockParams, TaskBlock};
+use bgd_shared::request::{BlockParams, TaskBlock};
 use bgd_shared::task::Task;
 
 use crate::copy::Copier;
@@ -25,13 +25,7 @@ pub fn follow(
     copier: &mut Copier,
 ) -> Result<Option<Task>, Failure> {
     let changes = Changes::of(path).map_err(|error| Failure::io(path.display(), &error))?;
-    let block = BlockParams {
-        ids: vec![id.into()],
-        timeout_ms: None,
-        mode: BlockMode::All,
-        ..BlockParams::default()
-    };
-    let call = client.send::<TaskBlock>(&block, &[])?;
+    let call = client.send::<TaskBlock>(&BlockParams::until_ended(id), &[])?;
     loop {
         copier.copy_growing()?;
         if wait(client, &changes)? {

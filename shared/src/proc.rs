@@ -14,6 +14,9 @@ use std::str::FromStr;
 /// The most bytes of an environment that are read.
 const ENVIRONMENT_BYTES: u64 = 4 << 20;
 
+/// Room made for a file before it is read, in bytes.
+const USUAL_BYTES: usize = 1024;
+
 /// The numbers of all processes that are seen from here.
 pub fn processes() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
@@ -69,7 +72,8 @@ pub fn environment(pid: impl Display) -> Vec<u8> {
 }
 
 fn read(path: &str, most: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    // Most of these files are shorter, and come in one read.
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
     match File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)) {
         Ok(_) => bytes,
         Err(_) => Vec::new(),
@@ -135,8 +139,8 @@ pub fn cgroup(pid: impl Display) -> Option<String> {
 /// The flag of a process that is on its way out (`PF_EXITING`): its descriptors may be closed already.
 const EXITING: u64 = 4;
 
-/// More bytes than such a file has.
-const LENGTH: usize = 1024;
+/// More bytes than `/proc/PID/stat` has: about 50 numbers and a short name.
+const STAT_BYTES: u64 = 4096;
 
 /// The fields of one process, at one moment.
 #[derive(Clone, Debug)]
@@ -145,19 +149,12 @@ pub struct ProcessStat(Box<str>);
 impl ProcessStat {
     /// That of a process of this number. `None`: there is none, or it is hidden.
     pub fn of(pid: i32) -> Option<Self> {
-        Self::read(&format!("/proc/{pid}/stat"))
+        Self::parse(&read(&format!("/proc/{pid}/stat"), STAT_BYTES))
     }
 
     /// That of this process.
     pub fn own() -> Option<Self> {
-        Self::read("/proc/self/stat")
-    }
-
-    fn read(path: &str) -> Option<Self> {
-        // About 50 numbers and a short name: all of it in one read.
-        let mut text = Vec::with_capacity(LENGTH);
-        File::open(path).ok()?.read_to_end(&mut text).ok()?;
-        Self::parse(&text)
+        Self::parse(&read("/proc/self/stat", STAT_BYTES))
     }
 
     /// What such a file holds. The name, in parentheses, may hold anything, so that what counts is behind the last

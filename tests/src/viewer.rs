@@ -11,8 +11,8 @@ use bgd_shared::encoding::Encoding;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    AttachParams, BlockMode, BlockParams, Method, OutputNews, SubmitParams, TaskAttach, TaskBlock,
-    TaskSubmit, TaskWrite, TerminalSize, WriteParams,
+    AttachParams, BlockParams, Method, OutputNews, SubmitParams, TaskAttach, TaskBlock, TaskSubmit,
+    TaskWrite, TerminalSize, WriteParams,
 };
 use bgd_shared::task::Task;
 use serde_json::value::RawValue;
@@ -165,13 +165,7 @@ impl Viewer {
     /// Waits for the end of a task, and takes everything that is shown before the answer.
     #[track_caller]
     pub fn ended(&mut self, id: TaskId) -> Task {
-        let params = BlockParams {
-            ids: vec![id.into()],
-            timeout_ms: None,
-            mode: BlockMode::All,
-            ..BlockParams::default()
-        };
-        self.call::<TaskBlock>(&params).tasks.remove(0)
+        self.call::<TaskBlock>(&BlockParams::until_ended(id)).tasks.remove(0)
     }
 
     /// The emulator's text, without the blanks at its end.

@@ -7,8 +7,8 @@ use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
 use bgd_shared::foreground::{Answer, Can, Finished, Foreground, Key, Outcome, Press};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    DetachParams, OutputNews, ResizeParams, SignalParams, TaskBlock, TaskDetach, TaskResize, TaskSignal,
-    TerminalSize,
+    BlockParams, DetachParams, OutputNews, ResizeParams, SignalParams, TaskBlock, TaskDetach, TaskResize,
+    TaskSignal, TerminalSize,
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
@@ -18,7 +18,7 @@ use super::lines::Lines;
 use crate::ending;
 use crate::render::wall::Clock;
 use crate::render::{bounded, clean, table};
-use crate::terminal::{Host, until_ended};
+use crate::terminal::Host;
 
 /// Characters of a job's line that are shown.
 const SHOWN: usize = 100;
@@ -103,7 +103,7 @@ impl Jobs {
     /// # Errors
     /// The daemon is gone.
     pub fn put(&mut self, link: &mut PolledClient, job: Job) -> Result<(), ClientError> {
-        let call = link.call::<TaskBlock>(&until_ended(job.id))?;
+        let call = link.call::<TaskBlock>(&BlockParams::until_ended(job.id))?;
         self.calls.insert(call, Call::End(job.id));
         let state = if job.stopped { "stopped" } else { "running" };
         let hint = self.rules.hint().filter(|_| !job.direct && !job.stopped);

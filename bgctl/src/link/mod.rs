@@ -117,16 +117,15 @@ impl Link {
             return Ok(say(client)?);
         }
         let socket = self.socket()?;
-        let start = self.starts;
-        let mut client = self.connect(&socket, start)?;
+        let mut client = self.connect(&socket)?;
         let mut outcome = say(&mut client);
         if let Err(error) = &outcome
-            && start
+            && self.starts
             && is_gone(error, &mut client, &socket)
         {
             // The daemon was on its way out when we came. All that it knew went with it, so that asking
             // its successor can do nothing twice.
-            client = self.connect(&socket, true)?;
+            client = self.connect(&socket)?;
             outcome = say(&mut client);
         }
         self.client = Some(client);
@@ -170,14 +169,14 @@ impl Link {
     /// There was none, and none can be made.
     pub fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
-            self.client = Some(self.connect(&self.socket()?, self.starts)?);
+            self.client = Some(self.connect(&self.socket()?)?);
         }
         self.client.as_mut().ok_or_else(no_connection)
     }
 
     /// Connects, and says on standard error what was lost if that started a daemon.
-    fn connect(&self, socket: &SocketPath, start: bool) -> Result<Client, Failure> {
-        let (client, started) = connect::connect(socket, start)?;
+    fn connect(&self, socket: &SocketPath) -> Result<Client, Failure> {
+        let (client, started) = connect::connect(socket, self.starts)?;
         self.tell_loss(started);
         Ok(client)
     }

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::client::{ClientError, PolledClient};
 use bgd_shared::foreground::{HOLD_MS, Key, Outcome};
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{
-    BlockMode, BlockParams, DetachParams, DetachResult, Method, TaskBlock, TaskDetach,
-};
+use bgd_shared::request::{BlockParams, DetachParams, DetachResult, Method, TaskBlock, TaskDetach};
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
@@ -146,7 +144,7 @@ impl<'a, O: Output> Attachment<'a, O> {
         keyboard: impl FnOnce(&O) -> Option<Keyboard>,
     ) -> Result<Self, Failure> {
         let Subject { link, host, task, role, key } = subject;
-        let block = link.call::<TaskBlock>(&until_ended(task))?;
+        let block = link.call::<TaskBlock>(&BlockParams::until_ended(task))?;
         let signals = Signals::take(signals)?;
         let keyboard = keyboard(&out);
         let key = if keyboard.is_some() { key } else { Key::NONE };
@@ -402,11 +400,6 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.left = Some(self.out.lost(error).map_or(Ok(Left::HUNG_UP), Err));
         self.out.forget();
     }
-}
-
-/// A wait for the end of one job.
-pub fn until_ended(task: TaskId) -> BlockParams {
-    BlockParams { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All, ..BlockParams::default() }
 }
 
 /// Tells at the beginning of an attachment how it is left; `None` for no key.

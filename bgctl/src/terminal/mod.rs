@@ -19,7 +19,7 @@ mod turn;
 mod view;
 mod ways_out;
 
-pub use self::attachment::{Left, Role, Subject, until_ended};
+pub use self::attachment::{Left, Role, Subject};
 pub use self::host::Host;
 pub use self::keyboard::is_in_foreground;
 pub use self::pass::{SIGNALS as PASSED, pass_signals};

@@ -2,12 +2,11 @@
 
 use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{SignalParams, TaskBlock, TaskSignal};
+use bgd_shared::request::{BlockParams, SignalParams, TaskBlock, TaskSignal};
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
 use super::answers;
-use super::attachment::until_ended;
 use super::signals::{Caught, Signals, stop_here};
 use super::turn::Wants;
 use super::view::{self, View};
@@ -37,7 +36,7 @@ pub fn pass_signals(
     meanwhile: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Task, Failure> {
     let mut link = link;
-    let block = link.call::<TaskBlock>(&until_ended(task))?;
+    let block = link.call::<TaskBlock>(&BlockParams::until_ended(task))?;
     let signals = Signals::take(SIGNALS)?;
     meanwhile()?;
     view::run(&mut Passing { link, task, signals, block, stop: None, ended: None })

@@ -378,6 +378,13 @@ pub struct BlockParams {
     pub until: BlockUntil,
 }
 
+impl BlockParams {
+    /// A wait for the end of one task, however long that takes.
+    pub fn until_ended(task: TaskId) -> Self {
+        Self { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All, ..Self::default() }
+    }
+}
+
 impl Default for BlockParams {
     fn default() -> Self {
         Self {

@@ -146,16 +146,23 @@ fn a_full_screen_program_is_drawn_again_after_the_note() {
     }
 }
 
+/// A task that was submitted with these options, and a shell in which its attachment was stopped.
+#[track_caller]
+fn stopped(daemon: &TestDaemon, options: &[&str]) -> (TaskId, Terminal) {
+    let submit = [options, &["--shell", "echo up; exec sleep 1000"]].concat();
+    let (id, mut shell) = attached(daemon, &submit, "");
+    shell.wait_text("up\n");
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    (id, shell)
+}
+
 #[test]
 fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
     let daemon = TestDaemon::start();
     for options in [&["--pty"][..], &[]] {
-        let submit = [options, &["--shell", "echo up; exec sleep 1000"]].concat();
-        let (id, mut shell) = attached(&daemon, &submit, "");
-        shell.wait_text("up\n");
-        shell.type_keys("\x1a");
-        shell.wait_text("Stopped");
-        shell.wait_prompt();
+        let (id, mut shell) = stopped(&daemon, options);
         shell.clear();
         shell.type_line("fg");
         shell.wait_text("\n[Ctrl-B] Detach (the task keeps running)\n");
@@ -170,12 +177,7 @@ fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
 fn an_attachment_that_is_ended_while_it_is_stopped_ends() {
     let daemon = TestDaemon::start();
     for options in [&["--pty"][..], &[]] {
-        let submit = [options, &["--shell", "echo up; exec sleep 1000"]].concat();
-        let (id, mut shell) = attached(&daemon, &submit, "");
-        shell.wait_text("up\n");
-        shell.type_keys("\x1a");
-        shell.wait_text("Stopped");
-        shell.wait_prompt();
+        let (id, mut shell) = stopped(&daemon, options);
         assert_eq!(shell.run_line("jobs -p > pid"), 0);
         let pid = fs::read_to_string(daemon.home().join("pid")).unwrap().trim().parse().unwrap();
         let attachment = Process::open(pid).expect("it is stopped");

@@ -407,3 +407,26 @@ fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
     assert_eq!(viewer.ended(task.id).status, Status::Completed);
     assert_eq!(viewer.stops, 1);
 }
+
+/// Does nothing when it is stopped for the first time, as less when the key comes just before its read.
+const MISSES: &str = "perl -e '
+    $| = 1;
+    $SIG{TSTP} = sub {
+        $SIG{TSTP} = sub { print \"last words\\n\"; $SIG{TSTP} = \"DEFAULT\"; kill TSTP => $$ }
+    };
+    print \"ready\\n\"; $line = <STDIN>; print \"goes on\\n\"'; exit $?";
+
+#[test]
+fn a_job_that_misses_the_key_is_stopped_with_its_shell() {
+    let daemon = TestDaemon::start();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(MISSES));
+    viewer.until_shown("ready");
+    viewer.type_keys(task.id, "\x1a");
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    assert!(viewer.screen().contains("last words"), "{viewer:?}");
+    viewer.call::<TaskSignal>(&signal(task.id, "CONT", true));
+    viewer.type_keys(task.id, "\n");
+    viewer.until_shown("goes on");
+    assert_eq!(viewer.ended(task.id).status, Status::Completed);
+    assert_eq!(viewer.stops, 1);
+}

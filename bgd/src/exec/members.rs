@@ -124,6 +124,11 @@ impl Stat {
         self.memory == 0 && !matches!(self.state, 'Z' | 'X')
     }
 
+    /// Whether it runs nothing: it has stopped, or ended.
+    pub(super) fn is_at_rest(&self) -> bool {
+        matches!(self.state, 'T' | 't' | 'Z' | 'X')
+    }
+
     pub(super) fn of(pid: i32) -> Option<Self> {
         let stat = ProcessStat::of(pid)?;
         Some(Self {
@@ -147,6 +152,11 @@ impl Stat {
 
 pub(super) fn is_zombie(pid: i32) -> bool {
     Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
+}
+
+/// How often a process has gone to sleep of its own will; 0 if there is none.
+pub fn sleeps(pid: i32) -> u64 {
+    proc::status(pid, "voluntary_ctxt_switches").and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// Whether a process ignores a signal, from 1 to 64.

@@ -9,6 +9,7 @@
 //!
 //! It may not use anything of the daemon but `sys` and what reads `/proc`: it is another process.
 
+use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -21,9 +22,10 @@ use bgd_shared::task::Exit;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, send};
+use nix::unistd::Pid;
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
@@ -136,7 +138,7 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
                 }
                 Change::Stopped(signal) => {
                     if signal != libc::SIGSTOP {
-                        until_at_rest(*job_pid);
+                        until_at_rest(*job_pid, signal);
                     }
                     STOPPED
                 }
@@ -160,27 +162,70 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
     }
 }
 
-/// How long the processes of a job have to stop behind the first one.
-const STOPPING: Duration = Duration::from_secs(1);
+/// How long the processes of a job have to stop after the first one.
+const STOPPING: Duration = Duration::from_millis(1500);
 
-/// How long it takes until they are looked at again: nothing tells that somebody else's child has stopped.
+/// A process that has slept this long since the first one stopped has missed the key.
+const MISSED: Duration = Duration::from_millis(500);
+
+/// The time between two looks: no event reports that another process's child has stopped.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Waits until all of the job's group have stopped. A key that stops a job reaches all of them at once, and a shell
-/// stops before the program that it runs has left its full screen: what that writes belongs before the stop. Those
-/// who ignore the key are not waited for, nor is anybody once the job goes on.
-fn until_at_rest(job: i32) {
+/// Waits until the whole group of a job has stopped. The key that stops a job reaches all of its processes at once,
+/// and a shell stops before the program that it runs has left its full screen: what that program writes belongs
+/// before the stop. Processes that ignore the signal are not waited for, and the wait ends when the job continues.
+///
+/// A program that handles the signal can miss it, as less does when it comes just before a read of the terminal: it
+/// would stop at the next key only, while the shell waits for it. It gets the signal once more.
+fn until_at_rest(job: i32, signal: i32) {
     let deadline = Instant::now() + STOPPING;
-    let is_stopped = |pid: i32| Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'T' | 't' | 'Z' | 'X'));
-    let may_stop = |pid: &i32| {
-        let is_of_group = Stat::of(*pid).is_some_and(|stat| stat.group == job);
-        is_of_group && !members::ignores(*pid, libc::SIGTSTP)
-    };
-    while is_stopped(job) && Instant::now() < deadline {
-        if members::descendants_of(&[job]).iter().filter(|pid| may_stop(pid)).all(|pid| is_stopped(*pid)) {
+    let mut sleepers = HashMap::new();
+    while Stat::of(job).is_none_or(|stat| stat.is_at_rest()) && Instant::now() < deadline {
+        let members = members::descendants_of(&[job]);
+        let mut all_at_rest = true;
+        for pid in members.into_iter().filter(|pid| may_stop(*pid, job)) {
+            all_at_rest = false;
+            let sleeper = sleepers.entry(pid).or_insert_with(|| Sleeper::at(pid));
+            if sleeper.has_missed(pid) {
+                // The process was looked at just now, and its parent, which is stopped, can't have reaped it.
+                let _ = kill(Pid::from_raw(pid), Signal::try_from(signal).ok());
+            }
+        }
+        if all_at_rest {
             return;
         }
         thread::sleep(LOOK);
+    }
+}
+
+/// Whether a process is in the group of this job, has not stopped yet, and does not ignore the key's signal.
+fn may_stop(pid: i32, job: i32) -> bool {
+    let runs = |stat: Stat| stat.group == job && !stat.is_at_rest();
+    Stat::of(pid).is_some_and(runs) && !members::ignores(pid, libc::SIGTSTP)
+}
+
+/// A process that has not stopped.
+struct Sleeper {
+    /// How often it has gone to sleep since it was started.
+    sleeps: u64,
+    since: Instant,
+    was_repeated: bool,
+}
+
+impl Sleeper {
+    fn at(pid: i32) -> Self {
+        Self { sleeps: members::sleeps(pid), since: Instant::now(), was_repeated: false }
+    }
+
+    /// Whether it has slept since the stop, so that it is to be signalled again. True once only.
+    fn has_missed(&mut self, pid: i32) -> bool {
+        let sleeps = members::sleeps(pid);
+        if self.sleeps != sleeps || Stat::of(pid).is_none_or(|stat| stat.state != 'S') {
+            (self.sleeps, self.since) = (sleeps, Instant::now());
+        }
+        let missed = !self.was_repeated && self.since.elapsed() >= MISSED;
+        self.was_repeated |= missed;
+        missed
     }
 }
 

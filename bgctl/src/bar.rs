@@ -1,5 +1,5 @@
-//! How far tasks are that somebody waits for on a terminal (R114): a bar for many, the last line of one. It is drawn
-//! on standard error, when something happens and once a second for the time, and is gone at the end.
+//! Terminal progress for a caller that waits for tasks (R114): a bar for several tasks, the last output line for one.
+//! Drawn on standard error on each update and once per second, and erased at the end.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal as _};
@@ -15,42 +15,41 @@ use crate::render::clean;
 use crate::render::table::{run_time, status};
 use crate::render::wall::Clock;
 
-/// How often the time is drawn.
+/// How often the elapsed time is redrawn.
 pub const TICK: Duration = Duration::from_secs(1);
 
-/// The widest a bar is.
+/// Template of the bar for several tasks; the bar is 30 columns wide.
 const BAR: &str = "[{bar:30}] {wide_msg}";
 
-/// Whether standard error can be drawn on.
+/// Returns whether standard error is a terminal that supports redrawing.
 pub fn is_drawable() -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
     io::stderr().is_terminal() && !is_dumb
 }
 
-/// What is drawn.
+/// A progress display on standard error, erased on drop.
 pub struct Bar {
     drawn: ProgressBar,
     state: State,
     clock: Clock,
 }
 
-/// How the tasks are.
 enum State {
     One(Box<Task>),
     Many(Many),
 }
 
-/// How several tasks are.
+/// Progress of several tasks.
 #[derive(Debug)]
 struct Many {
     statuses: HashMap<TaskId, Status>,
     begun: Instant,
-    /// How many had ended by then.
+    /// How many had already ended at `begun`.
     ended_before: usize,
 }
 
 impl Bar {
-    /// Begins to draw these tasks, of which not all have ended.
+    /// Starts drawing `tasks`, of which at least one is still active.
     pub fn begin(tasks: &[Task]) -> Self {
         let state = match tasks {
             [task] => State::One(Box::new(task.clone())),
@@ -68,7 +67,7 @@ impl Bar {
         bar
     }
 
-    /// Takes over how tasks are now; others than those that are waited for are left out.
+    /// Updates the displayed tasks; ignores all others.
     pub fn update<'a>(&mut self, tasks: impl IntoIterator<Item = &'a Task>) {
         for task in tasks {
             match &mut self.state {
@@ -83,7 +82,7 @@ impl Bar {
         }
     }
 
-    /// Draws how it is now.
+    /// Redraws the current state.
     pub fn draw(&self) {
         match &self.state {
             State::One(task) => {
@@ -104,7 +103,7 @@ impl Drop for Bar {
     }
 }
 
-/// The time with the last line of a task, or what it waits for.
+/// Formats the run time with the last output line; a pending task shows what it waits for.
 fn of_one(task: &Task, clock: &Clock) -> String {
     if task.status == Status::Pending {
         return status(task, clock);
@@ -125,7 +124,7 @@ impl Many {
         self.statuses.values().filter(|status| is_so(**status)).count()
     }
 
-    /// Such as `37/100, 2 failed, 4 running, about 3m`.
+    /// Formats the counts, such as `37/100, 2 failed, 4 running, about 3m`.
     fn words(&self, now: Instant) -> String {
         let all = self.statuses.len();
         let ended = self.count(|status| !status.is_active());
@@ -143,7 +142,8 @@ impl Many {
         words.join(", ")
     }
 
-    /// How long the others take, in milliseconds, if they end as those did that have ended since this began.
+    /// Estimates the remaining time in milliseconds from the rate at which tasks have ended since `begun`. `None`
+    /// while none has.
     fn left(&self, ended: usize, now: Instant) -> Option<u64> {
         let since = u64::try_from(now.saturating_duration_since(self.begun).as_millis()).ok()?;
         let seen = u64::try_from(ended.checked_sub(self.ended_before)?).ok()?;
@@ -152,7 +152,7 @@ impl Many {
     }
 }
 
-/// A time as long as a guess is: in one unit.
+/// Formats an estimated duration in a single unit: more would suggest a precision that it lacks.
 fn about(ms: u64) -> String {
     match ms / 1000 {
         seconds @ ..90 => format!("{seconds}s"),

@@ -1,7 +1,7 @@
-//! Candidates of completion: ids of tasks with their descriptions, parent sessions, names of agents, programs.
+//! Completion candidates: task ids with descriptions, parent sessions, agent names, programs.
 //!
-//! A shell asks for them at each press of its completion key. Nothing here may start a daemon: where the daemon can't
-//! be asked, there are none.
+//! The shell asks for them on every press of the completion key. Nothing here may start a daemon: without a reachable
+//! daemon there are no candidates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -18,10 +18,10 @@ use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
 use crate::render::clean;
 
-/// How long a shell is kept waiting for a daemon that does not answer.
+/// How long the shell waits for an unresponsive daemon.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The most tasks that are offered: the newest.
+/// The most tasks to offer; the newest win.
 const TASKS: usize = 200;
 
 /// Ids of all tasks.
@@ -54,7 +54,7 @@ pub fn tags() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_newest(|task| task.tags))
 }
 
-/// Batches of the newest tasks, with how many of these are theirs.
+/// Batches of the newest tasks, with the number of those tasks in each.
 pub fn batches() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -70,7 +70,7 @@ pub fn batches() -> ArgValueCandidates {
     })
 }
 
-/// Names of groups, with their slots.
+/// Names of groups, with their slot usage.
 pub fn groups() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let Some(Ok(result)) = daemon().map(|mut client| client.call::<GroupList>(&NoParams::default()))
@@ -96,7 +96,7 @@ pub fn agents() -> ArgValueCandidates {
     })
 }
 
-/// Programs by name, and files.
+/// Programs on `PATH`, and files.
 pub fn commands() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let mut found = PathCompleter::any().complete(current);
@@ -108,7 +108,7 @@ pub fn commands() -> ArgValueCompleter {
     })
 }
 
-/// The names on PATH that begin like this.
+/// Returns the file names on `PATH` that start with `begin`.
 fn programs(begin: &str) -> BTreeSet<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).filter_map(|folder| std::fs::read_dir(folder).ok());
@@ -122,13 +122,12 @@ fn daemon() -> Option<Client> {
     Some(client)
 }
 
-/// What the newest tasks have of something, each once.
+/// Returns the distinct values that `what` extracts from the newest tasks.
 fn of_newest<T: IntoIterator<Item = String>>(what: impl Fn(Task) -> T) -> Vec<CompletionCandidate> {
     let words: BTreeSet<String> = newest().into_iter().flat_map(what).collect();
     words.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The newest tasks.
 fn newest() -> Vec<Task> {
     let params = ListParams { limit: Some(TASKS), ..ListParams::default() };
     let page = daemon().and_then(|mut client| client.call::<TaskList>(&params).ok());

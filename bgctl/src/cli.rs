@@ -1,7 +1,7 @@
 //! The arguments of every verb. Help texts, man pages and completions come from here.
 //!
-//! A verb's arguments are defined only when that verb is used (`Command::defer`), and where the command line begins
-//! with a verb the others are not even named: to define and build all of them would cost each call more than the rest of
+//! A verb's arguments are defined only when that verb is used (`Command::defer`), and if the command line starts with
+//! a verb the others are not even named: defining and building all of them would cost each call more than the rest of
 //! its work.
 
 mod agent;
@@ -214,7 +214,7 @@ pub fn parse(
     is_interactive: bool,
 ) -> Result<(Globals, Verb), clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
-    // Errors and help need the complete definitions.
+    // Errors and help need the complete definitions: build them only if this fails.
     if let Some(mut command) = command_of_verb(&args)
         && let Ok(parsed) = parse_as(&mut command, &args, is_interactive)
     {
@@ -451,7 +451,7 @@ mod tests {
             panic!("not a submit")
         };
         assert_eq!(args.command, ["-"]);
-        // R37: what the task has already may be said again, and is not looked at.
+        // R37: options that repeat what the task already has are accepted and ignored.
         read(&["submit", "--resume", "abcd", "--agent", "codex", "-d", "why", "go on"]).unwrap();
         let Verb::Resume(args) = read(&["resume", "abcd", "--", "-O3 is slower"]).unwrap().1 else {
             panic!("not a resume")

@@ -1,7 +1,6 @@
-//! Completion in shells: the scripts that make them ask, and the answers.
+//! Shell completion: the registration scripts, and the candidates they request.
 //!
-//! A shell calls `bgctl` at each press of its completion key. Nothing here may print anything but
-//! candidates.
+//! The shell calls `bgctl` on every press of the completion key. Nothing here may print anything but candidates.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,13 +12,13 @@ use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 
 use crate::cli::{self, ShellName};
 
-/// The variable that says which shell wants candidates; set by the scripts that `completions` prints.
+/// The variable that names the shell requesting candidates; set by the scripts that `completions` prints.
 pub const VARIABLE: &str = "BGCTL_COMPLETE";
 
-/// Answers a shell that wants candidates. False: this is an ordinary call.
+/// Answers a completion request. Returns `false` if this is an ordinary call.
 ///
 /// # Errors
-/// The shell is none that is known.
+/// The shell is unknown.
 pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     if std::env::var_os(VARIABLE).is_none() {
         return Ok(false);
@@ -29,10 +28,10 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     CompleteEnv::with_factory(cli::command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
 }
 
-/// The script that makes a shell ask here.
+/// Returns the script that registers completion with a shell.
 ///
 /// # Errors
-/// It can't be written to memory.
+/// The script can't be written to memory.
 pub fn script(shell: ShellName) -> io::Result<Vec<u8>> {
     let shell: &dyn EnvCompleter = match shell {
         ShellName::Bash => &DescribingBash,
@@ -44,11 +43,11 @@ pub fn script(shell: ShellName) -> io::Result<Vec<u8>> {
     Ok(script)
 }
 
-/// Bash, with descriptions. It has no place for them but the list that a second press of the key shows,
-/// and from that list nothing is inserted.
+/// Bash, with descriptions. Bash can only show them in the list that a second key press opens; nothing from that list
+/// is inserted.
 struct DescribingBash;
 
-/// The `COMP_TYPE` of that list.
+/// `COMP_TYPE` while Bash shows that list.
 const LISTING: &str = "63";
 
 impl EnvCompleter for DescribingBash {

@@ -1,8 +1,8 @@
-//! Moving output from a task's file to standard output without reading it: `std::io::copy` between two
-//! files lets the kernel do it, and to a pipe pieces of 128 KiB are about as fast.
+//! Copies output from a task's file to standard output. Between two files `std::io::copy` lets the kernel do the
+//! copy; to a pipe, reading and writing 128 KiB chunks is about as fast.
 //!
-//! An output that outgrew its limit has a hole behind its first 64 KiB. It reads as NUL, which the task
-//! never wrote, so it is left out and told on standard error.
+//! An output that exceeded its limit has a hole after its first 64 KiB. The hole reads as NUL bytes that the task
+//! never wrote, so it is skipped and reported on standard error.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,16 +14,16 @@ use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
 use bgd_shared::task::{Output, Task};
 
-/// A part of an output.
+/// A section of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Bytes that are there.
+    /// Bytes that are stored.
     Bytes(Range<u64>),
-    /// So many bytes that are not.
+    /// How many bytes were dropped here.
     Dropped(u64),
 }
 
-/// What there is between two offsets of an output, of which `dropped` bytes behind the head are gone.
+/// Splits `from..end` of an output into stored and dropped sections. `dropped` bytes are missing after the head.
 pub fn pieces(from: u64, end: u64, dropped: u64) -> Vec<Piece> {
     let hole_end = OUTPUT_HEAD_BYTES.saturating_add(dropped);
     let mut pieces = Vec::with_capacity(3);
@@ -35,7 +35,7 @@ pub fn pieces(from: u64, end: u64, dropped: u64) -> Vec<Piece> {
     add(from..end.min(OUTPUT_HEAD_BYTES), true);
     add(from.max(OUTPUT_HEAD_BYTES)..end.min(hole_end), false);
     add(from.max(hole_end)..end, true);
-    // Without a hole, head and rest are one.
+    // Without a hole, head and rest are contiguous.
     if let [Piece::Bytes(head), Piece::Bytes(rest)] = &pieces[..]
         && head.end == rest.start
     {
@@ -44,7 +44,7 @@ pub fn pieces(from: u64, end: u64, dropped: u64) -> Vec<Piece> {
     pieces
 }
 
-/// The ranges of an output that are there.
+/// Returns the stored ranges within `from..end`.
 pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
     let there = |piece| match piece {
         Piece::Bytes(range) => Some(range),
@@ -53,27 +53,27 @@ pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
     pieces(from, end, dropped).into_iter().filter_map(there).collect()
 }
 
-/// Says on standard error that bytes are missing at this place of the output.
+/// Reports on standard error that `bytes` are missing at this position.
 pub fn tell_dropped(bytes: u64) {
-    // Nothing can be told if standard error is closed, and the output is more important.
+    // Ignores a closed standard error: the output matters more.
     let _ = writeln!(io::stderr(), "bgctl: {bytes} bytes were dropped here (limits.output_bytes)");
 }
 
-/// Says on standard error what is missing of an output that the daemon could not write.
+/// Reports on standard error which part of the output the daemon could not write.
 pub fn tell_loss(output: &Output) {
     if let Some(loss) = output.loss() {
         let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean(&loss));
     }
 }
 
-/// Tells people that a split task has written to its standard error, too, where only its standard output was asked for
-/// by not asking for any.
+/// Tells the user that a split task has also written to standard error, if they asked for no particular stream and
+/// therefore got standard output only.
 pub fn tell_split(task: &Task, stream: Option<Stream>) {
     let Some(path) = task.output.stderr_path.as_ref().filter(|_| stream.is_none()) else { return };
     let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
     if bytes > 0 {
         let shown = crate::render::bytes(bytes);
-        // It may be closed.
+        // Standard error may be closed.
         let _ = writeln!(
             io::stderr(),
             "bgctl: {shown} of standard error are stored separately: `bgctl output --stderr {}`",
@@ -82,10 +82,10 @@ pub fn tell_split(task: &Task, stream: Option<Stream>) {
     }
 }
 
-/// The bytes that are read at once where the kernel does not copy by itself.
+/// Bytes read at once where the kernel can't do the copy.
 const PIECE: usize = 128 * 1024;
 
-/// Reads an output that may grow, without what was dropped of it.
+/// Reads an output that may still grow, skipping dropped bytes.
 #[derive(Debug)]
 pub struct Growing {
     file: File,
@@ -93,21 +93,21 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// Begins at this offset.
+    /// Starts reading at `position`.
     pub fn new(file: File, position: u64) -> Self {
         Self { file, position }
     }
 
-    /// Where the next byte is looked for.
+    /// Offset of the next byte to read.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Reads what is there now; nothing at the end of that. The daemon may make the hole longer meanwhile, so the file
-    /// itself is asked where it ends, before a piece is read and after that.
+    /// Reads what is available now; returns 0 at the current end. The daemon may extend the hole at any time, so the
+    /// hole is looked up in the file both before and after each read.
     ///
     /// # Errors
-    /// What the system says.
+    /// The file can't be read.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let length = self.file.metadata()?.len();
@@ -117,18 +117,19 @@ impl Growing {
             self.skip_hole(length);
             let mut left = length - self.position;
             if self.position < OUTPUT_HEAD_BYTES {
-                // The head is never dropped; what comes next may be, so it is looked at on its own.
+                // The head is never dropped, but what follows may be, so the two are read separately.
                 left = left.min(OUTPUT_HEAD_BYTES - self.position);
             }
             let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
             let count = match self.file.read_at(&mut buffer[..wanted], self.position) {
-                // Somebody made the file shorter.
+                // The file was truncated.
                 Ok(0) => return Ok(0),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            // What was dropped before it was read has come as NUL.
+            // If the hole now covers this position, the bytes were dropped before the read and came back as NUL: skip
+            // them.
             if self.hole_end(length) <= self.position {
                 self.position += count as u64;
                 return Ok(count);
@@ -136,7 +137,7 @@ impl Growing {
         }
     }
 
-    /// Leaves the hole out if the next byte is in it.
+    /// Skips the hole if the next byte lies in it.
     fn skip_hole(&mut self, length: u64) {
         let hole_end = self.hole_end(length);
         if self.position < hole_end {
@@ -145,13 +146,13 @@ impl Growing {
         }
     }
 
-    /// Where the hole ends now; 0 if the next byte lies before it, or there is none.
+    /// Returns where the hole ends now; 0 if there is none, or the next byte is in the head.
     fn hole_end(&self, length: u64) -> u64 {
         if self.position < OUTPUT_HEAD_BYTES { 0 } else { hole::end_of(&self.file, length) }
     }
 }
 
-/// Copies from the file of an output to standard output, once or again and again.
+/// Copies an output file to standard output, once or repeatedly.
 #[derive(Debug)]
 pub struct Copier {
     source: Growing,
@@ -159,15 +160,15 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Begins at this offset.
+    /// Starts copying at `position`.
     pub fn new(file: File, out: File, position: u64) -> Self {
         Self { source: Growing::new(file, position), out }
     }
 
-    /// Copies up to `end` from an output that has ended and lacks `dropped` bytes.
+    /// Copies up to `end` from the output of an ended task that lacks `dropped` bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading or writing fails.
     pub fn copy_ended(&mut self, end: u64, dropped: u64) -> io::Result<()> {
         for piece in pieces(self.source.position, end, dropped) {
             match piece {
@@ -184,10 +185,10 @@ impl Copier {
         Ok(())
     }
 
-    /// Copies all that is there now.
+    /// Copies everything that is available now.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading or writing fails.
     pub fn copy_growing(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; PIECE];
         loop {
@@ -198,14 +199,14 @@ impl Copier {
         }
     }
 
-    /// Copies up to `end`, or to the end of the file if that comes first.
+    /// Copies up to `end`, or up to the end of the file if that comes first.
     fn copy_to(&mut self, end: u64) -> io::Result<()> {
         self.source.file.seek(SeekFrom::Start(self.source.position))?;
         while self.source.position < end {
             match self.copy_some(end - self.source.position) {
                 Ok(0) => break,
                 Ok(count) => self.source.position += count,
-                // The kernel may have moved some before it was interrupted.
+                // The kernel may have moved some bytes before the interruption.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     self.source.position = self.source.file.stream_position()?;
                 }
@@ -215,7 +216,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Copies at most so many bytes. To a pipe the standard library would do so in pieces of 8 KiB.
+    /// Copies at most `most` bytes. Bypasses `io::copy` for pipes, where it would use chunks of 8 KiB.
     fn copy_some(&mut self, most: u64) -> io::Result<u64> {
         if !self.out.metadata()?.file_type().is_fifo() {
             return io::copy(&mut (&self.source.file).take(most), &mut self.out);
@@ -281,7 +282,7 @@ mod tests {
         }
     }
 
-    /// A copier from a file with these bytes, and what it wrote so far.
+    /// Returns a copier of a file with these bytes, that file, and the copier's output file.
     fn copier(bytes: &[u8], position: u64) -> (Copier, File, File) {
         let mut writer = tempfile::tempfile().unwrap();
         writer.write_all(bytes).unwrap();
@@ -313,7 +314,7 @@ mod tests {
     #[test]
     fn a_hole_made_while_following_is_left_out() {
         let (mut growing, mut writer, out) = copier(b"head", 0);
-        // A file that was made longer has a hole in the same way as one that was punched.
+        // Extending a file leaves the same kind of hole as punching one.
         writer.set_len(HEAD).unwrap();
         writer.set_len(16 * HEAD).unwrap();
         writer.seek(SeekFrom::End(0)).unwrap();

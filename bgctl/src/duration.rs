@@ -5,10 +5,10 @@ use std::time::Duration;
 use bgd_shared::limits::DURATION_MS;
 pub use bgd_shared::show::elapsed as show_ms;
 
-/// Reads `90s`, `10m`, `1h 30m` or a plain number of seconds, as milliseconds.
+/// Parses `90s`, `10m`, `1h 30m` or a plain number of seconds into milliseconds.
 ///
 /// # Errors
-/// It is no duration, or longer than the protocol can carry.
+/// The text is not a duration, or is longer than the protocol allows.
 pub fn parse_ms(text: &str) -> Result<u64, String> {
     if text.trim_start().strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     {
@@ -27,14 +27,14 @@ pub fn parse_ms(text: &str) -> Result<u64, String> {
     Ok(ms)
 }
 
-/// A timeout: a duration, or none at all.
+/// A timeout; `None` means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeout(pub Option<u64>);
 
-/// Reads a duration or `none`.
+/// Parses a duration or `none`.
 ///
 /// # Errors
-/// It is neither.
+/// The text is neither.
 pub fn parse_timeout(text: &str) -> Result<Timeout, String> {
     if text == "none" {
         return Ok(Timeout(None));

@@ -1,18 +1,18 @@
-//! How a job ended that was in the foreground: the exit code of bgctl, and what is said beside the code.
+//! How a foreground job ended: the exit code of bgctl, and the message that accompanies it.
 
 use bgd_shared::failure::{Failure, FailureKind};
 use bgd_shared::task::{Status, Task};
 
 use crate::exit::Code;
 
-/// The exit code for it: the job's own, where it has one.
+/// Returns the exit code for an ended job: the job's own where it has one.
 pub fn code(task: &Task) -> Code {
     if task.timed_out {
         return Code::TIME_LIMIT;
     }
     match &task.exit {
         Some(exit) => match exit.shell_code().and_then(|code| u8::try_from(code).ok()) {
-            // One that was cancelled has not gone well.
+            // Cancelled or failed despite exiting with 0: not a success.
             Some(0) if task.status != Status::Completed => Code::TASK_FAILED,
             Some(code) => Code(code),
             None => Code::INTERNAL,
@@ -25,13 +25,13 @@ pub fn code(task: &Task) -> Code {
     }
 }
 
-/// As shells have it: 127 for a program that is not there, 126 for one that can't be run.
+/// Follows the shell convention: 127 for a program that does not exist, 126 for one that can't be executed.
 fn code_of_unstarted(failure: Option<&Failure>) -> Code {
     let code = failure.filter(|failure| failure.kind == FailureKind::Spawn).and_then(|failure| failure.code);
     code.and_then(|code| u8::try_from(code).ok()).map_or(Code::INTERNAL, Code)
 }
 
-/// What is said about it, unless the code tells all.
+/// Returns a message about the end, unless the exit code says everything.
 pub fn remark(task: &Task) -> Option<String> {
     let kind = task.failure.as_ref().map(|failure| failure.kind);
     let is_told_by_code = matches!(kind, Some(FailureKind::Exit | FailureKind::Signal));

@@ -1,4 +1,4 @@
-//! The exit codes, in one table. `cli.md` and the man page say the same; scripts rely on them.
+//! The exit codes, in one table. `cli.md` and the man page list the same ones; scripts rely on them.
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
@@ -10,7 +10,7 @@ use bgd_shared::transport::ConnectError;
 pub struct Code(pub u8);
 
 impl Code {
-    /// Done.
+    /// Success.
     pub const OK: Self = Self(0);
     /// `block`: a task failed or was cancelled.
     pub const TASK_FAILED: Self = Self(1);
@@ -20,7 +20,7 @@ impl Code {
     pub const WRONG_STATE: Self = Self(65);
     /// Unknown task, or ambiguous id.
     pub const NO_TASK: Self = Self(66);
-    /// No daemon, no answer from it, or an agent that can't be started.
+    /// No daemon is running or it does not answer, or an agent can't be started.
     pub const NO_DAEMON: Self = Self(69);
     /// An error inside bgd or bgctl.
     pub const INTERNAL: Self = Self(70);
@@ -30,17 +30,17 @@ impl Code {
     pub const NOT_ALLOWED: Self = Self(77);
     /// The configuration is wrong.
     pub const CONFIG: Self = Self(78);
-    /// `run` and `block --exit-code`: the task's own time limit ended it. What timeout(1) exits with.
+    /// `run` and `block --exit-code`: the task's own time limit ended it. Same code as timeout(1).
     pub const TIME_LIMIT: Self = Self(124);
-    /// `run`: the program was found, but can't be run; or its folder can't be entered.
+    /// `run`: the program was found but can't be executed, or its folder can't be entered.
     pub const NOT_EXECUTABLE: Self = Self(126);
-    /// `run`: there is no such program.
+    /// `run`: the program does not exist.
     pub const NOT_FOUND: Self = Self(127);
     /// `run`: the terminal was closed.
     pub const HUNG_UP: Self = Self(128 + 1);
-    /// Ctrl-C.
+    /// Interrupted by Ctrl-C.
     pub const INTERRUPTED: Self = Self(128 + 2);
-    /// Nobody reads our standard output any more: what a shell reports for SIGPIPE.
+    /// The reader of standard output is gone: what a shell reports for SIGPIPE.
     pub const BROKEN_PIPE: Self = Self(128 + 13);
 }
 
@@ -74,7 +74,7 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::TIME_LIMIT, "`run` and `block --exit-code`: the task exceeded its time limit"),
 ];
 
-/// The code of a refusal. Written out, so that a new kind can't be forgotten.
+/// Maps an error kind of the daemon to an exit code. Exhaustive, so that a new kind can't be forgotten.
 pub const fn of_kind(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::TaskNotFound | ErrorKind::AmbiguousId => Code::NO_TASK,
@@ -110,7 +110,7 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
     }
 }
 
-/// The code of a socket's path or folder that can't be used.
+/// Maps an unusable socket path or folder to an exit code.
 pub fn of_socket(error: &SocketError) -> Code {
     match error {
         SocketError::PathTooLong(_) | SocketError::NotAbsolute(_) => Code::USAGE,
@@ -123,7 +123,7 @@ pub fn of_socket(error: &SocketError) -> Code {
     }
 }
 
-/// The code of a connection that could not be made.
+/// Maps a failed connection attempt to an exit code.
 pub fn of_connect(error: &ConnectError) -> Code {
     match error {
         ConnectError::Untrusted(error) => of_socket(error),
@@ -133,7 +133,7 @@ pub fn of_connect(error: &ConnectError) -> Code {
     }
 }
 
-/// The code of a call that brought no result.
+/// Maps a failed call to an exit code.
 pub fn of_client(error: &ClientError) -> Code {
     match error {
         ClientError::Connect(error) => of_connect(error),
@@ -143,7 +143,7 @@ pub fn of_client(error: &ClientError) -> Code {
     }
 }
 
-/// On the way to the daemon the system says either that we may not, or that nobody is there.
+/// Maps a system error on the way to the daemon: either access is denied, or nobody is there.
 fn of_system(error: &std::io::Error) -> Code {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => Code::NOT_ALLOWED,

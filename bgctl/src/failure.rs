@@ -1,4 +1,4 @@
-//! Why a verb could not be done, and how that is told.
+//! Why a verb failed, and how that is reported.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -12,22 +12,22 @@ use serde::Serialize;
 use crate::exit::{self, Code};
 use crate::state::log_file;
 
-/// What ended a verb: an exit code with a sentence, and a word on what to do where there is one.
+/// What ended a verb: an exit code, a message, and optionally a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The exit code.
     pub code: Code,
-    /// The kind that programs key on: the wire's, or one of `usage`, `no_daemon`, `no_answer`,
-    /// `connection_lost`, `maybe_done`, `other_instance`, `untrusted_socket`, `not_split`, `no_question`, `garbled` and `io` for what
-    /// happened on this side.
+    /// The kind that programs match on: the wire's, or for local failures one of `usage`, `no_daemon`, `no_answer`,
+    /// `connection_lost`, `maybe_done`, `other_instance`, `untrusted_socket`, `not_split`, `no_question`, `garbled`
+    /// and `io`.
     pub kind: &'static str,
-    /// The JSON-RPC code of the daemon's refusal.
+    /// The JSON-RPC error code if the daemon refused the call.
     pub rpc_code: Option<i32>,
-    /// What is wrong with what.
+    /// What went wrong.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: Option<String>,
-    /// The ids that an ambiguous prefix could mean.
+    /// The ids that match an ambiguous prefix.
     pub candidates: Vec<TaskId>,
 }
 
@@ -53,26 +53,26 @@ struct ErrorData<'a> {
     exit_code: u8,
 }
 
-/// The JSON-RPC code of an error that happened on this side: JSON-RPC leaves it to the implementation.
+/// The JSON-RPC error code of local failures, from the range that JSON-RPC reserves for implementations.
 const LOCAL_CODE: i32 = -32000;
 
 impl Failure {
-    /// A failure that happened on this side.
+    /// Creates a local failure.
     pub fn new(code: Code, kind: &'static str, message: impl Into<String>) -> Self {
         Self { code, kind, rpc_code: None, message: message.into(), hint: None, candidates: Vec::new() }
     }
 
-    /// Arguments that parse, but make no sense.
+    /// Arguments that parse but are invalid.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Code::USAGE, "usage", message)
     }
 
-    /// The daemon sent output that is not encoded as it says.
+    /// The daemon sent output that does not match its declared encoding.
     pub fn unreadable_output(error: impl fmt::Display) -> Self {
         Self::new(Code::INTERNAL, "garbled", format!("can't decode the output that the daemon sent: {error}"))
     }
 
-    /// What went wrong with a connection that was needed all the time; `message` if the daemon has gone.
+    /// Converts the error of a connection that had to stay open; uses `message` if the daemon is gone.
     pub fn of_link(error: ClientError, message: &str) -> Self {
         match error {
             ClientError::Closed | ClientError::Io(_) => Self::lost(message),
@@ -80,34 +80,34 @@ impl Failure {
         }
     }
 
-    /// The daemon has gone while it was needed.
+    /// The daemon went away during an operation that depends on it.
     pub fn lost(message: impl Into<String>) -> Self {
         Self::new(Code::NO_DAEMON, "connection_lost", message).hint(log_hint())
     }
 
-    /// The system refused something on this side.
+    /// A local system call failed.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(Code::INTERNAL, "io", format!("{what}: {error}"))
     }
 
-    /// The same with a word on what to do.
+    /// Adds a hint on how to fix it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Says it on standard error; nothing is said of a reader that went away.
+    /// Writes the failure to standard error. A broken pipe is not reported.
     pub fn tell(&self, json: bool) {
         if self.code == Code::BROKEN_PIPE {
             return;
         }
         let text = if json { self.json() } else { self.to_string() };
-        // There is nobody left to tell if standard error is closed too.
+        // If standard error is closed too, nobody is left to tell.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
-    /// The line of JSON that says it.
+    /// Formats the failure as a line of JSON.
     fn json(&self) -> String {
         let line = ErrorLine {
             error: ErrorBody {
@@ -126,7 +126,7 @@ impl Failure {
     }
 }
 
-/// What people read: the message, the candidates of an ambiguous id, the hint.
+/// The human-readable form: the message, the candidates of an ambiguous id, and the hint.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "bgctl: {}", crate::render::clean_lines(&self.message))?;
@@ -142,12 +142,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Where to look for why a daemon has ended.
+/// Points to the log that may explain why a daemon ended.
 fn log_hint() -> String {
     format!("its log may say why: {}", log_file().display())
 }
 
-/// Only writing to standard output uses `?` on an [`io::Error`]; other places say what they did.
+/// Only writes to standard output may use `?` on an [`io::Error`]; everything else states what failed.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

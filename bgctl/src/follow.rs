@@ -1,5 +1,5 @@
-//! Following an output: the kernel tells when the file grows, the daemon tells when the task has ended.
-//! Nothing is polled in turns; the process sleeps until one of them speaks.
+//! Follows an output. The kernel reports when the file grows, the daemon when the task ends; the process sleeps until
+//! either happens and does not poll.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::link::sleep;
 use crate::watch::Changes;
 
-/// Copies what is there and what comes until the task has ended, and returns the task as it is then.
+/// Copies existing and new output until the task has ended, then returns the task.
 ///
 /// # Errors
-/// The daemon went away (all that was written until then has been copied), or the reader of standard output has closed it.
+/// The daemon went away (everything written until then has been copied), or the reader of standard output closed it.
 pub fn follow(
     client: &mut Client,
     id: TaskId,
@@ -30,7 +30,7 @@ pub fn follow(
         copier.copy_growing()?;
         if wait(client, &changes)? {
             let answer = match client.answered::<TaskBlock>(call) {
-                // It has only said that it lives.
+                // Only a keep-alive, not the answer.
                 Ok(None) => continue,
                 Ok(Some(ended)) => Ok(ended),
                 Err(error) => Err(error),
@@ -49,7 +49,7 @@ pub fn follow(
     }
 }
 
-/// Sleeps until the file may have changed (`false`) or the daemon has said something (`true`).
+/// Sleeps until the file may have changed (`false`) or the daemon has sent something (`true`).
 fn wait(client: &mut Client, changes: &Changes) -> Result<bool, Failure> {
     let until = client.until().into_iter().chain(changes.next_look()).min();
     let [daemon, file] = sleep([Some(client.as_fd()), changes.descriptor()], until)?;

@@ -14,36 +14,35 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::session;
 
-/// The most characters of a prompt that stand for it in lists.
+/// The longest description made from a prompt, in characters.
 const DESCRIPTION_CHARS: usize = 80;
 
-/// What is to be done.
+/// What a job runs.
 #[derive(Debug)]
 pub enum Work {
     /// A program with its arguments.
     Argv(Vec<OsString>),
-    /// A line for the shell.
+    /// A command line for the shell.
     Shell(OsString),
-    /// A prompt, for this agent or the configured one.
+    /// A prompt for an agent.
     Prompt {
-        /// The agent.
+        /// `None` for the configured default.
         agent: Option<String>,
-        /// What it is told.
+        /// The text of the prompt.
         prompt: String,
-        /// What is set in its session.
+        /// Settings for the agent's session.
         settings: AgentSettings,
     },
 }
 
-/// Params of a submit, without what only one verb has. `socket` is the daemon's, if the command line named
-/// it.
+/// Builds the submit parameters that all verbs share. `socket` is the daemon's socket if the command line named one.
 ///
 /// # Errors
-/// The folder can't be found, or there is no command.
+/// The folder can't be determined, or the command is empty.
 pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<SubmitParams, Failure> {
     let mut set = args.env;
     if let Some(socket) = socket {
-        // What the task itself asks bgctl for goes to the same daemon.
+        // Calls that the task itself makes with bgctl go to the same daemon.
         set.push(("BGD_SOCKET".to_owned(), socket));
     }
     let terminal = session::terminal();
@@ -74,7 +73,7 @@ pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<Submi
     })
 }
 
-/// The beginning of a prompt, as the description of its task.
+/// Returns the beginning of a prompt as the description of its task.
 pub fn beginning(prompt: &str) -> String {
     let line = prompt.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     match line.char_indices().nth(DESCRIPTION_CHARS) {
@@ -83,7 +82,7 @@ pub fn beginning(prompt: &str) -> String {
     }
 }
 
-/// The folder to run in, absolute.
+/// Returns the absolute folder to run in.
 fn folder(named: Option<&Path>) -> Result<OsString, Failure> {
     let folder = match named {
         Some(named) if named.as_os_str().is_empty() => return Err(Failure::usage("--cwd is empty")),
@@ -96,7 +95,7 @@ fn folder(named: Option<&Path>) -> Result<OsString, Failure> {
     })
 }
 
-/// The environment of this process with these variables set.
+/// Returns the environment of this process with the given variables set.
 fn environment(set: Vec<(String, String)>) -> Env {
     let own = Env::of_this_process();
     if set.is_empty() {
@@ -110,7 +109,7 @@ fn environment(set: Vec<(String, String)>) -> Env {
     Env(all.into())
 }
 
-/// The file mode creation mask. It can only be read by setting it; there is no other thread to see that.
+/// Returns the file mode creation mask. Reading it requires setting it; no other thread is running that could notice.
 fn own_umask() -> u32 {
     let mask = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     umask(mask);

@@ -1,11 +1,11 @@
 //! `bgctl`: the command line of the background-task daemon `bgd`.
 //!
-//! A script runs it a thousand times, so its start-up is its speed: no async runtime (but for
-//! `mcp`, which lives long), no configuration file, no logging. One verb is one file, and most of
-//! them are one request. It keeps no state and decides nothing about tasks; that is the daemon's.
+//! Scripts run it thousands of times, so start-up time matters: no async runtime (except in `mcp`, which is
+//! long-lived), no configuration file, no logging. Each verb has its own file, and most make a single request. It
+//! keeps no state and makes no decisions about tasks; that is up to the daemon.
 //!
-//! No code here may print by a macro that panics on a broken pipe, nor end the process: handlers return
-//! an exit code or a [`Failure`], and [`main`] says it.
+//! No code here may print with a macro that panics on a broken pipe, or end the process: handlers return an exit code
+//! or a [`Failure`], which [`main`] reports.
 
 #![cfg_attr(
     not(all(feature = "console", feature = "mcp")),
@@ -77,9 +77,9 @@ pub fn main() -> ExitCode {
     code.into()
 }
 
-/// Writes what is still buffered and tells of a failure.
+/// Flushes buffered output and reports a failure.
 fn finish(outcome: Result<Code, Failure>, context: &mut Context, json: bool) -> Code {
-    // What was printed before a failure comes out before the failure is told.
+    // Flush before reporting a failure, so that output printed earlier comes first.
     let outcome = match (outcome, context.flush()) {
         (Ok(_), Err(error)) => Err(error.into()),
         (outcome, _) => outcome,
@@ -93,15 +93,15 @@ fn finish(outcome: Result<Code, Failure>, context: &mut Context, json: bool) -> 
     }
 }
 
-/// Prints help, the version or a wrong usage. Clap's own `exit` is not used, as it ends the process.
+/// Prints help, the version or a usage error. Does not use clap's own `exit`, which ends the process.
 fn usage(error: &clap::Error, json: bool) -> Code {
     if error.exit_code() == 0 {
-        // Help into a closed pager is nothing to complain about.
+        // A pager that closed early is not an error.
         let _ = error.print();
         return Code::OK;
     }
     if json {
-        // Clap's text goes on with usage and advice for people; its first paragraph says what is wrong.
+        // Clap continues with usage and advice for people; its first paragraph states the error.
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let what = text.split("\n\n").next().unwrap_or(text);
@@ -112,14 +112,14 @@ fn usage(error: &clap::Error, json: bool) -> Code {
             let _ = error.print();
             let _ = std::io::stderr().flush();
         } else {
-            // It quotes an argument that would do something to the terminal.
+            // The text quotes an argument with control characters: keep them from the terminal.
             let _ = std::io::stderr().write_all(render::clean_lines(&text).as_bytes());
         }
     }
     Code::USAGE
 }
 
-/// Whether `--json` is among the options, so that even a wrong usage is told as JSON.
+/// Returns whether `--json` is among the options, so that even usage errors are reported as JSON.
 fn asks_for_json(args: &[OsString]) -> bool {
     args.iter().skip(1).take_while(|arg| *arg != OsStr::new("--")).any(|arg| arg == OsStr::new("--json"))
 }

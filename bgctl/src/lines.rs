@@ -1,50 +1,50 @@
-//! Looking for a line in an output that comes piece by piece, and where it stands.
+//! Searches output that arrives in chunks for a matching line, and tracks its offset.
 
 use bgd_shared::ready::LineSearch;
 use regex::bytes::Regex;
 
-/// A line that matches.
+/// A matching line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its bytes, without its end.
+    /// The line without its line ending.
     pub bytes: Vec<u8>,
-    /// Where it begins.
+    /// Offset of its first byte.
     pub offset: u64,
-    /// Where what comes behind it begins.
+    /// Offset just after the line.
     pub next: u64,
 }
 
-/// The search of a line.
+/// An incremental search for a matching line.
 #[derive(Debug)]
 pub struct Search {
     lines: LineSearch,
-    /// Where the line that is being read begins.
+    /// Offset of the current, incomplete line.
     begin: u64,
-    /// Where the next piece begins, unless something was dropped.
+    /// Offset of the next chunk, unless bytes were dropped.
     next: u64,
 }
 
 impl Search {
-    /// Begins at this place of an output.
+    /// Starts searching at offset `from`.
     pub fn new(pattern: Regex, from: u64) -> Self {
         Self { lines: LineSearch::new(pattern), begin: from, next: from }
     }
 
-    /// Where the line begins that has not ended, which is where to go on another time.
+    /// Returns the offset of the current incomplete line, from which a later search can resume.
     pub fn position(&self) -> u64 {
         self.begin
     }
 
-    /// Looks at a piece, up to the first line that matches.
+    /// Searches a chunk that starts at offset `at`, up to the first matching line.
     pub fn push(&mut self, at: u64, bytes: &[u8]) -> Option<Line> {
         if at != self.next {
-            // What lies between was dropped, and the end of one line is not the beginning of another.
+            // The bytes in between were dropped: do not join the end of one line to the beginning of another.
             self.lines.last();
             (self.begin, self.next) = (at, at);
         }
         let found = self.lines.read(bytes);
         let read = found.as_ref().map_or(bytes.len(), |(_, read)| *read);
-        // The end of the line that was found does not begin it.
+        // Exclude the newline that ends the match: `begin` must be the start of the matching line.
         let before = if found.is_some() { &bytes[..read - 1] } else { bytes };
         if let Some(end) = memchr::memrchr(b'\n', before) {
             self.begin = at + end as u64 + 1;
@@ -53,7 +53,7 @@ impl Search {
         found.map(|(line, _)| self.line(line))
     }
 
-    /// Looks at the line that is being read as one that has ended.
+    /// Treats the current incomplete line as complete and searches it.
     pub fn finish(&mut self) -> Option<Line> {
         if self.begin == self.next {
             return None;

@@ -1,6 +1,6 @@
-//! The command line of bgd. Everything is in the library, so that tests and man pages can use it.
+//! The command line of bgd. All code is in the library, so that tests and man pages can use it.
 
-/// That of musl maps and unmaps memory for nearly every block, which takes a short run as long as its own work.
+/// Musl's allocator maps and unmaps memory for nearly every block, which would double the duration of a short run.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

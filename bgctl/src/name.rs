@@ -1,18 +1,18 @@
-//! How a task is named on the command line: by its id, or by `@` and a number or the id of a batch.
+//! How the command line names tasks: by id, or by `@` followed by a number or a batch id.
 
 use std::str::FromStr;
 
 use bgd_shared::id::{TaskRef, TaskRefError};
 
-/// The most characters of a number behind `@`; more are the id of a batch.
+/// The most digits of a number after `@`; longer ones are batch ids.
 const COUNT_DIGITS: usize = 3;
 
-/// A task, or several, as somebody typed it.
+/// One or more tasks as typed by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// An id, or the beginning of one.
+    /// An id, or a prefix of one.
     Id(TaskRef),
-    /// `@`, `@2`: the latest task of this session, the one before it, and so on, from 1.
+    /// `@`, `@2`: the latest task of this session, the one before it, and so on, counted from 1.
     Latest(usize),
     /// `@9c1e`: all tasks of a batch.
     Batch(TaskRef),
@@ -43,10 +43,10 @@ impl FromStr for Name {
     }
 }
 
-/// Reads the id of a batch, with or without the `@` that it has among ids of tasks.
+/// Parses a batch id, with or without the `@` that marks it among task ids.
 ///
 /// # Errors
-/// It is none.
+/// The text is not an id.
 pub fn parse_batch(text: &str) -> Result<TaskRef, String> {
     let id = text.strip_prefix('@').unwrap_or(text);
     id.parse().map_err(|error: TaskRefError| error.to_string())

@@ -1,5 +1,5 @@
-//! From what was typed to tasks: `@` is this session's latest, `@9c1e` a batch, and options say what tasks have in
-//! common. Where ids alone are typed no daemon is asked.
+//! Resolves what was typed to tasks: `@` is this session's latest task, `@9c1e` a batch, and options select tasks by
+//! common properties. Plain ids are resolved without asking the daemon.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -18,20 +18,20 @@ use crate::name::Name;
 use crate::render::clean;
 use crate::session;
 
-/// The most tasks that are named where several match.
+/// The most tasks to list when several match.
 const CANDIDATES: usize = 10;
 
-/// The tasks of a call.
+/// The tasks that a call applies to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Chosen {
-    /// One by one.
+    /// Tasks listed one by one.
     Ids(Vec<TaskRef>),
-    /// By what they have in common.
+    /// Tasks selected by common properties.
     Matching(Matching),
 }
 
 impl Chosen {
-    /// As a request takes them: ids, or what the tasks have in common.
+    /// Splits into the ids and the filter that a request takes.
     pub fn split(self) -> (Vec<TaskRef>, Option<Matching>) {
         match self {
             Self::Ids(ids) => (ids, None),
@@ -40,36 +40,36 @@ impl Chosen {
     }
 }
 
-/// Says on standard error that nothing was done, where standard output says it by being empty.
+/// Reports on standard error that nothing was done, where standard output is just empty.
 pub fn tell_none(what: &str) {
-    // It may be closed.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr(), "bgctl: no {what} matches");
 }
 
-/// Whether a person types here, so that a task that is not named can be guessed.
+/// Returns whether a person is at the terminal, so that an omitted task may default to the latest one.
 pub fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// The tasks that are meant by names or by what they have in common; no two of which the command line lets through.
+/// Resolves names or selection options; the command line accepts only one of the two.
 ///
 /// # Errors
-/// A name stands for no task, or the daemon can't be asked.
+/// A name matches no task, or the daemon can't be asked.
 pub fn chosen(names: Vec<Name>, select: SelectArgs, context: &mut Context) -> Result<Chosen, Failure> {
     if let Some(matching) = matching(select)? {
         return Ok(Chosen::Matching(matching));
     }
-    // A batch may have more tasks than fit one request.
+    // A batch may have more tasks than fit into one request.
     if let [Name::Batch(batch)] = &names[..] {
         return Ok(Chosen::Matching(Matching { batch: Some(batch.clone()), ..Matching::default() }));
     }
     all(names, context).map(Chosen::Ids)
 }
 
-/// What the selected tasks have in common, if anything was said.
+/// Returns the filter for the selection options, or `None` if none were given.
 ///
 /// # Errors
-/// `.` stands for this parent session, and there is none.
+/// `.` was given, but this process has no parent session.
 pub fn matching(select: SelectArgs) -> Result<Option<Matching>, Failure> {
     if select.is_empty() {
         return Ok(None);
@@ -77,19 +77,19 @@ pub fn matching(select: SelectArgs) -> Result<Option<Matching>, Failure> {
     selected(select).map(Some)
 }
 
-/// What the selected tasks have in common, which may be nothing.
+/// Returns the filter for the selection options, which may be empty.
 ///
 /// # Errors
-/// `.` stands for this parent session, and there is none.
+/// `.` was given, but this process has no parent session.
 pub fn selected(select: SelectArgs) -> Result<Matching, Failure> {
     let SelectArgs { tags, group, batch, session, status } = select;
     Ok(Matching { session: session::named(session)?, group, batch, tags, status })
 }
 
-/// The tasks that are named, in their order; those of a batch in the order of their submission.
+/// Resolves names in the given order; the tasks of a batch are in submission order.
 ///
 /// # Errors
-/// A name stands for no task, or the daemon can't be asked.
+/// A name matches no task, or the daemon can't be asked.
 pub fn all(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
     let latest = latest(&names, context)?;
     let mut ids = Vec::with_capacity(names.len());
@@ -103,10 +103,10 @@ pub fn all(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>, Fail
     Ok(ids)
 }
 
-/// The one task that is named.
+/// Resolves a name to exactly one task.
 ///
 /// # Errors
-/// The name stands for none or for several, or the daemon can't be asked.
+/// The name matches none or several, or the daemon can't be asked.
 pub fn one(name: Name, context: &mut Context) -> Result<TaskRef, Failure> {
     let batch = match &name {
         Name::Batch(batch) => batch.as_str().to_owned(),
@@ -122,10 +122,11 @@ pub fn one(name: Name, context: &mut Context) -> Result<TaskRef, Failure> {
     }
 }
 
-/// The one task that is named; on a terminal this session's latest if none is, which is said on standard error.
+/// Resolves a name to exactly one task. Without a name, uses this session's latest task and reports that on standard
+/// error; the command line allows this only on a terminal.
 ///
 /// # Errors
-/// The name stands for none or for several, or the daemon can't be asked.
+/// The name matches none or several, or the daemon can't be asked.
 pub fn one_or_latest(name: Option<Name>, context: &mut Context) -> Result<TaskRef, Failure> {
     match name {
         Some(name) => one(name, context),
@@ -133,10 +134,10 @@ pub fn one_or_latest(name: Option<Name>, context: &mut Context) -> Result<TaskRe
     }
 }
 
-/// The one task that is named or selected; on a terminal this session's latest if none is.
+/// Resolves a name or selection to exactly one task. Without either, uses this session's latest task.
 ///
 /// # Errors
-/// It is none or several, or the daemon can't be asked.
+/// None or several match, or the daemon can't be asked.
 pub fn only(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Result<TaskRef, Failure> {
     if select.is_empty() {
         return one_or_latest(name, context);
@@ -151,22 +152,22 @@ pub fn only(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
     Ok(ids.swap_remove(0))
 }
 
-/// This session's latest task, as nobody named one.
+/// Returns this session's latest task as the default, and reports it on standard error.
 ///
 /// # Errors
 /// There is none, or the daemon can't be asked.
 pub fn implied(context: &mut Context) -> Result<TaskRef, Failure> {
     let task = latest(&[Name::Latest(1)], context)?.swap_remove(0);
-    // It may be closed.
+    // Standard error may be closed.
     let _ =
         writeln!(io::stderr(), "bgctl: the latest task, {}: {}", task.id.short(), clean(&task.description));
     Ok(task.id.into())
 }
 
-/// The tasks that one of these verbs is about that prints one after the other.
+/// Resolves the tasks of a verb that handles them one after the other.
 ///
 /// # Errors
-/// A name stands for no task, or the daemon can't be asked.
+/// A name matches no task, or the daemon can't be asked.
 pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
     let Some(matching) = matching(select)? else {
         return match name {
@@ -174,7 +175,7 @@ pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
             None => implied(context).map(|id| vec![id]),
         };
     };
-    // A verb that is about active tasks alone looks for no others.
+    // Several statuses, all active: the verb itself is limited to active tasks, which the message should say.
     let is_active = matching.status.len() > 1 && matching.status.iter().all(|status| status.is_active());
     let ids = listed(&matching.into(), context)?;
     if ids.is_empty() {
@@ -185,10 +186,10 @@ pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
     Ok(ids)
 }
 
-/// The conditions on other tasks.
+/// Resolves conditions on other tasks.
 ///
 /// # Errors
-/// A name stands for no task, or the daemon can't be asked.
+/// A name matches no task, or the daemon can't be asked.
 pub fn after(names: Vec<AfterName>, context: &mut Context) -> Result<Vec<After>, Failure> {
     let mut after = Vec::with_capacity(names.len());
     for AfterName { name, condition } in names {
@@ -197,8 +198,8 @@ pub fn after(names: Vec<AfterName>, context: &mut Context) -> Result<Vec<After>,
     Ok(after)
 }
 
-/// The latest tasks of this session, as many as the names count back. One look for all of them: a task that is
-/// submitted meanwhile moves none.
+/// Returns as many of this session's latest tasks as the names count back. All names are resolved from one query, so
+/// that a task submitted meanwhile does not shift them.
 fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
     let counts = names.iter().map(|name| if let Name::Latest(count) = name { *count } else { 0 });
     let wanted = counts.max().unwrap_or(0);
@@ -212,7 +213,7 @@ fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
         ListParams { session: Some(session.clone()), limit: Some(wanted), ..ListParams::default() };
     let mut page = context.call::<TaskList>(&params)?;
     let mut tasks = page.tasks;
-    // A page is not longer than it is large.
+    // The daemon also caps a page by size, so it may hold fewer tasks than `limit`.
     while page.next.is_some() && tasks.len() < wanted {
         (params.after, params.limit) = (page.next, Some(wanted - tasks.len()));
         page = context.call::<TaskList>(&params)?;
@@ -242,7 +243,7 @@ fn of_batch(batch: &TaskRef, context: &mut Context) -> Result<Vec<TaskRef>, Fail
     Ok(ids)
 }
 
-/// All tasks of a list, the oldest first.
+/// Returns all tasks that match, oldest first.
 fn listed(params: &ListParams, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
     let mut params = ListParams { limit: Some(LIST_PAGE), ..params.clone() };
     let mut ids = Vec::new();

@@ -1,5 +1,5 @@
-//! What of a job can't work, as far as it can be seen before it is submitted: a program that is not there, a folder
-//! that is not there, a line in quotes. The daemon finds out the same when the job starts, which may be much later.
+//! Detects jobs that can't work before they are submitted: a missing program or folder, or a whole command line in
+//! quotes. The daemon detects the same when the job starts, which may be much later.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -17,13 +17,13 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::{bounded, clean};
 
-/// The most characters of a command that are said back.
+/// The longest text quoted in a message, in characters.
 const SHOWN_CHARS: usize = 80;
 
-/// What is likely to fail, a sentence each.
+/// Returns a warning, one sentence each, for everything that is likely to fail.
 ///
 /// # Errors
-/// The command is a whole line in quotes, which no program is called: `code` is that of the verb for this.
+/// The command is a whole line in quotes that matches no program; `code` is the verb's exit code for this.
 pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String>, Failure> {
     let Some(folder) = &params.cwd else { return Ok(Vec::new()) };
     let folder = Path::new(OsStr::from_bytes(folder.as_bytes()));
@@ -48,16 +48,16 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
     Ok(vec![format!("no program {name}{place}: the task will fail unless it is installed in time")])
 }
 
-/// What only a shell understands.
+/// Characters that only a shell interprets.
 const OF_SHELLS: &[char] = &['|', '&', ';', '<', '>', '$', '*', '`'];
 
-/// Words at the beginning of a line that are no programs, or do something else as programs.
+/// First words that are shell keywords or builtins, not programs, or that behave differently as programs.
 const BUILTINS: &[&str] = &[
     ".", "alias", "case", "cd", "eval", "exec", "exit", "export", "for", "if", "popd", "pushd", "read",
     "set", "source", "trap", "ulimit", "umask", "unset", "until", "wait", "while",
 ];
 
-/// How a line is written that was taken for a program.
+/// Suggests how to write a line that was taken for a program name.
 fn instead(verb: &str, line: &str) -> String {
     let by_shell = format!("`bgctl {verb} --shell {}`", show::quoted(line));
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -75,26 +75,27 @@ fn instead(verb: &str, line: &str) -> String {
     )
 }
 
-/// Whether a variable of a shell may be called so.
+/// Returns whether `word` is a valid shell variable name.
 fn is_name(word: &str) -> bool {
     let is_of_names = |c: char| c.is_ascii_alphanumeric() || c == '_';
     word.chars().all(is_of_names) && word.starts_with(|c: char| !c.is_ascii_digit())
 }
 
-/// Whether the folder of a job that starts at once can be entered: of whoever names it, it is no fault of bgd.
+/// Checks that the folder of a job that starts at once can be entered: a wrong one is a mistake of the caller, not an
+/// error inside bgd.
 ///
 /// # Errors
-/// It can't.
+/// The folder can't be entered.
 pub fn folder(params: &SubmitParams) -> Result<(), Failure> {
     let Some(folder) = &params.cwd else { return Ok(()) };
     let path = Path::new(OsStr::from_bytes(folder.as_bytes()));
-    // With a slash behind it, it must be a folder.
+    // The trailing slash makes the check fail for anything but a folder.
     let Err(error) = access(&path.join(""), AccessFlags::X_OK) else { return Ok(()) };
     let message = format!("cannot enter the folder {}: {}", shown(&folder.to_string_lossy()), error.desc());
     Err(Failure::new(Code::NOT_EXECUTABLE, "usage", message).hint("give another folder with --cwd"))
 }
 
-/// Why the channel of a task can't deliver, as far as the daemon knows.
+/// Returns why a task's channel can't deliver, as far as the daemon knows.
 ///
 /// # Errors
 /// The daemon is gone.
@@ -104,10 +105,10 @@ pub fn channel(name: &str, context: &mut Context) -> Result<Option<String>, Fail
     Ok(problem.map(|problem| format!("the channel {} can't deliver: {}", shown(name), clean(&problem))))
 }
 
-/// Why it is not likely to deliver anything.
+/// Returns why the channel is unlikely to deliver anything.
 fn problem(channel: ChannelStatus) -> Option<String> {
-    // One that nothing has ever gone through is as good as one without settings. Terminals are not one channel: what
-    // went wrong in another says nothing of this one.
+    // A channel that has failed and never delivered is treated as misconfigured. `tty` covers many terminals: an
+    // error of another one says nothing about this one.
     let is_one = channel.kind != "tty";
     channel.problem.or_else(|| channel.last_error.filter(|_| is_one && channel.sent == 0))
 }
@@ -116,7 +117,7 @@ fn shown(text: &str) -> String {
     bounded(&clean(text), SHOWN_CHARS).into_owned()
 }
 
-/// What there is by the name of a program.
+/// What exists under the name of a program.
 enum Found {
     Program,
     /// A file that can't be executed, or a folder.
@@ -124,7 +125,7 @@ enum Found {
     Nothing,
 }
 
-/// What there is for the job, as execvp(3) looks for it.
+/// Looks the job's program up as execvp(3) does.
 fn find(program: &OsText, params: &SubmitParams, folder: &Path) -> Found {
     let name = OsStr::from_bytes(program.as_bytes());
     let is_program = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
@@ -136,7 +137,7 @@ fn find(program: &OsText, params: &SubmitParams, folder: &Path) -> Found {
         };
     }
     let path = params.env.as_ref().and_then(|env| env.get("PATH"));
-    // Without one the daemon's system has a default, which nobody else knows.
+    // Without PATH execvp(3) uses a default of the daemon's system, which is unknown here.
     let Some(path) = path else { return Found::Program };
     let is_there = std::env::split_paths(OsStr::from_bytes(path.as_bytes()))
         .any(|place| folder.join(place).join(name).metadata().is_ok_and(|file| is_program(&file)));

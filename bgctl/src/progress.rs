@@ -1,22 +1,22 @@
-//! Tells people on a terminal what is waited for, once it takes long.
+//! Tells users on a terminal what a long wait is for.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Says what is waited for, again and again, until it is dropped.
+/// Prints what is being waited for at intervals until dropped.
 pub struct Progress {
-    /// Dropped at the end, which the thread hears.
+    /// Dropping it ends the thread.
     _end: Option<mpsc::Sender<()>>,
 }
 
-/// When it is told first, and how often then.
+/// The delay before the first message, and the interval between later ones.
 const FIRST_TOLD: Duration = Duration::from_secs(2);
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 impl Progress {
-    /// Begins to wait for that.
+    /// Starts reporting a wait for `what`; does nothing unless standard error is a terminal.
     pub fn begin(what: &str) -> Self {
         if !io::stderr().is_terminal() {
             return Self { _end: None };
@@ -27,7 +27,7 @@ impl Progress {
             let mut waited = FIRST_TOLD;
             let mut pause = FIRST_TOLD;
             while ends.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Standard error may be closed; the exit code tells how it went.
+                // Standard error may be closed; the exit code reports the outcome.
                 let _ = writeln!(io::stderr(), "bgctl: waiting for {what}, {} s so far …", waited.as_secs());
                 waited += TOLD_EVERY;
                 pause = TOLD_EVERY;

@@ -1,4 +1,4 @@
-//! A prompt: an argument, or with `-` all of standard input.
+//! Reads a prompt: an argument, or all of standard input for `-`.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Read, Write as _};
@@ -12,17 +12,17 @@ use crate::context::Context;
 use crate::exit;
 use crate::failure::Failure;
 
-/// The prompt that was given, or that standard input brings.
+/// Returns the prompt given as the argument or on standard input.
 ///
 /// # Errors
-/// It is blank, not UTF-8 or longer than a request may be, or standard input can't be read.
+/// The prompt is blank, not UTF-8 or longer than a request may be, or standard input can't be read.
 pub fn read(given: OsString, context: &mut Context) -> Result<String, Failure> {
     if given != "-" {
         return text(given.into_vec(), "the prompt");
     }
     let input = io::stdin();
     if input.is_terminal() && !context.json() {
-        // Without a word it would look as if bgctl hung.
+        // Without a message, bgctl would seem to hang.
         let _ = writeln!(io::stderr(), "enter the prompt; end it with Ctrl-D on a line of its own:");
     }
     let bytes = collect(&mut input.lock(), || {
@@ -32,8 +32,8 @@ pub fn read(given: OsString, context: &mut Context) -> Result<String, Failure> {
     text(bytes, "the prompt on standard input")
 }
 
-/// All that the input brings, unless it is more than a request can carry. The daemon is asked for its
-/// limit only if that matters: a connection is not kept waiting for somebody who types.
+/// Reads the whole input, unless it exceeds what a request can carry. Asks the daemon for its limit only if that
+/// matters, so that no connection is held open while somebody types.
 fn collect(
     input: &mut impl Read,
     limit: impl FnOnce() -> Result<usize, Failure>,
@@ -45,7 +45,7 @@ fn collect(
     }
     let limit = limit()?;
     read_up_to(input, limit.saturating_sub(bytes.len()), &mut bytes)?;
-    // The request has more in it than the prompt, so that even one of exactly this length is too long.
+    // The request contains more than the prompt, so a prompt of exactly this length is already too long.
     if bytes.len() >= limit {
         let kind = ErrorKind::FrameTooLarge;
         let message =
@@ -64,7 +64,7 @@ fn read_up_to(input: &mut impl Read, count: usize, bytes: &mut Vec<u8>) -> Resul
     }
 }
 
-/// The bytes as a prompt.
+/// Decodes and checks a prompt.
 fn text(bytes: Vec<u8>, what: &str) -> Result<String, Failure> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let place = error.utf8_error().valid_up_to();

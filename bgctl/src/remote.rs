@@ -1,5 +1,5 @@
-//! Output by way of the socket, in pieces of JSON: for `--json`, and where the file itself can't be
-//! opened, as in a container that shares the socket only. It is slower than the file.
+//! Output read through the socket in JSON chunks: for `--json`, and where the file can't be opened, as in a container
+//! that shares only the socket. Slower than reading the file.
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
@@ -14,9 +14,9 @@ use crate::tail::start_of_last_lines;
 
 /// An output that is read through the daemon.
 pub struct Remote<'a> {
-    /// The task.
+    /// The task that wrote it.
     pub id: &'a TaskRef,
-    /// Which of its outputs.
+    /// Which of its streams; `None` for the combined output.
     pub stream: Option<Stream>,
 }
 
@@ -30,12 +30,12 @@ impl Remote<'_> {
         })
     }
 
-    /// Where the last lines begin.
+    /// Returns the offset at which the last `lines` lines begin.
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn tail(&self, context: &mut Context, lines: u64) -> Result<i64, Failure> {
-        // The last byte tells where the end of this stream is.
+        // Reading the last byte returns where this stream ends.
         let last = self.chunk(context, -1, 1)?;
         let output = &last.task.output;
         let dropped = match self.stream {
@@ -49,20 +49,20 @@ impl Remote<'_> {
         Ok(signed(start))
     }
 
-    /// Prints one piece as the object of the wire.
+    /// Prints one chunk as a wire object.
     ///
     /// # Errors
-    /// The daemon refuses, or standard output takes no more.
+    /// The daemon refuses, or standard output can't be written.
     pub fn print_one(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
         let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
         context.print_json(&chunk)?;
         Ok(Code::OK)
     }
 
-    /// Prints all that is there now.
+    /// Prints everything available now.
     ///
     /// # Errors
-    /// The daemon refuses, or standard output takes no more.
+    /// The daemon refuses, or standard output can't be written.
     pub fn print_all(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
         let mut offset = offset;
         while let Step::More(next) = self.step(context, offset)? {
@@ -71,10 +71,10 @@ impl Remote<'_> {
         Ok(Code::OK)
     }
 
-    /// Prints what is there and what comes, until the task has ended.
+    /// Prints existing and new output until the task has ended.
     ///
     /// # Errors
-    /// The daemon refuses or is gone, or standard output takes no more.
+    /// The daemon refuses or is gone, or standard output can't be written.
     pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
         let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
         let mut events = Listener::new(context.link.existing()?, params)?;
@@ -86,8 +86,8 @@ impl Remote<'_> {
                 Step::Nothing(next) => {
                     offset = next;
                     context.flush()?;
-                    // An agent's task may have been resumed since, and then its output has no end yet: what was
-                    // followed ends here all the same.
+                    // An agent's task may have been resumed since, so that its output has no end yet. Following stops
+                    // here regardless.
                     if let Heard::Event(event) = events.next()?
                         && event.kind.is_terminal()
                     {
@@ -98,7 +98,7 @@ impl Remote<'_> {
         }
     }
 
-    /// Prints the next piece.
+    /// Prints the next chunk.
     fn step(&self, context: &mut Context, offset: i64) -> Result<Step, Failure> {
         let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
         let (begin, next, eof) = (chunk.offset, chunk.next, chunk.eof);
@@ -128,13 +128,13 @@ impl Remote<'_> {
     }
 }
 
-/// What a piece leaves to do.
+/// What remains after a chunk.
 enum Step {
-    /// There may be more from here on.
+    /// More may be available from this offset.
     More(i64),
-    /// Nothing is there yet from here on.
+    /// Nothing is available yet from this offset.
     Nothing(i64),
-    /// That was all, for ever.
+    /// The output has ended.
     End,
 }
 
@@ -142,7 +142,7 @@ fn decode(chunk: OutputResult) -> Result<Vec<u8>, Failure> {
     chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)
 }
 
-/// Offsets are signed on the wire, as negative ones count from the end. No file is that long.
+/// Converts an offset to the wire's signed type, where negative offsets count from the end. No file exceeds `i64`.
 fn signed(offset: u64) -> i64 {
     i64::try_from(offset).unwrap_or(i64::MAX)
 }

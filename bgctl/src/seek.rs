@@ -1,4 +1,4 @@
-//! Waiting until a task has written a line that matches (R111). Who waits says what becomes of it.
+//! Waits until a task has written a matching line (R111). The caller decides what to do with the outcome.
 
 use std::fs::File;
 use std::io;
@@ -19,34 +19,35 @@ use crate::lines::{Line, Search};
 use crate::link::{Heard, Listener, sleep};
 use crate::watch::Changes;
 
-/// The bytes that are read at once.
+/// Bytes read at once.
 const PIECE: usize = 64 * 1024;
 
-/// What is waited for.
+/// What to wait for.
 #[derive(Debug)]
 pub struct Sought {
     /// The task.
     pub id: TaskId,
-    /// What the line matches.
+    /// What the line must match.
     pub pattern: Regex,
-    /// Where to begin, in bytes; a negative number counts from the end of what there is when the task has started.
+    /// Offset in bytes to start at; a negative one counts from the end of the output that exists when the search
+    /// opens it.
     pub since: i64,
-    /// How long to wait; none for as long as it takes.
+    /// Deadline; `None` waits indefinitely.
     pub until: Option<Instant>,
 }
 
 /// How a wait ended.
 #[derive(Debug)]
 pub enum Found {
-    /// The line is there.
+    /// The line was found.
     Line(Line),
-    /// It is not there.
+    /// The line was not found.
     Nothing {
-        /// The task as it was then.
+        /// The task at that time.
         task: Box<Task>,
-        /// Where to go on another time.
+        /// Offset from which a later search can resume.
         next: u64,
-        /// Why nobody waits any longer.
+        /// Why the wait ended.
         why: Why,
     },
 }
@@ -54,42 +55,42 @@ pub enum Found {
 /// Why a wait ended without a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The task has ended.
+    /// The task ended.
     Ended,
-    /// Timed out.
+    /// The timeout expired.
     Late,
-    /// Somebody said so.
+    /// [`Stop::descriptor`] became readable.
     Stopped,
-    /// The task is one that is not waited for.
+    /// [`Stop::gives_up`] returned true.
     GivenUp,
 }
 
 /// What ends a wait early.
 pub struct Stop<'a> {
-    /// Can be read, or is closed at its other end, when nobody wants the line any more.
+    /// Becomes readable, or is closed by its peer, when the line is no longer wanted.
     pub descriptor: Option<BorrowedFd<'a>>,
-    /// Whether a task that is so is not waited for.
+    /// Returns whether to stop waiting for a task in this state.
     pub gives_up: fn(&Task) -> bool,
 }
 
-/// Where the output is read.
+/// Where the output is read from.
 enum Source {
-    /// Nowhere yet.
+    /// Not open yet.
     Nothing,
-    /// In the file.
+    /// The output file.
     File(Growing, Changes),
-    /// By way of the daemon, as the file can't be opened here; the place of the next byte.
+    /// The daemon, as the file can't be opened here; with the offset of the next byte.
     Daemon(i64),
 }
 
-/// Waits, by calls on one connection and events on another one.
+/// Waits for a matching line. Makes calls on `client` and receives events on `news`.
 ///
 /// # Errors
 /// The task or the daemon is gone, or the output can't be read.
 pub fn line(client: &mut Client, news: Client, sought: Sought, stop: &Stop<'_>) -> Result<Found, Failure> {
     let Sought { id, pattern, since, until } = sought;
     let mut news = Listener::of(news, &[id])?;
-    // It may have ended before anybody listened.
+    // The task may have ended before the subscription began.
     let mut task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
     let mut source = Source::Nothing;
     let mut search = Search::new(pattern, u64::try_from(since).unwrap_or(0));
@@ -141,7 +142,7 @@ fn open(task: &Task, since: i64) -> Result<Source, Failure> {
     Ok(Source::File(Growing::new(file, start), changes))
 }
 
-/// Looks at what there is now and was not looked at.
+/// Searches the output that has not been searched yet.
 fn look(
     source: &mut Source,
     search: &mut Search,
@@ -180,7 +181,8 @@ fn look(
     }
 }
 
-/// Sleeps until there may be more, or until then. Whether there is news, and whether nobody waits any longer.
+/// Sleeps until there may be news or more output, or until the deadline. Returns whether there is news, and whether
+/// the caller stopped waiting.
 fn wait(
     news: &Listener,
     source: &Source,

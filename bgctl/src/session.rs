@@ -1,37 +1,37 @@
-//! Who asks: the parent session that this process belongs to, and the terminal that it is in.
+//! The caller: the parent session and the terminal of this process.
 
 use bgd_shared::proc::ProcessStat;
 use bgd_shared::request::OriginTerminal;
 
 use crate::failure::Failure;
 
-/// What stands for the parent session of this process where the key of one is asked for.
+/// Names the parent session of this process where a session key is expected.
 const THIS: &str = ".";
 
-/// The parent session: the one that was named; else `$BGD_SESSION`, which may be empty for none; else what
-/// this runs in, if that is a terminal: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
+/// Returns the parent session key: the given one, else `$BGD_SESSION` (empty for none), else one derived from the
+/// terminal, if any: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
 pub fn key(named: Option<String>) -> Option<String> {
     key_at(named, terminal().as_ref())
 }
 
-/// The same for a process whose terminal was looked up already.
+/// Like [`key`], for a terminal that was already looked up.
 pub fn key_at(named: Option<String>, terminal: Option<&OriginTerminal>) -> Option<String> {
     let key = named.filter(|key| key != THIS).or_else(|| std::env::var("BGD_SESSION").ok());
     key.or_else(|| terminal.map(found)).filter(|key| !key.is_empty())
 }
 
-/// The parent session that was named, if one was; `.` is that of this process.
+/// Returns the given parent session, if any; `.` is that of this process.
 ///
 /// # Errors
-/// This process belongs to none.
+/// `.` was given, but this process has no parent session.
 pub fn named(named: Option<String>) -> Result<Option<String>, Failure> {
     named.map(|key| if key == THIS { this() } else { Ok(key) }).transpose()
 }
 
-/// The parent session of this process.
+/// Returns the parent session of this process.
 ///
 /// # Errors
-/// It belongs to none.
+/// There is none.
 pub fn this() -> Result<String, Failure> {
     key(None).ok_or_else(|| {
         Failure::usage("no parent session: $BGD_SESSION is unset or empty, and there is no terminal")
@@ -44,23 +44,23 @@ fn found(terminal: &OriginTerminal) -> String {
     if let (Some(server), Some(pane)) = (variable("TMUX"), variable("TMUX_PANE")) {
         return format!("tmux:{}{pane}", server_name(&server));
     }
-    // The client's address and port. Several shells over one connection (ControlMaster) share them.
+    // The client's address and port. Shells that share a connection (ControlMaster) share them.
     if let Some(connection) = variable("SSH_CONNECTION") {
         let mut words = connection.split(' ');
         if let (Some(address), Some(port)) = (words.next(), words.next()) {
             return format!("ssh:{address}:{port}");
         }
     }
-    // The number is when its session's leader started, in clock ticks since boot: another shell may
-    // get the same device later, and is another session.
+    // The number is the start time of the session leader in clock ticks since boot: another shell may get the same
+    // device later, and is a different session.
     match ProcessStat::of(terminal.leader).and_then(|leader| leader.field::<u64>(22)) {
         Some(started) => format!("tty:{}@{started}", terminal.path),
         None => format!("tty:{}", terminal.path),
     }
 }
 
-/// The name of a tmux server that is not the usual one, as every server counts its panes from 0. `$TMUX` is its
-/// socket, its process and a number, with commas between.
+/// Returns the name of a tmux server, or an empty string for the default server: each server numbers its panes from
+/// 0. `$TMUX` holds the socket path, the pid and a number, separated by commas.
 fn server_name(variable: &str) -> &str {
     let socket = variable.split(',').next().unwrap_or_default();
     match socket.rsplit('/').next().unwrap_or_default() {
@@ -69,25 +69,25 @@ fn server_name(variable: &str) -> &str {
     }
 }
 
-/// The controlling terminal of this process, if it has one.
+/// Returns the controlling terminal of this process, if any.
 pub fn terminal() -> Option<OriginTerminal> {
     of_stat(&ProcessStat::own()?)
 }
 
 fn of_stat(stat: &ProcessStat) -> Option<OriginTerminal> {
     let (leader, device) = (stat.field::<i32>(6)?, stat.field::<i64>(7)?);
-    // The kernel prints it as a signed number: the minor number is bits 0 to 7 and 20 to 31.
+    // The kernel prints the device as a signed number; the minor number is in bits 0 to 7 and 20 to 31.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits, printed signed")]
     let device = device as u32;
     let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
     let path = match major {
-        // Unix98 pseudo-terminals, 256 of them a major number.
+        // Unix98 pseudo-terminals: 256 per major number.
         136..=143 => format!("/dev/pts/{}", (major - 136) * 256 + minor),
         4 if minor < 64 => format!("/dev/tty{minor}"),
         4 => format!("/dev/ttyS{}", minor - 64),
         _ => return None,
     };
-    // The leader is outside of this pid namespace, so that nobody here can see what it shows.
+    // A leader of 0 or less is outside this pid namespace, where nobody here can see what the terminal shows.
     (leader > 0).then_some(OriginTerminal { path, leader })
 }
 

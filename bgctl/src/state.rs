@@ -1,8 +1,8 @@
-//! Where a daemon that bgctl starts keeps what is its own.
+//! Where a daemon that bgctl starts keeps its state.
 
 use std::path::PathBuf;
 
-/// The daemon's part of `$XDG_STATE_HOME`, as it is for this process.
+/// Returns the daemon's folder in `$XDG_STATE_HOME`, as this process resolves it.
 pub fn state_folder() -> PathBuf {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     var("XDG_STATE_HOME")
@@ -11,7 +11,7 @@ pub fn state_folder() -> PathBuf {
         .join("bgd")
 }
 
-/// Its log.
+/// Returns the path of the daemon's log.
 pub fn log_file() -> PathBuf {
     state_folder().join("bgd.log")
 }

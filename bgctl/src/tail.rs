@@ -1,16 +1,16 @@
-//! Finding the last lines of an output without reading all of it.
+//! Finds the last lines of an output without reading all of it.
 
 use std::ops::Range;
 
-/// How many bytes are read at once, backwards from the end.
+/// Bytes read at once, backwards from the end.
 const BLOCK: u64 = 64 * 1024;
 
-/// The offset at which the last `lines` lines begin, in the parts of an output that are there. A line
-/// that has not ended yet is a line. `read` returns the bytes of a range of at most 64 KiB; fewer mean
-/// that the output ends there.
+/// Returns the offset at which the last `lines` lines begin, given the stored parts of an output. An unfinished line
+/// counts as a line. `read` returns the bytes of a range of at most 64 KiB; fewer bytes mean that the output ends
+/// there.
 ///
 /// # Errors
-/// What `read` says.
+/// The error of `read`.
 pub fn start_of_last_lines<E>(
     lines: u64,
     parts: &[Range<u64>],
@@ -28,7 +28,7 @@ pub fn start_of_last_lines<E>(
             let bytes = read(from..place)?;
             for newline in memchr::memrchr_iter(b'\n', &bytes) {
                 let behind = from + newline as u64 + 1;
-                // The newline at the very end closes the last line and begins none.
+                // The final newline ends the last line and does not start another.
                 if behind == last.end {
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! What tells that a file has changed: the kernel, or a look four times a second where it has no watch to give.
+//! Detects file changes: by inotify, or by polling four times per second if no inotify instance or watch is
+//! available.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,22 +11,22 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use crate::failure::Failure;
 
-/// How often something is looked at that the kernel tells nothing of.
+/// Polling interval where the kernel sends no events.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// When to look the next time.
+/// Returns when to poll next.
 pub fn next_look() -> Instant {
     Instant::now() + LOOK_EVERY
 }
 
-/// What tells that a file has grown.
+/// Reports that a file has grown; `None` if it must be polled.
 pub struct Changes(Option<Inotify>);
 
 impl Changes {
-    /// Watches this file.
+    /// Watches a file.
     ///
     /// # Errors
-    /// It is gone, or the system has no watch to give for another reason than that there are too many.
+    /// The file is gone, or inotify fails for a reason other than exhausted limits.
     pub fn of(path: &Path) -> io::Result<Self> {
         let watched = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).and_then(|changes| {
             changes.add_watch(path, AddWatchFlags::IN_MODIFY)?;
@@ -38,20 +39,20 @@ impl Changes {
         }
     }
 
-    /// What can be read when the file has grown; nothing where it has to be looked.
+    /// Returns a descriptor that is readable once the file has grown; `None` if it must be polled.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref().map(AsFd::as_fd)
     }
 
-    /// When to look, where nothing tells.
+    /// Returns when to poll next; `None` if inotify sends events.
     pub fn next_look(&self) -> Option<Instant> {
         self.0.is_none().then(next_look)
     }
 
-    /// Takes what was told, so that the next growth is told anew.
+    /// Consumes pending events, so that the next growth is reported again.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading the events fails.
     pub fn take(&self) -> Result<(), Failure> {
         match self.0.as_ref().map(Inotify::read_events) {
             None | Some(Ok(_) | Err(Errno::EAGAIN | Errno::EINTR)) => Ok(()),
@@ -60,7 +61,7 @@ impl Changes {
     }
 }
 
-/// Whether the system has no inotify instance or watch left for this user.
+/// Returns whether the user's limit of inotify instances or watches is exhausted.
 pub fn is_exhausted(error: Errno) -> bool {
     matches!(error, Errno::EMFILE | Errno::ENFILE | Errno::ENOSPC | Errno::ENOMEM)
 }

@@ -1,4 +1,4 @@
-//! The time of `--at`: one with an offset, or one of the clock on this wall.
+//! The time of `--at`: an instant with an offset, or a local date and time.
 
 use bgd_shared::time::Timestamp;
 use jiff::civil::{Date, DateTime, Time};
@@ -7,16 +7,16 @@ use jiff::{ToSpan as _, Zoned};
 
 use crate::render::wall::system_zone;
 
-/// How it may be written.
+/// The accepted formats.
 const FORMS: &str = "use 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
 
-/// The days that a time of day is looked for in: clocks that are put forward leave out one at most.
+/// How many days to search for a time of day: a daylight saving change can skip it on one of them at most.
 const DAYS: i64 = 3;
 
-/// Reads a time that is still to come, of the time zone of this process unless it says another.
+/// Parses a future time, in the time zone of this process unless the text has an offset.
 ///
 /// # Errors
-/// It is none, or it is over, or the clocks skip it.
+/// The text is not a time, is in the past, or is skipped by a daylight saving change.
 pub fn parse_at(text: &str) -> Result<Timestamp, String> {
     let now = jiff::Timestamp::now().to_zoned(system_zone());
     read(text, &now).map(|at| Timestamp::from_unix_ms(at.as_millisecond()))
@@ -41,7 +41,7 @@ fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
     Ok(at)
 }
 
-/// Whether it is written as `14:30` or `14:30:05`.
+/// Returns whether the text has the form `14:30` or `14:30:05`.
 fn is_time_of_day(text: &str) -> bool {
     let parts: Vec<&str> = text.split(':').collect();
     matches!(parts.len(), 2 | 3)
@@ -52,7 +52,7 @@ fn impossible(text: &str) -> String {
     format!("{text} is not a valid time; {FORMS}")
 }
 
-/// A date with a time of day on the clock of this zone. Of a time that comes twice it is the first.
+/// Parses a local date and time in this zone. A time that occurs twice resolves to the first.
 fn on_wall(text: &str, zone: &TimeZone) -> Result<jiff::Timestamp, String> {
     if text.len() <= 10 {
         let is_date = text.parse::<Date>().is_ok();
@@ -67,7 +67,7 @@ fn on_wall(text: &str, zone: &TimeZone) -> Result<jiff::Timestamp, String> {
     ambiguous.earlier().map_err(|_| impossible(text))
 }
 
-/// When the clock shows this time the next time.
+/// Returns when this time of day occurs next.
 fn next(time: Time, now: &Zoned) -> Result<jiff::Timestamp, String> {
     let days = (0..DAYS).filter_map(|days| now.date().checked_add(days.days()).ok());
     let times = days.flat_map(|day| {

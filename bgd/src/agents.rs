@@ -1,5 +1,5 @@
-//! The agents that the daemon knows: what the configuration says of them, and the programs that are known
-//! without it. It looks for programs, but may not start them.
+//! The known agents: those in the configuration, and built-in ones that need no configuration. This module looks
+//! up programs but must not start them.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,68 +14,69 @@ use bgd_shared::text::{Env, OsText};
 
 use crate::features::Feature;
 
-/// The part of a template's command line that the prompt takes the place of.
+/// The placeholder for the prompt in a template's command line.
 pub const PROMPT: &str = "{prompt}";
 
-/// The part of a template's command line that the path of a file with the prompt takes the place of.
+/// The placeholder for the path of a file that holds the prompt in a template's command line.
 pub const PROMPT_FILE: &str = "{prompt_file}";
 
-/// The part of a template's command line that the agent's session takes the place of.
+/// The placeholder for the agent's session ID in a template's command line.
 pub const SESSION: &str = "{session}";
 
-/// Everything about one agent.
+/// One agent's complete settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
-    /// What users call it.
+    /// The name users refer to it by.
     pub name: Arc<str>,
-    /// How it is spoken with.
+    /// The protocol it speaks.
     pub protocol: AgentProtocol,
-    /// The program with its arguments. Empty with `url`.
+    /// The program and its arguments. Empty if `url` is set.
     pub command: Vec<String>,
-    /// With `template`: the command line that goes on with a session.
+    /// For `template`: the command line that resumes a session.
     pub resume: Vec<String>,
-    /// With `template`: where the session's id is in the JSON that it prints.
+    /// For `template`: JSON pointer to the session ID in the program's output.
     pub session: Option<String>,
-    /// With `template`: where the answer is in it; else all that it prints is.
+    /// For `template`: JSON pointer to the answer in the program's output. `None`: the whole output is the answer.
     pub result: Option<String>,
-    /// With `opencode`: a server that is there already.
+    /// For `opencode`: the URL of a server that is already running.
     pub url: Option<String>,
-    /// What is added to the submitter's environment.
+    /// Variables added to the submitter's environment.
     pub env: BTreeMap<String, String>,
-    /// What happens when it asks for a permission.
+    /// How its permission requests are handled.
     pub permissions: Permissions,
-    /// With `acp`: what is set in its sessions.
+    /// For `acp`: settings applied to its sessions.
     pub settings: AgentSettings,
-    /// Turns side by side in one process of it.
+    /// Maximum number of concurrent turns in one agent process.
     pub max_sessions: usize,
-    /// How long its process stays when nothing runs in it.
+    /// How long an idle process is kept.
     pub keep_warm: Duration,
-    /// How long a turn may be silent before it is marked.
+    /// How long a turn may be silent before it is marked as stalled.
     pub stalled_after: Duration,
-    /// How long it has to start, and to open a session.
+    /// Time limit for starting the process, and for opening a session.
     pub start_timeout: Duration,
-    /// How long a question waits for its answer.
+    /// How long a question waits for an answer.
     pub ask_timeout: Duration,
-    /// Whether the configuration names it.
+    /// Whether the configuration has an entry for it.
     pub configured: bool,
     /// The command that installs it.
     pub install: Option<&'static str>,
 }
 
-/// What is set in a session of an agent.
+/// The settings of one agent session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What happens when it asks for a permission.
+    /// How permission requests are handled.
     pub permissions: Permissions,
-    /// What is named. Without a mode, one is chosen in which it asks, unless everything is allowed.
+    /// Explicit settings. If they name no mode, a mode in which the agent asks is chosen, unless
+    /// everything is allowed.
     pub named: AgentSettings,
 }
 
-/// The variable by which opencode is told what to ask for.
+/// The variable that tells opencode what to ask for.
 const OPENCODE_PERMISSION: &str = "OPENCODE_PERMISSION";
 
 impl Agent {
-    /// An agent of this name with every default.
+    /// Creates an agent of this name with default settings.
     pub fn new(name: &str) -> Self {
         let known = KNOWN.iter().find(|known| known.name == name);
         Self {
@@ -101,15 +102,15 @@ impl Agent {
         }
     }
 
-    /// What is set in a session of a task that names these.
+    /// Returns the session settings of a task that names these settings.
     pub fn settings(&self, named: &AgentSettings) -> Settings {
         Settings { permissions: self.permissions, named: named.over(&self.settings) }
     }
 
-    /// Whether a task can name these. What its sessions offer is seen only when one is opened.
+    /// Checks whether a task may name these settings. What a session actually supports is known only once it is open.
     ///
     /// # Errors
-    /// It speaks a protocol that has none.
+    /// The agent's protocol supports no settings.
     pub fn takes(&self, named: &AgentSettings) -> Result<(), RpcError> {
         let Some(key) = named.first().filter(|_| self.protocol != AgentProtocol::Acp) else { return Ok(()) };
         let message = format!(
@@ -128,13 +129,13 @@ impl Agent {
         Err(RpcError::new(ErrorKind::InvalidParams, message).hint(how))
     }
 
-    /// Whether the user has told it what to ask for, by other means than a mode.
+    /// Whether the user has configured what it asks for by means other than a mode.
     pub fn is_told_to_ask(&self, submitter: &Env) -> bool {
         self.env.contains_key(OPENCODE_PERMISSION) || submitter.get(OPENCODE_PERMISSION).is_some()
     }
 
-    /// What it is known to do without asking although its `permissions` mean to keep it from that. What others do
-    /// is seen only when a session is opened.
+    /// Returns a warning if the agent is known to act without asking although its `permissions` should prevent
+    /// that. For other agents this is known only once a session is open.
     pub fn warning(&self, submitter: &Env, named: &AgentSettings) -> Option<String> {
         let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
         let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();
@@ -149,14 +150,14 @@ impl Agent {
         })
     }
 
-    /// The environment that its program gets: the submitter's, with what the configuration adds.
+    /// Returns the environment of the agent's program: the submitter's, with the configured variables added.
     pub fn environment(&self, submitter: &Env) -> Env {
         let kept = submitter.0.iter().filter(|(name, _)| !self.env.contains_key(&**name)).cloned();
         let added = self.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
         kept.chain(added).collect()
     }
 
-    /// The file that its program is, in this environment.
+    /// Finds the program's file, using the `PATH` of this environment.
     pub fn program(&self, submitter: &Env) -> Option<PathBuf> {
         let name = Path::new(self.command.first()?);
         if name.components().count() > 1 {
@@ -170,7 +171,7 @@ impl Agent {
             .find(|file| is_program(file))
     }
 
-    /// What this build lacks for it, if it lacks anything.
+    /// Returns what this build lacks to support the agent, if anything.
     pub fn lack(&self) -> Option<String> {
         let missing = match self.protocol {
             AgentProtocol::Acp => Feature::Acp.lack(),
@@ -179,10 +180,10 @@ impl Agent {
         missing.map(|missing| format!("is {:?}, which {missing}", self.protocol.as_str()))
     }
 
-    /// Whether it could be started; the error says what is missing, and which command installs it.
+    /// Checks whether the agent could be started. The error names what is missing and the command that installs it.
     ///
     /// # Errors
-    /// Its program is not there, or this build does not speak its protocol.
+    /// The program was not found, or this build does not support the agent's protocol.
     pub fn check(&self, submitter: &Env) -> Result<(), RpcError> {
         if let Some(missing) = self.lack() {
             let message = format!("the protocol of the agent {:?} {missing}", &*self.name);
@@ -205,7 +206,7 @@ impl Agent {
         })
     }
 
-    /// What `agent.list` says of it.
+    /// Returns the agent's entry in `agent.list`.
     pub fn info(&self, submitter: &Env, default: bool) -> AgentInfo {
         let program = self.program(submitter);
         let missing = self.lack();
@@ -227,19 +228,19 @@ impl Agent {
     }
 }
 
-/// Whether this file can be executed by somebody. Links are followed.
+/// Whether the file has any execute bit set. Follows symlinks.
 fn is_program(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// A program that is known without configuration.
+/// A program that needs no configuration.
 struct Known {
     name: &'static str,
     command: &'static [&'static str],
     install: &'static str,
 }
 
-/// Programs that speak the Agent Client Protocol, with the command that installs them.
+/// Built-in programs that speak the Agent Client Protocol, with the commands that install them.
 const KNOWN: &[Known] = &[
     Known {
         name: "claude",
@@ -257,7 +258,7 @@ const KNOWN: &[Known] = &[
     Known { name: "opencode", command: &["opencode", "acp"], install: "npm install -g opencode-ai" },
 ];
 
-/// All agents: those of the configuration, and the known ones that it does not name.
+/// All agents: the configured ones, and the built-in ones that the configuration does not override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agents {
     by_name: BTreeMap<Arc<str>, Arc<Agent>>,
@@ -271,7 +272,7 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// These, and the known ones.
+    /// Combines the configured agents with the built-in ones.
     pub fn new(configured: Vec<Agent>, default: Option<&str>) -> Self {
         let known = KNOWN.iter().map(|known| Agent::new(known.name));
         let by_name =
@@ -279,10 +280,10 @@ impl Agents {
         Self { by_name, default: default.map(Into::into) }
     }
 
-    /// The agent of this name, or the default one.
+    /// Returns the agent of this name, or the default agent.
     ///
     /// # Errors
-    /// There is none; the known ones are named.
+    /// There is no such agent, or no default; the error lists the known agents.
     pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, RpcError> {
         let Some(name) = name.or(self.default.as_deref()) else {
             return Err(RpcError::new(ErrorKind::InvalidParams, "no agent given")
@@ -296,20 +297,20 @@ impl Agents {
         })
     }
 
-    /// Whether there is one of this name.
+    /// Whether an agent of this name exists.
     pub fn knows(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// All names in one line.
+    /// Returns all names, comma-separated.
     pub fn names(&self) -> String {
         self.by_name.keys().map(|name| &**name).collect::<Vec<_>>().join(", ")
     }
 
-    /// What `agent.list` says of these, or of all.
+    /// Returns the `agent.list` entries of the named agents, or of all if `names` is empty.
     ///
     /// # Errors
-    /// One of them is not known.
+    /// A named agent does not exist.
     pub fn list(&self, names: &[String], submitter: &Env) -> Result<Vec<(Arc<Agent>, AgentInfo)>, RpcError> {
         let chosen: Vec<&Arc<Agent>> = if names.is_empty() {
             self.by_name.values().collect()

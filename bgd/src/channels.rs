@@ -1,5 +1,5 @@
-//! The channels that the daemon knows: those of the configuration and the built-in ones, and which of them
-//! news of a task goes to (R50). It decides and describes; it delivers nothing.
+//! The known channels, configured and built-in, and the choice of the channel that receives a task's notices
+//! (R50). This module decides and describes; it delivers nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,32 +11,32 @@ use bgd_shared::error::{ErrorKind, RpcError};
 
 use crate::features::Feature;
 
-/// The name that stands for no channel.
+/// The name that means "no channel".
 pub const NONE: &str = "none";
 
-/// The name of the inbox of the parent session as a channel.
+/// The channel name of the parent session's inbox.
 pub const INBOX: &str = "inbox";
 
-/// The name of the terminal that a task was submitted from.
+/// The channel name of the terminal that a task was submitted from.
 pub const TTY: &str = "tty";
 
-/// Channels that are there without configuration.
+/// Channels that exist without configuration.
 pub const BUILT_IN: [&str; 3] = ["desktop", INBOX, TTY];
 
-/// What parent sessions of a chat begin with. They are types of channels, too.
+/// Key prefixes of parent sessions that are chats. They are channel types as well.
 const CHATS: [&str; 3] = ["discord", "slack", "telegram"];
 
-/// What the keys of parent sessions begin with that `bgctl` finds in a terminal.
+/// Key prefixes of parent sessions that `bgctl` detects in a terminal.
 const TERMINALS: [&str; 3] = ["ssh", "tmux", "tty"];
 
-/// What the keys of parent sessions begin with that `bgctl console` makes for itself. As long as it runs it
-/// tells all there is to tell.
+/// Key prefix of the parent sessions that `bgctl console` creates for itself. A running console reports
+/// everything itself.
 const CONSOLE: &str = "console";
 
-/// What the keys of parent sessions begin with that `bgctl mcp` makes for itself: it reads the inbox.
+/// Key prefix of the parent sessions that `bgctl mcp` creates for itself. It reads the inbox.
 const MCP: &str = "mcp";
 
-/// A text that must not be seen: it is shown nowhere.
+/// A secret text; its `Debug` output hides the value.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(pub String);
 
@@ -46,47 +46,47 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where a bot's token is.
+/// Where a bot's token comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// In the configuration.
+    /// Given in the configuration.
     Given(Secret),
-    /// In a file, read with each delivery, so that it can be changed at any time.
+    /// A file, read for each delivery so that it can be replaced at any time.
     File(PathBuf),
 }
 
-/// A bot of a chat.
+/// A chat bot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bot {
-    /// By which it is known.
+    /// The token that authenticates it.
     pub token: Token,
-    /// The chat that gets news of tasks whose parent session names none.
+    /// The chat for tasks whose parent session names no chat.
     pub chat: Option<String>,
-    /// The beginning of the API's addresses, without a slash at its end. It may have a secret in it.
+    /// The base URL of the API, without a trailing slash. It may contain a secret.
     pub api_base: Secret,
-    /// How long a request may take.
+    /// The timeout of a request.
     pub timeout: Duration,
 }
 
-/// What a channel is, with everything that it takes to deliver by it.
+/// The type of a channel, with everything needed to deliver to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelKind {
-    /// A command that gets each notice on standard input.
+    /// A command that receives each notice on standard input.
     Exec {
         /// The program with its arguments.
         command: Vec<String>,
-        /// What is added to the daemon's environment.
+        /// Variables added to the daemon's environment.
         env: BTreeMap<String, Secret>,
-        /// How long it may run.
+        /// The timeout of the command.
         timeout: Duration,
     },
-    /// A POST of each notice.
+    /// An HTTP POST for each notice.
     Webhook {
-        /// Where to. It may have a secret in it.
+        /// The URL. It may contain a secret.
         url: Secret,
-        /// What is sent along.
+        /// Additional request headers.
         headers: BTreeMap<String, Secret>,
-        /// How long a request may take.
+        /// The timeout of a request.
         timeout: Duration,
     },
     /// Telegram's bot API.
@@ -95,16 +95,16 @@ pub enum ChannelKind {
     Discord(Bot),
     /// Slack's web API.
     Slack(Bot),
-    /// Notifications of the desktop.
+    /// Desktop notifications.
     Desktop,
     /// A line in the terminal that the task was submitted from.
     Tty,
-    /// Nothing but the inbox, which every parent session has anyway.
+    /// Only the inbox, which every parent session has anyway.
     Inbox,
 }
 
 impl ChannelKind {
-    /// Its `type` in the configuration.
+    /// The channel's `type` in the configuration.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Exec { .. } => "exec",
@@ -118,7 +118,7 @@ impl ChannelKind {
         }
     }
 
-    /// The end of a sentence about what this build lacks for it, if it lacks anything.
+    /// Returns the end of a sentence that says what this build lacks to support the channel, if anything.
     pub fn lack(&self) -> Option<String> {
         match self {
             Self::Webhook { .. } | Self::Telegram(_) | Self::Discord(_) | Self::Slack(_) => {
@@ -129,7 +129,7 @@ impl ChannelKind {
         }
     }
 
-    /// Whether it is a bot of a chat.
+    /// Whether the channel is a chat bot.
     pub fn is_bot(&self) -> bool {
         matches!(self, Self::Telegram(_) | Self::Discord(_) | Self::Slack(_))
     }
@@ -138,19 +138,19 @@ impl ChannelKind {
 /// A channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// What users call it.
+    /// The name users refer to it by.
     pub name: Arc<str>,
-    /// What it is.
+    /// The type, with its settings.
     pub kind: ChannelKind,
-    /// Whether it is told when a task starts.
+    /// Whether the channel is notified when a task starts.
     pub started: bool,
 }
 
-/// All channels.
+/// All channels, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channels {
     by_name: BTreeMap<Arc<str>, Arc<Channel>>,
-    /// What `default_deliver_to` says, if it is there.
+    /// `default_deliver_to`, if it is set.
     default: Option<Vec<Arc<str>>>,
 }
 
@@ -161,9 +161,9 @@ impl Default for Channels {
 }
 
 impl Channels {
-    /// These, and the built-in ones that they do not replace.
+    /// Combines the configured channels with the built-in ones that they do not override.
     pub fn new(configured: Vec<Channel>, default: Option<&[String]>) -> Self {
-        // Whoever submits sees by himself that it starts: a line or a bubble about that would only disturb.
+        // Submitters see for themselves that their task starts; a line or a bubble about that would be noise.
         let built_in = [ChannelKind::Desktop, ChannelKind::Inbox, ChannelKind::Tty].map(|kind| Channel {
             name: kind.as_str().into(),
             kind,
@@ -178,38 +178,43 @@ impl Channels {
         Self { by_name, default }
     }
 
-    /// The channel of this name.
+    /// Returns the channel of this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Channel>> {
         self.by_name.get(name)
     }
 
-    /// Every channel, by name.
+    /// Iterates over all channels in name order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Channel>> {
         self.by_name.values()
     }
 
-    /// All names in one line.
+    /// Returns all names, comma-separated.
     pub fn names(&self) -> String {
         self.by_name.keys().map(|name| &**name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether a channel goes to where the submitter is.
+    /// Whether the channel delivers to the submitter's desktop or terminal, and so needs to know where that is.
     pub fn wants_place(&self, name: &str) -> bool {
         self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Desktop | ChannelKind::Tty))
     }
 
-    /// Whether a channel is the terminal that a task was submitted from.
+    /// Whether the channel is the terminal that a task was submitted from.
     pub fn is_terminals(&self, name: &str) -> bool {
         self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Tty))
     }
 
-    /// R50: the channel that was named; else the one that the parent session's key names; else the first
-    /// of `default_deliver_to`; else, if the key is that of a terminal and the configuration says nothing,
-    /// that terminal; if it is that of a console, which tells by itself, nobody; if it is that of an agent's
-    /// server, which reads the inbox, that; else none.
+    /// Chooses a task's channel (R50). The first match wins:
+    ///
+    /// 1. the named channel;
+    /// 2. the channel that the parent session's key names;
+    /// 3. the first entry of `default_deliver_to`;
+    /// 4. for a terminal's key, if `default_deliver_to` is not set: that terminal;
+    /// 5. for a console's key: `none`, as the console reports by itself;
+    /// 6. for the key of `bgctl mcp`, which reads the inbox: the inbox;
+    /// 7. no channel.
     ///
     /// # Errors
-    /// The one that was named is not known, or can't be meant.
+    /// The named channel is unknown or can't be used here.
     pub fn resolve(&self, named: Option<&str>, session: Option<&str>) -> Result<Option<Arc<str>>, RpcError> {
         if let Some(name) = named {
             return self.named(name, session).map(Some);
@@ -228,7 +233,7 @@ impl Channels {
             Some(MCP) => Some(INBOX.into()),
             _ => None,
         });
-        // An inbox belongs to a parent session.
+        // An inbox needs a parent session.
         Ok(default.filter(|name| session.is_some() || !self.is_inbox(name)))
     }
 
@@ -260,9 +265,9 @@ impl Channels {
         self.get(name).is_some_and(|channel| channel.kind == ChannelKind::Inbox)
     }
 
-    /// The channel for parent sessions whose key begins like this: the one of this name; else the first of
-    /// this type. A chat that is not configured is named all the same, so that it is missed, and not
-    /// another channel told in its place.
+    /// Returns the channel for parent sessions with this key prefix: the channel of that name, else the first of
+    /// that type. A chat that is not configured is returned by name nevertheless, so that its absence is noticed
+    /// instead of notices going to another channel.
     fn of_family(&self, family: &str) -> Option<Arc<str>> {
         if TERMINALS.contains(&family) {
             return None;
@@ -299,42 +304,42 @@ mod tests {
         Channels::new(configured, default.as_deref())
     }
 
-    /// Channel, session and default that are given, and the channel that is expected.
+    /// Named channel, session key, `default_deliver_to`, and the expected channel.
     type Case<'a> = (Option<&'a str>, Option<&'a str>, Option<&'a [&'a str]>, Option<&'a str>);
 
-    /// Every case of the source text, and what lies between them.
+    /// Covers every case of the specification and combinations of them.
     #[test]
     fn r50_the_channel_of_a_task() {
         let cases: [Case<'_>; 25] = [
-            // The one that was named wins over everything.
+            // A named channel overrides everything.
             (Some("desktop"), Some("discord:4711"), Some(&["tty"]), Some("desktop")),
             (Some("family"), None, None, Some("family")),
             (Some("none"), Some("discord:4711"), Some(&["tty"]), Some("none")),
             (Some("inbox"), Some("mcp:9f2c"), None, Some("inbox")),
-            // The parent session's key wins over the configuration.
+            // The parent session's key overrides the configuration.
             (None, Some("discord:4711"), Some(&["desktop"]), Some("discord")),
             (None, Some("discord:4711"), None, Some("discord")),
             (None, Some("telegram:42"), Some(&["desktop"]), Some("family")),
             (None, Some("family:42"), Some(&["desktop"]), Some("family")),
             (None, Some("slack:C1"), Some(&["desktop"]), Some("slack")),
             (None, Some("desktop:1"), None, Some("desktop")),
-            // Neither says anything: the first of the configuration.
+            // Neither decides: the first entry of `default_deliver_to`.
             (None, Some("mcp:9f2c"), Some(&["desktop", "discord"]), Some("desktop")),
             (None, None, Some(&["discord"]), Some("discord")),
             (None, Some("discord"), Some(&["desktop"]), Some("desktop")),
             (None, Some("tmux:%3"), Some(&["desktop"]), Some("desktop")),
             (None, Some("mcp:9f2c"), Some(&["inbox"]), Some("inbox")),
-            // A terminal, where the configuration says nothing.
+            // A terminal, without `default_deliver_to`.
             (None, Some("tmux:%3"), None, Some("tty")),
             (None, Some("ssh:10.0.0.1:5"), None, Some("tty")),
-            // A console tells by itself.
+            // A console reports by itself.
             (None, Some("console:17"), Some(&["desktop"]), Some("desktop")),
             (None, Some("console:17"), Some(&[]), Some("none")),
             (None, Some("console:17"), None, Some("none")),
-            // An agent's server reads the inbox.
+            // `bgctl mcp` reads the inbox.
             (None, Some("mcp:9f2c"), Some(&[]), Some("inbox")),
             (None, Some("mcp:9f2c"), None, Some("inbox")),
-            // None.
+            // No channel.
             (None, Some("tty:/dev/pts/3"), Some(&[]), None),
             (None, None, Some(&["inbox"]), None),
             (None, None, None, None),

@@ -1,21 +1,22 @@
-//! What a build can leave out (`[features]` of its manifest), and how that is named. What is left out has a stand-in of
-//! the same shape: a file `absent.rs`, which its `mod` takes in its place, so that whoever uses it asks for no feature.
+//! The optional parts of a build (`[features]` in the manifest) and their names. Each left-out part is replaced
+//! by a stub with the same interface: a file `absent.rs` that its `mod` declaration includes instead, so that
+//! callers need no `cfg`.
 
-/// A part of bgd that a build may lack.
+/// An optional part of bgd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Agents that speak the Agent Client Protocol.
     Acp,
-    /// Channels that speak HTTPS.
+    /// Channels that use HTTPS.
     Chats,
-    /// Notifications of the desktop.
+    /// Desktop notifications.
     Desktop,
-    /// Asking systemd's user manager for a cgroup.
+    /// Requesting a cgroup from systemd's user manager.
     Systemd,
 }
 
 impl Feature {
-    /// Its name in the manifest.
+    /// The feature's name in the manifest.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -25,7 +26,7 @@ impl Feature {
         }
     }
 
-    /// Whether this build has it.
+    /// Whether this build includes it.
     pub const fn is_here(self) -> bool {
         match self {
             Self::Acp => cfg!(feature = "acp"),
@@ -35,12 +36,12 @@ impl Feature {
         }
     }
 
-    /// The end of a sentence about what can't be without it.
+    /// Returns the end of a sentence about something that requires the feature.
     pub fn needed(self) -> String {
         format!("needs a bgd that was built with the feature `{}`", self.as_str())
     }
 
-    /// The same in a build that lacks it, `None` in others.
+    /// Returns the same text if this build lacks the feature, else `None`.
     pub fn lack(self) -> Option<String> {
         (!self.is_here()).then(|| self.needed())
     }

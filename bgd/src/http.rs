@@ -1,5 +1,5 @@
-//! What all that asks over HTTP has in common: how a client is made, how much of an answer is read, and what an error
-//! says. It asks for nothing itself, and shows no address: there may be a secret in it.
+//! Common parts of all HTTP clients: creating a client, reading a response up to a limit, and describing errors.
+//! This module sends no requests, and shows no URL, as it may contain a secret.
 
 #[cfg_attr(not(feature = "chats"), path = "http/absent.rs")]
 mod tls;
@@ -8,21 +8,22 @@ use std::error::Error as _;
 
 use reqwest::{Client, ClientBuilder, Response, redirect};
 
-/// The beginnings of a client, which follows no redirect: that is for whoever asks.
+/// Returns a client builder. The client follows no redirects; that is up to the caller.
 pub fn client() -> ClientBuilder {
     tls::provide();
     Client::builder().redirect(redirect::Policy::none())
 }
 
-/// The beginnings of a client for plain HTTP to the server that is named, whatever proxy the environment names.
+/// Returns a builder for plain HTTP directly to the named server, ignoring proxies from the environment.
 pub fn plain_client() -> ClientBuilder {
     tls::trust_nobody(client().no_proxy())
 }
 
-/// Reads an answer into `body`, up to `limit` bytes in all. Whether that was all of it; the rest is not waited for.
+/// Appends a response body to `body`, up to `limit` bytes in total. Returns whether the body is complete; does
+/// not wait for the rest if it exceeds the limit.
 ///
 /// # Errors
-/// It breaks off. What came before that is in `body`, as it is if this is dropped.
+/// The response breaks off. `body` keeps what was received before, as it does if the future is dropped.
 pub async fn read(response: &mut Response, limit: usize, body: &mut Vec<u8>) -> Result<bool, reqwest::Error> {
     while let Some(chunk) = response.chunk().await? {
         let room = limit.saturating_sub(body.len());
@@ -35,7 +36,7 @@ pub async fn read(response: &mut Response, limit: usize, body: &mut Vec<u8>) -> 
     Ok(true)
 }
 
-/// The innermost error: those around it say only that there is one.
+/// Returns the innermost error; the outer ones only say that there is one.
 pub fn root_cause(error: &reqwest::Error) -> String {
     let Some(mut cause) = error.source() else { return "the request can't be made".to_owned() };
     while let Some(source) = cause.source() {

@@ -1,8 +1,8 @@
 //! The daemon of bgd.
 //!
-//! Bytes become frames, messages and calls in `wire`, where they wait in the mailbox for the `dispatcher`. It alone owns
-//! the `core`, which decides; its effects go to the executors in `exec`, whose facts come back through the mailbox, and
-//! to clients, subscribers and the channels of `notify`.
+//! `wire` turns bytes into frames, messages and calls and puts them into the mailbox of the `dispatcher`. The
+//! dispatcher is the sole owner of the `core`, which makes the decisions. The core's effects go to the executors
+//! in `exec`, which report back through the mailbox, and to clients, subscribers and the channels of `notify`.
 
 pub mod agents;
 pub mod channels;

@@ -1,12 +1,12 @@
-//! The program `bgd`; everything is in its library.
+//! The `bgd` executable; all code is in the library.
 
 use std::alloc::System;
 use std::process::ExitCode;
 
 use zeroizing_alloc::ZeroAlloc;
 
-/// Memory is wiped before it is given back. Environments and prompts hold secrets, and what a parser, a queue
-/// or a growing buffer copies of them on the way is not ours to wipe in any other place.
+/// Wipes memory before freeing it. Environments and prompts hold secrets, and the copies made by parsers, queues
+/// and growing buffers can't be wiped anywhere else.
 #[global_allocator]
 static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 

@@ -1,4 +1,4 @@
-//! How a notice reads: its title, its text, and what of the result fits. It reads no file.
+//! The wording of notices: title, text, and how much of the result fits. This module reads no files.
 
 use bgd_shared::notice::{Notice as Wire, NoticeKind, NoticeResult, Part};
 use bgd_shared::show;
@@ -6,27 +6,27 @@ use bgd_shared::task::{Exit, Task};
 
 use crate::core::Notice;
 
-/// The most characters of an error or a question in a title.
+/// The maximum number of characters of an error or a question in a title.
 const TITLE_PART_CHARS: usize = 200;
 
-/// The most characters of a description in a title.
+/// The maximum number of characters of a description in a title.
 const TITLE_NAME_CHARS: usize = 80;
 
-/// How texts are written so that a channel shows them as they are.
+/// How text is escaped so that a channel shows it literally.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// Words in a sentence: titles, facts, questions.
+    /// Formats prose: titles, facts, questions.
     pub words: fn(&str) -> String,
-    /// A result, which is never empty.
+    /// Formats a result, which is never empty.
     pub result: fn(&str) -> String,
 }
 
 impl Style {
-    /// For those who show everything as it is.
+    /// For channels that show text as it is.
     pub const PLAIN: Self = Self { words: str::to_owned, result: str::to_owned };
 }
 
-/// A notice as everybody is told it.
+/// Builds the notice in its wire form.
 pub fn notice(notice: &Notice, task: Task, result: Option<NoticeResult>) -> Wire {
     let run = task.run;
     let key = match notice.kind {
@@ -54,26 +54,26 @@ pub fn notice(notice: &Notice, task: Task, result: Option<NoticeResult>) -> Wire
     wire
 }
 
-/// How long the run took, if it has ended and had begun.
+/// Returns the run's duration, if it had started and has ended.
 fn run_ms(kind: NoticeKind, task: &Task) -> Option<u64> {
     let (started, completed) = (task.started_at?, task.completed_at?);
     let ms = completed.unix_ms().saturating_sub(started.unix_ms());
     kind.is_end().then(|| u64::try_from(ms).unwrap_or(0))
 }
 
-/// What is told first, so that nothing of it is cut away: what happened, to which task, and how it ended. The
-/// description comes behind it.
+/// Builds the title: what happened, to which task, and how it ended. The description comes last because a channel
+/// may cut off the end.
 fn title(notice: &Wire) -> String {
     let name = show::shortened(&name(notice), TITLE_NAME_CHARS);
     format!("{}: \"{name}\"", head(notice))
 }
 
-/// The description of the task, on one line.
+/// Returns the task's description on one line.
 pub fn name(notice: &Wire) -> String {
     show::line(&notice.task.description).trim().to_owned()
 }
 
-/// A title without the description.
+/// Returns the title without the description.
 pub fn head(notice: &Wire) -> String {
     let what = if notice.resume { "RESUME" } else { "TASK" };
     let word = match notice.kind {
@@ -88,7 +88,7 @@ pub fn head(notice: &Wire) -> String {
     let comma = if why.is_empty() { "" } else { "," };
     let time = match (notice.kind, notice.duration_ms) {
         (NoticeKind::Completed, Some(ms)) => format!(" in {}", show::elapsed(ms)),
-        // The reason has the limit, and the task has taken as long.
+        // The reason states the time limit, which is how long the task ran.
         (_, Some(_)) if notice.task.timed_out => String::new(),
         (_, Some(ms)) => format!("{comma} after {}", show::elapsed(ms)),
         (_, None) => String::new(),
@@ -97,7 +97,7 @@ pub fn head(notice: &Wire) -> String {
     format!("[BACKGROUND {what} {word}] {}{suspect}{why}{time}", notice.task.id.short())
 }
 
-/// What is asked, or why it did not end well.
+/// Returns the question, or why the task did not end well.
 fn reason(notice: &Wire) -> Option<&String> {
     match notice.kind {
         NoticeKind::NeedsInput => notice.task.progress.needs_input.as_ref().map(|asked| &asked.question),
@@ -106,11 +106,11 @@ fn reason(notice: &Wire) -> Option<&String> {
     }
 }
 
-/// The whole text with this part of the result.
+/// Builds the whole text with this part of the result.
 fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
     let task = &notice.task;
     let mut words = vec![notice.title.clone(), facts(notice)];
-    // Whoever decides must see all of what is asked; the title has only the beginning.
+    // Whoever answers must see the whole question; the title has only its beginning.
     if let Some(why) = reason(notice).filter(|why| one_line(why) != **why) {
         words.extend([String::new(), show::lines(why.trim_end())]);
     }
@@ -138,14 +138,15 @@ fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
     lines.join("\n")
 }
 
-/// The line of facts below the title.
+/// Builds the line of facts below the title.
 fn facts(notice: &Wire) -> String {
     let mut facts = vec![format!("ID {}", notice.task.id)];
     if let Some(agent) = &notice.task.agent {
         facts.push(format!("agent {}", one_line(agent)));
     }
     match &notice.task.exit {
-        // The signal was the limit's: the title says that, and here it would read as if somebody had killed it.
+        // The signal came from the time limit, which the title mentions. Here it would look as if somebody had
+        // killed the task.
         _ if notice.task.timed_out => {}
         Some(Exit::Code(code)) => facts.push(format!("exit code {code}")),
         Some(Exit::Signal(signal)) => facts.push(format!("signal {signal}")),
@@ -158,27 +159,27 @@ fn facts(notice: &Wire) -> String {
         Some(1) => facts.push("1 other task of this session is active".to_owned()),
         Some(count) => facts.push(format!("{count} other tasks of this session are active")),
     }
-    // A command that writes by itself hears of a full disk; of this loss only bgd knows.
+    // A command that writes to files itself notices a full disk; only bgd knows about output lost here.
     facts.extend(notice.task.output.loss());
     facts.extend(notice.task.suspect.as_deref().map(|why| format!("suspect: {}", one_line(why))));
     facts.join("; ")
 }
 
-/// The text of a notice in this style for a channel that takes so much of it: what does not fit of the
-/// result is left out, and how to get it is told. `size` measures as the channel does.
+/// Formats a notice for a channel with a size limit. Leaves out the part of the result that does not fit, and
+/// says how to get it. `size` measures text the way the channel does.
 pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> usize) -> String {
     let whole = text(notice, notice.result.as_ref(), style);
     if size(&whole) <= most {
         return whole;
     }
-    // With some of the result, and the words that tell of the rest.
+    // Includes `body`, and says how to get the rest.
     let with = |result: &NoticeResult, body: &str| {
         let part = if result.part == Part::All { part_of(notice) } else { result.part };
         let shorter = NoticeResult { text: body.to_owned(), bytes: result.bytes, part };
         text(notice, Some(&shorter), style)
     };
     let Some(result) = notice.result.as_ref().filter(|result| size(&with(result, "x")) < most) else {
-        // Cut before it is written in the style, of which nothing may be cut in two.
+        // Cut before escaping, so that no escape sequence is cut in two.
         let plain = text(notice, None, Style::PLAIN);
         return (style.words)(cut(&plain, most, &|part: &str| size(&(style.words)(part))));
     };
@@ -192,32 +193,32 @@ pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> 
     )
 }
 
-/// Which part of a result is kept where not all of it fits: an agent's answer is read from its beginning,
-/// a command says at its end how it went.
+/// Returns which part of a result to keep if not all of it fits. An agent's answer is read from its beginning; a
+/// command reports at its end how it went.
 pub fn part_of(notice: &Wire) -> Part {
     if notice.task.agent.is_some() { Part::Beginning } else { Part::End }
 }
 
-/// The longest beginning that is no larger than this.
+/// Returns the longest prefix that is not larger than `most`.
 fn cut<'a>(text: &'a str, most: usize, size: &impl Fn(&str) -> usize) -> &'a str {
     let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let count = ends.partition_point(|end| size(&text[..*end]) <= most);
     &text[..ends[count.saturating_sub(1)]]
 }
 
-/// The longest end that is no larger than this.
+/// Returns the longest suffix that is not larger than `most`.
 fn cut_front<'a>(text: &'a str, most: usize, size: &impl Fn(&str) -> usize) -> &'a str {
     let begins: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let too_large = begins.partition_point(|begin| size(&text[*begin..]) > most);
     &text[begins[too_large.min(begins.len() - 1)]..]
 }
 
-/// A text for what takes it as markup, in which nothing is markup then.
+/// Escapes a text for consumers that interpret markup.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The beginning of a text on one line, as much as goes into a title.
+/// Returns the beginning of a text on one line, limited to what goes into a title.
 pub fn one_line(text: &str) -> String {
     let (part, is_cut) = match text.char_indices().nth(TITLE_PART_CHARS) {
         Some((end, _)) => (&text[..end], true),

@@ -1,4 +1,4 @@
-//! The core against random histories, with a fake clock and fake executors, and against tables.
+//! Tests the core with random histories, a fake clock and fake executors, and with tables.
 
 #[path = "core/expected.rs"]
 mod expected;
@@ -45,14 +45,14 @@ use expected::{PLACES, Reached};
 use ops::history;
 use sim::Sim;
 
-/// The steps that the normal run makes at least.
+/// Minimum number of steps in a normal run.
 const STEPS: u64 = 1_000_000;
 
-/// Runs histories of this length until so many steps are made, and shrinks the one that fails. Without
-/// a seed they are others each time.
+/// Runs histories of this length until that many steps are made, and shrinks a failing one. Without a seed they
+/// differ each time.
 fn run_histories(seed: Option<u8>, length: std::ops::Range<usize>, steps: u64) -> (u64, Reached) {
     let average = (length.start + length.end) as u64 / 2;
-    // An exact number of cases can't be known beforehand; a tenth more than enough is made.
+    // The exact number of cases can't be known in advance, so add a tenth.
     let cases = u32::try_from(steps / average * 11 / 10 + 2).unwrap_or(u32::MAX);
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let mut runner = match seed {
@@ -80,7 +80,7 @@ fn run_histories(seed: Option<u8>, length: std::ops::Range<usize>, steps: u64) -
     (made.get(), reached.into_inner())
 }
 
-/// The same histories in every run, so that a failure is there for everybody.
+/// The same histories in every run, so that a failure is reproducible.
 #[test]
 fn a_million_random_steps_break_no_rule() {
     let halves = [1, 2].map(|seed| std::thread::spawn(move || run_histories(Some(seed), 1..2000, STEPS / 2)));
@@ -93,7 +93,7 @@ fn a_million_random_steps_break_no_rule() {
     assert!(places.iter().all(|(_, times)| *times >= 100), "{places:?}");
 }
 
-/// Other histories in every run, and short ones, which say most about a failure.
+/// Different histories in every run, and short ones, as they show a failure best.
 #[test]
 fn random_histories_break_no_rule() {
     let (steps, _) = run_histories(None, 1..100, 50_000);

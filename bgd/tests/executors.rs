@@ -1,5 +1,5 @@
-//! The seam: an executor that nobody else knows of runs tasks for real clients. It is one folder, and one line in the
-//! table of executors.
+//! Tests the executor interface: an executor unknown to the rest of the daemon runs tasks for real clients. It takes
+//! one folder, and one line in the table of executors.
 
 #[path = "executor/daemon.rs"]
 mod daemon;
@@ -97,7 +97,7 @@ fn r11_the_end_of_the_daemon_ends_it() {
     let ids = vec![willing.into(), stubborn.into()];
     let params = BlockParams { ids, timeout_ms: None, mode: BlockMode::All, ..BlockParams::default() };
     let waits = waiting.send::<TaskBlock>(&params, &[]).unwrap();
-    // Its answer comes when the daemon knows who waits.
+    // Its answer shows that the daemon has received the block before.
     waiting.call::<TaskGet>(&IdParams { id: willing.into() }).unwrap();
     let cancelled = daemon.shut_down(&ShutdownParams { grace_ms: Some(10) });
     assert_eq!(cancelled, 2);

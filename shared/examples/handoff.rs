@@ -1,6 +1,6 @@
-//! Starts a command, shows what it writes for a while, and then hands it over to bgd while it runs.
+//! Starts a command, shows its output for a while, and then hands it over to bgd while it runs.
 //!
-//! `handoff LINES COMMAND [ARG...]` shows the first LINES lines itself; the rest is in `bgctl output ID`.
+//! `handoff LINES COMMAND [ARG...]` shows the first LINES lines itself; `bgctl output ID` shows the rest.
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -21,7 +21,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Command::new("bgctl").args(["daemon", "start"]).stdout(Stdio::null()).status()?;
     let mut daemon = Client::connect(&SocketPath::from_env()?)?;
 
-    // One pipe for both of its outputs, so that neither goes on writing here.
+    // One pipe for stdout and stderr, so that neither keeps writing to this terminal.
     let (pipe, end) = std::io::pipe()?;
     let mut child = Command::new(program).args(&command[1..]).stdout(end.try_clone()?).stderr(end).spawn()?;
     let mut out = BufReader::new(pipe);
@@ -31,7 +31,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         out.read_until(b'\n', &mut line)?;
         screen.write_all(&line)?;
     }
-    // What was read ahead is ours to show: the daemon goes on with what is still in the pipe.
+    // Data that was read ahead is ours to show; the daemon continues with what is still in the pipe.
     screen.write_all(out.buffer())?;
 
     let mut pipe = out.into_inner();
@@ -42,7 +42,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::AlreadyFinished => {
-            // It ended first: the rest of its output and its exit code are ours.
+            // The command ended first: the rest of its output and its exit code are ours.
             std::io::copy(&mut pipe, &mut screen)?;
             Ok(u8::try_from(child.wait()?.code().unwrap_or(1))?.into())
         }

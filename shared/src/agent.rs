@@ -1,4 +1,4 @@
-//! Agents and agent tasks as the wire has them: what is configured, what an agent asks, and the answer.
+//! Wire types of agents and agent tasks: what is configured, what an agent asks, and the answer.
 
 use std::os::fd::OwnedFd;
 
@@ -26,7 +26,7 @@ pub enum AgentProtocol {
 }
 
 impl AgentProtocol {
-    /// The word in the configuration and on the wire.
+    /// The name in the configuration and on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -51,7 +51,7 @@ pub enum Permissions {
 }
 
 impl Permissions {
-    /// The word in the configuration and on the wire.
+    /// The name in the configuration and on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Deny => "deny",
@@ -111,7 +111,7 @@ pub struct AgentListParams {
 }
 
 impl AgentListParams {
-    /// An environment that would make the line too long goes into a memory file.
+    /// Moves an environment that would make the line too long into a memory file.
     pub(crate) fn out_of_line(&self) -> Result<Option<(Self, OwnedFd)>, RpcError> {
         let file = self.env.as_ref().map(long_env::put).transpose()?.flatten();
         Ok(file.map(|file| (Self { env: None, env_fd: true, ..self.clone() }, file)))
@@ -140,7 +140,7 @@ pub enum Continuation {
 }
 
 impl Continuation {
-    /// The word on the wire.
+    /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Resume => "resume",

@@ -1,4 +1,4 @@
-//! Output and input of tasks as JSON strings: text where the bytes are UTF-8, else base64.
+//! Output and input of tasks as JSON strings: text if the bytes are UTF-8, else base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,7 +18,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Writes bytes as text where they are UTF-8, else as base64.
+    /// Encodes bytes as text if they are UTF-8, else as base64.
     pub fn encode(bytes: Vec<u8>) -> (String, Self) {
         match String::from_utf8(bytes) {
             Ok(text) => (text, Self::Utf8),
@@ -26,7 +26,7 @@ impl Encoding {
         }
     }
 
-    /// The bytes of a text that was written by [`Encoding::encode`].
+    /// Decodes a text written by [`Encoding::encode`].
     pub fn decode(self, text: String) -> Result<Vec<u8>, base64::DecodeError> {
         match self {
             Self::Utf8 => Ok(text.into_bytes()),

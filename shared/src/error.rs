@@ -1,4 +1,4 @@
-//! Errors as the wire has them: a code, a message for people, and a kind that programs key on.
+//! Errors on the wire: a code, a message for people, and a kind for programs.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::id::TaskId;
 use crate::task::Task;
 
-/// Declares the kinds with their wire names and codes once.
+/// Declares each kind once, with its wire name and code.
 macro_rules! kinds {
     ($($(#[$doc:meta])+ $kind:ident = $name:literal, $code:literal;)+) => {
         /// Kind of an error. Clients should decide by this alone.
@@ -22,7 +22,7 @@ macro_rules! kinds {
         }
 
         impl ErrorKind {
-            /// Every kind that is sent.
+            /// All kinds that are sent.
             pub const ALL: &'static [Self] = &[$(Self::$kind),+];
 
             /// The name on the wire.
@@ -140,7 +140,7 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    /// An error of this kind.
+    /// Creates an error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             code: kind.code(),
@@ -149,14 +149,14 @@ impl RpcError {
         }
     }
 
-    /// The same with a word on what to do.
+    /// Adds a hint on how to solve the problem.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.data.hint = Some(hint.into());
         self
     }
 
-    /// Its kind.
+    /// Returns its kind.
     pub fn kind(&self) -> ErrorKind {
         self.data.kind
     }

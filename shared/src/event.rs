@@ -1,4 +1,4 @@
-//! Events: what a subscriber is told, in the order in which it happened.
+//! Events: what subscribers receive, in the order in which it happened.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The word on the wire.
+    /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Submitted => "submitted",
@@ -73,7 +73,7 @@ impl EventKind {
         }
     }
 
-    /// Whether it is the end of a run.
+    /// Whether it ends a run.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }

@@ -43,7 +43,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// One of this kind, without numbers.
+    /// Creates a failure without numbers.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, errno: None, code: None, signal: None, message: message.into() }
     }

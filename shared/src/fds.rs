@@ -1,4 +1,4 @@
-//! Descriptors that travel with a line (`SCM_RIGHTS`), and who is at the other end of a socket.
+//! Descriptors that travel with a line (`SCM_RIGHTS`), and the credentials of a socket's peer.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,11 +9,11 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use crate::limits::FDS_PER_FRAME;
 
-/// Sends bytes with descriptors. They go with the first byte; the count of bytes sent is returned, and
-/// the rest must follow without descriptors.
+/// Sends bytes with descriptors, which travel with the first byte. Returns the number of bytes sent; the rest must be
+/// sent without descriptors.
 ///
 /// # Errors
-/// What the system says; more than [`FDS_PER_FRAME`] descriptors are `InvalidInput`.
+/// The system's error; `InvalidInput` for more than [`FDS_PER_FRAME`] descriptors.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     if fds.len() > FDS_PER_FRAME {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one line"));
@@ -25,18 +25,18 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     Ok(sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
 }
 
-/// Receives bytes and the descriptors that came with them. Zero bytes: the other end has closed.
+/// Receives bytes and the descriptors that came with them. Zero bytes mean that the peer has closed.
 ///
 /// # Errors
-/// What the system says. More descriptors than [`FDS_PER_FRAME`], or than this process may still open,
-/// are closed, all of them, and the message counts as invalid data.
+/// The system's error; `InvalidData` for more descriptors than [`FDS_PER_FRAME`], or than this process may still
+/// open. All of them are closed then.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_FRAME))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut slices = [IoSliceMut::new(buffer)];
     let message = recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
-    // Also of a message that was cut: the kernel has installed what there was space for.
+    // Even if the message was truncated: the kernel has installed as many as there was space for.
     for received in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = received {
             fds.extend(rights);
@@ -54,16 +54,16 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<O
     Ok((message.bytes, fds))
 }
 
-/// The user at the other end of a Unix socket, as the kernel noted it when they connected or listened.
+/// Returns the uid of the peer of a Unix socket, as the kernel recorded it when the peer connected or listened.
 ///
 /// # Errors
-/// What the system says; the descriptor may be no Unix socket.
+/// The system's error, for example if the descriptor is not a Unix socket.
 pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(&socket.as_fd(), PeerCredentials)?.uid())
 }
 
-/// The process at the other end of a Unix socket, as the kernel noted it when it connected. `None` if it is in
-/// another pid namespace, where it has no number here.
+/// Returns the pid of the peer of a Unix socket, as the kernel recorded it when the peer connected. `None` if the
+/// peer is in another pid namespace and has no pid in this one.
 pub fn peer_pid(socket: &impl AsFd) -> Option<i32> {
     getsockopt(&socket.as_fd(), PeerCredentials).ok().map(|peer| peer.pid()).filter(|pid| *pid > 0)
 }

@@ -1,12 +1,12 @@
-//! Frames: bytes go in, lines come out. No I/O, so the same code serves both clients and the daemon.
+//! Frames: bytes go in, lines come out. No I/O, so the clients and the daemon share the code.
 //!
-//! A frame may have attachments (descriptors, for the daemon): they come with a chunk of bytes and
-//! belong to the last line that begins in it, because the kernel hands over a message's descriptors
-//! with its first byte and ends the read behind that message.
+//! A frame may have attachments (descriptors, for the daemon). They come with a chunk of bytes and belong to the last
+//! line that begins in it, because the kernel delivers a message's descriptors with its first byte and ends the read
+//! after that message.
 
 use crate::limits::FDS_PER_FRAME;
 
-/// A line that can't be taken. Its connection can't go on, as nobody knows where the next line begins.
+/// A line that can't be accepted. Its connection can't continue, since the start of the next line is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// It is longer than the limit.
@@ -15,10 +15,10 @@ pub enum FrameError {
         /// The limit in bytes, newline included.
         limit: usize,
     },
-    /// More came with it than may.
+    /// Too many attachments came with it.
     #[error("more than {limit} descriptors came with one line")]
     TooManyAttachments {
-        /// How many may.
+        /// Maximum number of attachments.
         limit: usize,
     },
 }
@@ -28,43 +28,43 @@ pub enum FrameError {
 pub struct Frame<A> {
     /// The bytes.
     pub line: Vec<u8>,
-    /// What came with them.
+    /// The attachments that came with it.
     pub attachments: Vec<A>,
 }
 
-/// Cuts a stream of bytes into lines.
+/// Splits a stream of bytes into lines.
 #[derive(Debug)]
 pub struct FrameDecoder<A> {
     buffer: Vec<u8>,
-    /// The bytes before this are handed out.
+    /// The bytes before this offset have been returned.
     start: usize,
-    /// The bytes before this hold no newline.
+    /// The bytes before this offset contain no newline.
     scanned: usize,
     limit: usize,
     attachments: Vec<(u64, A)>,
-    /// The number of the line that begins at `start`.
+    /// Number of the line that begins at `start`.
     line_number: u64,
 }
 
-/// Finds newlines without asking what the processor can do: that takes a short run of `bgctl` longer than all that it
-/// looks for, most of all in a virtual machine.
+/// Finds newlines without detecting CPU features: in a short run of `bgctl` the detection takes longer than the whole
+/// search, above all in a virtual machine.
 fn newline() -> memchr::arch::all::memchr::One {
     memchr::arch::all::memchr::One::new(b'\n')
 }
 
 impl<A> FrameDecoder<A> {
-    /// A decoder for lines of at most `limit` bytes, newline included.
+    /// Creates a decoder for lines of at most `limit` bytes, newline included.
     pub const fn new(limit: usize) -> Self {
         Self { buffer: Vec::new(), start: 0, scanned: 0, limit, attachments: Vec::new(), line_number: 0 }
     }
 
-    /// Takes the next bytes of the stream, and what came with them.
+    /// Takes the next bytes of the stream and their attachments.
     pub fn push(&mut self, bytes: &[u8], attachments: impl IntoIterator<Item = A>) {
         let mut attachments = attachments.into_iter().peekable();
         if attachments.peek().is_some() {
             let line = self.line_number + self.last_line_begun(bytes);
-            // Complete lines are taken before more is read, so these are of one line; one over the limit
-            // tells, the rest is dropped at once.
+            // Complete lines are taken before more is read, so these belong to one line. One over the limit is enough
+            // to detect the excess; the rest is dropped at once.
             let room = (FDS_PER_FRAME + 1).saturating_sub(self.attachments.len());
             self.attachments.extend(attachments.take(room).map(|attachment| (line, attachment)));
         }
@@ -76,17 +76,17 @@ impl<A> FrameDecoder<A> {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many lines after the one at `start` the last line that begins in `bytes` is.
+    /// Returns how many lines after the one at `start` the last line that begins in `bytes` is.
     fn last_line_begun(&self, bytes: &[u8]) -> u64 {
         let newlines = |bytes: &[u8]| newline().count(bytes) as u64;
         let before = newlines(&self.buffer[self.start..]);
         before + newlines(&bytes[..bytes.len().saturating_sub(1)])
     }
 
-    /// The next line, if one is complete. Empty lines are skipped.
+    /// Returns the next line, if it is complete. Skips empty lines.
     ///
     /// # Errors
-    /// [`FrameError`] as soon as a line can't end within the limit any more, or has too many attachments.
+    /// [`FrameError`] as soon as a line can no longer end within the limit, or has too many attachments.
     pub fn next_frame(&mut self) -> Result<Option<Frame<A>>, FrameError> {
         if self.attachments.len() > FDS_PER_FRAME {
             return Err(FrameError::TooManyAttachments { limit: FDS_PER_FRAME });
@@ -121,7 +121,7 @@ impl<A> FrameDecoder<A> {
         self.attachments.drain(..mine).map(|(_, attachment)| attachment).collect()
     }
 
-    /// An empty buffer is not kept: ten thousand quiet connections need none, and what it held may be secret.
+    /// Frees an empty buffer: ten thousand idle connections need none, and its old contents may be secret.
     fn give_back(&mut self) {
         if self.start == self.buffer.len() {
             self.start = 0;

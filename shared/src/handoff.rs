@@ -1,4 +1,4 @@
-//! Handing over a child to the daemon while it runs (R70), for programs that started it themselves.
+//! Hands a running child over to the daemon (R70), for programs that started it themselves.
 //!
 //! ```no_run
 //! use std::os::fd::AsFd as _;
@@ -10,7 +10,7 @@
 //! use bgd_shared::socket::SocketPath;
 //!
 //! let mut child = Command::new("make").stdout(Stdio::piped()).spawn()?;
-//! // … shows what it writes, until the user wants it in the background …
+//! // … show its output until the user moves it to the background …
 //! let mut client = Client::connect(&SocketPath::from_env()?)?;
 //! let out = child.stdout.take().ok_or("it has no output")?;
 //! let given = hand_over(&mut client, &child, "make", &[(HandoffStream::Stdout, out.as_fd())])?;
@@ -18,9 +18,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! From the call on nobody but the daemon may read the descriptors, also not what is in a buffer of the
-//! caller's: what was read before is the caller's to show. If the answer is an error, everything is as it
-//! was; `already_finished` says that the child was faster (R66).
+//! From the call on, only the daemon may read from the descriptors, so the caller must not read on through a buffered
+//! reader either. Data that the caller has read before is the caller's to show. If the call returns an error, nothing
+//! has changed; `already_finished` means that the child ended first (R66).
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -36,7 +36,7 @@ use crate::request::{
 };
 use crate::task::{Exit, Task};
 
-/// A handle to a child that nobody has waited for yet, so that its number is its own.
+/// Returns a pidfd of a child that has not been waited for yet, so that its pid can't have been reused.
 ///
 /// # Errors
 /// The kernel is older than Linux 5.3, or no descriptors are left.
@@ -46,7 +46,7 @@ pub fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// What is said of a child if nothing else is known of it.
+/// Returns params with nothing but the pid of a child and a description.
 pub fn params(child: &Child, description: &str) -> HandoffParams {
     HandoffParams {
         pid: child.id().cast_signed(),
@@ -62,10 +62,10 @@ pub fn params(child: &Child, description: &str) -> HandoffParams {
     }
 }
 
-/// Hands over a child with the descriptors of its output. They stay open here and are to be closed.
+/// Hands over a child with the descriptors of its output. The caller's copies stay open; close them afterwards.
 ///
 /// # Errors
-/// The daemon's refusal, or a broken connection. The child is the caller's then as before.
+/// The daemon's refusal, or a broken connection. The caller still owns the child then.
 pub fn hand_over(
     client: &mut Client,
     child: &Child,
@@ -75,7 +75,7 @@ pub fn hand_over(
     hand_over_as(client, child, params(child, description), streams)
 }
 
-/// The same with more to be said of it than a description. `streams` takes the place of those in `params`.
+/// Like [`hand_over`], with further params. `streams` replaces those in `params`.
 ///
 /// # Errors
 /// As for [`hand_over`].
@@ -91,8 +91,8 @@ pub fn hand_over_as(
     client.call_with_fds::<TaskHandoff>(&params, &fds)
 }
 
-/// Tells the daemon how a child ended that was handed over, as its parent has learned by waiting for it.
-/// Only of use before Linux 6.15, over the connection that handed it over, within 5 seconds of its end.
+/// Tells the daemon how a handed-over child ended, as its parent learned by waiting for it. Only useful before Linux
+/// 6.15, over the connection that handed it over, within 5 seconds of its end.
 ///
 /// # Errors
 /// The daemon's refusal, or a broken connection.
@@ -101,7 +101,7 @@ pub fn tell_exit(client: &mut Client, task: TaskId, status: ExitStatus) -> Resul
     client.call::<TaskExit>(&params).map(|result| result.task)
 }
 
-/// How a child ended, as the wire has it.
+/// Converts an exit status to its wire type.
 pub fn exit_of(status: ExitStatus) -> Exit {
     match (status.code(), status.signal()) {
         (Some(code), _) => Exit::Code(code),

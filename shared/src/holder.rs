@@ -1,7 +1,7 @@
-//! Who holds the lock of a daemon's socket: the daemon that lives there, whether or not it can be reached.
+//! Finds the process that holds the lock of a daemon's socket: the daemon, whether or not it can be reached.
 //!
-//! The lock is a record lock, so the kernel tells whose it is, as a number that means something where it is
-//! asked. Beside it, in the file, the daemon notes what else must be known when it can't be asked.
+//! The lock is a record lock, so the kernel reports its holder, as a pid in the caller's pid namespace. The lock file
+//! also holds a note by the daemon with what clients need to know when it does not answer.
 
 use std::fmt;
 use std::fs::File;
@@ -16,48 +16,48 @@ use crate::proc::ProcessStat;
 use crate::socket::SocketPath;
 use crate::text::OsText;
 
-/// The most bytes of a note that are read.
+/// Maximum length of a note, in bytes.
 const NOTE_BYTES: u64 = 16 * 1024;
 
-/// What a daemon does.
+/// Phase in the life of a daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// It ends what a dead one left, and answers nobody yet.
+    /// Ends what a dead predecessor left, and does not answer yet.
     Starting,
-    /// It serves.
+    /// Serves requests.
     #[default]
     Ready,
-    /// It has ended its tasks and is about to be gone.
+    /// Has ended its tasks and is about to exit.
     Ending,
 }
 
-/// What a daemon notes in the file of its lock.
+/// The note that a daemon writes into its lock file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// What it does.
+    /// Its current phase.
     #[serde(default)]
     pub phase: Phase,
-    /// Its life.
+    /// Id of this run of the daemon.
     #[serde(default)]
     pub instance: String,
     /// Its socket.
     #[serde(default)]
     pub socket: OsText,
-    /// The cgroup that the ones of its tasks are in.
+    /// Parent of the cgroups of its tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<OsText>,
 }
 
 impl Note {
-    /// The note in a file; an empty one if there is none that can be read.
+    /// Reads the note from a file. Returns an empty one if the file has none that can be read.
     pub fn read(path: &Path) -> Self {
         let mut text = Vec::new();
         let file = File::open(path).and_then(|file| file.take(NOTE_BYTES).read_to_end(&mut text));
         file.ok().and_then(|_| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// Its text.
+    /// Returns the note as file contents.
     pub fn text(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');
@@ -68,16 +68,17 @@ impl Note {
 /// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// What it has noted.
+    /// The note in its lock file.
     pub note: Note,
 }
 
-/// Who holds this lock. Not for a file that this process has locked itself: it would lose it.
+/// Returns the holder of this lock. Must not be called for a file that this process has locked itself: closing the
+/// file would release that lock.
 ///
 /// # Errors
-/// The file can't be opened or asked.
+/// The file can't be opened or queried.
 pub fn of_lock(path: &Path) -> io::Result<Option<Holder>> {
     let file = File::open(path)?;
     #[allow(clippy::cast_possible_truncation, reason = "the constants of fcntl fit their fields")]
@@ -95,18 +96,18 @@ pub fn of_lock(path: &Path) -> io::Result<Option<Holder>> {
             Err(errno) => return Err(errno.into()),
         }
     }
-    // One that can't be seen from here, as in another container, has no number.
+    // A holder outside this pid namespace, as in another container, has no pid here.
     let is_held = i32::from(lock.l_type) != nix::libc::F_UNLCK && lock.l_pid > 0;
     Ok(is_held.then(|| Holder { pid: lock.l_pid, note: Note::read(path) }))
 }
 
-/// Who holds the lock of a socket, if that can be found out.
+/// Returns the holder of a socket's lock, if it can be determined.
 pub fn of(socket: &SocketPath) -> Option<Holder> {
     of_lock(&socket.beside("lock")).ok().flatten()
 }
 
 impl Holder {
-    /// What its process does, as the kernel sees it.
+    /// Returns the state of its process as the kernel reports it.
     pub fn state(&self) -> Option<State> {
         ProcessStat::of(self.pid)?.state().map(State)
     }
@@ -117,7 +118,7 @@ impl Holder {
 pub struct State(pub char);
 
 impl State {
-    /// Whether it goes on when it gets SIGCONT.
+    /// Whether SIGCONT resumes it.
     pub fn is_stopped(self) -> bool {
         self.0 == 'T'
     }

@@ -1,4 +1,4 @@
-//! Task ids, and what a user may type for one.
+//! Task ids, and how users refer to them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,22 +15,22 @@ use crate::limits::ID_PREFIX_CHARS;
 pub struct TaskId(Uuid);
 
 impl TaskId {
-    /// A new random id.
+    /// Creates a random id.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// The id of these 128 bits.
+    /// Creates an id from its 128 bits.
     pub const fn from_u128(bits: u128) -> Self {
         Self(Uuid::from_u128(bits))
     }
 
-    /// The 128 bits of this id; their order is the order of the written ids.
+    /// Returns the 128 bits of this id. They sort like the written ids.
     pub fn as_u128(self) -> u128 {
         self.0.as_u128()
     }
 
-    /// The first eight characters: what tables show.
+    /// Returns the first eight characters, as shown in tables.
     pub fn short(self) -> String {
         let mut text = self.to_string();
         text.truncate(8);
@@ -44,7 +44,7 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// Reads a complete id. What users type is a [`TaskRef`], as a prefix will do there.
+/// Parses a complete id. For user input, where a prefix is enough, see [`TaskRef`].
 impl FromStr for TaskId {
     type Err = TaskRefError;
 
@@ -54,7 +54,7 @@ impl FromStr for TaskId {
     }
 }
 
-/// What a user named a task by: its id, or a prefix of it of at least four characters.
+/// A task as named by a user: its id, or a prefix of at least four characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskRef {
     text: String,
@@ -62,32 +62,32 @@ pub struct TaskRef {
     high: u128,
 }
 
-/// Why a text can't name a task.
+/// Why a text can't refer to a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskRefError {
-    /// No character: in a script, what was to print the id has printed nothing.
+    /// Empty: in a script, the command that should print the id printed nothing.
     #[error("no task id given, it is empty: did the command that should print it fail?")]
     Empty,
     /// Fewer than four characters.
     #[error("task id {0:?} is too short: give at least its first {ID_PREFIX_CHARS} characters")]
     TooShort(String),
-    /// A character that is in no UUID, or a hyphen in the wrong place, or too long.
+    /// A character that no UUID contains, a hyphen in the wrong place, or too many characters.
     #[error("{0:?} is not a task id: ids are UUIDs such as 3f2a9c1e-…, or their first characters")]
     NotAnId(String),
 }
 
 impl TaskRef {
-    /// The smallest and the largest id that begin with this text.
+    /// Returns the smallest and the largest id that begin with this text.
     pub fn range(&self) -> std::ops::RangeInclusive<TaskId> {
         TaskId::from_u128(self.low)..=TaskId::from_u128(self.high)
     }
 
-    /// The whole id, if the text is one.
+    /// Returns the id if the text is complete.
     pub fn exact(&self) -> Option<TaskId> {
         (self.low == self.high).then(|| TaskId::from_u128(self.low))
     }
 
-    /// The text as it was given.
+    /// Returns the text as given.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -1,8 +1,8 @@
-//! What a program needs to speak with `bgd`: the wire types, the frame codec, the transport and three
-//! clients (one blocking, one for poll loops, one on tokio) built from the same protocol implementation.
+//! What a program needs to talk to `bgd`: the wire types, the frame codec, the transport and three clients (one
+//! blocking, one for poll loops, one on tokio) built on the same protocol implementation.
 //!
-//! This crate knows nobody else in the workspace. It may not keep state about tasks, decide anything
-//! about them, or start processes.
+//! This crate depends on no other crate of the workspace. It may not keep state about tasks, decide anything about
+//! them, or start processes.
 //!
 //! ```no_run
 //! use bgd_shared::client::Client;
@@ -47,5 +47,5 @@ pub mod text;
 pub mod time;
 pub mod transport;
 
-/// The version of the wire protocol that this crate speaks; it grows only when a change is not an addition.
+/// Version of the wire protocol. Only changes that are not additions increase it.
 pub const PROTOCOL: u32 = 1;

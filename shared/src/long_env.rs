@@ -1,7 +1,7 @@
-//! Environments that would make a line too long: in a memory file whose descriptor travels with the line.
+//! Environments that would make a line too long: they travel in a memory file whose descriptor goes with the line.
 //!
-//! The file is sealed, so that nobody can change or shorten it while it is read, and it holds what
-//! `/proc/PID/environ` would: `NAME=value` entries, each with a NUL behind it.
+//! The file is sealed, so that nobody can change or shorten it while it is read. It has the format of
+//! `/proc/PID/environ`: NUL-terminated `NAME=value` entries.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,12 +14,12 @@ use crate::error::{ErrorKind, RpcError};
 use crate::limits::{ENV_BYTES, ENV_INLINE_BYTES};
 use crate::text::{Env, OsText};
 
-/// What makes a memory file safe to read: it stays as it is.
+/// Seals that make a memory file safe to read: its contents can't change.
 fn sealed() -> SealFlags {
     SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW
 }
 
-/// How many bytes an environment has as the system counts them.
+/// Returns the size of an environment in bytes, as the system counts it.
 fn bytes_of(env: &Env) -> usize {
     env.0.iter().map(|(name, value)| name.len() + value.as_bytes().len() + 2).sum()
 }
@@ -35,10 +35,10 @@ fn invalid(what: &str) -> RpcError {
         .hint("see task.submit in bgd-protocol(7) for how to create such a file")
 }
 
-/// Puts an environment into a memory file if it is too long for a line.
+/// Puts an environment into a memory file if it is too long for a line. `None` if it is not.
 ///
 /// # Errors
-/// It is longer than any program may get, or the system makes no such file.
+/// The environment is longer than any program may get, or the system can't create the file.
 pub fn put(env: &Env) -> Result<Option<OwnedFd>, RpcError> {
     let bytes = bytes_of(env);
     if bytes <= ENV_INLINE_BYTES {
@@ -72,9 +72,9 @@ fn write(env: &Env, bytes: usize) -> io::Result<OwnedFd> {
 /// Reads the environment in a memory file.
 ///
 /// # Errors
-/// It is no sealed one, is too long, or holds something else.
+/// The file is not sealed, is too long, or holds something else.
 pub fn take(descriptor: OwnedFd) -> Result<Env, RpcError> {
-    // Only files in memory have seals: reading one waits for no disk and no network.
+    // Only memory files have seals, so reading one never waits for a disk or the network.
     let seals = fcntl_get_seals(descriptor.as_fd()).unwrap_or(SealFlags::empty());
     if !seals.contains(sealed()) {
         return Err(invalid("it is not a memory file sealed against writing, shrinking and growing"));

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 envelopes: what a line of the wire says before anybody looks at its params.
+//! JSON-RPC 2.0 envelopes: lines on the wire whose params are not parsed yet.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::error::{ErrorKind, RpcError};
 use crate::strict;
 
-/// The id of a request, given back with its answer.
+/// The id of a request, repeated in its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RequestId {
@@ -28,13 +28,13 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// A request or a notification, its params still unread.
+/// A request or a notification whose params are not parsed yet.
 #[derive(Debug, Deserialize)]
 pub struct Request<'a> {
     /// Always `2.0`.
     #[serde(borrow, default)]
     pub jsonrpc: Cow<'a, str>,
-    /// Missing in a notification. Null is an error: nobody could tell the answer apart.
+    /// Missing in a notification. Null is an error: its answer could not be matched to the request.
     #[serde(default, deserialize_with = "present")]
     pub id: Option<RequestId>,
     /// The name of the method.
@@ -45,19 +45,19 @@ pub struct Request<'a> {
     pub params: Option<&'a RawValue>,
 }
 
-/// An id that is there must be one.
+/// Parses an id that is present, so that null is not taken for a missing one.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<RequestId>, D::Error> {
     RequestId::deserialize(deserializer).map(Some)
 }
 
-/// Reads a request line.
+/// Parses a request line.
 ///
 /// # Errors
-/// `parse_error` for what is no JSON, `invalid_request` for JSON that is no request.
+/// `parse_error` for a line that is not JSON, `invalid_request` for JSON that is not a request.
 pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
     let request: Request<'_> = match strict::from_slice(line) {
         Ok(request) => request,
-        // Of a line such as `{}}` the object is read first, and what is wrong with the rest comes second.
+        // For a line such as `{}}`, serde reports the incomplete object before the trailing characters.
         Err(error) if error.is_data() && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => {
             let message = format!("not a JSON-RPC request: {error}");
             return Err(RpcError::new(ErrorKind::InvalidRequest, message)
@@ -77,7 +77,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
     Ok(request)
 }
 
-/// Reads the params of a method. Missing params are an empty object.
+/// Parses the params of a method. Missing params count as an empty object.
 ///
 /// # Errors
 /// `invalid_params`, naming the param and what it must be.
@@ -90,7 +90,7 @@ pub fn parse_params<'a, P: Deserialize<'a>>(
             .hint("bgd-protocol(7) lists the params of every method")
     };
     let params = params.map_or("{}", RawValue::get);
-    // Serde would take an array for the fields in their order, which is no part of the protocol.
+    // Serde would also accept an array of the fields in order, which is not part of the protocol.
     if params.starts_with('[') {
         return Err(invalid(&"an array, not an object of names and values"));
     }
@@ -121,8 +121,8 @@ struct ErrorOut<'a> {
 
 fn line_of(value: &impl Serialize) -> Vec<u8> {
     let mut line = Vec::with_capacity(1024);
-    // The wire types have string keys only and no failing serializer, so this can't fail; an empty
-    // line, which every reader skips, is the harmless answer if it ever did.
+    // Wire types have only string keys and infallible serializers, so this can't fail. If it ever did, an empty line
+    // would be harmless: every reader skips it.
     if serde_json::to_writer(&mut line, value).is_err() {
         line.clear();
     }
@@ -130,17 +130,17 @@ fn line_of(value: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// The line of a request.
+/// Returns the line of a request.
 pub fn request_line<P: Serialize>(id: u64, method: &str, params: &P) -> Vec<u8> {
     line_of(&RequestOut { jsonrpc: "2.0", id, method, params })
 }
 
-/// The line of an answer.
+/// Returns the line of an answer.
 pub fn result_line<R: Serialize>(id: &RequestId, result: &R) -> Vec<u8> {
     line_of(&ResultOut { jsonrpc: "2.0", id, result })
 }
 
-/// The line of an error. Without an id it answers a line whose id could not be read.
+/// Returns the line of an error. `id` is `None` if the id of the request could not be read.
 pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Vec<u8> {
     line_of(&ErrorOut { jsonrpc: "2.0", id, error })
 }
@@ -157,10 +157,10 @@ pub struct Incoming<'a> {
     /// The params of a notification.
     #[serde(borrow, default)]
     pub params: Option<&'a RawValue>,
-    /// The result of a call that went well.
+    /// The result of a successful call.
     #[serde(borrow, default)]
     pub result: Option<&'a RawValue>,
-    /// What went wrong.
+    /// The error of a failed call.
     #[serde(default)]
     pub error: Option<RpcError>,
 }

@@ -1,4 +1,4 @@
-//! Notices: what whoever asked for a task is told of it, by a channel or by the inbox of its parent session.
+//! Notices: notifications about a task, delivered through a channel or the inbox of its parent session.
 //!
 //! A hook of the type `exec` gets a [`Notice`] as one JSON object on standard input, a `webhook` as the body
 //! of a POST, and `inbox.read` returns them.
@@ -26,7 +26,7 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
-    /// Whether it is the end of a run. There is exactly one such notice for each run that is told at all.
+    /// Whether it reports the end of a run. A run that is reported at all has exactly one such notice.
     pub const fn is_end(self) -> bool {
         match self {
             Self::Started | Self::NeedsInput => false,
@@ -34,7 +34,7 @@ impl NoticeKind {
         }
     }
 
-    /// The word on the wire.
+    /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",

@@ -1,4 +1,4 @@
-//! How tasks are ordered among each other: groups, conditions on other tasks, and why a task still waits.
+//! Order among tasks: groups, conditions on other tasks, and why a task still waits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ use crate::id::{TaskId, TaskRef};
 use crate::limits::GROUP_BYTES;
 use crate::time::Timestamp;
 
-/// The group of a task whose submitter names none. It always exists, and its slots are `max_concurrent_tasks`.
+/// The group of tasks that name none. It always exists, and has `max_concurrent_tasks` slots.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// The lowest and the highest priority. 0 is the default; higher starts first.
+/// The allowed priorities. The default is 0; higher starts first.
 pub const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
 
-/// Whether a group can have this name: 1 to 64 letters, digits, `.`, `_` and `-`.
+/// Whether this is a valid group name: 1 to 64 letters, digits, `.`, `_` and `-`.
 pub fn is_group_name(name: &str) -> bool {
     let is_taken = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=GROUP_BYTES).contains(&name.len()) && name.bytes().all(is_taken)
@@ -43,7 +43,7 @@ impl Condition {
     /// Every condition.
     pub const ALL: [Self; 5] = [Self::Ok, Self::Any, Self::Fail, Self::Start, Self::Ready];
 
-    /// The word on the wire and behind an id, as in `--after 3f2a9c1e:fail`.
+    /// The name on the wire and after an id, as in `--after 3f2a9c1e:fail`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",

@@ -1,8 +1,8 @@
-//! What the kernel says of processes in `/proc`, as proc(5) describes it: the one place that reads it. It draws no
+//! Reads process information from `/proc`, as described in proc(5). No other module reads `/proc`; this one draws no
 //! conclusions.
 //!
-//! A process is named by its number, or by `self`. It may end at any moment, and may be hidden, so that nothing here
-//! fails: there is just nothing to say of it then.
+//! A process is named by its pid, or by `self`. It may exit at any moment or be hidden, so most functions return an
+//! empty value or `None` instead of an error.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -11,43 +11,44 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The most bytes of an environment that are read.
+/// Maximum number of environment bytes to read.
 const ENVIRONMENT_BYTES: u64 = 4 << 20;
 
-/// Room made for a file before it is read, in bytes.
+/// Initial capacity of a read buffer, in bytes.
 const USUAL_BYTES: usize = 1024;
 
-/// The numbers of all processes that are seen from here.
+/// Returns the pids of all visible processes.
 pub fn processes() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The user that owns a process.
+/// Returns the uid of the owner of a process.
 ///
 /// # Errors
-/// It has ended, or is hidden.
+/// The process has exited or is hidden.
 pub fn owner(pid: impl Display) -> io::Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid())
 }
 
-/// Its name: that of its program, cut behind 15 bytes, unless it has set another one. Empty if it has ended.
+/// Returns the name of a process: that of its program, truncated to 15 bytes, unless the process has set another.
+/// Empty if the process has exited.
 pub fn name(pid: impl Display) -> Vec<u8> {
     let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.retain(|byte| *byte != b'\n');
     name
 }
 
-/// The file of its program; with ` (deleted)` behind it if that is gone.
+/// Returns the path of the program, with ` (deleted)` appended if the file is gone.
 ///
 /// # Errors
-/// It has ended, or does not let this process look.
+/// The process has exited, or this process may not inspect it.
 pub fn program(pid: impl Display) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe"))
 }
 
-/// The folder that it is in.
+/// Returns the working directory of a process.
 ///
 /// # Errors
 /// As for [`program`].
@@ -55,14 +56,14 @@ pub fn folder(pid: impl Display) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{pid}/cwd"))
 }
 
-/// Its arguments, each with a zero byte behind it, cut behind so many bytes. It may have changed them. Empty for a
-/// thread of the kernel, and for one that has ended.
+/// Returns the arguments, each NUL-terminated, truncated to `most` bytes. The process may have changed them. Empty
+/// for a kernel thread and for a process that has exited.
 pub fn arguments(pid: impl Display, most: u64) -> Vec<u8> {
     read(&format!("/proc/{pid}/cmdline"), most)
 }
 
-/// The environment that it was started with, as pairs of name and value; empty if it can't be read. Of one that is too
-/// long it has the first pairs.
+/// Returns the environment that the process was started with, as NUL-separated `NAME=value` entries; empty if it
+/// can't be read. Beyond 4 MiB, only the first complete entries.
 pub fn environment(pid: impl Display) -> Vec<u8> {
     let mut pairs = read(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES);
     if pairs.len() as u64 == ENVIRONMENT_BYTES {
@@ -72,7 +73,7 @@ pub fn environment(pid: impl Display) -> Vec<u8> {
 }
 
 fn read(path: &str, most: u64) -> Vec<u8> {
-    // Most of these files are shorter, and come in one read.
+    // Most of these files are shorter and need a single read.
     let mut bytes = Vec::with_capacity(USUAL_BYTES);
     match File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)) {
         Ok(_) => bytes,
@@ -80,32 +81,32 @@ fn read(path: &str, most: u64) -> Vec<u8> {
     }
 }
 
-/// A value of `/proc/PID/status`, such as that of `Uid`.
+/// Returns a value of `/proc/PID/status`, such as `Uid`.
 pub fn status(pid: impl Display, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().to_owned())
 }
 
-/// The signals that it ignores: a bit each, from the lowest for signal 1.
+/// Returns the mask of ignored signals; the lowest bit is signal 1. 0 if it can't be read.
 pub fn ignored_signals(pid: impl Display) -> u64 {
     status(pid, "SigIgn").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
 }
 
-/// A soft limit of a process by the name that `/proc/PID/limits` has for it. `None`: there is none.
+/// Returns a soft limit by its name in `/proc/PID/limits`. `None` if it is unlimited or can't be read.
 pub fn soft_limit(pid: impl Display, name: &str) -> Option<u64> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// What each of its descriptors is open for: the name of the descriptor, and the file.
+/// Returns the open descriptors of a process: each one's number as a string, and the file it refers to.
 pub fn open_files(pid: impl Display) -> impl Iterator<Item = (std::ffi::OsString, PathBuf)> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().filter_map(Result::ok);
     descriptors.filter_map(|entry| Some((entry.file_name(), fs::read_link(entry.path()).ok()?)))
 }
 
-/// The flags that a descriptor of it was opened with.
+/// Returns the flags that a descriptor was opened with.
 pub fn open_flags(pid: impl Display, descriptor: &OsStr) -> Option<i32> {
     let path = Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor);
     let info = fs::read_to_string(path).ok()?;
@@ -113,73 +114,73 @@ pub fn open_flags(pid: impl Display, descriptor: &OsStr) -> Option<i32> {
     i32::from_str_radix(flags.trim(), 8).ok()
 }
 
-/// The children of a process, of whichever of its threads.
+/// Returns the children of a process, across all its threads.
 pub fn children(pid: impl Display) -> Vec<i32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().filter_map(Result::ok);
     threads.flat_map(|thread| pids_in(&thread.path().join("children"))).collect()
 }
 
-/// The children of one of its threads.
+/// Returns the children of one thread of a process.
 pub fn children_of_thread(pid: impl Display, thread: u32) -> Vec<i32> {
     pids_in(Path::new(&format!("/proc/{pid}/task/{thread}/children")))
 }
 
-/// The numbers in a file that has nothing else, such as `cgroup.procs`.
+/// Returns the pids in a file that holds nothing else, such as `cgroup.procs`.
 pub fn pids_in(path: &Path) -> Vec<i32> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Where it is in the tree of cgroups of version 2.
+/// Returns the path of a process in the cgroup v2 hierarchy.
 pub fn cgroup(pid: impl Display) -> Option<String> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// The flag of a process that is on its way out (`PF_EXITING`): its descriptors may be closed already.
+/// Flag of an exiting process (`PF_EXITING`): its descriptors may be closed already.
 const EXITING: u64 = 4;
 
-/// More bytes than `/proc/PID/stat` has: about 50 numbers and a short name.
+/// More than `/proc/PID/stat` ever holds: about 50 numbers and a short name.
 const STAT_BYTES: u64 = 4096;
 
-/// The fields of one process, at one moment.
+/// The fields of `/proc/PID/stat`, at one moment.
 #[derive(Clone, Debug)]
 pub struct ProcessStat(Box<str>);
 
 impl ProcessStat {
-    /// That of a process of this number. `None`: there is none, or it is hidden.
+    /// Reads the fields of the process with this pid. `None` if it does not exist or is hidden.
     pub fn of(pid: i32) -> Option<Self> {
         Self::parse(&read(&format!("/proc/{pid}/stat"), STAT_BYTES))
     }
 
-    /// That of this process.
+    /// Reads the fields of this process.
     pub fn own() -> Option<Self> {
         Self::parse(&read("/proc/self/stat", STAT_BYTES))
     }
 
-    /// What such a file holds. The name, in parentheses, may hold anything, so that what counts is behind the last
-    /// one.
+    /// Parses the contents of `/proc/PID/stat`. The name, in parentheses, may contain anything, so the fields begin
+    /// after the last closing parenthesis.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let fields = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
         std::str::from_utf8(fields).ok().map(|fields| Self(fields.into()))
     }
 
-    /// A field by its number in the manual page, from the third on, the state.
+    /// Returns a field by its number in proc(5). The first one available is 3, the state.
     pub fn field<T: FromStr>(&self, number: usize) -> Option<T> {
         self.0.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
     }
 
-    /// Its state, a letter.
+    /// Returns the state of the process, a letter of proc(5).
     pub fn state(&self) -> Option<char> {
         self.field(3)
     }
 
-    /// The process that started it, or the one that it was left to. 0: none that is seen from here.
+    /// Returns the pid of the process that started it, or that adopted it. 0 if the parent is not visible from here.
     pub fn parent(&self) -> Option<i32> {
         self.field(4)
     }
 
-    /// Whether it has ended, or is ending and runs no code of its own any more.
+    /// Whether it has ended, or is exiting and no longer runs code of its own.
     pub fn has_ended(&self) -> bool {
         self.field::<u64>(9).is_some_and(|flags| flags & EXITING != 0)
             || matches!(self.state(), Some('Z' | 'X'))

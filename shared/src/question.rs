@@ -1,4 +1,4 @@
-//! What an agent asks its user, and which answers it takes.
+//! Questions that an agent asks its user, and the options to choose from.
 
 use serde::{Deserialize, Serialize};
 

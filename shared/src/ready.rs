@@ -1,6 +1,7 @@
-//! When a task is ready, as `--ready` and the wire write it (R110), and how lines of output are searched.
+//! Readiness conditions of tasks, as written in `--ready` and on the wire (R110), and the search for matching lines
+//! of output.
 //!
-//! It only reads what is written; who looks whether it has come true is the daemon.
+//! This module only parses conditions; the daemon checks whether they are met.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,46 +14,46 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{LINE_SEARCH_BYTES, READY_BYTES};
 use crate::text::beginning;
 
-/// When a task is ready. Written as `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL` (or the URL alone), `file:PATH` or
-/// `notify`.
+/// The readiness condition of a task, written as `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL` (or the URL alone),
+/// `file:PATH` or `notify`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Ready {
-    /// A line of its output matches this regular expression, in the syntax of the crate `regex`.
+    /// A line of its output matches this regular expression, in the syntax of the `regex` crate.
     Line(Box<str>),
-    /// Somebody listens on a TCP port.
+    /// Something listens on a TCP port.
     Tcp {
-        /// A name or an address, an IPv6 address without its brackets; `None` is this machine, by IPv4 or IPv6.
+        /// A name or an address, IPv6 without brackets; `None` for this machine, over IPv4 or IPv6.
         host: Option<Box<str>>,
         /// 1 to 65535.
         port: u16,
     },
-    /// A GET of this URL is answered with a status from 200 to 399.
+    /// A GET request to this URL returns a status from 200 to 399.
     Http(HttpUrl),
-    /// There is a file of this path, which is relative to the task's folder or absolute.
+    /// This path exists; it is absolute, or relative to the task's folder.
     File(Box<str>),
-    /// It says so itself, as `sd_notify(3)` does.
+    /// The task reports it, as with `sd_notify(3)`.
     Notify,
 }
 
-/// A URL that begins with `http://`, taken apart.
+/// A URL that begins with `http://`, split into its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpUrl {
     /// Scheme, host and port, as in `http://[::1]:8080`.
     pub origin: Box<str>,
-    /// The path with the query; at least `/`.
+    /// Path and query; at least `/`.
     pub target: Box<str>,
 }
 
-/// Why a text says nothing about when a task is ready.
+/// Why a text is not a readiness condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadyError {
-    /// It begins with none of the known words.
+    /// Begins with none of the known words.
     #[error("{0:?} is not one of line:REGEX, tcp:[HOST:]PORT, http:URL, file:PATH and notify")]
     Unknown(String),
-    /// It is longer than any of them may be.
+    /// Longer than [`READY_BYTES`].
     #[error("it has {0} bytes; at most {READY_BYTES} are allowed")]
     TooLong(usize),
-    /// Something behind the colon is wrong.
+    /// The part after the colon is invalid.
     #[error("{kind}: {what}")]
     Wrong {
         /// The word before the colon.
@@ -76,7 +77,8 @@ impl FromStr for Ready {
 }
 
 impl Ready {
-    /// Reads all but a regular expression, which takes longer than all else: who lists tasks has no use for that.
+    /// Parses the text without compiling a regular expression: that takes longer than everything else, and listing
+    /// tasks does not need it.
     fn read(text: &str) -> Result<Self, ReadyError> {
         if text.len() > READY_BYTES {
             return Err(ReadyError::TooLong(text.len()));
@@ -85,7 +87,7 @@ impl Ready {
             None if text == "notify" => Ok(Self::Notify),
             Some(("line", pattern)) => Ok(Self::Line(pattern.into())),
             Some(("tcp", address)) => tcp(address).map_err(|what| wrong("tcp", what)),
-            // People type the URL as they know it.
+            // Users may give the plain URL.
             Some(("http" | "https", rest)) if rest.starts_with("//") => http(text),
             Some(("http", url)) => http(url),
             Some(("file", "")) => Err(wrong("file", "the path is missing, as in file:run/server.pid")),
@@ -111,10 +113,10 @@ impl fmt::Display for Ready {
 }
 
 impl Ready {
-    /// Whether its regular expression, if it has one, can be used.
+    /// Checks that its regular expression, if it has one, is usable.
     ///
     /// # Errors
-    /// It does not compile, or takes too much memory.
+    /// The regular expression does not compile, or needs too much memory.
     pub fn check(&self) -> Result<(), ReadyError> {
         match self {
             Self::Line(pattern) => line_regex(pattern).map(drop).map_err(|what| wrong("line", what)),
@@ -122,7 +124,7 @@ impl Ready {
         }
     }
 
-    /// The bytes of the texts in it.
+    /// Returns the total length of its texts, in bytes.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Line(text) | Self::File(text) => text.len(),
@@ -141,7 +143,7 @@ fn tcp(address: &str) -> Result<Ready, String> {
     Ok(Ready::Tcp { host: host.map(Into::into), port: port_number(port)? })
 }
 
-/// A host without the brackets that stand around an IPv6 address.
+/// Validates a host and strips the brackets of an IPv6 address.
 fn host_name(host: &str) -> Result<&str, String> {
     if let Some(inside) = host.strip_prefix('[') {
         let inside = inside.strip_suffix(']').filter(|address| address.parse::<std::net::Ipv6Addr>().is_ok());
@@ -177,7 +179,7 @@ impl HttpUrl {
         if let Some(odd) = url.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(*c)) {
             return Err(format!("{:?}: {odd:?} must be percent-encoded", shown()));
         }
-        // What comes behind it is for browsers.
+        // The fragment is for browsers only.
         let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
         let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
@@ -197,13 +199,13 @@ impl HttpUrl {
     }
 }
 
-/// The most memory that a compiled regular expression may take, in bytes.
+/// Maximum memory of a compiled regular expression, in bytes.
 const REGEX_BYTES: usize = 1024 * 1024;
 
-/// Compiles the regular expression of `line:REGEX`. It is for single lines, without their ends.
+/// Compiles the regular expression of `line:REGEX`, which is matched against single lines without their line ends.
 ///
 /// # Errors
-/// It does not compile, or takes more than 1 MiB of memory; says why.
+/// Says why the expression does not compile, or that it needs more than 1 MiB of memory.
 pub fn line_regex(pattern: &str) -> Result<Regex, String> {
     if pattern.is_empty() {
         return Err("the regular expression is missing, as in line:Listening on".to_owned());
@@ -213,30 +215,30 @@ pub fn line_regex(pattern: &str) -> Result<Regex, String> {
         regex::Error::CompiledTooBig(limit) => {
             format!("the regular expression needs more than {limit} bytes when compiled")
         }
-        // It ends with what is wrong, behind several lines that show where.
+        // The message ends with the cause, after several lines that show the position.
         error => error.to_string(),
     })
 }
 
-/// Searches a growing output for a line that matches.
+/// Searches growing output for a matching line.
 ///
-/// A line is searched when it is complete, without its end and without the escape sequences of terminals. Of one
-/// that is longer than 64 KiB the first 64 KiB are.
+/// A line is searched once it is complete, without its line end and terminal escape sequences. Only its first 64 KiB
+/// are searched.
 #[derive(Debug)]
 pub struct LineSearch {
     regex: Regex,
-    /// The beginning of the line whose end has not come yet.
+    /// Beginning of the line that is not complete yet.
     begun: Vec<u8>,
 }
 
 impl LineSearch {
-    /// Nothing was read yet.
+    /// Starts a search.
     pub fn new(regex: Regex) -> Self {
         Self { regex, begun: Vec::new() }
     }
 
-    /// Reads on. Returns the first line that matches, if one is complete with these bytes; how many of them were
-    /// read, its end included, comes with it.
+    /// Takes the next bytes. Returns the first matching line that they complete, and the number of bytes consumed,
+    /// including its line end.
     pub fn read(&mut self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
         let mut read = 0;
         while let Some(end) = memchr(b'\n', &bytes[read..]) {
@@ -250,7 +252,8 @@ impl LineSearch {
         None
     }
 
-    /// The output ends here: the last line, if that matches and nothing ended it.
+    /// Ends the current line and returns it if it matches. Call it at the end of the output, for a last line without
+    /// a line end.
     pub fn last(&mut self) -> Option<Vec<u8>> {
         let line = self.begun.strip_suffix(b"\r").unwrap_or(&self.begun);
         let found = if memchr(b'\x1b', line).is_some() {
@@ -275,7 +278,7 @@ impl Serialize for Ready {
     }
 }
 
-/// A regular expression is not compiled: see [`Ready::check`].
+/// Does not compile a regular expression: see [`Ready::check`].
 impl<'de> Deserialize<'de> for Ready {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;

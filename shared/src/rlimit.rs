@@ -1,4 +1,4 @@
-//! Resource limits by the names that `prlimit` has for them.
+//! Resource limits by the names that `prlimit` uses.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub const RESOURCES: &[(&str, Resource)] = &[
     ("stack", Resource::RLIMIT_STACK),
 ];
 
-/// The limits of this process.
+/// Returns the limits of this process.
 pub fn of_this_process() -> Rlimits {
     let finite = |value| (value != RLIM_INFINITY).then_some(value);
     let limit = |(name, resource): &(&str, Resource)| {

@@ -1,4 +1,4 @@
-//! What is set in an agent's session: a mode, a model and other options, by the agent's own ids.
+//! Options of an agent's session: mode, model and others, by the agent's own ids.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ impl AgentSettings {
         self.first().is_none()
     }
 
-    /// The first of its keys that is set.
+    /// Returns the first of its keys that is set.
     pub fn first(&self) -> Option<&'static str> {
         let is_set = [
             ("mode", self.mode.is_some()),
@@ -58,10 +58,10 @@ impl AgentSettings {
         is_set.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
     }
 
-    /// Whether they are taken.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The key of what is wrong, and what is.
+    /// The invalid key, and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let is_odd = |text: &str| {
             text.is_empty() || text.len() > AGENT_SETTING_BYTES || text.contains(char::is_control)
@@ -84,7 +84,7 @@ impl AgentSettings {
         Ok(())
     }
 
-    /// These, and what they leave open from others.
+    /// Returns these settings, with unset ones taken from `others`.
     #[must_use]
     pub fn over(&self, others: &Self) -> Self {
         let mut config = others.config.clone();
@@ -96,7 +96,7 @@ impl AgentSettings {
         }
     }
 
-    /// Their texts.
+    /// Returns all names and values that are text.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         let values = self.config.values().filter_map(|value| match value {
             Setting::Flag(_) => None,

@@ -1,13 +1,12 @@
-//! Text for people: what a task is called, what an agent asks or what an error quotes may come from anybody,
-//! and must neither command the terminal that shows it nor look like something that it is not.
+//! Text for people. Task descriptions, agents' questions and quoted errors may come from anyone; they must neither
+//! control the terminal that shows them nor look like something else.
 //!
-//! Replaced by U+FFFD is what is not seen where it stands: control characters (C0, DEL, C1), characters that
-//! turn the direction of text, that have no width or no picture (zero-width characters, fillers, tags,
-//! variation selectors), and code points for private use or without a meaning. A blank stands for every
-//! other white space. What is replaced stays visible, so nobody takes one word for another; one sign stands for
-//! any number of characters.
+//! U+FFFD replaces characters that are invisible or affect others: control characters (C0, DEL, C1), characters that
+//! change the direction of text or have no width or glyph (zero-width characters, fillers, tags, variation
+//! selectors), and code points for private use or unassigned ones. A blank replaces any other white space.
+//! Replacements stay visible, so that no word can pass for another; one U+FFFD stands for any number of characters.
 //!
-//! Only pictures keep their joiners and selectors: an emoji may be made of several.
+//! Only emoji keep their joiners and selectors, as they may consist of several characters.
 
 use std::io;
 
@@ -15,10 +14,10 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 
-/// What stands for a character that is not shown.
+/// Replaces characters that are not shown.
 const REPLACED: char = char::REPLACEMENT_CHARACTER;
 
-/// A word that a shell takes as it is, also if an agent has chosen it.
+/// Quotes a word so that a shell takes it literally, even if an agent has chosen it.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -27,12 +26,12 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A text on one line.
+/// Makes a text safe to show on one line.
 pub fn line(text: &str) -> String {
     shown(text, |_| false)
 }
 
-/// A text that may have several lines.
+/// Makes a text safe to show on several lines.
 pub fn lines(text: &str) -> String {
     shown(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -56,20 +55,20 @@ fn shown(text: &str, is_kept: impl Fn(char) -> bool) -> String {
         match c {
             c if is_kept(c) || in_picture => out.push(c),
             '\n' | '\r' | '\t' => out.push(' '),
-            // One stands for any number: they need no room.
+            // One stands for any number, as hidden characters take no space.
             c if is_hidden(c) && out.ends_with(REPLACED) => {}
             c if is_hidden(c) => out.push(REPLACED),
             c if c.is_whitespace() => out.push(' '),
             c => out.push(c),
         }
-        // A selector counts only where it is kept.
+        // A selector counts only if it is kept.
         before = Some(c).filter(|c| in_picture || *c != '\u{fe0f}');
     }
     out
 }
 
-/// A text in so many characters: of a longer one the beginning and the end, as what tells one command from
-/// another may be in either.
+/// Shortens a text to at most `most` characters. Keeps the beginning and the end, as either may distinguish one
+/// command from another.
 pub fn shortened(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
@@ -84,7 +83,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     out
 }
 
-/// A duration in milliseconds as people write it, to the millisecond: of limits and other settings.
+/// Formats a duration in milliseconds, for limits and other settings. Exact to the millisecond below one minute.
 pub fn duration(ms: u64) -> String {
     let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
     match (hours, minutes, seconds, ms % 1000) {
@@ -98,7 +97,7 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// How long something took or has lasted, in milliseconds, as lists and notices show it: two units at most, the smaller one left out where it says nothing.
+/// Formats an elapsed time in milliseconds, for lists and notices, with at most two units.
 pub fn elapsed(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
@@ -110,27 +109,27 @@ pub fn elapsed(ms: u64) -> String {
     }
 }
 
-/// A signal's name, such as `SIGTERM`; `None` for those without, as are the real-time signals.
+/// Returns a signal's name, such as `SIGTERM`. `None` for signals without one, such as real-time signals.
 pub fn signal_name(number: i32) -> Option<&'static str> {
     Signal::try_from(number).ok().map(Signal::as_str)
 }
 
-/// A signal by its number and its name, such as `15 (SIGTERM)`.
+/// Formats a signal as its number and name, such as `15 (SIGTERM)`.
 pub fn signal(number: i32) -> String {
     signal_name(number).map_or_else(|| number.to_string(), |name| format!("{number} ({name})"))
 }
 
-/// Whether a text has nothing to show.
+/// Whether a text has nothing visible.
 pub fn is_blank(text: &str) -> bool {
     text.chars().all(|c| c.is_whitespace() || is_hidden(c))
 }
 
-/// Whether a character is not seen where it stands, or changes how others are seen.
+/// Whether a character is invisible, or changes how others are shown.
 pub fn is_hidden(c: char) -> bool {
     match c {
         ' '..='~' => false,
         _ if c.is_control() => true,
-        // Those that Unicode calls default-ignorable, or whose picture is a blank.
+        // Default-ignorable in Unicode, or with a blank glyph.
         '\u{ad}'
         | '\u{34f}'
         | '\u{61c}'
@@ -149,14 +148,14 @@ pub fn is_hidden(c: char) -> bool {
         | '\u{1bca0}'..='\u{1bca3}'
         | '\u{1d173}'..='\u{1d17a}'
         | '\u{e0000}'..='\u{e0fff}'
-        // For private use.
+        // Private use.
         | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'.. => true,
         _ => !c.is_whitespace() && !has_meaning(c),
     }
 }
 
-/// Whether Unicode has given the code point a meaning: the standard library escapes the others. It also
-/// escapes a mark that begins a text, so another character comes first.
+/// Whether the code point is assigned in Unicode: the standard library escapes the others. It also escapes a
+/// combining mark at the beginning of a text, so another character comes first.
 fn has_meaning(c: char) -> bool {
     let mut buffer = [b'a'; 5];
     let end = 1 + c.encode_utf8(&mut buffer[1..]).len();
@@ -164,17 +163,16 @@ fn has_meaning(c: char) -> bool {
     text.escape_debug().nth(1) == Some(c)
 }
 
-/// Whether a character is one of those that selectors and joiners make emoji of.
+/// Whether selectors and joiners can combine a character into an emoji.
 fn is_picture(c: char) -> bool {
     let is_symbol = matches!(c, '\u{2190}'..='\u{2bff}' | '\u{1f000}'..='\u{1faff}');
     is_symbol && !is_hidden(c)
 }
 
-/// JSON in which every character that is not seen is escaped, so that it says the same and does nothing to
-/// a terminal.
+/// Writes JSON with every hidden character escaped, so that the meaning is the same and a terminal is not affected.
 ///
 /// # Errors
-/// The value can't be written as JSON, which the wire's types always can.
+/// The value can't be written as JSON. Wire types always can.
 pub fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(1024);
     value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Escaping))?;
@@ -210,7 +208,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What deceives, by the names that people know.
+    /// Deceptive characters.
     const DECEIVERS: &str = "\u{0}\u{7}\u{8}\u{1b}\u{7f}\u{80}\u{85}\u{9b}\u{9f}\u{ad}\u{61c}\u{200b}\u{200c}\u{200e}\u{200f}\
         \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2060}\u{2066}\u{2067}\u{2068}\u{2069}\u{feff}\
         \u{fe00}\u{e000}\u{f8ff}\u{378}\u{115f}\u{1160}\u{3164}\u{ffa0}\u{2800}\u{34f}\u{180e}\u{e0001}\u{e0041}\
@@ -276,7 +274,7 @@ mod tests {
             for shown in [one, lines(&text).replace(['\n', '\t'], " ")] {
                 let mut before = 'a';
                 for c in shown.chars() {
-                    // Joiners and selectors stand behind pictures only.
+                    // Joiners and selectors follow emoji only.
                     let joins = matches!(c, '\u{200d}' | '\u{fe0e}' | '\u{fe0f}');
                     prop_assert!(!is_hidden(c) || joins && (is_picture(before) || before == '\u{fe0f}'), "{shown:?}");
                     before = c;

@@ -1,6 +1,6 @@
-//! Where the daemon's socket is, and whether its folder can be trusted.
+//! Locates the daemon's socket, and checks that its folder can be trusted.
 //!
-//! Client and daemon apply the same rules, so neither speaks with an impostor.
+//! Client and daemon apply the same rules, so that neither talks to an impostor.
 
 use std::fs;
 use std::io;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
-/// The path of a daemon's socket, and where it was taken from.
+/// The path of a daemon's socket: absolute and short enough for a socket address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketPath {
     path: PathBuf,
 }
 
-/// The most bytes that a socket's path may have: the size of `sun_path`, less the final NUL.
+/// Maximum length of a socket's path, in bytes: the size of `sun_path`, less the final NUL.
 pub const PATH_BYTES: usize = 107;
 
 /// What is wrong with a socket's path or folder.
@@ -24,26 +24,26 @@ pub enum SocketError {
     /// The path does not fit into a socket address.
     #[error("the socket path {} has {} bytes, at most {PATH_BYTES} fit; set BGD_SOCKET to a shorter one", .0.display(), .0.as_os_str().len())]
     PathTooLong(PathBuf),
-    /// A relative path means another socket in each folder.
+    /// A relative path would name a different socket in each folder.
     #[error("the socket path {} is not absolute; set BGD_SOCKET to an absolute path", .0.display())]
     NotAbsolute(PathBuf),
-    /// The folder is a symbolic link, which another user may have laid.
+    /// The folder is a symbolic link, which another user may have placed.
     #[error("{} is a symbolic link; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
     Link(PathBuf),
-    /// The folder's place is taken by something else.
+    /// Something else is in the folder's place.
     #[error("{} is not a folder; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
     NotAFolder(PathBuf),
-    /// Somebody else owns the folder.
+    /// Another user owns the folder.
     #[error("{} belongs to uid {owner}, not to you (uid {me}); set BGD_SOCKET to a path in a folder of your own", .path.display())]
     ForeignOwner {
         /// The folder.
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// The caller.
+        /// The current user.
         me: u32,
     },
-    /// Others may enter the folder.
+    /// Other users may enter the folder.
     #[error("{} has mode {mode:04o}, so others could reach the socket; use a folder that only you can access (mode 0700)", .path.display())]
     TooOpen {
         /// The folder.
@@ -51,22 +51,22 @@ pub enum SocketError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The folder is not there.
+    /// The folder does not exist.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
-    /// The folder could not be looked at or made.
+    /// The folder could not be inspected or created.
     #[error("the socket's folder {}: {source}; set XDG_RUNTIME_DIR to a writable folder, or BGD_SOCKET to a path in one", .path.display())]
     Io {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl SocketPath {
-    /// `$BGD_SOCKET`, else `$XDG_RUNTIME_DIR/bgd/bgd.sock`, else `/tmp/bgd-<uid>/bgd.sock`. An empty
-    /// variable counts as unset.
+    /// Returns `$BGD_SOCKET`, else `$XDG_RUNTIME_DIR/bgd/bgd.sock`, else `/tmp/bgd-<uid>/bgd.sock`. An empty variable
+    /// counts as unset.
     ///
     /// # Errors
     /// The path is too long, or not absolute.
@@ -76,7 +76,7 @@ impl SocketPath {
         named.unwrap_or_else(|| Self::new(format!("/tmp/bgd-{}/bgd.sock", Uid::effective())))
     }
 
-    /// The path by the values of `$BGD_SOCKET` and `$XDG_RUNTIME_DIR`; none if there is neither.
+    /// Returns the path for these values of `$BGD_SOCKET` and `$XDG_RUNTIME_DIR`; `None` if neither is set.
     ///
     /// # Errors
     /// The path is too long, or not absolute.
@@ -85,7 +85,7 @@ impl SocketPath {
         Some(Self::new(path))
     }
 
-    /// A path that the user named.
+    /// Checks a path given by the user.
     ///
     /// # Errors
     /// The path is too long, or not absolute.
@@ -100,18 +100,18 @@ impl SocketPath {
         Ok(Self { path })
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     pub fn as_path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder of the socket.
+    /// Returns the folder of the socket.
     pub fn folder(&self) -> &Path {
-        // `new` refuses a path without a file name, so there is always a parent.
+        // `new` rejects a path without a file name, so there is always a parent.
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// A file beside the socket, named after it: `bgd.sock` gives `bgd.sock.lock`.
+    /// Returns the path of a file next to the socket: suffix `lock` turns `bgd.sock` into `bgd.sock.lock`.
     pub fn beside(&self, suffix: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(".");
@@ -119,10 +119,10 @@ impl SocketPath {
         name.into()
     }
 
-    /// Checks that the folder is a real one, belongs to this user and is closed to all others.
+    /// Checks that the folder is not a link, belongs to this user and is closed to all others.
     ///
     /// # Errors
-    /// Each way to be wrong has its own.
+    /// Each violation has its own variant of [`SocketError`].
     pub fn check_folder(&self) -> Result<(), SocketError> {
         let path = self.folder();
         let owned = || path.to_path_buf();
@@ -144,10 +144,10 @@ impl SocketPath {
         }
     }
 
-    /// Makes the folder (0700) if it is missing, then checks it.
+    /// Creates the folder (0700) if it is missing, then checks it.
     ///
     /// # Errors
-    /// It can't be made, or must not be used.
+    /// It can't be created, or must not be used.
     pub fn prepare_folder(&self) -> Result<(), SocketError> {
         match self.check_folder() {
             Err(SocketError::Missing(path)) => {

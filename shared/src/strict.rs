@@ -1,6 +1,6 @@
-//! JSON as the protocol means it: fields go by name. Serde also takes an array for the fields of a struct in
-//! their order, which would make the order of fields a part of the protocol that nobody has written down.
-//! The deserializer here takes objects only, at every depth, so that no type can be forgotten.
+//! Strict JSON: fields go by name. Serde also accepts an array of a struct's fields in order, which would make that
+//! order an undocumented part of the protocol. This deserializer accepts objects only, at every depth, so that no
+//! type can be forgotten.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use serde::de::{
     Visitor,
 };
 
-/// Reads JSON text.
+/// Parses JSON text.
 ///
 /// # Errors
-/// It is no JSON, or not what is wanted.
+/// The text is not JSON, or does not match the type.
 pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> serde_json::Result<T> {
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = T::deserialize(ByName(&mut json))?;
@@ -20,10 +20,10 @@ pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> serde_json::Resu
     Ok(value)
 }
 
-/// The same for text that is known to be UTF-8.
+/// Like [`from_slice`], for text that is known to be UTF-8.
 ///
 /// # Errors
-/// As [`from_slice`].
+/// As for [`from_slice`].
 pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> serde_json::Result<T> {
     let mut json = serde_json::Deserializer::from_str(text);
     let value = T::deserialize(ByName(&mut json))?;
@@ -31,11 +31,11 @@ pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> serde_json::Result<
     Ok(value)
 }
 
-/// Something of serde's that passes everything on, wrapped in turn, but asks for a map where a struct is
+/// Wraps a serde object and forwards every call, wrapping what it passes on, but asks for a map where a struct is
 /// wanted.
 struct ByName<T>(T);
 
-/// Reads the fields of an enum's variant from a map.
+/// Reads the fields of a struct variant from a map.
 struct Fields<V>(V);
 
 impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for Fields<V> {

@@ -1,4 +1,4 @@
-//! The task object, as every method returns it. The environment of a task is never in it.
+//! The task object that every method returns. It never contains the task's environment.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,12 +43,12 @@ impl Status {
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Running, Self::Resumed, Self::Completed, Self::Failed, Self::Cancelled];
 
-    /// Whether the task is still to end.
+    /// Whether the task has not ended yet.
     pub const fn is_active(self) -> bool {
         matches!(self, Self::Pending | Self::Running | Self::Resumed)
     }
 
-    /// The word on the wire and in tables.
+    /// The name on the wire and in tables.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -116,7 +116,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The exit status as a shell reports it: the code, or 128 + the signal. `None` where it is not known.
+    /// Returns the exit status as a shell reports it: the code, or 128 + the signal. `None` if it is unknown.
     pub fn shell_code(&self) -> Option<i32> {
         match self {
             Self::Code(code) => Some(*code),
@@ -125,7 +125,7 @@ impl Exit {
         }
     }
 
-    /// The same in words, behind the name of what has ended.
+    /// Describes the exit in words that follow the name of what has ended.
     pub fn words(&self) -> String {
         match self {
             Self::Code(code) => format!("exited with code {code}"),
@@ -222,7 +222,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// What to tell people if a part of the output is lost.
+    /// Returns a message for people if part of the output is lost.
     pub fn loss(&self) -> Option<String> {
         let why = self.lost_because.as_deref().unwrap_or("unknown error");
         let bytes = self.lost_bytes;
@@ -382,7 +382,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Whether it has run, be it in an earlier attempt: there is an output.
+    /// Whether it has started, in this or an earlier attempt, so that there is output.
     pub fn has_begun(&self) -> bool {
         self.started_at.is_some() || !self.attempts.is_empty()
     }
@@ -429,17 +429,17 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// `pending`, `running` and `resumed` together.
+    /// Returns the number of `pending`, `running` and `resumed` tasks.
     pub const fn active(&self) -> u64 {
         self.pending + self.running + self.resumed
     }
 
-    /// All of them.
+    /// Returns the number of all tasks.
     pub const fn total(&self) -> u64 {
         self.active() + self.completed + self.failed + self.cancelled
     }
 
-    /// The count of one status.
+    /// Returns the count of one status.
     pub const fn count(&self, status: Status) -> u64 {
         match status {
             Status::Pending => self.pending,
@@ -451,7 +451,7 @@ impl Summary {
         }
     }
 
-    /// The count of one status, to be changed.
+    /// Returns the count of one status, for changing it.
     pub const fn count_mut(&mut self, status: Status) -> &mut u64 {
         match status {
             Status::Pending => &mut self.pending,

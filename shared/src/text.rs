@@ -1,8 +1,7 @@
 //! Text as the operating system has it: bytes that are nearly always UTF-8.
 //!
-//! Arguments, folders and environment values may hold any byte but NUL. JSON can't, so such a value
-//! travels as a string where it is UTF-8 and as `{"base64": "…"}` where it is not. Nothing is lost and
-//! the usual case stays readable.
+//! Arguments, folders and environment values may hold any byte but NUL. JSON can't, so such a value is a string if it
+//! is UTF-8, else `{"base64": "…"}`. Nothing is lost, and the usual case stays readable.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -14,33 +13,33 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest beginning of a text that has at most so many bytes and only whole characters.
+/// Returns the longest prefix of a text that has at most `bytes` bytes and ends at a character boundary.
 pub fn beginning(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
     &text[..end]
 }
 
-/// An argument, a path or an environment value: any bytes, written as a JSON string where they are UTF-8.
+/// An argument, a path or an environment value: any bytes, written as a JSON string if they are UTF-8.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OsText(Box<[u8]>);
 
 impl OsText {
-    /// The bytes as they are.
+    /// Returns the raw bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The same bytes for use in paths and arguments.
+    /// Returns the bytes for use in paths and arguments.
     pub fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
     }
 
-    /// The text for people; bytes that are not UTF-8 are shown as U+FFFD.
+    /// Returns the text for display, with U+FFFD for bytes that are not UTF-8.
     pub fn to_string_lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
 
-    /// Whether a NUL byte is in it, which no argument, path or environment value can hold.
+    /// Whether it contains a NUL byte, which no argument, path or environment value can hold.
     pub fn has_nul(&self) -> bool {
         self.0.contains(&0)
     }
@@ -155,12 +154,13 @@ impl schemars::JsonSchema for OsText {
 
 /// A complete environment: names and values in the caller's order.
 ///
-/// On the wire it is a JSON object. A name that comes twice keeps both entries, as `execve` would.
+/// A JSON object on the wire. Duplicate names are kept, as by `execve`.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Env(pub Box<[(Box<str>, OsText)]>);
 
 impl Env {
-    /// The environment of this process. A name that is not UTF-8 can't be carried and is left out.
+    /// Returns the environment of this process. Variables whose names are not UTF-8 can't be represented and are left
+    /// out.
     pub fn of_this_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
@@ -168,13 +168,13 @@ impl Env {
             .collect()
     }
 
-    /// The first value of a name.
+    /// Returns the first value of a name.
     pub fn get(&self, name: &str) -> Option<&OsText> {
         self.0.iter().find(|(key, _)| &**key == name).map(|(_, value)| value)
     }
 }
 
-/// Environments hold secrets, so only their size is ever shown.
+/// Shows only the size, since environments hold secrets.
 impl fmt::Debug for Env {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Env({} variables)", self.0.len())

@@ -5,32 +5,32 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A wall-clock time in milliseconds since 1970-01-01T00:00:00Z. It is for people to read: nothing is
-/// decided by it, because such a clock can be set back.
+/// A wall-clock time in milliseconds since 1970-01-01T00:00:00Z. For people only: no decision depends on it, because
+/// such a clock can be set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// The largest and smallest value that RFC 3339 can write, in milliseconds (years 0 to 9999).
+/// Range of RFC 3339 in milliseconds (years 0 to 9999).
 const RANGE_MS: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_207_200_000;
 
 impl Timestamp {
-    /// From milliseconds since 1970; values that RFC 3339 can't write are moved to the nearest that it can.
+    /// Creates a time from milliseconds since 1970, clamped to the range of RFC 3339.
     pub fn from_unix_ms(ms: i64) -> Self {
         Self(ms.clamp(*RANGE_MS.start(), *RANGE_MS.end()))
     }
 
-    /// The wall clock's time now.
+    /// Returns the current wall-clock time.
     pub fn now() -> Self {
         Self::from_unix_ms(jiff::Timestamp::now().as_millisecond())
     }
 
-    /// The time so many milliseconds later.
+    /// Returns the time `ms` milliseconds later.
     #[must_use]
     pub fn plus_ms(self, ms: u64) -> Self {
         Self::from_unix_ms(self.0.saturating_add_unsigned(ms))
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970.
     pub fn unix_ms(self) -> i64 {
         self.0
     }

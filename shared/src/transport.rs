@@ -18,23 +18,23 @@ use crate::socket::{SocketError, SocketPath};
 /// A blocking connection.
 pub type Stream = uds::Stream;
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The socket or its folder must not be used.
     #[error(transparent)]
     Untrusted(#[from] SocketError),
-    /// The socket belongs to somebody else: its other end runs as another user.
+    /// The peer runs as another user.
     #[error("the process behind {socket} runs as uid {peer}, not as you (uid {me})")]
     ForeignPeer {
         /// The socket.
         socket: String,
-        /// Whose it is.
+        /// Uid of the peer.
         peer: u32,
-        /// The caller.
+        /// Uid of the caller.
         me: u32,
     },
-    /// Somebody listens there, and takes no connection.
+    /// A process listens there but does not accept the connection.
     #[error(transparent)]
     NoAnswer(Silent),
     /// Nobody listens there.
@@ -42,7 +42,7 @@ pub enum ConnectError {
     NoDaemon {
         /// The socket.
         socket: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -52,7 +52,7 @@ impl ConnectError {
         Self::NoDaemon { socket: socket.as_path().display().to_string(), source }
     }
 
-    /// Whether there is simply no daemon, so that one may be started.
+    /// Whether there is no daemon, so that one may be started.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::NoDaemon { source, .. } => matches!(
@@ -65,19 +65,19 @@ impl ConnectError {
     }
 }
 
-/// A daemon that is there and says nothing.
+/// A daemon that is running but does not answer.
 #[derive(Clone, Debug)]
 pub struct Silent {
-    /// Its socket, if that is known.
+    /// Its socket, if known.
     pub socket: Option<PathBuf>,
-    /// Who it is, if it can be found.
+    /// The process that holds its lock, if it can be found.
     pub holder: Option<Holder>,
-    /// How long nothing was heard of it.
+    /// How long it has been silent.
     pub after: Duration,
 }
 
 impl Silent {
-    /// The daemon behind this socket has said nothing for so long.
+    /// Describes the daemon behind this socket, silent for `after`.
     pub fn new(socket: Option<&SocketPath>, after: Duration) -> Self {
         let holder = socket.and_then(holder::of);
         Self { socket: socket.map(|socket| socket.as_path().to_owned()), holder, after }
@@ -105,16 +105,16 @@ impl std::error::Error for Silent {}
 /// Connects to the daemon of this user.
 ///
 /// # Errors
-/// There is none, or what is there must not be trusted, or it takes no connection for
-/// [`FIRST_ANSWER`].
+/// There is none, the peer must not be trusted, or it does not accept the connection within [`FIRST_ANSWER`].
 pub fn connect(socket: &SocketPath) -> Result<Stream, ConnectError> {
     connect_within(socket, FIRST_ANSWER)
 }
 
-/// The same; the daemon may take this long to take the connection. No write to it waits longer at a time.
+/// Like [`connect`], but the daemon may take up to `at_most` to accept the connection. Also limits each wait of a
+/// write.
 ///
 /// # Errors
-/// Those of [`connect`].
+/// As for [`connect`].
 pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, ConnectError> {
     socket.check_folder()?;
     match open(socket, at_most) {
@@ -122,7 +122,7 @@ pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, 
             check_peer(&stream, socket)?;
             Ok(stream)
         }
-        // Its queue is full, and nobody has taken anything from it in that time.
+        // Its backlog is full, and it has accepted nothing in that time.
         Err(Errno::EAGAIN) => Err(ConnectError::NoAnswer(Silent::new(Some(socket), at_most))),
         Err(errno) => Err(ConnectError::no_daemon(socket, errno.into())),
     }
@@ -131,7 +131,7 @@ pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, 
 fn open(path: &SocketPath, at_most: Duration) -> nix::Result<Stream> {
     let address = UnixAddr::new(path.as_path())?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // On Linux it bounds the connecting of a Unix socket, too.
+    // On Linux this also limits connecting a Unix socket.
     let at_most = TimeVal::new(at_most.as_secs().cast_signed(), at_most.subsec_micros().into());
     setsockopt(&fd, sockopt::SendTimeout, &at_most)?;
     loop {
@@ -143,7 +143,7 @@ fn open(path: &SocketPath, at_most: Duration) -> nix::Result<Stream> {
     }
 }
 
-/// Asks the kernel who is at the other end, and refuses anybody but this user.
+/// Asks the kernel for the peer's uid, and rejects any user but this one.
 fn check_peer(stream: &impl std::os::fd::AsFd, socket: &SocketPath) -> Result<(), ConnectError> {
     let peer = crate::fds::peer_uid(stream).map_err(|source| ConnectError::no_daemon(socket, source))?;
     let me = nix::unistd::Uid::effective().as_raw();
@@ -174,10 +174,10 @@ mod asynchronous {
     /// A listening socket on tokio.
     pub type AsyncListener = uds::Listener;
 
-    /// Connects to the daemon of this user. It is done on a thread that may wait, and takes this long at most.
+    /// Connects to the daemon of this user, within `at_most`. Runs on a thread that may block.
     ///
     /// # Errors
-    /// Those of [`connect`](super::connect).
+    /// As for [`connect`](super::connect).
     pub async fn connect_async(socket: &SocketPath, at_most: Duration) -> Result<AsyncStream, ConnectError> {
         let failed = |source: io::Error| ConnectError::no_daemon(socket, source);
         let named = socket.clone();
@@ -188,11 +188,11 @@ mod asynchronous {
             .map_err(|error| failed(io::Error::other(error.to_string())))
     }
 
-    /// Listens at a socket that only this user may connect to. The caller has checked the folder, holds
-    /// the lock and has removed a stale socket.
+    /// Listens on a socket that only this user may connect to. The caller has checked the folder, holds the lock and
+    /// has removed a stale socket.
     ///
     /// # Errors
-    /// What the system says, for instance that the path is taken.
+    /// The system's error, for example that the path is taken.
     pub fn listen(socket: &SocketPath) -> io::Result<AsyncListener> {
         ListenerOptions::new()
             .name(socket.as_path().to_fs_name::<GenericFilePath>()?)

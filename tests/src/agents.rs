@@ -1,5 +1,5 @@
-//! The real agents that the suites run, and what they need to run without a network. `tests/run` installs
-//! them; nothing here does.
+//! The real agents that the suites run, and what they need to run without a network. Nothing here installs
+//! them; `tests/run` does.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,39 +9,39 @@ use serde_json::{Value, json};
 
 use crate::binaries::{bgctl_path, bgd_path, target_folder};
 
-/// The versions are pinned there, and only there.
+/// The only place where the agents' versions are pinned.
 const RUN: &str = include_str!("../run");
 
-/// What an agent does before it runs a command or writes a file. Codex asks only before a command that the
-/// model wants to run outside of the sandbox (`"sandbox_permissions": "require_escalated"`).
+/// Whether an agent asks before it runs a command or writes a file. Codex asks only before a command that the
+/// model wants to run outside the sandbox (`"sandbox_permissions": "require_escalated"`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// It does it.
+    /// Acts without asking.
     Allow,
-    /// It asks.
+    /// Asks first.
     Ask,
 }
 
-/// The program `opencode`, for `opencode acp` and `opencode serve`.
+/// Path of `opencode`, for `opencode acp` and `opencode serve`.
 #[track_caller]
 pub fn opencode() -> PathBuf {
     installed("opencode-linux-x64", "opencode-linux-x64", "opencode")
 }
 
-/// The program `codex-acp`.
+/// Path of `codex-acp`.
 #[track_caller]
 pub fn codex_acp() -> PathBuf {
     installed("@zed-industries/codex-acp", "@zed-industries/codex-acp-linux-x64", "codex-acp")
 }
 
-/// The program `codex`, which has the command lines that codex-acp does without.
+/// Path of `codex`, which has command lines that codex-acp lacks.
 #[track_caller]
 pub fn codex() -> PathBuf {
     let package = "@openai/codex";
     installed_file(package, package, "vendor/x86_64-unknown-linux-musl/codex/codex")
 }
 
-/// The program of the Model Context Protocol's inspector, for `node`.
+/// Script of the Model Context Protocol's inspector, to be run by `node`.
 #[track_caller]
 pub fn inspector() -> PathBuf {
     let package = "@modelcontextprotocol/inspector";
@@ -50,7 +50,7 @@ pub fn inspector() -> PathBuf {
     program
 }
 
-/// The Python that has the library of the Model Context Protocol.
+/// Path of the Python that has the library of the Model Context Protocol.
 #[track_caller]
 pub fn mcp_python() -> PathBuf {
     const WANTED: &str = include_str!("../suites/mcp_clients/requirements.txt");
@@ -63,7 +63,7 @@ pub fn mcp_python() -> PathBuf {
     folder.join("bin/python")
 }
 
-/// The environment in which opencode has this home and asks this model only.
+/// Environment in which opencode uses this home and asks only this model.
 pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec<(String, String)> {
     let model =
         |name: &str| json!({"name": name, "tool_call": true, "limit": {"context": 100_000, "output": 4096}});
@@ -74,7 +74,7 @@ pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec
         "model": "fake/main",
         "small_model": "fake/small",
         "provider": {"fake": {
-            // This one is a part of the program, so that there is nothing to download.
+            // This provider is part of opencode, so there is nothing to download.
             "npm": "@ai-sdk/openai-compatible",
             "name": "Fake",
             "options": {"baseURL": model_url, "apiKey": "none"},
@@ -89,7 +89,7 @@ pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec
         ("OPENCODE_CONFIG_CONTENT", &config.to_string()),
         ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
         ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
-        // It would install a plugin in the background; the port of `discard` refuses it at once.
+        // opencode would install a plugin in the background; the `discard` port refuses the connection at once.
         ("npm_config_registry", "http://127.0.0.1:9/"),
     ]));
     env
@@ -98,7 +98,7 @@ pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec
 /// A `bgctl mcp` as an agent's configuration names it.
 #[derive(Debug)]
 pub struct McpServer {
-    /// What agents do not hand on by themselves.
+    /// Variables that agents do not pass on by themselves.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -106,12 +106,12 @@ impl McpServer {
     fn env(&self) -> impl Iterator<Item = (String, String)> + use<'_> {
         let text = |name: &OsString| name.to_str().expect("names here are text").to_owned();
         let daemon = ("BGD_DAEMON".to_owned(), bgd_path().display().to_string());
-        // Agents hand on what they have of these themselves, or nothing.
+        // Of these, agents pass on whatever they have themselves, or nothing.
         let own = self.env.iter().map(move |(name, value)| (text(name), text(value)));
         own.filter(|(name, _)| name.starts_with("XDG_") || name == "BGD_SOCKET").chain([daemon])
     }
 
-    /// opencode's configuration with it.
+    /// Returns an opencode configuration with this server added.
     #[track_caller]
     pub fn in_opencode(&self, config: &str) -> String {
         let mut config: Value = serde_json::from_str(config).expect("a configuration");
@@ -122,7 +122,7 @@ impl McpServer {
         config.to_string()
     }
 
-    /// Adds it to codex's configuration in a home.
+    /// Adds this server to the codex configuration in a home.
     #[track_caller]
     pub fn in_codex(&self, home: &Path) {
         let path = home.join(".codex/config.toml");
@@ -135,17 +135,17 @@ impl McpServer {
     }
 }
 
-/// The same for codex-acp; its configuration is written to a file in the home.
+/// Like [`opencode_env`], for codex-acp. Writes its configuration to a file in the home.
 #[track_caller]
 pub fn codex_env(home: &Path, model_url: &str, permission: Permission) -> Vec<(String, String)> {
     let folder = home.join(".codex");
     fs::create_dir_all(&folder).expect("a folder in the home");
-    // The sandbox needs a program that is not there everywhere, so nothing is to run in it.
+    // The sandbox needs a program that is not installed everywhere, so nothing may run in it.
     let (policy, sandbox) = match permission {
         Permission::Allow => ("never", "danger-full-access"),
         Permission::Ask => ("on-request", "read-only"),
     };
-    // It begins each answer with a warning if it does not know the model, so this is one that it knows.
+    // Codex starts each answer with a warning if it does not know the model, so this names one it knows.
     let config = format!(
         "model = \"gpt-5.4\"\n\
          model_provider = \"fake\"\n\
@@ -169,7 +169,7 @@ pub fn codex_env(home: &Path, model_url: &str, permission: Permission) -> Vec<(S
 
 fn common_env(home: &Path) -> Vec<(String, String)> {
     let home = home.to_str().expect("a home's path is text");
-    // opencode unpacks parts of itself into the folder for temporary files, and leaves them there.
+    // opencode unpacks parts of itself into the temporary folder and leaves them there.
     owned([("HOME", home), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("TMPDIR", home)])
 }
 
@@ -177,13 +177,13 @@ fn owned<const COUNT: usize>(env: [(&str, &str); COUNT]) -> Vec<(String, String)
     env.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
-/// The program `bin/NAME` of the package `native`, installed in the version that is pinned for `package`.
+/// Path of `bin/NAME` in the package `native`, installed in the version pinned for `package`.
 #[track_caller]
 fn installed(package: &str, native: &str, name: &str) -> PathBuf {
     installed_file(package, native, &format!("bin/{name}"))
 }
 
-/// A file of the package `native`, installed in the version that is pinned for `package`.
+/// Path of a file in the package `native`, installed in the version pinned for `package`.
 #[track_caller]
 fn installed_file(package: &str, native: &str, name: &str) -> PathBuf {
     let folder = target_folder().join("agents/node_modules").join(native);
@@ -200,7 +200,7 @@ fn installed_file(package: &str, native: &str, name: &str) -> PathBuf {
     program
 }
 
-/// The version of a package in the list of `tests/run`.
+/// Version of a package in the list of `tests/run`.
 #[track_caller]
 fn pinned(package: &str) -> &'static str {
     let mut words = RUN.split(|letter: char| letter.is_whitespace() || letter == '"');

@@ -1,31 +1,31 @@
-//! Where the programs under test are. They are built once a test process, in the profile of the test.
+//! Paths of the programs under test. They are built once per test process, in the profile of the test.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The daemon.
+/// Path of the daemon.
 pub fn bgd_path() -> PathBuf {
     folder().join("bgd")
 }
 
-/// The command line client.
+/// Path of the command line client.
 pub fn bgctl_path() -> PathBuf {
     folder().join("bgctl")
 }
 
-/// A small program of this package, such as `stamp`.
+/// Path of a small program of this package, such as `stamp`.
 pub fn helper_path(name: &str) -> PathBuf {
     let path = profile_folder().join(name);
     if !path.exists() {
-        // Cargo builds it before it runs a suite, but not for the tests of this library alone.
+        // Cargo builds it before it runs a suite, but not for the unit tests of this library.
         build(&["-p", env!("CARGO_PKG_NAME"), "--bin", name]);
     }
     path
 }
 
-/// An example of the package for authors of clients.
+/// Path of an example of the package for authors of clients.
 pub fn example_path(name: &str) -> PathBuf {
     let path = profile_folder().join("examples").join(name);
     if !path.exists() {
@@ -42,7 +42,7 @@ fn folder() -> &'static Path {
     })
 }
 
-/// `…/target/debug` of a test at `…/target/debug/deps/suite-0123` or a program at `…/target/debug/bench`.
+/// `…/target/debug`, for a test at `…/target/debug/deps/suite-0123` or a program at `…/target/debug/bench`.
 fn profile_folder() -> PathBuf {
     let program = env::current_exe().expect("the path of this program");
     let folder = program.parent().expect("a program is in a folder");
@@ -52,12 +52,12 @@ fn profile_folder() -> PathBuf {
     }
 }
 
-/// `…/target` of the same.
+/// The `…/target` above the profile's folder.
 pub(crate) fn target_folder() -> PathBuf {
     profile_folder().parent().expect("a profile's folder is in the target folder").to_owned()
 }
 
-/// Builds in the profile of this program and returns the folder of what was built.
+/// Builds in the profile of this program and returns the folder with the results.
 fn build(what: &[&str]) -> PathBuf {
     let folder = profile_folder();
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -18,8 +18,8 @@ use crate::wait::PATIENCE;
 use crate::watch::Watch;
 
 impl TestDaemon {
-    /// Params of a submit that lack only the command: the home as folder, and the environment of
-    /// everything here.
+    /// Params of a submit, complete but for the command: the home as the working directory, and this
+    /// harness's environment.
     pub fn params(&self) -> SubmitParams {
         let env: BTreeMap<_, _> = self.environment().into_iter().collect();
         let text = |name: std::ffi::OsString| name.into_string().expect("names here are UTF-8").into();
@@ -27,7 +27,7 @@ impl TestDaemon {
         SubmitParams { cwd: Some(self.home().as_os_str().into()), env: Some(env), ..SubmitParams::default() }
     }
 
-    /// Submits and gives the task as it was then.
+    /// Submits a task and returns it as of its submission.
     #[track_caller]
     pub fn submit_with(&self, params: &SubmitParams) -> Task {
         self.client().call::<TaskSubmit>(params).expect("task.submit").task
@@ -40,13 +40,13 @@ impl TestDaemon {
         self.submit_with(&SubmitParams { argv: Some(argv), ..self.params() }).id
     }
 
-    /// Submits a line for the shell.
+    /// Submits a shell command.
     #[track_caller]
     pub fn submit_shell(&self, line: &str) -> TaskId {
         self.submit_with(&SubmitParams { shell: Some(line.into()), ..self.params() }).id
     }
 
-    /// Waits until every one of them has ended.
+    /// Waits until all of these tasks have ended.
     #[track_caller]
     pub fn block(&self, ids: &[TaskId]) -> Vec<Task> {
         let timeout = u64::try_from(PATIENCE.as_millis()).ok();
@@ -58,7 +58,7 @@ impl TestDaemon {
             ..BlockParams::default()
         };
         let mut client = self.client();
-        // The answer may take as long as the timeout, so the watchdog is the daemon's timeout here.
+        // The answer may take as long as the timeout, so the daemon's timeout is the watchdog here.
         client.wait_at_most(2 * PATIENCE);
         let result = client.call::<TaskBlock>(&params).expect("task.block");
         assert!(!result.timed_out, "still active: {:?}", result.active);
@@ -71,7 +71,7 @@ impl TestDaemon {
         self.client().call::<TaskGet>(&IdParams { id: id.into() }).expect("task.get").task
     }
 
-    /// Its output so far, of one stream.
+    /// The output so far of one stream of a task.
     #[track_caller]
     pub fn stream(&self, id: TaskId, stream: Stream) -> Vec<u8> {
         let mut client = self.client();
@@ -95,13 +95,13 @@ impl TestDaemon {
         }
     }
 
-    /// Its output so far.
+    /// The standard output of a task so far.
     #[track_caller]
     pub fn output(&self, id: TaskId) -> Vec<u8> {
         self.stream(id, Stream::Stdout)
     }
 
-    /// Cancels tasks; each has ended when this returns.
+    /// Cancels tasks; all of them have ended when this returns.
     #[track_caller]
     pub fn cancel(&self, ids: &[TaskId]) -> Vec<Task> {
         let ids = ids.iter().copied().map(Into::into).collect();
@@ -109,20 +109,20 @@ impl TestDaemon {
         self.client().call::<TaskCancel>(&params).expect("task.cancel").tasks
     }
 
-    /// How the daemon is.
+    /// The daemon's status.
     #[track_caller]
     pub fn status(&self) -> DaemonStatus {
         self.client().call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status")
     }
 
-    /// What a parent session was told and has not acknowledged: the first page of it.
+    /// The first page of a parent session's unacknowledged notices.
     #[track_caller]
     pub fn inbox(&self, session: &str) -> Vec<InboxItem> {
         let params = InboxReadParams { session: session.to_owned(), ..InboxReadParams::default() };
         self.client().call::<InboxRead>(&params).expect("inbox.read").items
     }
 
-    /// Submits a line for the shell in a parent session.
+    /// Submits a shell command in a parent session.
     #[track_caller]
     pub fn submit_in(&self, session: &str, line: &str) -> TaskId {
         let params =
@@ -130,19 +130,19 @@ impl TestDaemon {
         self.submit_with(&params).id
     }
 
-    /// A subscription to all events from now on.
+    /// Subscribes to all events from now on.
     #[track_caller]
     pub fn watch(&self) -> Watch {
         Watch::new(self.client(), &SubscribeParams::default())
     }
 
-    /// Waits until a task is in this status. One that it has passed already fails the test.
+    /// Waits until a task is in this status. Fails the test if the task has already passed it.
     #[track_caller]
     pub fn wait_status(&self, id: TaskId, status: Status) -> Task {
         self.wait_task(id, &format!("be {status}"), |task| task.status == status)
     }
 
-    /// Waits until a task's process runs: `running` alone says that it has a slot.
+    /// Waits until a task's process runs: the status `running` alone only says that it has a slot.
     #[track_caller]
     pub fn wait_running(&self, id: TaskId) -> Task {
         self.wait_task(id, "run", |task| task.status == Status::Running && task.pid.is_some())
@@ -151,7 +151,7 @@ impl TestDaemon {
     #[track_caller]
     fn wait_task(&self, id: TaskId, to: &str, wanted: impl Fn(&Task) -> bool) -> Task {
         let params = SubscribeParams { ids: vec![id.into()], ..SubscribeParams::default() };
-        // Subscribed first, so that nothing can happen between the look and the wait.
+        // Subscribe first, so that no change between the look and the wait is missed.
         let mut watch = Watch::new(self.client(), &params);
         let task = self.task(id);
         if wanted(&task) {

@@ -8,12 +8,12 @@ use rustix::fs::{XattrFlags, setxattr};
 use crate::daemon::TestDaemon;
 use crate::user::must_be_root;
 
-/// A cgroup that is delegated as a service manager does it.
+/// A cgroup delegated the way a service manager does it.
 #[derive(Debug)]
 pub struct Delegated(PathBuf);
 
 impl Delegated {
-    /// A new one inside that of this process.
+    /// Makes one below the cgroup of this process.
     #[track_caller]
     pub fn new() -> Self {
         let name =
@@ -23,19 +23,19 @@ impl Delegated {
         Self(path)
     }
 
-    /// Where it is.
+    /// Its folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A daemon in it, with this configuration.
+    /// Starts a daemon in this cgroup, with this configuration.
     #[track_caller]
     pub fn daemon(&self, config: &str) -> TestDaemon {
         let join = format!("echo $$ > {}/cgroup.procs", self.0.display());
         TestDaemon::builder().prelude(join).config(config).start()
     }
 
-    /// The cgroups inside, at any depth.
+    /// The cgroups below this one, at any depth.
     pub fn inside(&self) -> Vec<PathBuf> {
         inside(&self.0)
     }
@@ -49,12 +49,12 @@ impl Default for Delegated {
 
 impl Drop for Delegated {
     fn drop(&mut self) {
-        // After a failed test there may be more; they are empty, as the harness has killed everybody.
+        // A failed test may leave more of them. They are empty, because the harness has killed all processes.
         remove(&self.0);
     }
 }
 
-/// Makes a cgroup inside the one of this process.
+/// Makes a cgroup below the one of this process.
 #[track_caller]
 pub fn create(name: &str) -> PathBuf {
     must_be_root();
@@ -71,7 +71,7 @@ pub fn create(name: &str) -> PathBuf {
     path
 }
 
-/// The cgroups inside this one, at any depth, the deepest first.
+/// The cgroups below this one, at any depth, deepest first.
 pub fn inside(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -83,7 +83,7 @@ pub fn inside(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Removes a cgroup with all inside. Their processes have ended.
+/// Removes a cgroup and all below it. Their processes must have ended.
 pub fn remove(path: &Path) {
     for path in inside(path) {
         let _ = fs::remove_dir(path);

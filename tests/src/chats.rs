@@ -1,5 +1,5 @@
-//! The chats' APIs as far as bots use them here, on a server of the tests that takes nothing but what their
-//! documentation allows. What breaks a rule is answered with 400, and fails the test at its end.
+//! The chats' APIs as far as the channels use them, on a test server that accepts only what their
+//! documentation allows. A request that breaks a rule gets 400 and fails the test when the server is dropped.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 
 use crate::hooks::{HookServer, Reply, Request};
 
-/// Which API.
+/// A chat's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// Telegram's bot API.
     Telegram,
-    /// Discord's, version 10.
+    /// Discord's API, version 10.
     Discord,
     /// Slack's web API.
     Slack,
 }
 
 impl Api {
-    /// The type of its channels.
+    /// The type of its channels in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Telegram => "telegram",
@@ -30,30 +30,30 @@ impl Api {
     }
 }
 
-/// Something that a chat was sent.
+/// A message or typing notice that a chat has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The chat.
+    /// Id of the chat.
     pub chat: String,
-    /// The text as it is shown; `None` if it only shows that somebody types.
+    /// The text as displayed; `None` for a typing notice.
     pub text: Option<String>,
-    /// The text as it was sent.
+    /// The text as sent.
     pub sent: Option<String>,
-    /// The token that it came with.
+    /// The token of the request.
     pub token: String,
 }
 
-/// A chat's server.
+/// A server of one chat API.
 #[derive(Debug)]
 pub struct ChatServer {
-    /// What it stands on.
+    /// The HTTP server underneath.
     pub server: HookServer,
     api: Api,
     broken: Arc<Mutex<Vec<String>>>,
 }
 
 impl ChatServer {
-    /// Starts one.
+    /// Starts a server.
     #[track_caller]
     pub fn start(api: Api) -> Self {
         let broken = Arc::new(Mutex::new(Vec::new()));
@@ -68,12 +68,12 @@ impl ChatServer {
         Self { server: HookServer::with(|request| !is_typing(request), usual), api, broken }
     }
 
-    /// The base of its addresses, for `api_base`.
+    /// Its base URL, for `api_base`.
     pub fn base(&self) -> String {
         self.server.url("/base")
     }
 
-    /// What it was sent so far.
+    /// The messages received so far.
     pub fn messages(&self) -> Vec<Message> {
         self.read(&self.server.requests())
     }
@@ -82,13 +82,13 @@ impl ChatServer {
         requests.iter().filter_map(|request| read(self.api, request).ok()).collect()
     }
 
-    /// Waits until this is so of what it was sent.
+    /// Waits until `check` returns a value for the messages received so far.
     #[track_caller]
     pub fn wait_for<T>(&self, mut check: impl FnMut(&[Message]) -> Option<T>) -> T {
         self.server.wait_for(|requests| check(&self.read(requests)))
     }
 
-    /// Waits for a message with this in its text.
+    /// Waits for a message with these words in its text.
     #[track_caller]
     pub fn wait_text(&self, words: &str) -> Message {
         self.wait_for(|messages| {
@@ -109,7 +109,7 @@ fn is_typing(request: &Request) -> bool {
     request.path.ends_with("/typing") || request.path.ends_with("/sendChatAction")
 }
 
-/// The answer to what is allowed.
+/// The answer to a valid request.
 fn done(api: Api, message: &Message) -> Reply {
     match (api, &message.text) {
         (Api::Telegram, None) => Reply::json(200, &json!({"ok": true, "result": true})),
@@ -124,7 +124,7 @@ fn done(api: Api, message: &Message) -> Reply {
     }
 }
 
-/// What a request says, or which rule it breaks.
+/// Parses a request, or returns the rule it breaks.
 fn read(api: Api, request: &Request) -> Result<Message, &'static str> {
     let path = request.path.strip_prefix("/base/").ok_or("the base is not the configured one")?;
     if request.method != "POST" {
@@ -159,7 +159,7 @@ fn body(request: &Request) -> Result<Value, &'static str> {
     serde_json::from_slice(&request.body).map_err(|_| "the body is JSON")
 }
 
-/// Whether an object has no other keys than these.
+/// Checks that an object has no keys but these.
 fn has_only(body: &Value, keys: &[&str]) -> Result<(), &'static str> {
     let object = body.as_object().ok_or("the body is an object")?;
     let is_known = object.keys().all(|key| keys.contains(&key.as_str()));
@@ -220,7 +220,7 @@ fn discord(path: &str, token: &str, request: &Request) -> Result<Message, &'stat
     }
 }
 
-/// What Discord shows of a content that has no markdown but one block of code.
+/// What Discord displays for a content whose only markdown is one code block.
 fn shown(content: &str) -> Result<String, &'static str> {
     let parts: Vec<&str> = content.split("```").collect();
     match parts[..] {

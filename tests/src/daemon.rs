@@ -1,4 +1,4 @@
-//! A real daemon in a home of its own, and how it is started and ended.
+//! A real daemon in a home of its own, and how it starts and ends.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,22 +23,22 @@ use crate::process::{Process, processes_of};
 use crate::wait::{PATIENCE, readable};
 use crate::watchdog::Watchdog;
 
-/// A real daemon with a home, a socket, a state folder and a configuration of its own.
+/// A real daemon with its own home, socket, state folder and configuration.
 ///
-/// When it is dropped it ends the daemon with SIGTERM. A process of its home that is left then is killed
-/// and fails the test.
+/// Dropping it ends the daemon with SIGTERM. A process of its home that is left after that is killed and
+/// fails the test.
 #[derive(Debug)]
 pub struct TestDaemon {
     home: TempDir,
     socket: SocketPath,
     setup: Builder,
     child: Option<Child>,
-    /// Whether processes may be left: they may after [`TestDaemon::kill9`], until the next start.
+    /// Whether processes may be left: after [`TestDaemon::kill9`] they may, until the next start.
     may_leave: bool,
     _watchdog: Option<Watchdog>,
 }
 
-/// What a daemon is to be started with.
+/// How a daemon is to be started.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     config: Option<String>,
@@ -47,18 +47,18 @@ pub struct Builder {
     prelude: Option<String>,
 }
 
-/// What a daemon said when it was started.
+/// What a daemon reported when it was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// It listens.
+    /// It is listening.
     Ready,
-    /// Another one has the socket.
+    /// Another daemon owns the socket.
     Taken,
-    /// It can't start.
+    /// It cannot start.
     Error {
-        /// The exit code that it names.
+        /// The reported exit code.
         exit: i32,
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// Something else, or nothing at all.
@@ -68,11 +68,11 @@ pub enum Word {
 /// A daemon that did not start.
 #[derive(Debug)]
 pub struct StartFailure {
-    /// What it said.
+    /// What it reported.
     pub word: Word,
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it wrote to stderr.
+    /// Its stderr.
     pub stderr: String,
 }
 
@@ -89,51 +89,51 @@ impl fmt::Display for StartFailure {
 impl std::error::Error for StartFailure {}
 
 impl Builder {
-    /// The text of `config.toml`.
+    /// Sets the text of `config.toml`.
     #[must_use]
     pub fn config(mut self, text: impl Into<String>) -> Self {
         self.config = Some(text.into());
         self
     }
 
-    /// A variable in the environment of the daemon and of every `bgctl`.
+    /// Adds a variable to the environment of the daemon and of every `bgctl`.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// One more argument for the daemon.
+    /// Adds an argument for the daemon.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// Shell commands that come before the daemon in its process, such as `ulimit -n 64`.
+    /// Sets shell commands to run in the daemon's process before its `exec`, such as `ulimit -n 64`.
     #[must_use]
     pub fn prelude(mut self, shell: impl Into<String>) -> Self {
         self.prelude = Some(shell.into());
         self
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts the daemon and waits until it is listening.
     #[track_caller]
     pub fn start(self) -> TestDaemon {
         self.try_start().unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Starts it and waits for its word.
+    /// Starts the daemon and waits for its report.
     #[track_caller]
     pub fn try_start(self) -> Result<TestDaemon, Box<StartFailure>> {
         let mut daemon = self.home_only();
         daemon.try_launch().map(|()| daemon)
     }
 
-    /// Makes the home and starts nothing; `bgctl` will start a daemon when it needs one.
+    /// Makes the home without starting anything; `bgctl` starts a daemon when it needs one.
     #[track_caller]
     pub fn home_only(self) -> TestDaemon {
-        // Not below $TMPDIR: the path of a socket may have 107 bytes only.
+        // Not below $TMPDIR: a socket's path may have 107 bytes only.
         let home = tempfile::Builder::new().prefix("bgd-").tempdir_in("/tmp").expect("a folder in /tmp");
         let at = |name: &str| home.path().join(name);
         for name in ["run", "state", "config"] {
@@ -150,26 +150,26 @@ impl Builder {
     }
 }
 
-/// Starting and ending.
+/// Starting and stopping.
 impl TestDaemon {
-    /// What a daemon is to be started with.
+    /// Configures a daemon before its start.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A daemon without configuration.
+    /// Starts a daemon without configuration.
     #[track_caller]
     pub fn start() -> Self {
         Builder::default().start()
     }
 
-    /// A home without a daemon; `bgctl` will start one when it needs it.
+    /// Makes a home without a daemon; `bgctl` starts one when it needs it.
     #[track_caller]
     pub fn home_only() -> Self {
         Builder::default().home_only()
     }
 
-    /// Starts the daemon of this home and waits for its word. It stays a child of this process.
+    /// Starts the daemon of this home and waits for its report. It stays a child of this process.
     #[track_caller]
     pub fn try_launch(&mut self) -> Result<(), Box<StartFailure>> {
         assert!(self.child.is_none(), "this daemon runs");
@@ -178,7 +178,7 @@ impl TestDaemon {
         Ok(())
     }
 
-    /// Starts another daemon in the home of this one, which must not come up, and tells how it failed.
+    /// Starts another daemon in this home, which must fail, and returns how it failed.
     #[track_caller]
     pub fn second(&self) -> StartFailure {
         match self.spawn() {
@@ -190,7 +190,7 @@ impl TestDaemon {
         }
     }
 
-    /// A daemon that listens.
+    /// Spawns a daemon and waits until it is listening.
     #[track_caller]
     fn spawn(&self) -> Result<Child, Box<StartFailure>> {
         let (mut word, word_end) = io::pipe().expect("a pipe");
@@ -204,7 +204,7 @@ impl TestDaemon {
         command.args(["--ready-fd", "3"]).args(&self.setup.args);
         command.stdin(Stdio::null()).stdout(word_end).stderr(stderr.expect("a file in the home"));
         let mut child = command.spawn().expect("/bin/sh can be run");
-        drop(command); // it holds the end that is written to
+        drop(command); // closes its copy of the write end
         let word = Word::read(&mut word);
         if word == Word::Ready {
             return Ok(child);
@@ -213,13 +213,13 @@ impl TestDaemon {
         Err(Box::new(StartFailure { word, status, stderr: self.stderr_text() }))
     }
 
-    /// Starts the daemon of this home and waits until it listens.
+    /// Starts the daemon of this home and waits until it is listening.
     #[track_caller]
     pub fn launch(&mut self) {
         self.try_launch().unwrap_or_else(|failure| panic!("{failure}"));
     }
 
-    /// Ends the daemon with SIGTERM and waits for its end.
+    /// Ends the daemon with SIGTERM and waits for its exit.
     #[track_caller]
     pub fn stop(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("this daemon runs");
@@ -228,19 +228,19 @@ impl TestDaemon {
         end_of(&mut child)
     }
 
-    /// Waits for the end of a daemon that ends by itself, for instance after `daemon.shutdown`.
+    /// Waits for the exit of a daemon that ends by itself, for instance after `daemon.shutdown`.
     #[track_caller]
     pub fn ended(&mut self) -> ExitStatus {
         end_of(&mut self.child.take().expect("this daemon runs"))
     }
 
-    /// Kills the daemon with SIGKILL. Processes and files of its tasks may be left until the next start.
+    /// Kills the daemon with SIGKILL. Processes and files of its tasks may stay behind until the next start.
     #[track_caller]
     pub fn kill9(&mut self) {
         self.kill_by(nix::sys::signal::Signal::SIGKILL);
     }
 
-    /// The same by another signal that ends it at once.
+    /// Kills the daemon like [`TestDaemon::kill9`], by another signal that ends it at once.
     #[track_caller]
     pub fn kill_by(&mut self, signal: nix::sys::signal::Signal) -> ExitStatus {
         let mut child = self.child.take().expect("this daemon runs");
@@ -250,7 +250,7 @@ impl TestDaemon {
         end_of(&mut child)
     }
 
-    /// Ends the daemon if it runs, and starts another one in the same home.
+    /// Stops the daemon if it runs, and starts another one in the same home.
     #[track_caller]
     pub fn restart(&mut self) {
         if self.child.is_some() {
@@ -259,7 +259,7 @@ impl TestDaemon {
         self.launch();
     }
 
-    /// Writes `config.toml`. The daemon reads it when it starts, or with `daemon.reload`.
+    /// Writes `config.toml`. The daemon reads it at its start and on `daemon.reload`.
     #[track_caller]
     pub fn write_config(&self, text: &str) {
         let path = self.config_path();
@@ -267,19 +267,18 @@ impl TestDaemon {
         fs::write(path, text).expect("a file in the home");
     }
 
-    /// The processes of this home (the daemon among them): those whose environment names it or that run
-    /// in there.
+    /// The processes of this home, including the daemon: those whose environment names the home or that run in it.
     pub fn processes(&self) -> Vec<Process> {
         processes_of(self.home())
     }
 
-    /// The processes of this home that are not the daemon.
+    /// The processes of this home other than the daemon.
     pub fn task_processes(&self) -> Vec<Process> {
         let daemon = self.served_by();
         self.processes().into_iter().filter(|process| Some(process.pid()) != daemon).collect()
     }
 
-    /// The process id of the daemon that this test started, or that `bgctl` did.
+    /// The pid of the daemon, whether this test or `bgctl` started it.
     #[track_caller]
     pub fn pid(&self) -> i32 {
         self.served_by().expect("a daemon runs")
@@ -300,29 +299,29 @@ impl TestDaemon {
     }
 }
 
-/// Where things are, and how to reach the daemon.
+/// Paths, and connections to the daemon.
 impl TestDaemon {
-    /// The home: `$HOME`, and where submitted tasks run unless told otherwise.
+    /// The home: `$HOME`, and the default working directory of submitted tasks.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// The daemon's socket.
+    /// The path of the daemon's socket.
     pub fn socket(&self) -> &Path {
         self.socket.as_path()
     }
 
-    /// The daemon's socket, as clients take it.
+    /// The daemon's socket, in the form that clients take.
     pub fn socket_path(&self) -> &SocketPath {
         &self.socket
     }
 
-    /// The daemon's part of `$XDG_STATE_HOME`. It need not be there yet.
+    /// The daemon's folder in `$XDG_STATE_HOME`. It need not exist yet.
     pub fn state_dir(&self) -> PathBuf {
         self.home().join("state/bgd")
     }
 
-    /// The configuration file. It need not be there.
+    /// The configuration file. It need not exist.
     pub fn config_path(&self) -> PathBuf {
         self.home().join("config/bgd/config.toml")
     }
@@ -337,7 +336,7 @@ impl TestDaemon {
         String::from_utf8_lossy(&fs::read(self.stderr_path()).unwrap_or_default()).into_owned()
     }
 
-    /// The environment of everything here. Nothing is inherited but `PATH`.
+    /// The environment of every program in this home. Only `PATH` is inherited.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let at = |name: &str| self.home().join(name).into_os_string();
         let mut pairs: Vec<(OsString, OsString)> = vec![
@@ -347,7 +346,7 @@ impl TestDaemon {
             ("XDG_STATE_HOME".into(), at("state")),
             ("XDG_CONFIG_HOME".into(), at("config")),
             ("BGD_SOCKET".into(), self.socket().into()),
-            // Else everything would belong to the terminal that the tests are run from, if there is one.
+            // Otherwise everything would belong to the terminal that the tests run in, if there is one.
             ("BGD_SESSION".into(), "".into()),
             ("LANG".into(), "C.UTF-8".into()),
         ];
@@ -359,7 +358,7 @@ impl TestDaemon {
         command.env_clear().envs(self.environment()).current_dir(self.home());
     }
 
-    /// A `bgctl` in this home, with these arguments, not yet run.
+    /// A `bgctl` in this home with these arguments, not yet run.
     pub fn bgctl(&self, args: &[&str]) -> Command {
         let mut command = Command::new(bgctl_path());
         self.dress(&mut command);
@@ -373,7 +372,7 @@ impl TestDaemon {
         Outcome::of(&mut self.bgctl(args))
     }
 
-    /// A new connection. Waiting for an answer longer than [`PATIENCE`] is an error.
+    /// Opens a connection. Waiting for an answer longer than [`PATIENCE`] is an error.
     #[track_caller]
     pub fn client(&self) -> Client {
         self.try_client().unwrap_or_else(|error| panic!("{error}\n{}", self.stderr_text()))
@@ -387,7 +386,7 @@ impl TestDaemon {
 }
 
 impl Word {
-    /// Reads it, up to the end of the line or of the file.
+    /// Reads the report, up to the end of the line or to EOF.
     #[track_caller]
     fn read(pipe: &mut io::PipeReader) -> Self {
         let mut text = Vec::new();
@@ -418,7 +417,7 @@ impl Word {
     }
 }
 
-/// Waits for the end of a child, with a watchdog.
+/// Waits for the exit of a child, with a watchdog.
 #[track_caller]
 fn end_of(child: &mut Child) -> ExitStatus {
     if let Some(process) = Process::open(child.id().cast_signed())
@@ -431,8 +430,8 @@ fn end_of(child: &mut Child) -> ExitStatus {
     child.wait().expect("a child can be waited for")
 }
 
-/// How long a process may take to be gone when the daemon is: one that was killed needs a moment to be
-/// taken apart by the kernel, a client needs one to see that its connection has ended.
+/// How long a process may outlive the daemon: the kernel needs a moment to tear down a killed process, and a
+/// client needs one to see that its connection has ended.
 fn time_to_die(process: &Process) -> Duration {
     let exe = fs::read_link(process.proc("exe")).unwrap_or_default();
     let is_client = exe.file_name().is_some_and(|name| name == "bgctl");
@@ -462,7 +461,7 @@ impl TestDaemon {
         }
     }
 
-    /// Kills what is left and returns what it was.
+    /// Kills the processes that are left, and returns descriptions of them.
     fn sweep(&self) -> Vec<String> {
         let mut left = Vec::new();
         for process in self.processes() {
@@ -481,7 +480,7 @@ impl Drop for TestDaemon {
         if thread::panicking() {
             self.explain();
             if let Some(mut child) = self.child.take() {
-                // No assertion may fail now; the sweep ends what is left.
+                // Do not assert while panicking; the sweep ends what is left.
                 let _ = child.kill().and_then(|()| child.wait());
             }
             self.sweep();

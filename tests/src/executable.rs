@@ -1,11 +1,12 @@
-//! Programs that tests make. Another process writes them: a child that some other test starts at that moment holds what
-//! this process has open for writing until its own `exec`, and a program that is open for writing can't be started.
+//! Programs that tests make, each written by another process. A child that another test spawns meanwhile
+//! inherits whatever this process has open for writing until the child's own `exec`, and a program that is
+//! open for writing cannot be started (ETXTBSY).
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Copies a program, for everybody to run.
+/// Copies a program, executable by everyone.
 #[track_caller]
 pub fn copy(from: &Path, to: &Path) {
     let mut install = Command::new("install");
@@ -13,7 +14,7 @@ pub fn copy(from: &Path, to: &Path) {
     assert!(install.status().expect("install(1) starts").success(), "{} is not copied", from.display());
 }
 
-/// Makes a program of this text.
+/// Writes a program with this text.
 #[track_caller]
 pub fn write(path: &Path, text: &str) {
     let draft = path.with_extension("draft");

@@ -1,4 +1,4 @@
-//! Children of the tests that are handed over to a daemon (R70).
+//! Child processes of the tests that are handed over to a daemon (R70).
 
 use std::io::{self, PipeReader, Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,16 +14,16 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::daemon::TestDaemon;
 use crate::wait;
 
-/// A child of this process with its standard input, and with a handle to it.
+/// A child of this process with its standard input and a handle to it.
 #[derive(Debug)]
 pub struct Job {
-    /// The child, which nobody has waited for.
+    /// The child, not yet reaped.
     pub child: Child,
-    /// The handle.
+    /// The child's pidfd.
     pub pidfd: OwnedFd,
 }
 
-/// A job that only a test which fails leaves running.
+/// Ends the job, which only a failed test leaves running.
 impl Drop for Job {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -32,48 +32,48 @@ impl Drop for Job {
 }
 
 impl Job {
-    /// Starts a command in the home of a daemon, so that it is missed if it is left.
+    /// Starts a command in the home of a daemon, so that the harness notices if it is left behind.
     #[track_caller]
     pub fn start(daemon: &TestDaemon, command: &mut Command) -> Self {
         let child = command.current_dir(daemon.home()).stdin(Stdio::piped()).spawn();
         Self::of(child.expect("a command can be run"))
     }
 
-    /// A child that nobody has waited for.
+    /// Wraps a child that has not been reaped.
     #[track_caller]
     pub fn of(child: Child) -> Self {
         let pidfd = handoff::pidfd(&child).expect("a child that nobody has waited for");
         Self { child, pidfd }
     }
 
-    /// Starts a line for the shell whose outputs go to one pipe.
+    /// Starts a shell command with stdout and stderr in one pipe.
     #[track_caller]
     pub fn shell(daemon: &TestDaemon, line: &str) -> (Self, PipeReader) {
         Self::piped(daemon, Command::new("/bin/sh").args(["-c", line]))
     }
 
-    /// Starts a command whose outputs go to one pipe.
+    /// Starts a command with stdout and stderr in one pipe.
     #[track_caller]
     pub fn piped(daemon: &TestDaemon, command: &mut Command) -> (Self, PipeReader) {
         let (reader, writer) = io::pipe().expect("a pipe");
         command.stderr(writer.try_clone().expect("a copy")).stdout(writer);
         let job = Self::start(daemon, command);
-        // Else the command holds the end that is written to.
+        // Otherwise the command would keep the write end open.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         (job, reader)
     }
 
-    /// Its number.
+    /// The child's pid.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    /// What is said of it.
+    /// Params of a handoff that describe it.
     pub fn params(&self) -> HandoffParams {
         handoff::params(&self.child, "a job")
     }
 
-    /// Hands it over with these outputs.
+    /// Hands the job over with these output streams.
     #[track_caller]
     pub fn hand_over(&self, client: &mut Client, streams: &[(HandoffStream, BorrowedFd<'_>)]) -> Task {
         let given = self.offer(client, streams).expect("task.handoff");
@@ -81,13 +81,13 @@ impl Job {
         given.task
     }
 
-    /// Hands it over with the pipe that is its output.
+    /// Hands the job over with the pipe that is its output.
     #[track_caller]
     pub fn hand_over_pipe(&self, daemon: &TestDaemon, pipe: &impl AsFd) -> Task {
         self.hand_over(&mut daemon.client(), &[(HandoffStream::Stdout, pipe.as_fd())])
     }
 
-    /// The same where it may be refused.
+    /// Like [`Job::hand_over`], where the daemon may refuse.
     pub fn offer(
         &self,
         client: &mut Client,
@@ -103,13 +103,13 @@ impl Job {
         stdin.write_all(format!("{line}\n").as_bytes()).expect("somebody who reads it");
     }
 
-    /// Waits for its death, and leaves it as it is then: only its parent takes it away.
+    /// Waits until it is dead, without reaping it: only its parent may do that.
     #[track_caller]
     pub fn wait_dead(&self) {
         assert!(wait::readable(self.pidfd.as_fd(), wait::PATIENCE), "{self:?} does not die");
     }
 
-    /// Waits for it, as its parent. Closes its standard input.
+    /// Reaps it, as its parent. Closes its standard input.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("a child can be waited for")
@@ -121,7 +121,7 @@ pub fn message(task: &Task) -> String {
     format!("Command was manually backgrounded by user with ID {}", task.id)
 }
 
-/// Offers what must be refused: these descriptors, with what is said of them.
+/// Offers a handoff with these params and descriptors, which must be refused.
 #[track_caller]
 pub fn refused(client: &mut Client, params: &HandoffParams, fds: &[BorrowedFd<'_>]) -> RpcError {
     match client.call_with_fds::<TaskHandoff>(params, fds) {
@@ -130,14 +130,14 @@ pub fn refused(client: &mut Client, params: &HandoffParams, fds: &[BorrowedFd<'_
     }
 }
 
-/// A handle to a process.
+/// Opens a pidfd for a process.
 #[track_caller]
 pub fn pidfd_of(pid: i32) -> OwnedFd {
     let pid = Pid::from_raw(pid).expect("a number of a process");
     pidfd_open(pid, PidfdFlags::empty()).expect("a process that is there")
 }
 
-/// Reads a line byte by byte, so that nothing behind it is taken.
+/// Reads a line byte by byte, so that nothing after it is consumed.
 #[track_caller]
 pub fn line_of(reader: &mut impl Read) -> String {
     let (mut line, mut byte) = (Vec::new(), [0]);

@@ -1,5 +1,5 @@
-//! A server on loopback that notices are sent to. It writes every request down, answers as it is told, and
-//! can do all that a bad server does. Nothing in it waits for a time.
+//! A server on loopback that receives notices. It records every request, answers as told, and can misbehave
+//! in all the ways a bad server does. Nothing in it waits for a time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use crate::wait::PATIENCE;
 
-/// A port of loopback that belongs to the test, and where every connection is refused.
+/// A loopback port that is reserved for the test and refuses every connection.
 #[derive(Debug)]
 pub struct ClosedPort(OwnedFd);
 
 impl ClosedPort {
-    /// One that nobody else can have as long as this lives.
+    /// Reserves a port that nobody else can get while this lives.
     #[track_caller]
     pub fn new() -> Self {
         let flags = SocketFlags::CLOEXEC;
@@ -29,14 +29,14 @@ impl ClosedPort {
         Self(socket)
     }
 
-    /// Where it is.
+    /// Its address.
     #[track_caller]
     pub fn address(&self) -> SocketAddr {
         let address = getsockname(&self.0).expect("the address of a socket");
         SocketAddr::try_from(address).expect("an address of IP")
     }
 
-    /// From now on connections are allowed.
+    /// Starts to accept connections.
     #[track_caller]
     pub fn listen(self) -> TcpListener {
         listen(&self.0, 16).expect("a port to listen at");
@@ -50,21 +50,21 @@ impl Default for ClosedPort {
     }
 }
 
-/// A request.
+/// A received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its method.
     pub method: String,
     /// Its path with the query.
     pub path: String,
-    /// Its headers, with small names.
+    /// Its headers, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// Its body.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The value of a header that is there once.
+    /// The value of a header that occurs at most once.
     #[track_caller]
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(other, _)| other == name);
@@ -83,24 +83,24 @@ impl Request {
 /// What the server does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It answers.
+    /// Answers.
     Answer {
         /// The status.
         status: u16,
-        /// Further headers.
+        /// Additional headers.
         headers: Vec<(&'static str, String)>,
         /// The body.
         body: String,
     },
-    /// It does this when [`HookServer::release`] lets it.
+    /// Does this once [`HookServer::release`] lets it.
     Held(Box<Reply>),
-    /// It answers nothing as long as it lives.
+    /// Never answers.
     Silence,
-    /// It closes the connection before it has answered.
+    /// Closes the connection without an answer.
     Close,
-    /// A head with this status, and a body without end.
+    /// Sends a head with this status and an endless body.
     Endless(u16),
-    /// A head with this status, and then nothing of the body.
+    /// Sends a head with this status, and then no body.
     Stuck(u16),
 }
 
@@ -116,7 +116,7 @@ impl Reply {
         Self::json(status, &json!({}))
     }
 
-    /// The same, which asks to be left alone for so long.
+    /// An answer with a status and a `Retry-After`.
     pub fn later(status: u16, retry_after: &str) -> Self {
         Self::Answer { status, headers: vec![("retry-after", retry_after.to_owned())], body: String::new() }
     }
@@ -126,20 +126,20 @@ impl Reply {
         Self::Answer { status, headers: vec![("location", location.to_owned())], body: String::new() }
     }
 
-    /// The same, once it is released.
+    /// The same reply, once it is released.
     #[must_use]
     pub fn held(self) -> Self {
         Self::Held(Box::new(self))
     }
 }
 
-/// What the server does with a request that nothing was ordered for.
+/// The reply to a request that has no order.
 type Usual = dyn Fn(&Request) -> Reply + Send + Sync;
 
-/// Whether orders are for a request.
+/// Whether orders apply to a request.
 type IsOrdered = dyn Fn(&Request) -> bool + Send + Sync;
 
-/// What its threads and the test share.
+/// State shared by the server's threads and the test.
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -158,11 +158,11 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A test's check may panic in here; that is no reason for the server to do so, too.
+        // A check of a test may panic while holding the lock; the server must survive that.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for this; `false` if the server ends first.
+    /// Waits until `is_there` holds; `false` if the server ends first.
     fn wait_until(&self, mut is_there: impl FnMut(&mut State) -> bool) -> bool {
         let mut state = self.lock();
         loop {
@@ -185,13 +185,13 @@ pub struct HookServer {
 }
 
 impl HookServer {
-    /// One that answers with 200 unless it is told otherwise.
+    /// Starts a server that answers 200 unless told otherwise.
     #[track_caller]
     pub fn start() -> Self {
         Self::with(|_| true, |_| Reply::status(200))
     }
 
-    /// One that usually does this; what is ordered is done with requests of one sort only.
+    /// Starts a server with this default reply. Orders apply only to requests for which `is_ordered` holds.
     #[track_caller]
     pub fn with(
         is_ordered: impl Fn(&Request) -> bool + Send + Sync + 'static,
@@ -210,17 +210,17 @@ impl HookServer {
         Self { address, shared, thread: Some(thread) }
     }
 
-    /// An address of it; `path` begins with a slash.
+    /// A URL of the server; `path` begins with a slash.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// What it does with the next request for which nothing is ordered yet.
+    /// Queues a reply for the next request that has no order yet.
     pub fn order(&self, reply: Reply) {
         self.shared.lock().ordered.push_back(reply);
     }
 
-    /// Lets so many held answers go, now or when they come.
+    /// Releases `count` held replies, now or when they come.
     pub fn release(&self, count: usize) {
         self.shared.lock().released += count;
         self.shared.changed.notify_all();
@@ -231,7 +231,7 @@ impl HookServer {
         self.shared.lock().requests.clone()
     }
 
-    /// Calls `check` now and with every request, until it gives something.
+    /// Calls `check` now and after every request, until it returns a value.
     #[track_caller]
     pub fn wait_for<T>(&self, mut check: impl FnMut(&[Request]) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
@@ -247,7 +247,7 @@ impl HookServer {
         }
     }
 
-    /// Waits until there are so many requests.
+    /// Waits until there are at least `count` requests.
     #[track_caller]
     pub fn wait_count(&self, count: usize) -> Vec<Request> {
         self.wait_for(|requests| (requests.len() >= count).then(|| requests.to_vec()))
@@ -265,7 +265,7 @@ impl Drop for HookServer {
         for stream in streams {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // It waits for a connection, and sees then that it is over.
+        // The thread waits for a connection, and then sees that it has to end.
         drop(TcpStream::connect(self.address));
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the server has panicked");
@@ -288,13 +288,13 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             }
             state.streams.extend(stream.try_clone());
             drop(state);
-            // An error is the end of this connection, which is the client's to notice.
+            // An error ends this connection; the client notices.
             scope.spawn(|| serve(stream, shared).unwrap_or_default());
         }
     });
 }
 
-/// Serves a connection as long as it is kept.
+/// Serves a connection until it is closed.
 fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     while let Some(request) = read_request(&mut reader)? {
@@ -324,7 +324,7 @@ fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Does it, and says whether the connection is kept.
+/// Carries out a reply. Returns whether to keep the connection.
 fn act(reply: &Reply, stream: &mut TcpStream, shared: &Shared) -> io::Result<bool> {
     match reply {
         Reply::Answer { status, headers, body } => {
@@ -356,7 +356,7 @@ fn act(reply: &Reply, stream: &mut TcpStream, shared: &Shared) -> io::Result<boo
     }
 }
 
-/// The next request; `None` if the client has closed the connection.
+/// Reads the next request; `None` if the client has closed the connection.
 fn read_request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
     let Some(first) = line(reader)? else { return Ok(None) };
     let mut words = first.split(' ').map(str::to_owned);

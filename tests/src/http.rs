@@ -1,4 +1,4 @@
-//! A blocking HTTP client without comfort, for servers on loopback. It knows what they send and no more.
+//! A minimal blocking HTTP client for servers on loopback. It knows what they send and no more.
 
 use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::wait::PATIENCE;
 
-/// A server, and what every request to it says.
+/// A server, and the headers of every request to it.
 #[derive(Clone, Debug)]
 pub struct Http {
     address: SocketAddr,
     headers: String,
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Its status.
@@ -32,7 +32,7 @@ impl Answer {
 }
 
 impl Http {
-    /// The server at an address such as `http://127.0.0.1:80`; a path behind it is ignored.
+    /// The server at a URL such as `http://127.0.0.1:80`; the path is ignored.
     #[track_caller]
     pub fn new(url: &str) -> Self {
         let address = url.trim().strip_prefix("http://").expect("an address begins with http://");
@@ -41,7 +41,7 @@ impl Http {
         Self { address, headers: String::new() }
     }
 
-    /// Sends one more header with every request.
+    /// Adds a header to every request.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.extend([name, ": ", value, "\r\n"]);
@@ -69,7 +69,7 @@ impl Http {
         }
     }
 
-    /// Sends a request and waits for nothing. Who drops the connection closes it.
+    /// Sends a request without waiting for anything. Dropping the stream closes the connection.
     pub fn start(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -85,7 +85,7 @@ impl Http {
         Ok(stream)
     }
 
-    /// Sends a request and reads the head of the answer. Who drops the body closes the connection.
+    /// Sends a request and reads the head of the answer. Dropping the body closes the connection.
     pub fn open(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<(u16, BodyReader)> {
         let mut stream = BufReader::new(self.start(method, path, body)?);
         let status = line(&mut stream)?;
@@ -116,14 +116,14 @@ pub struct BodyReader {
     left: Left,
 }
 
-/// What of a body is to come.
+/// How much of a body is still to come.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// So many bytes of a chunk, and then the next one.
+    /// This many bytes of a chunk, and then the next one.
     Chunk(u64),
-    /// All that comes.
+    /// Everything until the connection ends.
     Rest,
 }
 
@@ -176,7 +176,7 @@ impl Events {
         }
     }
 
-    /// Reads until there is an event of this kind, and gives all up to and with it.
+    /// Reads until an event of this kind, and returns all events up to and including it.
     #[track_caller]
     pub fn until(&mut self, kind: &str) -> Vec<Value> {
         let mut events = Vec::new();

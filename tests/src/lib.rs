@@ -1,4 +1,4 @@
-//! What the suites and the bench stand on: real programs, in a home of their own.
+//! The foundation of the suites and the bench: real programs, in a home of their own.
 //!
 //! ```no_run
 //! use bgd_tests::TestDaemon;
@@ -9,12 +9,12 @@
 //! assert_eq!(daemon.output(task), b"hello\n");
 //! let listed = daemon.run(&["list", "-q"]).success();
 //! assert_eq!(listed.stdout_text().trim(), task.to_string());
-//! // The end of `daemon` ends the real one, and fails the test if a process of its home is left.
+//! // Dropping `daemon` ends the real one, and fails the test if a process of its home is left.
 //! ```
 //!
-//! Nothing here waits for a time: [`TestDaemon`] waits for the daemon's word that it listens, [`Watch`]
-//! for events, [`wait`] for changes of files and [`Process`] for deaths. [`wait::PATIENCE`] is a
-//! watchdog only; a test that meets it has failed.
+//! Nothing here waits for a time: [`TestDaemon`] waits for the daemon to report that it is listening, [`Watch`]
+//! for events, [`wait`] for changes of files and [`Process`] for deaths. [`wait::PATIENCE`] is only a watchdog; a
+//! test that runs into it has failed.
 
 pub mod agents;
 pub mod bench;

@@ -1,4 +1,4 @@
-//! A `bgctl mcp` that is spoken to line by line, as a client would that trusts nothing.
+//! A line-by-line client of `bgctl mcp` that trusts nothing.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -14,13 +14,13 @@ use crate::daemon::TestDaemon;
 use crate::process::Process;
 use crate::wait::PATIENCE;
 
-/// The revision of the protocol that has `initialize` and is the latest one of those.
+/// The latest revision of the protocol that has `initialize`.
 pub const REVISION: &str = "2025-11-25";
 
-/// The revision without `initialize`: each request says who asks.
+/// The revision without `initialize`: each request names its client.
 pub const INLINE_REVISION: &str = "2026-07-28";
 
-/// The extension by which a wait becomes a task of the protocol.
+/// The extension that turns a wait into a task of the protocol.
 pub const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// A server and the pipes to it.
@@ -29,14 +29,14 @@ pub struct Mcp {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Value>,
-    /// What came before it was asked for.
+    /// Messages that arrived before they were asked for.
     early: VecDeque<Value>,
     last: i64,
-    /// What each request says of its client, in the revision that wants it.
+    /// What each request says about its client, in the revision that requires it.
     meta: Option<Value>,
 }
 
-/// What a tool has answered.
+/// The result of a tool call.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// Its text.
@@ -48,7 +48,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Reads the result of `tools/call`.
+    /// Parses the result of `tools/call`.
     #[track_caller]
     pub fn of(result: &Value) -> Self {
         let text = result["content"][0]["text"].as_str();
@@ -59,30 +59,30 @@ impl Told {
         Self { text, content, is_error }
     }
 
-    /// The task that it is about.
+    /// The id of the task that the result is about.
     #[track_caller]
     pub fn id(&self) -> TaskId {
         let id = self.content["task"]["task_id"].as_str();
         id.and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no task: {self:?}"))
     }
 
-    /// The ids of the tasks that are told of at its head.
+    /// The ids of the tasks that the head of the result reports.
     pub fn told(&self) -> Vec<String> {
         let told = self.content["told"].as_array().into_iter().flatten();
         told.map(|news| news["task_id"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// The text above the line, if there is one.
+    /// The text above the separator line; empty without one.
     pub fn head(&self) -> &str {
         self.text.split_once("\n\n---\n\n").map_or("", |(head, _)| head)
     }
 }
 
 impl Mcp {
-    /// Starts one with these options, without a word to it.
+    /// Starts a server with these options, without sending anything.
     #[track_caller]
     pub fn silent(daemon: &TestDaemon, args: &[&str]) -> Self {
-        // The structured content is what tests can read.
+        // Tests read the structured content.
         Self::spawn(daemon.bgctl(&[&["mcp", "--structured"], args].concat()))
     }
 
@@ -93,7 +93,7 @@ impl Mcp {
         let mut child = command.spawn().expect("bgctl can be run");
         let output = BufReader::new(child.stdout.take().expect("it is a pipe"));
         let (sender, lines) = channel();
-        // It ends with the server's output.
+        // Ends with the server's output.
         thread::spawn(move || {
             for line in output.lines() {
                 let Ok(line) = line else { return };
@@ -107,7 +107,7 @@ impl Mcp {
         Self { child, input, lines, early: VecDeque::new(), last: 0, meta: None }
     }
 
-    /// Starts one and introduces a client.
+    /// Starts a server and introduces a client.
     #[track_caller]
     pub fn start(daemon: &TestDaemon, args: &[&str]) -> Self {
         let mut mcp = Self::silent(daemon, args);
@@ -115,7 +115,7 @@ impl Mcp {
         mcp
     }
 
-    /// Starts one that is spoken to in the revision without `initialize`.
+    /// Starts a server that is addressed in the revision without `initialize`.
     #[track_caller]
     pub fn inline(daemon: &TestDaemon, args: &[&str], capabilities: &Value) -> Self {
         let mut mcp = Self::silent(daemon, args);
@@ -127,7 +127,7 @@ impl Mcp {
         mcp
     }
 
-    /// Introduces a client, and gives what the server says of itself.
+    /// Introduces a client and returns what the server says about itself.
     #[track_caller]
     pub fn initialize(&mut self, revision: &str, name: &str, capabilities: &Value) -> Value {
         let params = json!({
@@ -153,7 +153,7 @@ impl Mcp {
         self.write(&message.to_string());
     }
 
-    /// Sends a request, and gives its number.
+    /// Sends a request and returns its number.
     #[track_caller]
     pub fn ask(&mut self, method: &str, params: &Value) -> i64 {
         self.last += 1;
@@ -166,7 +166,7 @@ impl Mcp {
         id
     }
 
-    /// The next line.
+    /// The next message.
     #[track_caller]
     fn next(&mut self) -> Value {
         let value = self.lines.recv_timeout(PATIENCE).expect("the server says nothing");
@@ -174,7 +174,7 @@ impl Mcp {
         value
     }
 
-    /// The first message that this takes, of those that came and of those that come.
+    /// The first message for which `wanted` holds, whether it has arrived already or is still to come.
     #[track_caller]
     pub fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         if let Some(place) = self.early.iter().position(&wanted) {
@@ -189,24 +189,24 @@ impl Mcp {
         }
     }
 
-    /// The messages that came and were not asked for.
+    /// The messages that arrived and were not asked for.
     pub fn unasked(&self) -> Vec<Value> {
         self.early.iter().cloned().collect()
     }
 
-    /// The answer to a request, as it comes.
+    /// The answer to a request, as it arrives.
     #[track_caller]
     pub fn answer(&mut self, id: i64) -> Value {
         self.until(|value| value["id"] == id)
     }
 
-    /// The next notification of this method.
+    /// The params of the next notification of this method.
     #[track_caller]
     pub fn notification(&mut self, method: &str) -> Value {
         self.until(|value| value["method"] == method)["params"].take()
     }
 
-    /// Makes a request, and gives its result.
+    /// Makes a request and returns its result.
     #[track_caller]
     pub fn result(&mut self, method: &str, params: &Value) -> Value {
         let id = self.ask(method, params);
@@ -215,7 +215,7 @@ impl Mcp {
         answer["result"].take()
     }
 
-    /// Makes a request that is refused, and gives the error.
+    /// Makes a request that must be refused and returns the error.
     #[track_caller]
     pub fn refused(&mut self, method: &str, params: &Value) -> Value {
         let id = self.ask(method, params);
@@ -230,7 +230,7 @@ impl Mcp {
         Told::of(&self.result("tools/call", &json!({"name": name, "arguments": arguments})))
     }
 
-    /// Calls a tool, which does what it is asked.
+    /// Calls a tool, which must succeed.
     #[track_caller]
     pub fn done(&mut self, name: &str, arguments: &Value) -> Told {
         let told = self.call(name, arguments);
@@ -238,7 +238,7 @@ impl Mcp {
         told
     }
 
-    /// Calls a tool, which does not do what it is asked, and gives its words.
+    /// Calls a tool, which must fail, and returns the error text.
     #[track_caller]
     pub fn error(&mut self, name: &str, arguments: &Value) -> String {
         let told = self.call(name, arguments);
@@ -258,14 +258,14 @@ impl Mcp {
         Process::open(self.child.id().cast_signed()).expect("it lives")
     }
 
-    /// Closes its input, and waits for its end.
+    /// Closes its input and waits for its exit.
     #[track_caller]
     pub fn close(mut self) -> ExitStatus {
         drop(self.input.take());
         self.ended()
     }
 
-    /// Sends it a signal, and waits for its end.
+    /// Sends it a signal and waits for its exit.
     #[track_caller]
     pub fn signal(mut self, signal: Signal) -> ExitStatus {
         self.process().signal(signal).expect("it lives");
@@ -283,7 +283,7 @@ impl Drop for Mcp {
     fn drop(&mut self) {
         drop(self.input.take());
         if thread::panicking() {
-            // No assertion may fail now.
+            // Do not assert while panicking.
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

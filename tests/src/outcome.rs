@@ -1,17 +1,17 @@
-//! How a program ended, and what it said.
+//! How a program ended, and what it printed.
 
 use std::process::{Command, Stdio};
 
 use serde::de::DeserializeOwned;
 
-/// How a program ended, and what it said.
+/// How a program ended, and what it printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The exit code; 128 + the signal where one ended it.
+    /// The exit code, or 128 + the signal that ended it.
     pub code: i32,
-    /// What it printed.
+    /// Its stdout.
     pub stdout: Vec<u8>,
-    /// What it said beside.
+    /// Its stderr.
     pub stderr: String,
 }
 
@@ -29,7 +29,7 @@ impl Outcome {
         }
     }
 
-    /// Itself, after it has been made sure that the exit code is this.
+    /// Asserts this exit code and returns itself.
     #[track_caller]
     #[allow(clippy::return_self_not_must_use, reason = "making sure is often all that is wanted")]
     pub fn expect_code(self, code: i32) -> Self {
@@ -37,19 +37,19 @@ impl Outcome {
         self
     }
 
-    /// Itself, after it has been made sure that all went well.
+    /// Asserts the exit code 0 and returns itself.
     #[track_caller]
     #[allow(clippy::return_self_not_must_use, reason = "making sure is often all that is wanted")]
     pub fn success(self) -> Self {
         self.expect_code(0)
     }
 
-    /// What it printed, as text.
+    /// Its stdout as text.
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// What it printed, as the one word that it should be (an id, for instance).
+    /// Its stdout parsed as a single word (an id, for instance).
     #[track_caller]
     pub fn word<T: std::str::FromStr<Err: std::fmt::Debug>>(&self) -> T {
         self.stdout_text()
@@ -58,7 +58,7 @@ impl Outcome {
             .unwrap_or_else(|error| panic!("{:?}: {error:?}", self.stdout_text()))
     }
 
-    /// What it printed, read as JSON (`--json`).
+    /// Its stdout parsed as JSON (`--json`).
     #[track_caller]
     pub fn json<T: DeserializeOwned>(&self) -> T {
         serde_json::from_slice(&self.stdout)

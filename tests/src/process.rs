@@ -1,4 +1,4 @@
-//! Processes of others, held by a pidfd so that a recycled number hits nobody.
+//! Processes that need not be children, held by a pidfd so that a recycled pid hits nobody.
 
 use std::fmt;
 use std::fs;
@@ -20,34 +20,34 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process of this number, if there is one.
+    /// Opens the process with this pid, if there is one.
     pub fn open(pid: i32) -> Option<Self> {
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         Some(Self { pid, pidfd })
     }
 
-    /// Its number.
+    /// Its pid.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it lives. A zombie does not.
+    /// Whether it is alive. A zombie is not.
     pub fn is_alive(&self) -> bool {
         !self.wait_gone(Duration::ZERO)
     }
 
-    /// Waits for its death, however long it takes (see [`wait::PATIENCE`]).
+    /// Waits until it is dead; fails the test after [`wait::PATIENCE`].
     #[track_caller]
     pub fn gone(&self) {
         assert!(self.wait_gone(wait::PATIENCE), "{self:?} does not die");
     }
 
-    /// Waits for its death at most this long, and says whether it is dead.
+    /// Waits at most this long until it is dead. Returns whether it is.
     pub fn wait_gone(&self, at_most: Duration) -> bool {
         wait::readable(self.pidfd.as_fd(), at_most)
     }
 
-    /// Sends a signal. A process that is gone already is no error.
+    /// Sends a signal. It is no error if the process is already gone.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Err(rustix::io::Errno::SRCH) | Ok(()) => Ok(()),
@@ -55,7 +55,7 @@ impl Process {
         }
     }
 
-    /// Kills it and waits for its death.
+    /// Kills it and waits until it is dead.
     pub fn kill(&self) {
         self.signal(Signal::KILL).expect("a process of this user can be killed");
         self.gone();
@@ -68,7 +68,7 @@ impl Process {
         words.join(" ").trim_end().to_owned()
     }
 
-    /// A file of it in `/proc`, such as `status`.
+    /// A file of the process in `/proc`, such as `status`.
     pub fn proc(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{file}", self.pid))
     }
@@ -83,7 +83,8 @@ impl Process {
         value_of(&fs::read_to_string(self.proc("smaps_rollup")).ok()?, name)
     }
 
-    /// How often this text is in its memory, as a debugger or a core file would find it. Needs the right to read it.
+    /// How often this text occurs in its memory, as a debugger or a core file would find it. Needs the right
+    /// to read it.
     #[track_caller]
     pub fn remembers(&self, needle: &str) -> usize {
         let maps = fs::read_to_string(self.proc("maps")).expect("a process that may be looked at");
@@ -92,7 +93,7 @@ impl Process {
         let mut found = 0;
         for (begin, end) in regions {
             let mut bytes = vec![0; usize::try_from(end - begin).expect("it is mapped")];
-            // What the kernel keeps there for itself can't be read, and is none of the process's doing.
+            // Regions that the kernel keeps for itself cannot be read, and are not the process's doing.
             if memory.read_exact_at(&mut bytes, begin).is_ok() {
                 found += memmem(&bytes, needle.as_bytes());
             }
@@ -100,22 +101,22 @@ impl Process {
         found
     }
 
-    /// The numbers of its threads.
+    /// The ids of its threads.
     pub fn threads(&self) -> Vec<i32> {
         let names = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// The processor time that it has used by itself.
+    /// The processor time it has used, without its children.
     pub fn cpu_time(&self) -> Option<Duration> {
         let stat = fs::read_to_string(self.proc("stat")).ok()?;
-        // The name, in parentheses, may hold anything; the third field comes behind it.
+        // The name, in parentheses, may contain anything; the third field follows it.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
         Some(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
     }
 
-    /// Whether its environment names this folder, or it runs in there.
+    /// Whether its environment names this folder or it runs in it.
     fn belongs_to(&self, home: &Path) -> bool {
         let environ = fs::read(self.proc("environ")).unwrap_or_default();
         let needle = home.as_os_str().as_bytes();
@@ -125,7 +126,7 @@ impl Process {
 }
 
 impl AsFd for Process {
-    /// The pidfd: it can be read when the process is dead.
+    /// The pidfd, which becomes readable when the process is dead.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -137,7 +138,7 @@ impl fmt::Debug for Process {
     }
 }
 
-/// Where a line of `/proc/PID/maps` says that something can be read.
+/// The range of a line of `/proc/PID/maps`, if it is readable.
 fn readable_region(line: &str) -> Option<(u64, u64)> {
     let (range, rest) = line.split_once(' ')?;
     let (begin, end) = range.split_once('-').filter(|_| rest.starts_with('r'))?;
@@ -155,14 +156,14 @@ fn value_of(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Every living process whose environment names this folder, or that runs in there. Such a folder has a
-/// random name, so these are all that a test has started and nobody else.
+/// Every living process whose environment names this folder or that runs in it. The folder has a random name,
+/// so these are exactly the processes that the test has started.
 pub fn processes_of(home: &Path) -> Vec<Process> {
     let names = fs::read_dir("/proc").expect("/proc is there").flatten();
     names
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(Process::open)
-        // Looked at after it was opened, and living still: so it is this one that was looked at.
+        // It was inspected after it was opened and is still alive, so the pid was not recycled in between.
         .filter(|process| process.belongs_to(home) && process.is_alive())
         .collect()
 }
@@ -180,7 +181,7 @@ mod tests {
         let mut command = Command::new("cat");
         command.env("SOME_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Its environment can be read a moment after its start is known: when it runs.
+        // Its environment is readable only once it runs, a moment after its start is known.
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let found = processes_of(home.path());

@@ -1,5 +1,5 @@
-//! What the suites of agent tasks need beside [`TestDaemon`]: prompts and resumes as calls, and the home of
-//! the fake agent, in which it tells what it was told.
+//! What the suites of agent tasks need besides [`TestDaemon`]: prompts and resumes as calls, and the home of
+//! the fake agent, where it records what it received.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -19,8 +19,8 @@ use crate::process::Process;
 use crate::templates::toml_words;
 use crate::{helper_path, wait};
 
-/// The configuration of an agent `fake` that is the fake agent program, started with these flags; `more`
-/// are further lines of its table.
+/// The configuration of an agent `fake` that runs the fake agent program with these flags; `more` are
+/// additional lines of its table.
 pub fn fake_agent(flags: &[&str], more: &str) -> String {
     let words: Vec<String> = std::iter::once(helper_path("fake_acp").to_string_lossy().into_owned())
         .chain(flags.iter().map(ToString::to_string))
@@ -28,26 +28,26 @@ pub fn fake_agent(flags: &[&str], more: &str) -> String {
     format!("[agents.fake]\ncommand = {words:?}\n{more}\n")
 }
 
-/// A daemon with the agent `fake`. At its end it is made sure that no fake agent had anything to complain of,
-/// so that every test shows that the daemon does nothing that the protocol forbids.
+/// A daemon with the agent `fake`. Dropping it asserts that no fake agent has recorded a violation, so every
+/// test shows that the daemon does nothing that the protocol forbids.
 #[derive(Debug)]
 pub struct FakeDaemon(TestDaemon);
 
 impl FakeDaemon {
-    /// Starts it; `flags` are for the fake agent, `more` are further lines of its table.
+    /// Starts the daemon; `flags` are for the fake agent, `more` are additional lines of its table.
     #[track_caller]
     pub fn start(flags: &[&str], more: &str) -> Self {
         Self::with("", flags, more)
     }
 
-    /// The same with further configuration, which comes before the agent's.
+    /// Like [`Self::start`], with additional configuration before the agent's.
     #[track_caller]
     pub fn with(config: &str, flags: &[&str], more: &str) -> Self {
         let config = format!("{config}\n{}", fake_agent(flags, more));
         Self(TestDaemon::builder().config(config).start())
     }
 
-    /// With a line for the shell that starts the fake agent, which is `$0`.
+    /// Starts the daemon with a shell command that runs the fake agent as `$0`.
     #[track_caller]
     pub fn in_shell(line: &str, more: &str) -> Self {
         let fake = helper_path("fake_acp").to_string_lossy().into_owned();
@@ -56,13 +56,13 @@ impl FakeDaemon {
         Self(TestDaemon::builder().config(config).start())
     }
 
-    /// Writes down what [`Self::start`] starts with. A reload has to follow.
+    /// Writes the configuration that [`Self::start`] would use. A reload has to follow.
     #[track_caller]
     pub fn configure(&self, flags: &[&str], more: &str) {
         self.0.write_config(&fake_agent(flags, more));
     }
 
-    /// Runs a `bgctl` in whose environment the fake agent finds its home.
+    /// Runs a `bgctl` with the fake agent's home in its environment.
     #[track_caller]
     pub fn bgctl_with_fake(&self, args: &[&str]) -> Outcome {
         let home = self.fake_home().0;
@@ -113,13 +113,13 @@ impl TestDaemon {
         }
     }
 
-    /// Gives the agent `fake` a prompt in a new session.
+    /// Submits a prompt for the agent `fake` in a new session.
     #[track_caller]
     pub fn prompt(&self, prompt: &str) -> TaskId {
         self.submit_with(&self.prompt_params(prompt)).id
     }
 
-    /// The same, in an environment with this variable too.
+    /// Like [`Self::prompt_params`], with an additional environment variable.
     pub fn prompt_params_with(&self, prompt: &str, name: &str, value: &str) -> SubmitParams {
         let mut params = self.prompt_params(prompt);
         let more = (name.into(), value.into());
@@ -127,13 +127,13 @@ impl TestDaemon {
         params
     }
 
-    /// Gives the agent `fake` a prompt, which it must complete.
+    /// Submits a prompt for the agent `fake`, which must complete.
     #[track_caller]
     pub fn completed(&self, prompt: &str) -> Task {
         self.ends_as(self.prompt(prompt), Status::Completed)
     }
 
-    /// Gives the agent `fake` a prompt at which it must fail, and gives the task with the reason.
+    /// Submits a prompt for the agent `fake`, which must fail. Returns the task and the reason.
     #[track_caller]
     pub fn failed(&self, prompt: &str) -> (Task, String) {
         let task = self.ends_as(self.prompt(prompt), Status::Failed);
@@ -141,7 +141,7 @@ impl TestDaemon {
         (task, error)
     }
 
-    /// Waits for the end of a task, which must be this one.
+    /// Waits for the end of a task, which must have this status.
     #[track_caller]
     pub fn ends_as(&self, id: TaskId, status: Status) -> Task {
         let task = self.block(&[id]).remove(0);
@@ -149,20 +149,20 @@ impl TestDaemon {
         task
     }
 
-    /// Makes a file in the home, for which prompts `await`.
+    /// Creates a file in the home, for prompts that `await` it.
     #[track_caller]
     pub fn touch(&self, name: &str) {
         fs::write(self.home().join(name), "").expect("a file in the home");
     }
 
-    /// The process in which a task's turn runs.
+    /// The agent's process that runs the task's turn.
     #[track_caller]
     pub fn agent_process(&self, id: TaskId) -> Process {
         let pid = self.wait_running(id).pid.expect("an agent that was started has a process");
         Process::open(pid).expect("the agent lives")
     }
 
-    /// Waits until a task's output has this text in it.
+    /// Waits until a task's output contains this text.
     #[track_caller]
     pub fn wait_output(&self, id: TaskId, text: &str) {
         let path = PathBuf::from(self.task(id).output.path);
@@ -171,19 +171,19 @@ impl TestDaemon {
         });
     }
 
-    /// Gives a completed task a follow-up.
+    /// Resumes a completed task with a follow-up prompt.
     ///
     /// # Errors
-    /// What the daemon answers.
+    /// The daemon's error.
     #[track_caller]
     pub fn try_resume(&self, id: TaskId, prompt: &str) -> Result<Task, RpcError> {
         self.try_resume_with(id, prompt, AgentSettings::default())
     }
 
-    /// The same, and names settings.
+    /// Like [`Self::try_resume`], with settings.
     ///
     /// # Errors
-    /// What the daemon answers.
+    /// The daemon's error.
     #[track_caller]
     pub fn try_resume_with(
         &self,
@@ -199,13 +199,13 @@ impl TestDaemon {
         }
     }
 
-    /// Gives a completed task a follow-up, which must be accepted.
+    /// Resumes a completed task with a follow-up prompt, which must be accepted.
     #[track_caller]
     pub fn resume(&self, id: TaskId, prompt: &str) -> Task {
         self.try_resume(id, prompt).expect("task.resume")
     }
 
-    /// The same, and names settings.
+    /// Like [`Self::resume`], with settings.
     #[track_caller]
     pub fn resume_with(&self, id: TaskId, prompt: &str, settings: AgentSettings) -> Task {
         self.try_resume_with(id, prompt, settings).expect("task.resume")
@@ -219,7 +219,7 @@ impl TestDaemon {
         String::from_utf8(bytes).expect("UTF-8")
     }
 
-    /// Where the fake agent keeps its sessions and its journal.
+    /// The folder where the fake agent keeps its sessions and its journal.
     pub fn fake_home(&self) -> FakeHome {
         FakeHome(self.home().join("fake"))
     }
@@ -230,10 +230,10 @@ impl TestDaemon {
 pub struct FakeHome(pub PathBuf);
 
 impl FakeHome {
-    /// What the fake agents of this home have written down so far.
+    /// What the fake agents of this home have recorded so far.
     pub fn journal(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.0.join("journal")).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
@@ -243,13 +243,13 @@ impl FakeHome {
         received.filter(|message| message["method"] == method).collect()
     }
 
-    /// The processes that were started, in order.
+    /// The pids of the processes that were started, in order.
     pub fn started(&self) -> Vec<i64> {
         let started = self.journal().into_iter().filter(|line| line.get("started").is_some());
         started.filter_map(|line| line["pid"].as_i64()).collect()
     }
 
-    /// The process whose number a fake agent has written into this file: `child.PID` or `spawned`.
+    /// The process whose pid a fake agent has written to this file: `child.PID` or `spawned`.
     #[track_caller]
     pub fn noted(&self, file: &str) -> Process {
         let path = self.0.join(file);
@@ -257,19 +257,19 @@ impl FakeHome {
         Process::open(pid).expect("what was noted lives")
     }
 
-    /// What they had to complain of.
+    /// The violations they recorded.
     pub fn violations(&self) -> Vec<Value> {
         self.journal().into_iter().filter(|line| line.get("violation").is_some()).collect()
     }
 
-    /// Waits until they have received so many messages of this method, and gives these.
+    /// Waits until they have received at least `count` messages of this method, and returns these.
     #[track_caller]
     pub fn wait_received(&self, method: &str, count: usize) -> Vec<Value> {
         self.wait_for(|_| self.received(method).len() >= count);
         self.received(method)
     }
 
-    /// Waits until so many processes were started, and gives the last of them.
+    /// Waits until at least `count` processes were started, and returns the last of them.
     #[track_caller]
     pub fn wait_started(&self, count: usize) -> Process {
         self.wait_for(|_| self.started().len() >= count);
@@ -277,7 +277,7 @@ impl FakeHome {
         Process::open(pid).expect("it lives")
     }
 
-    /// Waits until the journal is so.
+    /// Waits until `is_so` holds for the journal.
     #[track_caller]
     pub fn wait_for(&self, is_so: impl Fn(&[Value]) -> bool) {
         wait::for_change(&self.0.join("journal"), || is_so(&self.journal()).then_some(()));

@@ -1,5 +1,5 @@
-//! A proxy between the daemon and opencode's server, which loses what it is told to lose. It knows that a
-//! connection carries one request, and that events come in the chunks of an answer that does not end.
+//! A proxy between the daemon and opencode's server that loses what it is told to lose. It relies on each
+//! connection carrying one request, and on events being the chunks of an answer that does not end.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,23 +13,23 @@ use serde_json::Value;
 
 use crate::wait::PATIENCE;
 
-/// What becomes of a stream of events.
+/// What happens to a stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is passed on.
+    /// It is forwarded.
     Pass,
-    /// It begins, and then nothing comes, though the connection stays.
+    /// It begins, but nothing more arrives, although the connection stays open.
     Swallow,
-    /// The connection ends before anything comes.
+    /// The connection ends before anything arrives.
     Refuse,
 }
 
-/// What becomes of a request that contains some text in its first line, once.
+/// What happens, once, to a request with some text in its first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accident {
-    /// The server gets it, and its answer is lost.
+    /// The server receives it, and its answer is lost.
     NoAnswer,
-    /// When the server has answered it all streams of events end, and then the answer is passed on.
+    /// When the server has answered it, all streams of events end; then the answer is forwarded.
     EventsEnd,
 }
 
@@ -38,9 +38,9 @@ pub enum Accident {
 pub struct Log {
     /// The first lines of all requests.
     pub requests: Vec<String>,
-    /// How many streams of events have begun.
+    /// The number of event streams that have begun.
     pub begun: usize,
-    /// How many of them were ended here.
+    /// The number of event streams that the proxy has ended.
     pub ended: usize,
 }
 
@@ -59,7 +59,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Says which event is meant, by its text.
+/// Matches an event by its text.
 struct Wanted(Box<dyn Fn(&str) -> bool + Send>);
 
 impl fmt::Debug for Wanted {
@@ -71,11 +71,11 @@ impl fmt::Debug for Wanted {
 #[derive(Debug, Default)]
 struct State {
     log: Log,
-    /// The fates of the next streams. The last one is that of all that follow.
+    /// The fates of the next streams. The last one applies to all that follow.
     fates: VecDeque<Fate>,
     accident: Option<(&'static str, Accident)>,
     cut_before: Option<Wanted>,
-    /// The streams of events that are passed on.
+    /// The event streams that are being forwarded.
     streams: Vec<TcpStream>,
     /// Both sides of every connection, to end them.
     open: Vec<TcpStream>,
@@ -83,7 +83,7 @@ struct State {
 }
 
 impl Proxy {
-    /// Starts one in front of a server.
+    /// Starts a proxy in front of a server.
     #[track_caller]
     pub fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of loopback");
@@ -96,35 +96,34 @@ impl Proxy {
                 if shared.lock().stopping {
                     return;
                 }
-                // Each ends with its connection. An error is the end of that.
+                // Each thread ends with its connection, and an error ends the connection.
                 thread::spawn(move || client.and_then(|client| shared.serve(&client)));
             }
         });
         Self { address, shared, thread: Some(thread.expect("a thread")) }
     }
 
-    /// Its address, in place of the server's.
+    /// Its URL, to be used in place of the server's.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Decides what becomes of the next streams of events; the last of these is the fate of all that
-    /// follow.
+    /// Sets the fates of the next event streams; the last one applies to all that follow.
     pub fn streams(&self, fates: &[Fate]) {
         self.shared.lock().fates = fates.iter().copied().collect();
     }
 
-    /// Has an accident happen to the next request that has this text in its first line.
+    /// Makes an accident happen to the next request with this text in its first line.
     pub fn next_request(&self, text: &'static str, accident: Accident) {
         self.shared.lock().accident = Some((text, accident));
     }
 
-    /// Ends the streams of events when the next event comes that is meant, which is lost.
+    /// Ends the event streams at the next event for which `is_meant` holds; that event is lost.
     pub fn cut_before(&self, is_meant: impl Fn(&str) -> bool + Send + 'static) {
         self.shared.lock().cut_before = Some(Wanted(Box::new(is_meant)));
     }
 
-    /// Puts an event into the streams that are passed on now.
+    /// Adds an event to the streams that are being forwarded.
     #[track_caller]
     pub fn inject(&self, event: &Value) {
         let text = format!("data: {event}\n\n");
@@ -136,7 +135,7 @@ impl Proxy {
         }
     }
 
-    /// Waits until this is so.
+    /// Waits until `is_so` holds for the log.
     #[track_caller]
     pub fn wait_for(&self, is_so: impl Fn(&Log) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -160,11 +159,11 @@ impl Drop for Proxy {
             let mut state = self.shared.lock();
             state.stopping = true;
             for stream in state.open.drain(..) {
-                // One that has ended by itself needs no end.
+                // It may have ended by itself.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
-        // The listener waits for a connection, and looks only then.
+        // The listener waits for a connection, and checks only then.
         let woken = TcpStream::connect(self.address);
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || (woken.is_ok() && matches!(ended, Some(Ok(())))), "the proxy broke");
@@ -175,7 +174,7 @@ impl State {
     fn cut(&mut self) {
         for stream in self.streams.drain(..) {
             self.log.ended += 1;
-            // It may have ended by itself in this moment.
+            // It may just have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -187,7 +186,7 @@ impl State {
         }
     }
 
-    /// The accident that happens to a request.
+    /// Takes the accident that happens to a request.
     fn accident(&mut self, request: &str) -> Option<Accident> {
         let happens = self.accident.is_some_and(|(text, _)| request.contains(text));
         if happens { self.accident.take().map(|(_, accident)| accident) } else { None }
@@ -196,7 +195,7 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A check of a test may panic while it is held; that breaks nothing here.
+        // A check of a test may panic while holding the lock; the proxy must survive that.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -215,13 +214,13 @@ impl Shared {
         if fate == Some(Fate::Refuse) {
             return Ok(());
         }
-        // A server that is not there looks like one that ends the connection.
+        // To the client, an absent server looks like one that ends the connection.
         let server = TcpStream::connect(self.target)?;
         self.lock().open.extend([client.try_clone()?, server.try_clone()?]);
         (&server).write_all(head.as_bytes())?;
         let mut to_server = server.try_clone()?;
         thread::spawn(move || {
-            // The end of either side is the end of both.
+            // The end of either side ends both.
             let _ = io::copy(&mut from_client, &mut to_server);
             let _ = to_server.shutdown(Shutdown::Write);
         });
@@ -230,7 +229,7 @@ impl Shared {
             Some(fate) => self.pass_events(&mut from_server, client, fate),
             None => self.pass_answer(&mut from_server, client, accident),
         };
-        // An error of either side ends both.
+        // An error on either side ends both.
         let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
         passed
     }
@@ -270,7 +269,7 @@ impl Shared {
                 to.write_all(&chunk)?;
             }
             if std::mem::take(&mut is_first) {
-                // From the greeting on events are told.
+                // Events follow from the greeting on.
                 state.log.begun += 1;
                 state.streams.push(to.try_clone()?);
                 self.changed.notify_all();
@@ -280,7 +279,7 @@ impl Shared {
     }
 }
 
-/// The head of a message, with the empty line at its end.
+/// Reads the head of a message, including the empty line at its end.
 fn head(from: &mut impl BufRead) -> io::Result<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -291,7 +290,7 @@ fn head(from: &mut impl BufRead) -> io::Result<String> {
     Ok(head)
 }
 
-/// The next chunk as it came, with its size and its end; `None` if the connection has ended.
+/// Reads the next chunk verbatim, with its size and its end; `None` if the connection has ended.
 fn chunk(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut chunk = Vec::new();
     if from.read_until(b'\n', &mut chunk)? == 0 {
@@ -308,7 +307,7 @@ mod tests {
     use crate::http::Http;
     use serde_json::json;
 
-    /// A server that answers everything with two events, and counts.
+    /// A server that answers everything with two events, and counts the requests.
     fn server() -> (SocketAddr, JoinHandle<usize>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -320,7 +319,7 @@ mod tests {
                     break;
                 }
                 count += 1;
-                // The proxy may have ended the connection before all is written: that is what it is for.
+                // The proxy may have ended the connection before everything is written: that is its purpose.
                 let _ = answer(client.get_mut());
             }
             count

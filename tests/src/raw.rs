@@ -1,4 +1,4 @@
-//! A connection that keeps no rule: what a broken or hostile client does to the daemon.
+//! A connection that keeps no rules: what a broken or hostile client does to the daemon.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,20 +9,20 @@ use serde_json::Value;
 
 use crate::wait::PATIENCE;
 
-/// A connection over which any bytes can be sent.
+/// A connection that can send arbitrary bytes.
 #[derive(Debug)]
 pub struct Raw {
     stream: BufReader<UnixStream>,
 }
 
 impl Raw {
-    /// Connects, whoever owns the socket.
+    /// Connects without checking who owns the socket.
     #[track_caller]
     pub fn connect(socket: &Path) -> Self {
         Self::try_connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()))
     }
 
-    /// The same, where it may fail.
+    /// Like [`Raw::connect`], but may fail.
     pub fn try_connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -42,12 +42,12 @@ impl Raw {
         self.send(format!("{line}\n").as_bytes()).expect("the daemon reads");
     }
 
-    /// Appends the next line that the daemon sends, as it is.
+    /// Appends the next line from the daemon verbatim.
     pub fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<usize> {
         self.stream.read_until(b'\n', line)
     }
 
-    /// The next line that the daemon sends; `None` when it has closed the connection.
+    /// The next line from the daemon; `None` if it has closed the connection.
     #[track_caller]
     pub fn receive(&mut self) -> Option<Value> {
         let mut line = Vec::new();
@@ -59,7 +59,7 @@ impl Raw {
         }
     }
 
-    /// Sends a request and waits for the line that answers it.
+    /// Sends a request and waits for its answer.
     #[track_caller]
     pub fn call(&mut self, id: u64, method: &str, params: &Value) -> Value {
         self.request(id, method, params);
@@ -73,7 +73,7 @@ impl Raw {
             && self.receive().is_some_and(|answer| answer["id"] == "served?" && answer["error"].is_null())
     }
 
-    /// Waits until the daemon closes, and drops what it sends until then.
+    /// Waits until the daemon closes the connection, and discards what it sends until then.
     #[track_caller]
     pub fn closed(&mut self) {
         match io::copy(&mut self.stream.by_ref(), &mut io::sink()) {

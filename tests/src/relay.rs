@@ -1,5 +1,4 @@
-//! A socket in front of the daemon's, whose connections a test can cut. It passes on bytes and understands
-//! none of them.
+//! A socket in front of the daemon's, whose connections a test can cut. It forwards bytes without interpreting them.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
@@ -27,7 +26,7 @@ struct State {
     /// Both sides of every connection so far.
     streams: Vec<UnixStream>,
     is_held: bool,
-    /// Every connection is cut behind the first of these bytes that a client says.
+    /// Cut every connection right after a client has sent these bytes.
     last_words: Option<Vec<u8>>,
 }
 
@@ -39,7 +38,7 @@ impl State {
         }
     }
 
-    /// Whether these bytes have the last words in them, which are forgotten then.
+    /// Whether these bytes contain the last words, which are then forgotten.
     fn ends_with(&mut self, said: &[u8]) -> bool {
         let is_end =
             self.last_words.as_deref().is_some_and(|last| said.windows(last.len()).any(|part| part == last));
@@ -62,7 +61,7 @@ impl Shared {
 }
 
 impl Relay {
-    /// Listens in a new folder of this home, and passes on to this socket.
+    /// Listens in a new folder of this home and forwards to this socket.
     #[track_caller]
     pub fn start(home: &Path, daemon: &Path) -> Self {
         let folder = home.join("relay");
@@ -74,14 +73,14 @@ impl Relay {
         thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
                 drop(serving.wait(|state| !state.is_held));
-                // Where there is no daemon the connection ends at once.
+                // Without a daemon the connection ends at once.
                 let _ = pass(client, &target, &serving);
             }
         });
         Self { socket, shared }
     }
 
-    /// Where it listens.
+    /// The path it listens at.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -91,19 +90,19 @@ impl Relay {
         self.shared.state().cut();
     }
 
-    /// Cuts every connection as soon as a client has said this, once. The daemon gets it, and its answer comes to
-    /// nobody. It must be said in one piece.
+    /// Cuts every connection, once, as soon as a client has sent these words, which must arrive in one read.
+    /// The daemon receives them, but its answer gets lost.
     pub fn cut_behind(&self, words: &str) {
         self.shared.state().last_words = Some(words.into());
     }
 
-    /// Cuts every connection, and lets new ones wait.
+    /// Cuts every connection and makes new ones wait.
     pub fn hold(&self) {
         self.shared.state().is_held = true;
         self.cut();
     }
 
-    /// Passes on what waits and what comes.
+    /// Forwards the waiting connections and all new ones.
     pub fn release(&self) {
         self.shared.state().is_held = false;
         self.shared.changed.notify_all();
@@ -118,7 +117,8 @@ fn pass(client: UnixStream, target: &Path, shared: &Arc<Shared>) -> io::Result<(
     let shared = Arc::clone(shared);
     thread::spawn(move || {
         if copy(client, daemon, |said| shared.state().ends_with(said)) {
-            // The daemon has answered, to nobody: it does nothing for one whose end it knows before it has read.
+            // Wait for the answer, although it goes nowhere: the daemon does not act on a request if it
+            // learns that the client is gone before it has read the request.
             let _ = answers.join();
             shared.state().cut();
         }
@@ -126,14 +126,14 @@ fn pass(client: UnixStream, target: &Path, shared: &Arc<Shared>) -> io::Result<(
     Ok(())
 }
 
-/// Copies until one side ends, which ends the other, or until something was said that is the last: then the other one
-/// hears that nothing more comes, and it is true.
+/// Copies until one side ends, and then ends the other. Also stops after the last words: the target then sees
+/// EOF. Returns whether the last words ended it.
 fn copy(mut from: UnixStream, mut to: UnixStream, mut is_last: impl FnMut(&[u8]) -> bool) -> bool {
     let mut buffer = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let is_over = is_last(&buffer[..count]);
         if is_over {
-            // Before an answer can come.
+            // Before an answer can arrive.
             let _ = from.shutdown(Shutdown::Both);
         }
         if to.write_all(&buffer[..count]).is_err() {

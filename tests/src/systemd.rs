@@ -1,7 +1,7 @@
-//! A complete systemd in namespaces of its own, with the system bus, logind, and a user `alice` who can log in and
-//! has a systemd user manager then.
+//! A complete systemd in its own namespaces, with the system bus, logind, and a user `alice` who can log in
+//! and then has a systemd user manager.
 //!
-//! It boots in less than a second, so each test has one. All of it ends with its first process.
+//! It boots in less than a second, so each test has its own. Everything in it ends with its first process.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -23,10 +23,10 @@ use crate::wait;
 /// What the first process runs before it becomes systemd.
 const BOOT: &str = include_str!("systemd.sh");
 
-/// How many were booted by this process: it tells their names apart.
+/// How many this process has booted, to make their names unique.
 static BOOTED: AtomicU32 = AtomicU32::new(0);
 
-/// The number of the user `alice`. No other user of the machine has it.
+/// The uid of the user `alice`. No other user of the machine has it.
 pub const ALICE: u32 = 290_000;
 
 /// A machine of its own, as far as systemd can tell.
@@ -40,7 +40,7 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// Boots one and waits until it says that it is ready.
+    /// Boots a machine and waits until it reports that it is ready.
     #[track_caller]
     pub fn boot() -> Self {
         must_be_root();
@@ -88,7 +88,7 @@ impl Systemd {
         self.init.proc("root").join(path.trim_start_matches('/'))
     }
 
-    /// A command that runs as root inside, in no session.
+    /// A command that runs inside as root, without a login session.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.init.pid().to_string(), "-p", "-m", "-C", "--"]).args(words);
@@ -96,13 +96,13 @@ impl Systemd {
         command
     }
 
-    /// Runs a command as root inside.
+    /// Runs a command inside as root.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> Outcome {
         Outcome::of(&mut self.command(words))
     }
 
-    /// Logs alice in, and waits until she can type.
+    /// Logs alice in and waits until she can type.
     #[track_caller]
     pub fn login(&self) -> Session<'_> {
         let mut command = self.command(&["su", "-l", "alice", "-c", "exec sh"]);
@@ -116,7 +116,7 @@ impl Systemd {
         session
     }
 
-    /// Waits until alice's runtime folder is gone, as it is when her last session has ended.
+    /// Waits until alice's runtime folder is gone, which happens when her last session has ended.
     #[track_caller]
     pub fn logged_out(&self) {
         wait::for_no_file(&self.path(&runtime_folder()));
@@ -137,7 +137,7 @@ impl Systemd {
             .collect()
     }
 
-    /// The process of alice that has this number inside.
+    /// The process of alice with this pid inside the machine.
     #[track_caller]
     pub fn process(&self, inside: i32) -> Process {
         let is_it = |process: &Process| number_inside(process) == Some(inside);
@@ -145,7 +145,7 @@ impl Systemd {
     }
 }
 
-/// The number of a process in the innermost namespace that it is in.
+/// The pid of a process in its innermost namespace.
 fn number_inside(process: &Process) -> Option<i32> {
     let status = fs::read_to_string(process.proc("status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -159,7 +159,7 @@ pub fn runtime_folder() -> String {
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        // The first process ends with it, and everything with that.
+        // Its end ends the first process, and that ends everything.
         let _ = self.unshare.kill().and_then(|()| self.unshare.wait());
         let ended = self.init.wait_gone(wait::PATIENCE);
         cgroups::remove(&self.cgroup);
@@ -167,7 +167,7 @@ impl Drop for Systemd {
     }
 }
 
-/// A shell of alice in a session of logind. It ends when it is dropped.
+/// A shell of alice in a logind session. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Session<'a> {
     machine: &'a Systemd,
@@ -177,7 +177,7 @@ pub struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Has the shell run these lines to their end, without input.
+    /// Runs shell commands to their end, without input.
     #[track_caller]
     pub fn run(&mut self, lines: &str) -> Outcome {
         let home = self.machine.path("/run/home/alice");
@@ -193,7 +193,7 @@ impl Session<'_> {
         }
     }
 
-    /// The next line that the shell says.
+    /// The next line that the shell prints.
     #[track_caller]
     fn answer(&mut self) -> String {
         let mut line = String::new();

@@ -1,5 +1,5 @@
-//! What the suites of agents with a command line need beside [`TestDaemon`]: their configuration, prompts
-//! for them, and a gate at which a program waits until the test lets it go on.
+//! What the suites of template agents (a command line per prompt) need besides [`TestDaemon`]: their
+//! configuration, prompts for them, and a gate at which a program waits until the test opens it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,26 +12,26 @@ use nix::unistd::mkfifo;
 
 use crate::daemon::TestDaemon;
 
-/// Words as TOML writes them.
+/// Words as a TOML array.
 pub fn toml_words(words: &[&str]) -> String {
     toml::Value::from(words.to_vec()).to_string()
 }
 
-/// The configuration of an agent of this name that runs a line for the shell with the prompt as `$1`;
-/// `more` are further lines of its table.
+/// The configuration of an agent that runs a shell command with the prompt as `$1`; `more` are additional
+/// lines of its table.
 pub fn shell_agent(name: &str, line: &str, more: &str) -> String {
     let command = toml_words(&["sh", "-c", line, "agent", "{prompt}"]);
     format!("[agents.{name}]\nprotocol = \"template\"\ncommand = {command}\n{more}\n")
 }
 
-/// The same with the prompt as its standard input.
+/// Like [`shell_agent`], with the prompt on standard input.
 pub fn reading_agent(name: &str, line: &str, more: &str) -> String {
     let command = toml_words(&["sh", "-c", line]);
     format!("[agents.{name}]\nprotocol = \"template\"\ncommand = {command}\n{more}\n")
 }
 
-/// The configuration of an agent that remembers: it prints the session and all prompts of it as one JSON
-/// document, and its resume is the same line with the session as `$2`.
+/// The configuration of an agent that remembers: it prints the session and all its prompts as one JSON
+/// document, and its resume is the same shell command with the session as `$2`.
 pub fn remembering_agent(name: &str, line: &str) -> String {
     let command = toml_words(&["sh", "-c", line, "agent", "{prompt}"]);
     let resume = toml_words(&["sh", "-c", line, "agent", "{prompt}", "{session}"]);
@@ -41,7 +41,7 @@ pub fn remembering_agent(name: &str, line: &str) -> String {
     )
 }
 
-/// What such an agent does: the session is a file with the prompts so far.
+/// The shell command of such an agent: the session is a file with the prompts so far.
 pub const REMEMBER: &str = "s=${2:-s$$}; echo \"$1\" >> \"$HOME/$s\"; \
      printf '{\"session_id\":\"%s\",\"result\":\"%s\"}\\n' \"$s\" \"$(tr '\\n' ';' < \"$HOME/$s\")\"";
 
@@ -56,19 +56,19 @@ impl TestDaemon {
         }
     }
 
-    /// Gives an agent a prompt in a new session.
+    /// Submits a prompt for an agent in a new session.
     #[track_caller]
     pub fn tell(&self, agent: &str, prompt: &str) -> TaskId {
         self.submit_with(&self.prompt_for(agent, prompt)).id
     }
 }
 
-/// A gate of a home: a program that reads a line from it waits until the test opens it.
+/// A gate in a home: a program that reads a line from it waits until the test opens it.
 #[derive(Debug)]
 pub struct Gate(File);
 
 impl Gate {
-    /// Makes the gate as a file of this name in a folder.
+    /// Creates the gate as a FIFO of this name in a folder.
     #[track_caller]
     pub fn new(folder: &Path, name: &str) -> Self {
         let path = folder.join(name);

@@ -1,9 +1,9 @@
-//! A real terminal for a program under test: a pty whose master is read by a terminal emulator, so that a
-//! test sees what a user would see.
+//! A real terminal for a program under test: a terminal emulator reads the master of a pty, so that a test
+//! sees what a user would see.
 //!
-//! The program is the leader of a session of its own and has the pty as its controlling terminal, as in
-//! the window of a terminal program. Nothing waits for a time: [`Terminal::wait`] looks at the screen each
-//! time that something was written to it.
+//! The program is the leader of its own session and has the pty as its controlling terminal, as in the window
+//! of a terminal program. Nothing waits for a time: [`Terminal::wait`] checks the screen each time something
+//! was written to it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,13 +25,13 @@ use crate::daemon::TestDaemon;
 use crate::process::Process;
 use crate::wait::{PATIENCE, for_look, readable};
 
-/// The size of a terminal that names no other: rows and columns.
+/// The default size of a terminal: rows and columns.
 pub const SIZE: (u16, u16) = (24, 80);
 
-/// The bytes that are kept of what was shown, for [`Terminal::shown`].
+/// How many of the latest bytes [`Terminal::shown`] keeps.
 const SHOWN_BYTES: usize = 1 << 20;
 
-/// A terminal with a program in it. Its end kills the program and closes the terminal.
+/// A terminal with a program in it. Dropping it kills the program and closes the terminal.
 pub struct Terminal {
     master: Option<File>,
     child: Child,
@@ -40,17 +40,17 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs a program in a new terminal. Of the command only program, arguments, folder and variables
-    /// count; the program gets no other variables, but for `TERM`.
+    /// Runs a program in a new terminal. Takes only the program, arguments, folder and variables from the
+    /// command; the program gets no other variables except `TERM`.
     #[track_caller]
     pub fn open(command: &Command) -> Self {
         Self::sized(command, SIZE)
     }
 
-    /// The same in a terminal of this size.
+    /// Like [`Self::open`], in a terminal of this size.
     #[track_caller]
     pub fn sized(command: &Command, (rows, cols): (u16, u16)) -> Self {
-        // Unlike those of `openpty`, none of these descriptors ever gets into another child of this process.
+        // Unlike those of `openpty`, none of these descriptors ever leaks into another child of this process.
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags).expect("a terminal");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal that can be opened");
@@ -61,7 +61,7 @@ impl Terminal {
             .custom_flags(OFlag::O_NOCTTY.bits())
             .open(std::ffi::OsStr::from_bytes(name.as_bytes()))
             .expect("the other side of the terminal");
-        // Before the program starts, which may look at once.
+        // Before the program starts, because it may read the size at once.
         tcsetwinsize(&slave, window(rows, cols)).expect("a terminal has a size");
         Self {
             child: in_session(command, &slave).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")),
@@ -94,7 +94,7 @@ impl Terminal {
         self.master.as_ref().expect("the terminal was not closed")
     }
 
-    /// Types these bytes, and reads on meanwhile.
+    /// Types these bytes, and keeps reading meanwhile.
     #[track_caller]
     pub fn type_keys(&mut self, keys: impl AsRef<[u8]>) {
         let mut keys = keys.as_ref();
@@ -105,7 +105,7 @@ impl Terminal {
             assert!(count > 0, "nobody reads what is typed; {self:?}");
             let flags = sources[0].revents().unwrap_or(PollFlags::empty());
             if flags.contains(PollFlags::POLLOUT) {
-                // So few at once that it does not wait.
+                // Few enough at once that the write does not block.
                 let (some, rest) = keys.split_at(keys.len().min(256));
                 self.master().write_all(some).expect("a terminal takes keys");
                 keys = rest;
@@ -121,7 +121,7 @@ impl Terminal {
         self.type_keys(format!("{line}\r"));
     }
 
-    /// Reads once what is shown. False: the program has closed the terminal.
+    /// Reads once from the terminal. Returns false if the program has closed it.
     #[track_caller]
     fn read(&mut self) -> bool {
         let mut buffer = vec![0; 64 * 1024];
@@ -140,7 +140,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until the screen is so.
+    /// Waits until `is_so` holds for the screen.
     #[track_caller]
     pub fn wait(&mut self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -151,14 +151,14 @@ impl Terminal {
         }
     }
 
-    /// Waits until this text is on the screen. A line that is wrapped counts as one, and every line ends
-    /// with a newline, without blanks before it.
+    /// Waits until this text is on the screen. A wrapped line counts as one, and every line ends with a
+    /// newline, without trailing blanks.
     #[track_caller]
     pub fn wait_text(&mut self, text: &str) {
         self.wait(&format!("{text:?}"), |screen| lines(screen).contains(text));
     }
 
-    /// Waits until this is the line that the cursor is on.
+    /// Waits until the cursor's line is this one.
     #[track_caller]
     pub fn wait_line(&mut self, line: &str) {
         self.wait(&format!("the line {line:?}"), |screen| cursor_line(screen) == line.trim_end());
@@ -176,15 +176,15 @@ impl Terminal {
         self.wait_line("$");
     }
 
-    /// Types a line to the shell and waits for its end; gives the exit code.
+    /// Types a command to the shell, waits for its end and returns the exit code.
     #[track_caller]
     pub fn run_line(&mut self, line: &str) -> i32 {
-        // The words as they are typed are not what is waited for.
+        // Quoted, so that the echo of the typed line does not match.
         self.type_line(&format!("{line}; echo \"<$?>\""));
         self.wait_code()
     }
 
-    /// Waits for an exit code that was printed as `<3>` at the beginning of a line, and gives it.
+    /// Waits for an exit code printed as `<3>` at the beginning of a line, and returns it.
     #[track_caller]
     pub fn wait_code(&mut self) -> i32 {
         let code = |screen: &vt100::Screen| {
@@ -201,20 +201,20 @@ impl Terminal {
         code
     }
 
-    /// Clears the screen of the shell at its prompt, so that nothing old is found there.
+    /// Clears the shell's screen at its prompt, so that no old text is found.
     #[track_caller]
     pub fn clear(&mut self) {
         self.type_keys("\x0c");
         self.wait("a clear screen", |screen| screen.contents().trim_end() == "$");
     }
 
-    /// Has the shell take its stopped or background job into the foreground.
+    /// Makes the shell bring its stopped or background job to the foreground.
     #[track_caller]
     pub fn fg(&mut self) {
         self.clear();
         self.type_line("fg");
         self.wait_text("$ fg\nbgctl run ");
-        // It says so before it does it, and nobody tells when it has done it.
+        // The shell prints this before it does it, and nothing reports when it is done.
         let shell = self.child.id().cast_signed();
         for_look("the shell's leave of the terminal", || {
             let group = tcgetpgrp(self.master()).ok().map(|group| group.as_raw_nonzero().get());
@@ -222,7 +222,7 @@ impl Terminal {
         });
     }
 
-    /// What is on the screen, without blanks at the ends of lines and empty lines at its own.
+    /// The text on the screen, without trailing blanks and trailing empty lines.
     pub fn screen(&self) -> String {
         lines(self.emulator.screen()).trim_end().to_owned()
     }
@@ -232,12 +232,12 @@ impl Terminal {
         self.emulator.screen()
     }
 
-    /// The last bytes that were shown, at most 1 MiB, as they came.
+    /// The last bytes written to the terminal, at most 1 MiB, verbatim.
     pub fn shown(&self) -> Vec<u8> {
         self.shown.iter().copied().collect()
     }
 
-    /// Reads what is shown past the emulator, until `wants_more` says no or the program closes the
+    /// Reads without feeding the emulator, until `wants_more` returns false or the program closes the
     /// terminal. For floods.
     #[track_caller]
     pub fn drain(&mut self, mut wants_more: impl FnMut(&[u8]) -> bool) {
@@ -254,13 +254,13 @@ impl Terminal {
         }
     }
 
-    /// Gives the terminal another size, rows and columns.
+    /// Resizes the terminal to these rows and columns.
     pub fn resize(&mut self, (rows, cols): (u16, u16)) {
         tcsetwinsize(self.master(), window(rows, cols)).expect("a terminal has a size");
         self.emulator.screen_mut().set_size(side(rows), side(cols));
     }
 
-    /// Whether the terminal is as shells expect it: lines, echo and Ctrl-C work.
+    /// Whether the terminal is in the state that shells expect: lines, echo and Ctrl-C work.
     pub fn is_sane(&self) -> bool {
         let modes = tcgetattr(self.master()).expect("a terminal has modes");
         modes.local_modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
@@ -272,7 +272,7 @@ impl Terminal {
         Process::open(self.child.id().cast_signed()).expect("it was not waited for yet")
     }
 
-    /// Reads to the end of the program, and gives how it ended.
+    /// Reads until the program ends, and returns how it ended.
     #[track_caller]
     pub fn ended(&mut self) -> ExitStatus {
         let process = self.process();
@@ -292,12 +292,12 @@ impl Terminal {
                 process.gone();
             }
         }
-        // What it wrote last.
+        // The last of its output.
         while readable(self.master().as_fd(), std::time::Duration::ZERO) && self.read() {}
         self.child.wait().expect("a child can be waited for")
     }
 
-    /// Closes the terminal, as a user closes its window, and waits for the end of the program.
+    /// Closes the terminal, as a user closes its window, and waits for the program's exit.
     #[track_caller]
     pub fn close(&mut self) -> ExitStatus {
         self.master = None;
@@ -343,7 +343,7 @@ fn cursor_line(screen: &vt100::Screen) -> String {
     screen.rows(0, cols.get()).nth(row).unwrap_or_default().trim_end().to_owned()
 }
 
-/// The same program with the same arguments, folder and variables in a session whose terminal is this one.
+/// The same program with the same arguments, folder and variables, in a session with this controlling terminal.
 fn in_session(command: &Command, terminal: &File) -> Command {
     let stream = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a copy"));
     let mut inside = Command::new("setsid");

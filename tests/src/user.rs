@@ -1,5 +1,5 @@
-//! Tests that need another user than root, or root itself. Without root `tests/run` leaves them out by their names and
-//! says so; a name that says something else is a failure.
+//! Tests that need root, or a user other than root. Without root, `tests/run` skips them by their names and
+//! says so, so a name that does not say what the test needs is a failure.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,13 +14,14 @@ use crate::binaries::{bgctl_path, bgd_path};
 use crate::daemon::TestDaemon;
 use crate::executable;
 
-/// What the name of a test ends with that needs root.
+/// The suffix of the names of tests that need root.
 const AS_ROOT: &str = "_as_root";
 
-/// What the name of a test has in it that needs a disk of its own: root mounts it, or whoever may make a user namespace.
+/// Part of the names of tests that need a disk of their own. Mounting it takes root or the right to make a
+/// user namespace.
 const FULL_DISK: &str = "full_disk";
 
-/// Fails the test with a clear word where it is not run by root.
+/// Fails the test with a clear message unless root runs it.
 #[track_caller]
 pub fn must_be_root() {
     must_be_called(|test| test.ends_with(AS_ROOT), AS_ROOT);
@@ -30,13 +31,13 @@ pub fn must_be_root() {
 /// Fails a test whose name does not say what it needs.
 #[track_caller]
 fn must_be_called(is_so: impl FnOnce(&str) -> bool, mark: &str) {
-    // One that runs alone has the first thread, which is called otherwise.
+    // A test that runs alone runs in the main thread, which has another name.
     if let Some(test) = thread::current().name().filter(|name| name.contains("::")) {
         assert!(is_so(test), "{test} needs {mark} in its name, by which tests/run knows who can run it");
     }
 }
 
-/// A user id that nothing on this machine runs as. `number` tells the tests of one process apart.
+/// A uid that nothing on this machine runs as. `number` tells the tests of one process apart.
 pub fn unused_uid(number: u32) -> u32 {
     200_000 + std::process::id() * 16 + number
 }
@@ -70,13 +71,13 @@ impl Programs {
     }
 }
 
-/// Does something as a user who is not root: as another one if need be.
+/// Runs a job as a user who is not root: as another user if necessary.
 #[track_caller]
 pub fn not_as_root<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
     if geteuid().is_root() { switch(uid, job) } else { job() }
 }
 
-/// Does something as another user, with all that it starts: the kernel keeps the user of each thread.
+/// Runs a job, and everything it starts, as another user: the kernel keeps the uid per thread.
 #[track_caller]
 pub fn as_user<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
     must_be_root();
@@ -85,7 +86,7 @@ pub fn as_user<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
 
 #[track_caller]
 fn switch<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
-    // They may have to be built, which needs the user who runs the tests.
+    // Building the programs, if necessary, needs the user who runs the tests.
     bgd_path();
     let switch_and_do = || {
         let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
@@ -100,14 +101,14 @@ fn switch<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// A daemon that has a small disk of its own under its state folder. The disk is in a mount namespace and
-/// so goes away with the last process in there.
+/// A daemon with a small disk of its own under its state folder. The disk is in a mount namespace, so it goes
+/// away with the last process in there.
 #[track_caller]
 pub fn on_a_small_disk(options: &str) -> TestDaemon {
     must_be_called(|test| test.contains(FULL_DISK), FULL_DISK);
     let mount =
         format!("mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && exec \"$0\" \"$@\"");
-    // Whoever is not root is so in a user namespace of its own, where each user may mount.
+    // Without root, a user namespace makes this user root inside, where it may mount.
     let how = if geteuid().is_root() { "--mount" } else { "--map-root-user --mount" };
     let prelude = format!("exec unshare {how} sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
     TestDaemon::builder().prelude(prelude).start()

@@ -1,5 +1,5 @@
-//! A client that is shown the terminals of jobs, as `bgctl` is, but on the wire: what comes is counted and
-//! drawn by a terminal emulator, so that a test sees both the bytes and what a user would see.
+//! A client that views the terminals of jobs, as `bgctl` does, but on the wire: it counts what arrives and
+//! feeds it to a terminal emulator, so that a test sees both the bytes and what a user would see.
 
 use std::fmt;
 use std::num::NonZero;
@@ -23,32 +23,32 @@ use crate::wait::{PATIENCE, readable};
 /// The size of a job's terminal where a test asks for no other.
 const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-/// A connection that is shown the terminal of one task.
+/// A connection that views the terminal of one task.
 pub struct Viewer {
     client: PolledClient,
     emulator: vt100::Parser,
-    /// Every byte of the terminal since the last time that it was drawn, or since the first one.
+    /// Every byte of the terminal since the last redraw, or since the first byte.
     pub shown: Vec<u8>,
-    /// Where in the output the next part begins; known from the first part on.
+    /// The offset of the next part in the output; known from the first part on.
     pub next: Option<u64>,
-    /// What was drawn of the whole screen, each time.
+    /// The text of each redraw of the whole screen.
     pub redraws: Vec<Vec<u8>>,
-    /// What would leave the terminal usable now.
+    /// The sequence that would leave the terminal usable now.
     pub restore: String,
-    /// How often it was told that the job was stopped.
+    /// How often it was notified that the job has stopped.
     pub stops: usize,
     answers: Vec<(u64, Result<Box<RawValue>, RpcError>)>,
 }
 
 impl TestDaemon {
-    /// Params of a foreground job in a terminal of 24 rows and 80 columns: a line for the shell.
+    /// Params of a foreground job in a terminal of 24 rows and 80 columns: a shell command.
     pub fn in_terminal(&self, line: &str) -> SubmitParams {
         SubmitParams { shell: Some(line.into()), foreground: true, pty: Some(SIZE), ..self.params() }
     }
 }
 
 impl Viewer {
-    /// A connection that is not shown anything yet.
+    /// A connection that views nothing yet.
     #[track_caller]
     pub fn connect(daemon: &TestDaemon) -> Self {
         let side = |length| NonZero::new(length).expect("a terminal has rows and columns");
@@ -64,13 +64,13 @@ impl Viewer {
         }
     }
 
-    /// Starts a job and is shown its terminal.
+    /// Starts a job and views its terminal.
     #[track_caller]
     pub fn run(daemon: &TestDaemon, params: &SubmitParams) -> (Self, Task) {
         Self::run_with(daemon, params, &[])
     }
 
-    /// The same, with descriptors for its standard streams.
+    /// Like [`Self::run`], with descriptors for the job's standard streams.
     #[track_caller]
     pub fn run_with(daemon: &TestDaemon, params: &SubmitParams, given: &[BorrowedFd<'_>]) -> (Self, Task) {
         let mut client = daemon.client();
@@ -81,7 +81,7 @@ impl Viewer {
         (viewer, result.task)
     }
 
-    /// Attaches another connection to a task's terminal; it was drawn the screen when this returns.
+    /// Attaches another connection to a task's terminal, and returns once the screen has been redrawn.
     #[track_caller]
     pub fn attach(daemon: &TestDaemon, id: TaskId, size: Option<(u16, u16)>) -> Self {
         let mut viewer = Self::connect(daemon);
@@ -97,7 +97,7 @@ impl Viewer {
         self.try_call::<TaskAttach>(&AttachParams { id: id.into(), rows, cols }).map(|result| result.task)
     }
 
-    /// Sends a call, and gives its number for [`Self::answer`].
+    /// Sends a call and returns its number for [`Self::answer`].
     #[track_caller]
     pub fn send<M: Method>(&mut self, params: &M::Params) -> u64 {
         self.client.call::<M>(params).expect("the daemon reads")
@@ -111,7 +111,7 @@ impl Viewer {
         Ok(Protocol::result::<M>(Ok(answer)).unwrap_or_else(|error| panic!("{}: {error}", M::NAME)))
     }
 
-    /// The same, where it may not fail.
+    /// Like [`Self::try_call`], where the call must not fail.
     #[track_caller]
     pub fn call<M: Method>(&mut self, params: &M::Params) -> M::Result {
         self.try_call::<M>(params).unwrap_or_else(|error| panic!("{}: {error}", M::NAME))
@@ -128,12 +128,12 @@ impl Viewer {
         }
     }
 
-    /// How many calls were refused whose answers nobody has asked for.
+    /// The number of refused calls whose answers were not fetched.
     pub fn refusals(&self) -> usize {
         self.answers.iter().filter(|(_, outcome)| outcome.is_err()).count()
     }
 
-    /// Waits until so much was told.
+    /// Waits until `is_so` holds.
     #[track_caller]
     pub fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         while !is_so(self) {
@@ -141,7 +141,7 @@ impl Viewer {
         }
     }
 
-    /// Waits until this text has come since the screen was drawn last.
+    /// Waits until this text has arrived since the last redraw.
     #[track_caller]
     pub fn until_shown(&mut self, text: &str) {
         let has = |viewer: &Self| viewer.shown.windows(text.len()).any(|part| part == text.as_bytes());
@@ -154,7 +154,7 @@ impl Viewer {
         self.until(&format!("{text:?} on the screen"), |viewer| viewer.screen().contains(text));
     }
 
-    /// Writes to the terminal, and waits until it has taken that.
+    /// Writes to the terminal, and waits until the daemon has accepted it.
     #[track_caller]
     pub fn type_keys(&mut self, id: TaskId, keys: &str) {
         let params =
@@ -168,7 +168,7 @@ impl Viewer {
         self.call::<TaskBlock>(&BlockParams::until_ended(id)).tasks.remove(0)
     }
 
-    /// The emulator's text, without the blanks at its end.
+    /// The emulator's text, without trailing blanks.
     pub fn screen(&self) -> String {
         self.emulator.screen().contents().trim_end().to_owned()
     }
@@ -178,7 +178,7 @@ impl Viewer {
         self.emulator.screen()
     }
 
-    /// Waits for more and takes what has come. False: the daemon has closed the connection.
+    /// Waits for data and takes it. Returns false if the daemon has closed the connection.
     #[track_caller]
     fn take(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;

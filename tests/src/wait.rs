@@ -11,16 +11,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::time::TimeSpec;
 
-/// After this long a test is told that what it waits for does not come. No test may meet it.
+/// How long a wait may take before it fails the test. No passing test may run into it.
 pub const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Waits until a descriptor can be read (or has hung up) and says whether it can; a pidfd can when its
-/// process is dead.
+/// Waits until a descriptor is readable (or has hung up) and returns whether it is; a pidfd becomes readable
+/// when its process is dead.
 pub fn readable(descriptor: BorrowedFd<'_>, at_most: Duration) -> bool {
     let end = Instant::now() + at_most;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        // Rounded up, so that the last round does not spin.
+        // Round up, so that the last round does not spin.
         let left = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
         let timeout = if at_most.is_zero() { PollTimeout::ZERO } else { left };
         let mut descriptors = [PollFd::new(descriptor, PollFlags::POLLIN)];
@@ -33,8 +33,7 @@ pub fn readable(descriptor: BorrowedFd<'_>, at_most: Duration) -> bool {
     }
 }
 
-/// Calls `check` now and after every change in the folder of `path`, until it gives something. The
-/// folder has to be there.
+/// Calls `check` now and after every change in the folder of `path`, until it returns a value. The folder must exist.
 #[track_caller]
 pub fn for_change<T>(path: &Path, mut check: impl FnMut() -> Option<T>) -> T {
     let folder = path.parent().expect("a file is in a folder");
@@ -57,24 +56,24 @@ pub fn for_change<T>(path: &Path, mut check: impl FnMut() -> Option<T>) -> T {
             path.display(),
             fs::read(path).map_or_else(|error| error.to_string(), |text| tail(&text)),
         );
-        // What exactly has changed is for `check` to find out.
+        // `check` finds out what exactly has changed.
         while inotify.read_events().is_ok() {}
     }
 }
 
-/// Waits until there is a file.
+/// Waits until a file exists.
 #[track_caller]
 pub fn for_file(path: &Path) {
     for_change(path, || path.exists().then_some(()));
 }
 
-/// Waits until there is no such file.
+/// Waits until a file no longer exists.
 #[track_caller]
 pub fn for_no_file(path: &Path) {
     for_change(path, || (!path.exists()).then_some(()));
 }
 
-/// Waits until a file has a complete line with this text in it, and gives the line.
+/// Waits until a file has a complete line with this text, and returns the line.
 #[track_caller]
 pub fn for_line(path: &Path, needle: &str) -> String {
     for_change(path, || {
@@ -85,7 +84,7 @@ pub fn for_line(path: &Path, needle: &str) -> String {
     })
 }
 
-/// Waits until a file has so many complete lines with this text in them.
+/// Waits until a file has at least `count` complete lines with this text.
 #[track_caller]
 pub fn for_lines(path: &Path, count: u64, needle: &str) {
     for_change(path, || {
@@ -96,17 +95,17 @@ pub fn for_lines(path: &Path, count: u64, needle: &str) {
     });
 }
 
-/// Waits until a file has at least this many bytes, and gives them all.
+/// Waits until a file has at least this many bytes, and returns all of them.
 #[track_caller]
 pub fn for_bytes(path: &Path, count: usize) -> Vec<u8> {
     for_change(path, || fs::read(path).ok().filter(|bytes| bytes.len() >= count))
 }
 
-/// How long to wait before something is looked at again of which nobody tells.
+/// How long to wait between two looks at something that has no event.
 const NEXT_LOOK: Duration = Duration::from_millis(2);
 
-/// Looks until it is so. Only for what the kernel or the daemon tells to nobody, such as that a process which is no
-/// child is stopped now: everything else is waited for by its event.
+/// Polls until `look` returns a value. Only for what neither the kernel nor the daemon announces, such as
+/// that a process that is not a child has stopped; everything else is waited for by its event.
 #[track_caller]
 pub fn for_look<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
@@ -115,12 +114,12 @@ pub fn for_look<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < end, "waited for {what}, which does not come");
-        // Others need the processor for it to come.
+        // Leave the processor to whoever makes it happen.
         thread::sleep(NEXT_LOOK);
     }
 }
 
-/// Waits until a descriptor can be read, or this short time is over; for a moment that is another one each time.
+/// Waits until a descriptor is readable or this short time is over. For hitting random moments.
 pub fn readable_within(descriptor: BorrowedFd<'_>, at_most: Duration) {
     let time = TimeSpec::from_duration(at_most);
     match ppoll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], Some(time), None) {

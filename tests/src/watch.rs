@@ -1,15 +1,15 @@
-//! A subscription to events that a test can wait with.
+//! A subscription to events that a test can wait on.
 
 use bgd_shared::client::Client;
 use bgd_shared::event::{Event, EventKind, EventParams, News};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{EventsSubscribe, SubscribeParams, SubscribeResult};
 
-/// A subscription to events of its own connection.
+/// An event subscription with its own connection.
 #[derive(Debug)]
 pub struct Watch {
     client: Client,
-    /// What the daemon answered to the subscription.
+    /// The daemon's answer to the subscription.
     pub subscribed: SubscribeResult,
 }
 
@@ -21,7 +21,7 @@ impl Watch {
         Self { client, subscribed }
     }
 
-    /// The next thing that is told, a gap included.
+    /// The next notification, a gap included.
     #[track_caller]
     pub fn next_params(&mut self) -> EventParams {
         self.client.next_news().expect("the next event")
@@ -36,7 +36,7 @@ impl Watch {
         }
     }
 
-    /// Waits for an event that is wanted; others are dropped.
+    /// Waits for an event for which `wanted` holds, and drops the others.
     #[track_caller]
     pub fn until(&mut self, mut wanted: impl FnMut(&Event) -> bool) -> Event {
         loop {
@@ -47,7 +47,7 @@ impl Watch {
         }
     }
 
-    /// Waits until this happens to a task.
+    /// Waits for an event of this kind about a task.
     #[track_caller]
     pub fn until_kind(&mut self, id: TaskId, kind: EventKind) -> Event {
         self.until(|event| event.task.id == id && event.kind == kind)

@@ -1,6 +1,6 @@
-//! The deadline of a whole test. A single wait of a test has one of its own ([`crate::wait::PATIENCE`]), but a test
-//! also waits for programs to end, and nothing bounds that. When a test takes too long, all processes of its home are
-//! killed: whatever it waits for ends then, and it fails by itself, with all that it had found out.
+//! The deadline of a whole test. A single wait has its own ([`crate::wait::PATIENCE`]), but a test also waits for
+//! programs to end, and nothing bounds that. When a test takes too long, the watchdog kills all processes of its
+//! home: whatever the test waits for then ends, and it fails by itself, with everything it has found out.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -14,7 +14,7 @@ use crate::process::processes_of;
 /// The longest that a test may take. The longest one takes a tenth of it on an idle machine.
 pub const LIFETIME: Duration = Duration::from_mins(15);
 
-/// How long it takes until those are killed that were started meanwhile.
+/// How often to kill processes that were started in the meantime.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Watches over the processes of a home until it is dropped.
@@ -24,7 +24,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Begins to watch, in a test; a bench takes as long as it takes.
+    /// Starts to watch, but only in a test; a bench may take as long as it likes.
     pub fn over(home: &Path) -> Option<Self> {
         let test = thread::current().name().unwrap_or("main").to_owned();
         (test != "main").then(|| Self::new(home, test, LIFETIME))

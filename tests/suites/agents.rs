@@ -21,7 +21,7 @@ fn fake() -> FakeDaemon {
     FakeDaemon::start(&[], "")
 }
 
-/// The daemon's refusal to give a result.
+/// Asks for a result, which the daemon must refuse.
 #[track_caller]
 fn no_result(daemon: &FakeDaemon, id: TaskId) -> RpcError {
     match daemon.client().call::<TaskResultOf>(&IdParams { id: id.into() }) {
@@ -30,14 +30,14 @@ fn no_result(daemon: &FakeDaemon, id: TaskId) -> RpcError {
     }
 }
 
-/// The output so far, with the task as it is then.
+/// The output so far, and the task at that moment.
 fn look(daemon: &FakeDaemon, id: TaskId) -> (Task, String) {
     let params = OutputParams { id: id.into(), offset: None, limit: None, stream: None };
     let part = daemon.client().call::<TaskOutput>(&params).expect("task.output");
     (part.task, part.data)
 }
 
-/// A block that the daemon has surely begun with: it has answered a later request of the connection.
+/// Starts a block and waits until the daemon has begun it: it has answered a later request of the connection.
 fn begin_block(daemon: &FakeDaemon, ids: &[TaskId]) -> (Client, u64) {
     let mut client = daemon.client();
     let ids = ids.iter().copied().map(Into::into).collect();
@@ -151,7 +151,7 @@ fn r04_an_answer_is_success_and_an_error_failure() {
 fn r04_a_turn_in_which_the_model_failed_is_no_success_whatever_the_agent_says() {
     let daemon = fake();
     for (prompt, why) in [
-        // kimi-code: nothing at all; thoughts and plans are no answer.
+        // kimi-code: nothing at all. Thoughts and plans are not an answer.
         ("mute", "without an answer"),
         ("mute; think hard; plan", "without an answer"),
         // codex-acp 2.6.
@@ -174,7 +174,7 @@ fn a_success_that_may_be_none_is_marked_wherever_it_is_shown() {
     let daemon = fake();
     for (prompt, why) in [
         ("say Error: the model is not there", "looks like an error: Error: the model is not there"),
-        // An agent that has used a tool may quote one.
+        // An agent that has used a tool may quote an error.
         ("tool bash; say API Error: 400 bad", "looks like an error: API Error: 400 bad"),
         ("mute; tool bash", "without an answer after its last tool call"),
     ] {
@@ -243,7 +243,7 @@ fn r05_cancel_ends_the_turn_of_a_running_task() {
     let cancels = daemon.fake_home().received("session/cancel");
     assert_eq!(cancels.len(), 1);
     assert_eq!(cancels[0]["params"]["sessionId"].as_str(), task.agent_session.as_deref());
-    // Nobody can tell whether the turn has left something behind in its process, so that ends too.
+    // The cancelled turn may have left something behind in its process, so the process ends too.
     assert!(!process.is_alive());
     assert_eq!(daemon.output(id), b"half\n");
     assert_eq!(no_result(&daemon, id).kind(), ErrorKind::NotComplete);
@@ -274,7 +274,7 @@ fn r05_a_task_whose_agent_still_starts_can_be_cancelled() {
     let process = daemon.fake_home().wait_started(1);
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!((task.status, task.pid, task.started_at), (Status::Cancelled, None, None));
-    // An agent that nobody waits for any more does not stay, whether it comes up or not.
+    // An agent that is no longer needed ends, whether it starts up or not.
     daemon.touch("begin");
     process.gone();
     assert!(daemon.fake_home().received("session/prompt").is_empty());
@@ -333,7 +333,7 @@ fn r08_active_tasks_are_counted_by_status() {
         daemon.wait_running(id);
     }
     let pending = daemon.prompt("await go");
-    // A resume waits for no slot, as its caller does not wait either.
+    // A resume needs no slot, because its caller does not wait either.
     daemon.resume(done, "await go");
     let status = daemon.status();
     let summary = status.summary;
@@ -421,7 +421,7 @@ fn r20_each_message_is_a_paragraph_and_the_last_one_the_answer() {
     let id = daemon.completed(said).id;
     assert_eq!(daemon.output(id), b"I looking.\n\nhistory=1\n");
     assert_eq!(daemon.result(id), "history=1");
-    // A notice of the adapter, as codex-acp sends it behind the answer.
+    // A notice of the adapter, which codex-acp sends after the answer.
     let id = daemon.completed(&format!("{said}\nmessage c; say **Warning:** We're changing this")).id;
     assert_eq!(daemon.output(id), b"I looking.\n\nhistory=1\n\n**Warning:** We're changing this\n");
     assert_eq!(daemon.result(id), "history=1");

@@ -1,4 +1,4 @@
-//! The verbs about agents as users meet them: through the real `bgctl`, with agents that are command lines.
+//! The agent verbs as users meet them: through the real `bgctl`, with template agents.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,8 +12,7 @@ use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, she
 use bgd_tests::{TestDaemon, bgctl_path};
 use serde_json::Value;
 
-/// A home with an agent that remembers and waits at a gate where it is told to, and one that does not
-/// remember.
+/// A home with an agent that remembers, and waits at a gate when told to, and one that does not remember.
 fn daemon() -> TestDaemon {
     let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; {REMEMBER}");
     let config = [
@@ -29,7 +28,7 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     daemon.run(&[&["submit"], args].concat()).success().word()
 }
 
-/// Submits and waits for the answer.
+/// Submits a prompt and returns the answer.
 #[track_caller]
 fn answered(daemon: &TestDaemon, args: &[&str]) -> String {
     let id = submitted(daemon, args).to_string();
@@ -48,7 +47,7 @@ fn with_input(daemon: &TestDaemon, args: &[&str], input: &[u8]) -> std::process:
     let mut bgctl = daemon.bgctl(args);
     bgctl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = bgctl.spawn().unwrap();
-    // One that refuses reads nothing.
+    // A `bgctl` that refuses reads nothing.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -118,7 +117,7 @@ fn a_prompt_is_read_from_standard_input() {
     assert_eq!(daemon.task(id.parse().unwrap()).resume_count, 1, "what is refused changes nothing");
 }
 
-/// Runs `bgctl` without and with `--json`; both refuse with this code, and this kind.
+/// Runs `bgctl` without and with `--json`; both must fail with this code and this kind.
 #[track_caller]
 fn refused(daemon: &TestDaemon, args: &[&str], code: i32, kind: &str, parts: &[&str]) {
     let outcome = daemon.run(args).expect_code(code);
@@ -255,7 +254,7 @@ fn agents_are_listed_as_columns_as_json_and_as_a_table() {
     assert!(daemon.task_processes().is_empty(), "no agent was started");
 }
 
-/// What `bgctl` prints on a terminal, as `script` of util-linux makes one.
+/// What `bgctl` prints on a terminal, provided by util-linux's `script`.
 fn on_a_terminal(daemon: &TestDaemon, args: &str) -> String {
     let mut script = Command::new("script");
     let line = format!("{} {args}", bgctl_path().display());

@@ -1,5 +1,5 @@
-//! What the configuration says of agents: mistakes are told with key and reason and change nothing, a
-//! reload tells what it took over, and the program is looked for where the submitter would find it.
+//! The configuration of agents: mistakes are reported with key and reason and change nothing, a reload
+//! reports what it has applied, and the program is searched where the submitter would find it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use bgd_shared::text::{Env, OsText};
 use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
 use bgd_tests::{Process, TestDaemon, executable};
 
-/// Lines of `[agents.x]` that are wrong, with what the error must name.
+/// Invalid lines for `[agents.x]`, with what the error must mention.
 const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"smoke\"", &["smoke", "acp", "opencode", "template"]),
     ("protocol = 3", &["`agents.x.protocol` must be a string in quotes"]),
@@ -84,7 +84,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("command = [\"a\"]\ntimeout = \"5s\"", &["unknown key `agents.x.timeout`"]),
 ];
 
-/// Whole files that are wrong, with what the error must name.
+/// Invalid files, with what the error must mention.
 const WRONG_FILES: &[(&str, &[&str])] = &[
     ("default_agent = \"nobody\"", &["`default_agent`", "nobody", "claude, codex"]),
     ("default_agent = 3", &["`default_agent` must be a string in quotes"]),
@@ -121,7 +121,7 @@ fn a_daemon_does_not_start_with_a_mistake_about_agents() {
         let outcome = home.run(&["daemon", "start"]).expect_code(78);
         names(&outcome.stderr, &home.config_path(), parts);
     }
-    // They have said why before they end.
+    // The daemons report the reason before they end.
     home.processes().iter().for_each(Process::gone);
 }
 
@@ -266,7 +266,7 @@ fn some_agents_are_known_without_a_word_in_the_configuration() {
         assert!(!info.configured && !info.default && !info.available && info.program.is_none());
         assert!(info.install.is_some(), "{}", info.name);
     }
-    // A part of what is known can be overridden; with another command nobody knows how it is installed.
+    // Single keys of a known agent can be overridden; with another command, its installation hint is gone.
     daemon.write_config("default_agent = \"codex\"\n[agents.codex]\npermissions = \"ask\"\n[agents.goose]\ncommand = [\"no-goose\"]\n");
     reload(&daemon).unwrap();
     let codex = info(&daemon, "codex").unwrap();
@@ -276,7 +276,7 @@ fn some_agents_are_known_without_a_word_in_the_configuration() {
     assert_eq!((goose.available, goose.install), (false, None));
 }
 
-/// A program in a folder of its own in the home.
+/// Writes a program into a new folder in the home.
 fn program(daemon: &TestDaemon, folder: &str, text: &str) -> PathBuf {
     let folder = daemon.home().join(folder);
     fs::create_dir(&folder).unwrap();
@@ -311,7 +311,7 @@ fn the_path_of_the_submitter_decides() {
         daemon.block(&[id]);
         assert_eq!(daemon.result(id), wanted);
     }
-    // The configuration of the agent can have a PATH of its own.
+    // The agent's configuration can have a PATH of its own.
     let path = format!("env = {{ PATH = \"{}:/usr/bin:/bin\" }}", folders[1].display());
     daemon.write_config(&format!(
         "[agents.x]\nprotocol = \"template\"\ncommand = [\"some-agent\", \"{{prompt}}\"]\n{path}\n"

@@ -1,5 +1,5 @@
 //! opencode as an agent, over the Agent Client Protocol: the real program, started by the daemon, with a
-//! model on loopback that does as it is told.
+//! model on loopback that follows orders.
 
 use bgd_shared::task::Status;
 use bgd_tests::agents::Permission;
@@ -21,7 +21,7 @@ fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
 fn r35_a_deleted_session_leaves_the_task_completed() {
     let real = opencode();
     let id = real.turn("SAY it once");
-    // A running one has the session in its memory, too.
+    // A running process would still have the session in memory.
     real.process(id).kill();
     real.run_opencode(&["session", "delete", &real.session(id)]).success();
     cases::an_expired_session_leaves_the_task_as_it_was(&real, id);
@@ -66,7 +66,7 @@ fn a_neighbour_of_a_cancelled_turn_goes_on() {
     real.model.release("neighbour");
     real.completed(neighbour);
     assert_eq!(real.answer(neighbour), "answer to: HOLD neighbour");
-    // A turn was cancelled in it, so it gets no new ones.
+    // A turn was cancelled in this process, so it gets no new ones.
     process.gone();
 }
 

@@ -1,4 +1,4 @@
-//! What the README tells a user of agents to type, typed: with the real opencode, and a model on loopback.
+//! Types what the README tells users of agents to type, with the real opencode and a model on loopback.
 
 use bgd_tests::docs::{self, code_blocks};
 use bgd_tests::real::Real;

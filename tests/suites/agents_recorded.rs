@@ -1,15 +1,15 @@
-//! Real agents that can't run in the tests, as they were recorded: what they say of a model that failed, what they
-//! play back, how they separate messages and which mode they begin in. `recorded/README.md` says how that was done.
+//! Recordings of real agents that cannot run in the tests: how they report a failure of the model, what they replay,
+//! how they separate messages, and which mode they start in. `recorded/README.md` describes how they were recorded.
 
 use std::fs;
 
 use bgd_shared::task::Status;
 use bgd_tests::FakeDaemon;
 
-/// All that the fake model ever says.
+/// The only text that the fake model ever says.
 const ANSWER: &str = "Hello from the fake model.";
 
-/// The prompt at which the model answered with the status 400.
+/// The prompt that the model answered with the status 400.
 const FAILS: &str = "FAIL400";
 
 fn recorded(name: &str, more: &str) -> FakeDaemon {
@@ -17,7 +17,7 @@ fn recorded(name: &str, more: &str) -> FakeDaemon {
     FakeDaemon::start(&["--recorded", &file], more)
 }
 
-/// The modes that were set before the first prompt, and the number of prompts.
+/// The modes set before the first prompt, and the number of prompts.
 fn modes_set(daemon: &FakeDaemon) -> (Vec<String>, usize) {
     let home = daemon.fake_home();
     let methods: Vec<String> = home
@@ -50,13 +50,13 @@ fn what_gemini_cli_plays_back_behind_its_answer_to_a_load_is_no_output() {
 #[test]
 fn a_model_error_fails_the_task_however_the_agent_tells_it() {
     for (name, why) in [
-        // Its thread has the status `systemError`, and the turn ends well.
+        // The thread has the status `systemError`, but the turn ends normally.
         ("codex-acp-2.6.0-error-400", "Invalid value for parameter"),
-        // The turn ends well, without a word.
+        // The turn ends normally, without a word.
         ("kimi-code-2.1.0-error-400", "without an answer"),
-        // It is the whole answer.
+        // The error is the whole answer.
         ("copilot-1.0.102-error-400", "Error: 400 Invalid value for parameter"),
-        // By the protocol's own means.
+        // An error by the protocol's own means.
         ("claude-agent-acp-0.101.0-modes", "API Error: 400 Invalid value for parameter"),
     ] {
         let daemon = recorded(name, "keep_warm = \"1h\"");
@@ -88,7 +88,7 @@ fn agents_that_begin_in_a_mode_in_which_they_do_not_ask_are_put_into_one_in_whic
         ("claude-agent-acp-0.101.0-modes", "allow", None),
         ("codex-acp-2.6.0-error-400", "deny", Some("read-only")),
         ("codex-acp-2.6.0-error-400", "allow", None),
-        // They begin in it.
+        // They start in it.
         ("gemini-cli-0.61.0-load", "deny", None),
         ("copilot-1.0.102-error-400", "deny", None),
         ("kimi-code-2.1.0-error-400", "deny", None),

@@ -1,4 +1,4 @@
-//! Follow-up prompts: R30 to R38, in a process that still has the conversation and in one that takes it up.
+//! Follow-up prompts: R30 to R38, in a process that still has the conversation and in one that reloads it.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn fake() -> FakeDaemon {
     FakeDaemon::start(&[], "")
 }
 
-/// Completes a prompt, and waits until the agent's process is gone.
+/// Completes a prompt and waits until the agent's process is gone.
 #[track_caller]
 fn completed_and_gone(daemon: &FakeDaemon, prompt: &str) -> Task {
     let task = daemon.completed(prompt);
@@ -44,7 +44,7 @@ fn forget(daemon: &FakeDaemon, task: &Task) {
     fs::remove_file(daemon.fake_home().session(task.agent_session.as_deref().unwrap())).unwrap();
 }
 
-/// Makes sure that a refused resume has changed nothing.
+/// Asserts that a refused resume has changed nothing.
 #[track_caller]
 fn as_before(daemon: &FakeDaemon, before: &Task, result: &str) {
     let now = daemon.task(before.id);
@@ -113,7 +113,7 @@ fn r30_an_agent_that_has_died_in_this_very_moment_is_started_again() {
     let daemon = fake();
     let task = daemon.completed("say one");
     for count in 2..6 {
-        // The daemon need not know of it yet.
+        // The daemon may not have noticed yet.
         Process::open(daemon.task(task.id).pid.unwrap()).unwrap().kill();
         daemon.resume(task.id, "count");
         daemon.ends_as(task.id, Status::Completed);
@@ -216,7 +216,7 @@ fn r34_a_task_takes_one_prompt_at_a_time() {
     assert_eq!(daemon.fake_home().received("session/prompt").len(), 2);
 }
 
-/// A completed task whose agent is gone, and the first line of a resume that waits for it to start again.
+/// A completed task whose agent is gone, and a connection on which a resume waits for the agent to start again.
 #[track_caller]
 fn slow_resume(daemon: &FakeDaemon) -> (Task, Raw) {
     daemon.touch("begin");
@@ -349,7 +349,7 @@ fn r36_a_resume_that_fails_later_has_failed_with_its_last_words() {
 fn r37_submit_and_resume_are_one_call_with_two_modes() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
-    // Whatever else there is does not count.
+    // The other fields are ignored.
     let params = SubmitParams {
         resume: Some(TaskRef::from(id)),
         prompt: Some("count".into()),

@@ -1,5 +1,5 @@
-//! opencode as an agent, over the HTTP of its own server: the real program, started by the daemon or there
-//! already, with a model on loopback that does as it is told; and events that get lost on the way.
+//! opencode as an agent, over the HTTP of its own server: the real program, started by the daemon or already
+//! running, with a model on loopback that follows orders; and events that get lost on the way.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -60,7 +60,7 @@ fn r11_ten_sessions_share_a_process_and_end_with_the_daemon() {
     println!("opencode serve: {one} kB with one session, {ten} kB with ten");
 }
 
-/// A daemon that is told the address of a server, which has no proxy before it.
+/// A daemon configured with the URL of a server, without a proxy in between.
 fn at_a_server() -> (Real, Served) {
     let mut real = Real::home();
     let served = Served::start(&real);
@@ -74,7 +74,7 @@ fn r35_a_session_that_was_deleted_on_the_server_leaves_the_task_completed() {
     let id = real.turn("SAY it once");
     assert_eq!(served.send(&real, "DELETE", &format!("/session/{}", real.session(id))).json(), true);
     cases::an_expired_session_leaves_the_task_as_it_was(&real, id);
-    // A server that is not the daemon's lives on when a turn is cancelled, and when the daemon ends.
+    // A server that the daemon did not start survives the cancel of a turn and the end of the daemon.
     let (id, command) = cases::with_a_command(&real, &Shell::OPENCODE);
     cases::is_cancelled(&real, id);
     command.gone();
@@ -113,7 +113,7 @@ fn a_turn_that_a_restart_has_swallowed_has_failed() {
     assert_eq!(served.prompts(&real, &real.session(id)), 1);
 }
 
-/// A daemon that has agents at one server, each with a proxy before it.
+/// A daemon with several agents at one server, each behind a proxy of its own.
 fn behind_proxies<const COUNT: usize>(names: [&str; COUNT]) -> (Real, Served, [Proxy; COUNT]) {
     let mut real = Real::home();
     let served = Served::start(&real);
@@ -126,7 +126,7 @@ fn behind_proxies<const COUNT: usize>(names: [&str; COUNT]) -> (Real, Served, [P
     (real, served, proxies)
 }
 
-/// Whether this is an event that says that a session is idle.
+/// Whether this event says that a session is idle.
 fn is_idle(event: &str) -> bool {
     event.contains("session.idle") || event.contains("\"type\":\"idle\"")
 }
@@ -141,7 +141,7 @@ fn r26_the_end_of_a_turn_is_found_without_its_event() {
     let (real, _served, [lost, silent, refused]) = behind_proxies(["lost", "silent", "refused"]);
     lost.streams(&[Fate::Pass, Fate::Refuse]);
     lost.cut_before(is_idle);
-    // On a busy machine one of them is silent for so long that it is given up, and the next one is as silent.
+    // On a busy machine one of the streams may be silent long enough to be given up; the next one is as silent.
     silent.streams(&[Fate::Swallow; 16]);
     refused.streams(&[Fate::Refuse]);
     let ids = ["lost", "silent", "refused"].map(|agent| prompt(&real, agent, &format!("SAY {agent}")));
@@ -152,14 +152,14 @@ fn r26_the_end_of_a_turn_is_found_without_its_event() {
     assert_eq!((lost.log().begun, lost.log().ended), (1, 1), "its events ended before the idle one");
     assert_eq!(silent.log().ended, 0, "its events were awaited all the time");
     assert_eq!(refused.log().begun, 0);
-    // A follow-up is found, too: R25.
+    // The end of a follow-up is found, too: R25.
     assert_eq!(real.follow_up(ids[1], "SAY again"), "again");
 }
 
 #[test]
 fn r26_text_is_complete_wherever_the_events_break_off() {
     let (real, _served, [proxy]) = behind_proxies(["server"]);
-    // They come again at once the first time, and never again the second time.
+    // The events come back at once in the first round, and never again in the second.
     for (gate, next) in [("back", Fate::Pass), ("gone", Fate::Refuse)] {
         let id = real.submit_until_asked(&format!("SLOW {gate} 4"));
         real.model.release(gate);
@@ -170,7 +170,7 @@ fn r26_text_is_complete_wherever_the_events_break_off() {
         real.model.release(gate);
         proxy.wait_for(|log| log.ended > before.ended);
         if next == Fate::Pass {
-            // So that the rest is told in events again, of which nobody can say where in the text they are.
+            // So that the rest arrives as events again, none of which says where in the text it belongs.
             proxy.wait_for(|log| log.begun > before.begun);
         }
         for _ in 3..=4 {
@@ -215,7 +215,7 @@ fn r39_only_its_own_idleness_ends_a_turn() {
     assert_eq!(real.follow_up(other, "SAY more"), "more");
     real.model.release("held");
     real.wait_output(held, "chunk 1");
-    // An idle event of an earlier run comes late, and says nothing about this one.
+    // A late idle event of an earlier run says nothing about this one.
     for _ in 0..2 {
         let idle = json!({"id": "evt_late", "type": "session.idle", "properties": {"sessionID": session}});
         let looks = proxy.log().requests.len();
@@ -229,7 +229,7 @@ fn r39_only_its_own_idleness_ends_a_turn() {
     real.completed(held);
     assert_eq!(real.answer(held), "chunk 1 chunk 2 chunk 3");
 
-    // Somebody else aborts it, which is told by two idle events. The first comes before the message is over.
+    // Somebody else aborts it, which two idle events announce. The first one comes before the message is complete.
     let id = real.turn("SAY before");
     let session = real.session(id);
     real.daemon.run(&["resume", &id.to_string(), "HOLD aborted"]).success();
@@ -237,7 +237,7 @@ fn r39_only_its_own_idleness_ends_a_turn() {
     assert_eq!(served.send(&real, "POST", &format!("/session/{session}/abort")).json(), true);
     let why = real.failed(id);
     assert!(why.contains("cancelled"), "{why}");
-    // What comes of it meanwhile is no news for the tasks that have ended.
+    // The resulting events do not concern the tasks that have ended.
     assert_eq!(real.daemon.task(held).status, Status::Completed);
     assert_eq!(real.follow_up(held, "SAY after"), "after");
 }

@@ -1,5 +1,5 @@
-//! What is set in the sessions of an agent before they get a prompt: the mode, the model and the options that the
-//! configuration or a submit names, and a mode in which the agent asks where none is named.
+//! The settings that a session gets before its first prompt: the mode, the model and the options named by the
+//! configuration or a submit, and a mode in which the agent asks where none is named.
 
 use bgd_shared::agent::{AgentSettings, Setting};
 use bgd_shared::error::ErrorKind;
@@ -9,7 +9,7 @@ use bgd_shared::task::Status;
 use bgd_tests::templates::shell_agent;
 use bgd_tests::{FakeDaemon, Outcome};
 
-/// The modes of claude-agent-acp 0.101 begin with one in which it does not ask.
+/// The modes of claude-agent-acp 0.101: the first one, in which it starts, does not ask.
 const MODES: [&str; 4] = ["--modes", "auto,default,plan", "--models", "small,big"];
 
 #[test]
@@ -25,7 +25,7 @@ fn under_deny_and_ask_an_agent_is_put_into_a_mode_in_which_it_asks() {
         let daemon = FakeDaemon::start(&MODES, &format!("keep_warm = \"0s\"\n{config}"));
         let task = daemon.completed("settings");
         assert_eq!((daemon.result(task.id), task.warning), (format!("set: {set}"), None), "{config}");
-        // In another process it is set again.
+        // Another process gets the settings again.
         daemon.resume(task.id, "settings");
         daemon.ends_as(task.id, Status::Completed);
         assert_eq!(daemon.result(task.id), format!("set: {set}"), "{config}");
@@ -94,7 +94,7 @@ fn what_a_submit_sets_wins_and_holds_for_follow_ups_in_the_same_process_and_in_a
             .id;
         let task = daemon.ends_as(id, Status::Completed);
         assert_eq!(task.settings, first);
-        // The model is what it begins with.
+        // The model is the one it starts with.
         expect(id, "quiet=true mode=plan", "quiet=true mode=plan");
         daemon.resume(id, "settings");
         daemon.ends_as(id, Status::Completed);
@@ -116,10 +116,11 @@ fn a_warm_session_gets_what_holds_for_its_run_and_loses_what_does_not() {
     assert_eq!(daemon.result(id), told);
     let pid = daemon.task(id).pid;
     for (more, set) in [
-        // Now it is the strictest one that is meant, and the rest is as it was in the beginning.
+        // Without a mode in the configuration, the strictest one applies; everything else goes back to its
+        // initial value.
         ("", " model=small quiet=false mode=default"),
         ("permissions = \"ask\"", " mode=default"),
-        // What the agent begins with itself.
+        // The mode that the agent itself starts with.
         ("permissions = \"allow\"", " mode=auto"),
         ("permissions = \"allow\"\nmodel = \"small\"", " model=small"),
         ("permissions = \"allow\"", ""),

@@ -1,5 +1,5 @@
-//! Which process a prompt goes to, how long that stays, and what can be known of agents: `agent.list`,
-//! agents that are not known, not there or not logged in.
+//! Which process a prompt goes to and how long that process stays; and `agent.list`: agents that are unknown,
+//! not installed or not logged in.
 
 use bgd_tests::shared::agent::{AgentInfo, AgentListParams, AgentListResult, Continuation};
 use bgd_tests::shared::client::ClientError;
@@ -177,7 +177,7 @@ fn a_check_tells_why_an_agent_does_not_start() {
 
 #[test]
 fn agents_are_checked_side_by_side() {
-    // The first answers only when the others have started.
+    // The agents `a` and `b` answer only once `c` has started.
     let fake = helper_path("fake_acp").to_string_lossy().into_owned();
     let agent = |name: &str, line: &str| {
         format!("[agents.{name}]\ncommand = [\"sh\", \"-c\", '{line}', \"{fake}\"]\n")

@@ -1,5 +1,5 @@
-//! Agents that are a command line for each prompt: how the prompt reaches the program, where the answer is
-//! found, and how a conversation goes on. The programs are lines for the shell.
+//! Template agents, a command line per prompt: how the prompt reaches the program, where the answer is found,
+//! and how a conversation continues. The programs are shell commands.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn daemon(config: impl Into<String>) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Waits for the end of a task, which must be this.
+/// Waits for the end of a task, which must have this status.
 #[track_caller]
 fn ended(daemon: &TestDaemon, id: TaskId, status: Status) -> Task {
     let task = daemon.block(&[id]).remove(0);
@@ -24,7 +24,7 @@ fn ended(daemon: &TestDaemon, id: TaskId, status: Status) -> Task {
     task
 }
 
-/// Waits for the failure of a task, and gives its reason.
+/// Waits for the failure of a task and returns its reason.
 #[track_caller]
 fn failed(daemon: &TestDaemon, id: TaskId) -> String {
     ended(daemon, id, Status::Failed).error.expect("a failed task says why")
@@ -87,7 +87,7 @@ fn a_prompt_that_the_command_does_not_name_comes_on_standard_input() {
     let lines =
         [reading_agent("x", "wc -c; readlink /proc/self/fd/1 >&2", ""), reading_agent("deaf", "echo no", "")];
     let daemon = daemon(lines.concat());
-    // Longer than any argument may be, and than any pipe is; a request has 1 MiB with the environment.
+    // Longer than any argument or pipe can hold; a request may have 1 MiB including the environment.
     let long = "0123456789".repeat(100_000);
     for prompt in ["short", &long] {
         let id = daemon.tell("x", prompt);
@@ -99,7 +99,7 @@ fn a_prompt_that_the_command_does_not_name_comes_on_standard_input() {
     assert_eq!(daemon.result(id), "no", "nobody has to read the prompt");
 }
 
-/// The prompts' files that are now where a task has its output.
+/// The prompt files that are currently in the folder of a task's output.
 fn prompt_files(daemon: &TestDaemon, id: TaskId) -> Vec<PathBuf> {
     let output = PathBuf::from(daemon.task(id).output.path);
     let tasks = fs::read_dir(output.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
@@ -118,7 +118,7 @@ fn a_prompt_in_a_file_is_on_no_command_line_and_gone_with_its_turn() {
     ));
     let mut gate = Gate::new(daemon.home(), "gate");
     let user = rustix::process::geteuid().as_raw();
-    // Longer than any argument may be.
+    // Longer than any argument can be.
     for prompt in ["a secret", &"a secret ".repeat(50_000)] {
         let mut watch = daemon.watch();
         let id = daemon.tell("x", prompt);
@@ -134,7 +134,7 @@ fn a_prompt_in_a_file_is_on_no_command_line_and_gone_with_its_turn() {
         assert_eq!(String::from_utf8(daemon.output(id)).unwrap(), format!("600 {user}\n/dev/null\n{prompt}"));
         assert!(!file.exists(), "the turn is over");
     }
-    // Also if it is ended.
+    // Also if the turn is cancelled.
     let mut watch = daemon.watch();
     let id = daemon.tell("x", "a secret");
     watch.until(|event| event.task.id == id && event.task.output.bytes > 0);
@@ -162,7 +162,7 @@ fn a_prompt_that_no_argument_can_hold_is_a_failure_that_says_what_to_do() {
     let nul = daemon.tell("x", "a\0b");
     let error = failed(&daemon, nul);
     assert!(error.contains("NUL byte"), "{error}");
-    // A resume that could not even be begun has not touched the conversation.
+    // A resume that could not even start has not touched the conversation.
     let id = daemon.tell("mem", "one");
     ended(&daemon, id, Status::Completed);
     let refused = daemon.try_resume(id, &"x".repeat(200_000)).unwrap_err();
@@ -252,7 +252,7 @@ fn r30_r32_a_resume_goes_on_with_the_conversation() {
 
 #[test]
 fn a_session_may_change_with_each_run() {
-    // The history moves on to a file of a new name, as some agents fork a session that they go on with.
+    // The history moves to a file with a new name, as with agents that fork the session they continue.
     let line = "old=$2; s=s$$; [ -z \"$old\" ] || mv \"$HOME/$old\" \"$HOME/$s\"; echo \"$1\" >> \"$HOME/$s\"; \
          printf '{\"session_id\":\"%s\",\"result\":\"%s\"}\\n' \"$s\" \"$(tr '\\n' ';' < \"$HOME/$s\")\"";
     let daemon = daemon(remembering_agent("x", line));

@@ -1,4 +1,4 @@
-//! How the turn of a command line ends: cancelled, timed out, with the daemon, with children that outlive
+//! How the turn of a template agent ends: cancelled, timed out, with the daemon, with children that outlive
 //! it, and with more output than is kept.
 
 use std::fs;
@@ -12,7 +12,7 @@ use bgd_shared::task::{Status, Task};
 use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
 use bgd_tests::{Process, TestDaemon, wait};
 
-/// What no test waits for: whoever needs the grace to be over fails.
+/// A grace period so long that a test that needs it to expire fails.
 const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"\n";
 
 fn daemon(config: impl Into<String>) -> TestDaemon {
@@ -23,7 +23,7 @@ fn note(daemon: &TestDaemon, name: &str) -> PathBuf {
     daemon.home().join(name)
 }
 
-/// The process whose number a program writes to this file, after this word.
+/// The process whose pid a program writes to this file, after this word.
 #[track_caller]
 fn noted(daemon: &TestDaemon, name: &str, word: &str) -> Process {
     let line = wait::for_line(&note(daemon, name), word);
@@ -105,7 +105,7 @@ fn a_time_limit_ends_a_turn_as_failed() {
     let id = daemon.submit_with(&limited("one")).id;
     ended(&daemon, id, Status::Completed);
     daemon.resume(id, "two");
-    // The limit is one for each run.
+    // Each run has the limit to itself.
     for id in [id, daemon.submit_with(&limited("two")).id] {
         let task = ended(&daemon, id, Status::Failed);
         assert!(task.error.as_deref().is_some_and(|error| error.contains("timed out after")), "{task:?}");
@@ -175,7 +175,7 @@ fn the_streams_are_kept_apart() {
     assert_eq!(daemon.run(&["output", "--result", &id]).success().stdout_text().trim_end(), "out\nout again");
 }
 
-/// The limit of the tests below. Two streams share it.
+/// The limit of the tests below, shared by the two streams.
 const LIMIT: &str = "[limits]\noutput_bytes = \"1MiB\"\n";
 
 #[test]
@@ -185,7 +185,7 @@ fn an_output_beyond_its_limit_loses_its_middle_and_tells_so() {
     let mut gate = Gate::new(daemon.home(), "gate");
     let mut watch = daemon.watch();
     let id = daemon.tell("x", "go");
-    // It goes on when a part is gone already, so that there is a hole in what is searched for the answer.
+    // The program goes on once a part has been dropped, so that the text searched for the answer has a hole.
     watch.until(|event| event.task.output.dropped_bytes > 3_000_000);
     gate.open();
     let task = ended(&daemon, id, Status::Completed);

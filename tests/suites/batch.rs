@@ -18,7 +18,8 @@ use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
-/// `bgctl submit --each items` with more words, in the parent session `s`, with these items in the file.
+/// Runs `bgctl submit --each items` with these additional words, in the parent session `s`, with these items
+/// in the file.
 fn each(daemon: &TestDaemon, items: &[u8], words: &[&str]) -> Outcome {
     let file = daemon.home().join("items");
     fs::write(&file, items).unwrap();
@@ -83,7 +84,7 @@ fn r112_items_come_from_a_pipe_with_nul_and_parts_of_their_names() {
 #[test]
 fn r112_only_so_many_of_a_batch_run_at_once() {
     let daemon = TestDaemon::start();
-    // Each shows that it runs, and ends when its file is there.
+    // Each task reports that it runs, and ends when its file exists.
     let script = "echo $$ > run-$1; until [ -e end-$1 ]; do read x < fifo; done";
     let home = daemon.home();
     nix::unistd::mkfifo(&home.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -98,10 +99,10 @@ fn r112_only_so_many_of_a_batch_run_at_once() {
     assert_eq!(tasks[2..].iter().map(waiting).collect::<Vec<_>>(), [Some(WaitingFor::Batch); 2]);
     let page = daemon.run(&["status", &tasks[2].id.to_string()]).success().stdout_text();
     assert!(page.contains("other tasks of its batch"), "{page}");
-    // Others are not held up by it.
+    // The limit of the batch does not hold up other tasks.
     let other = daemon.submit_with(&SubmitParams { argv: Some(vec!["true".into()]), ..daemon.params() });
     assert_eq!(daemon.block(&[other.id])[0].status, Status::Completed);
-    // The end of one lets the next one in, and only that.
+    // The end of one task lets exactly one other start.
     daemon.run(&["cancel", &tasks[0].id.to_string()]).success();
     daemon.wait_running(tasks[2].id);
     assert_eq!(waiting(&tasks[3]), Some(WaitingFor::Batch));
@@ -179,7 +180,7 @@ fn r112_parts_without_an_end_submit_nothing() {
     let SubmitManyResult { batch, ids } = client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
     assert_eq!((ids.len(), count(&daemon)), (3, 0));
     let further = SubmitManyParams { task: None, batch: Some(batch), ..many(&daemon, 2) };
-    // Only the connection that began it can go on.
+    // Only the connection that began the batch can continue it.
     let kind = |error: ClientError| match error {
         ClientError::Rpc(error) => (error.data.kind, error.message),
         other => panic!("{other}"),
@@ -188,7 +189,7 @@ fn r112_parts_without_an_end_submit_nothing() {
     assert_eq!(stranger.map_err(|(kind, _)| kind), Err(ErrorKind::InvalidParams));
     let all = client.call::<TaskSubmitMany>(&further).expect("task.submit_many");
     assert_eq!((all.batch, all.ids.len(), count(&daemon)), (batch, 2, 5));
-    // One that goes away in between leaves nothing.
+    // A client that disconnects in between leaves nothing.
     client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
     drop(client);
     assert_eq!(count(&daemon), 5);

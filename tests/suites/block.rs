@@ -1,4 +1,5 @@
-//! Blocking on tasks (R22 to R24): at once, in time, for all or for one, by many, by clients that go away.
+//! Blocking on tasks (R22 to R24): immediate, with a timeout, for all or for one, with many waiters, and with
+//! clients that disconnect.
 
 use std::process::{Child, Stdio};
 
@@ -13,7 +14,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Status;
 use bgd_tests::{TestDaemon, wait};
 
-/// Tasks that run until [`open`] is called, all at once.
+/// Tasks that run, all at once, until [`open`] is called.
 fn gates(daemon: &TestDaemon, count: usize) -> Vec<TaskId> {
     let argv = Some(vec!["cat".into()]);
     let params = SubmitParams { argv, stdin: Some(Stdin::Pipe), ..daemon.params() };
@@ -46,7 +47,7 @@ fn call(daemon: &TestDaemon, params: &BlockParams) -> BlockResult {
     daemon.client().call::<TaskBlock>(params).expect("task.block")
 }
 
-/// A block that the daemon has surely begun with: it takes the requests of a connection in their order,
+/// Starts a block and waits until the daemon has begun it: it takes the requests of a connection in order,
 /// and has answered a later one.
 fn begin(daemon: &TestDaemon, params: &BlockParams) -> (Client, u64) {
     let mut client = daemon.client();
@@ -82,7 +83,7 @@ fn r23_block_on_finished_tasks_returns_at_once() {
     let daemon = TestDaemon::start();
     let ids = [daemon.submit(&["true"]), daemon.submit(&["false"]), daemon.submit(&["no-such-program"])];
     daemon.block(&ids);
-    // Without a timeout, and with none at all: neither may wait.
+    // Without a timeout, and with one of zero: neither may wait.
     for timeout_ms in [None, Some(0)] {
         let result = call(&daemon, &all(&ids, timeout_ms));
         assert!(!result.timed_out);
@@ -186,7 +187,7 @@ fn two_hundred_waiters_on_one_task_are_all_woken() {
     let daemon = TestDaemon::start();
     let gate = gates(&daemon, 1)[0];
     let mut waiters: Vec<_> = (0..200).map(|_| begin(&daemon, &all(&[gate], None))).collect();
-    // Every third goes away; that must hurt nobody else.
+    // Every third one disconnects, which must not affect the others.
     let mut place = 0;
     waiters.retain(|_| {
         place += 1;
@@ -261,7 +262,7 @@ fn bgctl_tells_when_the_daemon_goes_away_while_it_blocks() {
     let waiting = spawn(&daemon, &["block", "--no-start", "--timeout", "none", &gate.to_string()]);
     assert!(daemon.stop().success());
     let outcome = waiting.wait_with_output().unwrap();
-    // It waits until the shutdown has cancelled the task, or comes too late for that.
+    // It waits until the shutdown has cancelled the task, or misses that.
     let code = outcome.status.code().unwrap();
     assert!(code == 1 || code == 69, "{code}: {}", String::from_utf8_lossy(&outcome.stderr));
     assert_eq!(watch.until(|event| event.kind.is_terminal()).task.status, Status::Cancelled);
@@ -276,7 +277,7 @@ fn r22_who_waits_for_many_tasks_is_heard_meanwhile() {
     for params in [BlockParams { matching, ..BlockParams::default() }, many] {
         let mut client = daemon.client();
         client.send::<TaskBlock>(&params, &[]).expect("task.block");
-        // It asks so whether the daemon lives when it has waited for some time.
+        // After waiting for a while, a client asks like this whether the daemon is still alive.
         client.call::<Hello>(&HelloParams::default()).expect("hello");
     }
     daemon.cancel(&[gate]);

@@ -1,5 +1,5 @@
-//! Output that outgrows `limits.output_bytes` (decision 2): holes are punched, offsets stay true, the head
-//! and the tail are kept, and everybody who reads is told.
+//! Output that outgrows `limits.output_bytes` (decision 2): holes are punched, offsets stay valid, head and
+//! tail are kept, and every reader is told.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,7 +14,7 @@ use bgd_tests::TestDaemon;
 
 const LIMIT: u64 = 1024 * 1024;
 
-/// Each line says where it is, so that whatever is read can be checked: 16 bytes with its number.
+/// Prints 16-byte lines, each with its own number, so that whatever is read can be checked.
 const LINES: &str = "seq -f %015.0f 0 $(($1 / 16 - 1))";
 
 fn bounded() -> TestDaemon {
@@ -127,7 +127,7 @@ fn a_running_task_is_bounded_while_it_runs() {
     let event = watch.until(|event| event.task.id == id && event.task.output.dropped_bytes > 0);
     assert_eq!(event.task.status, Status::Running);
     let path = event.task.output.path;
-    // Events are told of a growing output, so the last of them need not be the last look.
+    // Output events report growth, so the file may change after the last of them.
     let head = fs::read(&path).unwrap()[..16].to_vec();
     assert_eq!(head, b"0123456789abcde\n");
     let outcome = daemon.run(&["output", &id.to_string()]).success();
@@ -155,7 +155,7 @@ fn each_stream_of_a_split_task_is_bounded_by_itself() {
     assert!(outcome.stderr.contains("were dropped"));
     let outcome = daemon.run(&["output", &id.to_string()]).success();
     assert_eq!(outcome.stdout.as_slice(), b"short\n");
-    // Nothing of this one was dropped; that there is another one is told.
+    // Nothing of this stream was dropped; the message only mentions the other one.
     assert!(
         outcome.stderr.contains("stored separately") && !outcome.stderr.contains("dropped"),
         "{}",

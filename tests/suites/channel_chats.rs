@@ -1,5 +1,4 @@
-//! The channels `telegram`, `discord` and `slack` against servers that check every request by the
-//! published APIs.
+//! The channels `telegram`, `discord` and `slack` against servers that check every request by the published APIs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +12,7 @@ use serde_json::json;
 
 const ALL: [Api; 3] = [Api::Telegram, Api::Discord, Api::Slack];
 
-/// A chat of each, in words that its ids have.
+/// A chat id in the format of this API.
 fn chat(api: Api, number: u32) -> String {
     match api {
         Api::Telegram => format!("-100{number}"),
@@ -22,7 +21,7 @@ fn chat(api: Api, number: u32) -> String {
     }
 }
 
-/// The table of a bot that is told of ends only.
+/// The table of a bot that is notified of ends only.
 fn bot(server: &ChatServer, api: Api, more: &str) -> String {
     let (name, base) = (api.name(), server.base());
     format!("[channels.{name}]\ntype = \"{name}\"\napi_base = \"{base}/\"\nstarted = false\n{more}\n")
@@ -37,7 +36,7 @@ fn started(server: &ChatServer, api: Api) -> TestDaemon {
     TestDaemon::builder().config(bot(server, api, &more)).start()
 }
 
-/// Runs a line for the shell to its end, for this parent session.
+/// Runs a shell command to its end, for this parent session.
 #[track_caller]
 fn run_for(daemon: &TestDaemon, api: Api, session: Option<&str>, line: &str) -> TaskId {
     let params = SubmitParams {
@@ -68,7 +67,7 @@ fn r51_a_notice_goes_to_the_chat_of_its_parent_session() {
         let named = format!("{name}:{}", chat(api, 7));
         let sessions = [
             (Some(named.as_str()), 7),
-            // What follows the colon is the chat of another service, or none at all.
+            // The part after the colon names a chat of another service, or none at all.
             (Some(other), 42),
             (Some("mcp:4711"), 42),
             (None, 42),
@@ -89,7 +88,7 @@ fn r51_a_notice_goes_to_the_chat_of_its_parent_session() {
             let mention = if api == Api::Slack { "&lt;!channel&gt; &amp;" } else { "<!channel> &" };
             assert!(text.contains(mention), "{text}");
         }
-        // A channel that is not named is found by the key.
+        // The key alone finds a channel that is not named.
         let params = SubmitParams {
             shell: Some("echo found; exit 9".into()),
             session: Some(named),
@@ -106,7 +105,7 @@ fn r51_a_result_that_is_too_long_is_cut_and_the_rest_is_told() {
     for (api, most) in most {
         let server = ChatServer::start(api);
         let daemon = started(&server, api);
-        // Two units of UTF-16, or five characters where it is escaped.
+        // Characters of two UTF-16 units, or five characters once escaped.
         let line = "for i in $(seq 3000); do printf '\u{1F600}'; done; for i in $(seq 900); do printf '&'; done; echo; echo the end";
         let id = run_for(&daemon, api, None, line);
         let message = server.wait_text("the end");
@@ -239,7 +238,7 @@ fn nothing_in_a_notice_is_markup() {
         };
         let line = "printf '%s\\n' one '`````' '@everyone [y](http://evil.test)' two";
         daemon.submit_with(&SubmitParams { shell: Some(line.into()), ..params });
-        // The server takes nothing with markup in it.
+        // The server rejects any markup.
         let text = server.wait_text("two").text.unwrap();
         let shown = if api == Api::Slack {
             description.replace('<', "&lt;").replace('>', "&gt;")
@@ -252,7 +251,7 @@ fn nothing_in_a_notice_is_markup() {
     }
 }
 
-/// What an API says to who asks too often.
+/// The rate-limit answer of an API.
 fn busy(api: Api, seconds: u32, global: bool) -> Reply {
     let body = match api {
         Api::Telegram => {
@@ -278,7 +277,7 @@ fn a_chat_that_is_to_be_left_alone_is_nothing_to_another() {
         run_for(&daemon, api, Some(&session), "echo two");
         run_for(&daemon, api, None, "echo three");
         server.wait_text("three");
-        // The other one was not even asked again.
+        // The second notice was not even attempted.
         assert_eq!(server.server.requests().len(), 2);
         let channel = channel(&daemon, api);
         assert_eq!(channel.failed, 2);
@@ -337,7 +336,7 @@ fn a_token_is_read_when_it_is_needed() {
     write("  first\n", 0o600);
     run_for(&daemon, api, None, "echo by the first");
     assert_eq!(server.wait_text("by the first").token, "first");
-    // Others may read it: that is said once, and it is used.
+    // The file is readable by others: that is reported once, and it is used.
     write("second", 0o644);
     run_for(&daemon, api, None, "echo by the second");
     run_for(&daemon, api, None, "echo once more");
@@ -370,10 +369,10 @@ fn a_token_that_can_not_be_used_is_named() {
     }
 }
 
-/// What the log says of a channel whose settings are not enough.
+/// The log message about a channel whose settings are incomplete.
 const CANNOT: &str = "the channel can't deliver as it is configured";
 
-/// The problem of a channel, as soon as so many were logged.
+/// The problem of a channel, once this many were logged.
 #[track_caller]
 fn problem(daemon: &TestDaemon, api: Api, logged: u64) -> String {
     wait::for_lines(&daemon.state_dir().join("bgd.log"), logged, CANNOT);
@@ -411,7 +410,7 @@ fn what_a_bot_lacks_is_said_at_the_start_and_at_a_reload() {
         let expected = format!("the token in {} is empty: write the bot's token there", file.display());
         assert_eq!(problem(&daemon, api, 4), expected);
 
-        // It is read with each delivery.
+        // The file is read for each delivery.
         fs::write(&file, "12:t0k-en\n").unwrap();
         run_for(&daemon, api, None, "echo one");
         server.wait_text("one");

@@ -1,5 +1,4 @@
-//! The channel `desktop` with a real session bus and a real notification server, which draws on a screen that
-//! nobody sees.
+//! The channel `desktop` with a real session bus and a real notification server, which draws on a virtual screen.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -17,7 +16,7 @@ use nix::unistd::Pid;
 struct Program(Child);
 
 impl Program {
-    /// Starts it and gives the first line that it prints: it is ready then.
+    /// Starts the program and returns the first line it prints, which means that it is ready.
     #[track_caller]
     fn start(command: &mut Command) -> (Self, String) {
         let mut child =
@@ -35,7 +34,7 @@ impl Drop for Program {
     }
 }
 
-/// A session bus of a home.
+/// The session bus of a home.
 struct Bus {
     address: String,
     _daemon: Program,
@@ -46,7 +45,7 @@ impl Bus {
     fn start(daemon: &TestDaemon, name: &str) -> Self {
         let address = format!("unix:path={}", daemon.home().join("run").join(name).display());
         let config = daemon.home().join(format!("{name}.conf"));
-        // Without services of this machine, which the bus would start by itself.
+        // Without this machine's services, which the bus would start by itself.
         let text = format!(
             "<busconfig><type>session</type><listen>{address}</listen><policy context=\"default\">\
              <allow send_destination=\"*\"/><allow receive_sender=\"*\"/><allow own=\"*\"/></policy></busconfig>"
@@ -60,11 +59,11 @@ impl Bus {
     }
 }
 
-/// A desktop: a bus, a screen and a notification server, which writes down what it shows.
+/// A desktop: a bus, a screen and a notification server that records what it shows.
 struct Desktop {
     bus: Bus,
     bubbles: PathBuf,
-    // Ended before the bus and the screen.
+    // Dropped before the bus and the screen.
     _programs: [Program; 2],
 }
 
@@ -91,7 +90,7 @@ impl Desktop {
         Self { bus, bubbles, _programs: [server, screen] }
     }
 
-    /// The bubbles that were shown, as soon as there are so many.
+    /// The bubbles shown so far, once there are at least `count`.
     #[track_caller]
     fn wait_bubbles(&self, count: usize) -> Vec<Bubble> {
         wait::for_change(&self.bubbles, || {
@@ -103,7 +102,7 @@ impl Desktop {
     }
 }
 
-/// What the server tells of a bubble.
+/// What the server reports about a bubble.
 #[derive(Debug)]
 struct Bubble {
     summary: String,
@@ -137,7 +136,7 @@ fn told(daemon: &TestDaemon, line: &str) -> SubmitParams {
     }
 }
 
-/// The same from where the session bus has this address.
+/// Like [`told`], with this address of the session bus in the environment.
 fn told_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
     let params = told(daemon, line);
     let others = params.env.iter().flat_map(|env| env.0.iter().cloned());
@@ -146,7 +145,7 @@ fn told_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
     SubmitParams { env: Some(env), ..params }
 }
 
-/// How the channel does, as soon as nothing waits for it any more.
+/// The status of the channel, once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon, count: u64) -> ChannelStatus {
     wait::for_look("the end of all deliveries", || {
@@ -170,7 +169,7 @@ fn r51_ends_are_shown_with_what_is_of_interest() {
     daemon.submit_with(&told_at(&daemon, address, "for n in 1 2 3 4 5 6 7; do echo \"line $n & <b>\"; done"));
     let shown = desktop.wait_bubbles(1);
     assert_eq!((&*shown[0].summary, &*shown[0].urgency), ("Completed: the <job>", "NORMAL"));
-    // The server takes markup, and shows what was meant.
+    // The server accepts markup, and shows the text as it was meant.
     let lines: Vec<String> = (3..=7).map(|n| format!("line {n} &amp; &lt;b&gt;")).collect();
     assert_eq!(shown[0].body, lines.join("\n"));
     daemon.submit_with(&told_at(&daemon, address, "echo why; exit 3"));
@@ -190,7 +189,7 @@ fn r51_ends_are_shown_with_what_is_of_interest() {
 fn start_and_end_of_a_task_are_one_bubble() {
     let config = "[channels.desktop]\ntype = \"desktop\"\nstarted = true\n";
     let daemon = TestDaemon::builder().config(config).start();
-    // Where nothing else is said, in $XDG_RUNTIME_DIR.
+    // Without an address in the environment, the bus is in $XDG_RUNTIME_DIR.
     let desktop = Desktop::start(&daemon, "bus");
     let first = daemon.submit_with(&told(&daemon, "sleep 1000")).id;
     desktop.wait_bubbles(1);
@@ -209,7 +208,7 @@ fn without_a_bus_it_is_told_that_there_is_no_desktop() {
     let daemon = TestDaemon::start();
     daemon.submit_with(&told(&daemon, "true"));
     let why = failure(&daemon);
-    // A machine may have a bus for the user of the tests.
+    // The machine may have a bus for the user of the tests.
     assert!(why.starts_with("no desktop: ") || why.contains("/run/user/"), "{why}");
 }
 

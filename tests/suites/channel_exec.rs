@@ -1,4 +1,4 @@
-//! The channel `exec` with real hooks: what they are told, and that nothing of them outlives its time.
+//! The channel `exec` with real hooks: what they receive, and that nothing of them outlives their timeout.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use bgd_tests::shared::request::{ChannelStatus, DaemonShutdown, ShutdownParams, 
 use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
 
-/// Keeps what it is told, one line for each notice.
+/// Records what the hook receives, one line per notice.
 const KEEP: &str = "cat >> \"$HOME/told\"";
 
-/// Has a child in its session, one in another session, and one whose environment is cleared and whose
-/// parent has ended; notes them.
+/// Starts a child in the hook's session, one in another session, and one with a cleared environment whose
+/// parent has ended; records their pids.
 const FAMILY: &str = "sh -c 'echo $$ > \"$HOME/child\"; exec sleep 1000' &
     setsid -f sh -c 'echo $$ > \"$HOME/session\"; exec sleep 1000'
     env -i HOME=\"$HOME\" PATH=\"$PATH\" sh -c '(sh -c \"echo \\$\\$ > \\$HOME/clean; exec sleep 1000\" &)'
     until [ -s \"$HOME/child\" ] && [ -s \"$HOME/session\" ] && [ -s \"$HOME/clean\" ]; do :; done
     echo $$ > \"$HOME/leader.new\"; mv \"$HOME/leader.new\" \"$HOME/leader\"";
 
-/// A daemon that tells everything to this hook.
+/// A daemon that sends everything to this hook.
 #[track_caller]
 fn with_hook(script: &str) -> TestDaemon {
     with_settings(script, "")
@@ -42,13 +42,13 @@ fn log(daemon: &TestDaemon) -> PathBuf {
     daemon.state_dir().join("bgd.log")
 }
 
-/// Waits for the first notice that was not delivered, and gives what the log says of it.
+/// Waits for the first failed delivery and returns its line in the log.
 #[track_caller]
 fn failure(daemon: &TestDaemon) -> String {
     wait::for_line(&log(daemon), "a notice was not delivered")
 }
 
-/// How the hook does, as soon as nothing waits for it any more.
+/// The status of the hook, once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon) -> ChannelStatus {
     wait::for_look("an empty queue", || {
@@ -57,7 +57,7 @@ fn settled(daemon: &TestDaemon) -> ChannelStatus {
     })
 }
 
-/// The notices that were kept, as soon as there are so many.
+/// The recorded notices, once there are at least `count`.
 #[track_caller]
 fn told(daemon: &TestDaemon, count: usize) -> Vec<Notice> {
     wait::for_change(&daemon.home().join("told"), || {
@@ -74,7 +74,7 @@ fn noted(daemon: &TestDaemon, name: &str) -> Process {
     Process::open(pid).expect("it lives")
 }
 
-/// Submits what is told only when it ends, as its start is over before anything can be said about it.
+/// Runs a shell command to its end. The hook is notified of its start and of its end.
 #[track_caller]
 fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
     let id = daemon.submit_shell(line);
@@ -153,7 +153,7 @@ fn a_hook_that_fails_is_logged_with_what_it_wrote() {
     let cases = [
         ("cat >/dev/null; echo no mail server >&2; exit 3", "exited with code 3; it wrote: no mail server"),
         ("cat >/dev/null; kill -9 $$", "was ended by signal 9"),
-        // It reads nothing at all.
+        // Reads nothing at all.
         ("exec 0<&-; exit 4", "exited with code 4"),
     ];
     for (script, expected) in cases {
@@ -216,7 +216,7 @@ fn what_a_hook_leaves_behind_ends_with_it() {
 
 #[test]
 fn a_hook_that_hangs_ends_with_its_whole_tree() {
-    // SIGTERM does not help.
+    // Ignores SIGTERM.
     let script = format!(
         "[ $BGD_NOTICE_KIND = started ] || exit 0\ntrap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"
     );
@@ -256,7 +256,7 @@ fn r51_a_hook_that_hangs_delays_no_task_and_no_other_channel() {
     daemon.submit_with(&params);
     assert_eq!(told(&daemon, 2).len(), 2);
     let status = daemon.status().channels.into_iter().find(|channel| channel.name == "ops").unwrap();
-    // Of the 42 one is being told, and two wait.
+    // Of the 42 notices one is being delivered, and two are queued.
     assert_eq!((status.queued, status.dropped, status.sent), (3, 39, 0));
     assert!(stuck.is_alive());
     assert!(wait::for_line(&log(&daemon), "its queue is full").contains("ops"));

@@ -1,4 +1,4 @@
-//! No secret of a channel is in anything that the daemon writes, whatever goes wrong.
+//! The daemon writes no secret of a channel anywhere, whatever goes wrong.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use bgd_tests::hooks::{ClosedPort, HookServer, Reply};
 use bgd_tests::{TestDaemon, Watch, wait};
 use serde_json::json;
 
-/// The user and the password of addresses are among them as they are, and as the header has them.
+/// Includes the user and the password of URLs, both verbatim and as in the header.
 const SECRETS: [&str; 9] = [
     "p4thsecret",
     "qu3rysecret",
@@ -21,7 +21,7 @@ const SECRETS: [&str; 9] = [
     "3nvsecret",
 ];
 
-/// The table of a webhook with secrets wherever there can be one.
+/// The table of a webhook with secrets in every possible place.
 fn hook(name: &str, base: &str, more: &str) -> String {
     let (scheme, server) = base.split_once("://").expect("an address");
     format!(
@@ -54,7 +54,7 @@ fn bots(base: &str) -> String {
 
 const BOTS: [&str; 6] = ["telegram", "discord", "slack", "telegram-file", "discord-file", "slack-file"];
 
-/// A server that refuses everything, and tells all that it was told.
+/// A server that refuses everything and echoes everything it received.
 fn talkative() -> HookServer {
     HookServer::with(
         |_| true,
@@ -106,7 +106,7 @@ fn wait_failed(daemon: &TestDaemon, names: &[&str]) {
     }
 }
 
-/// Everything below a folder, but for these files.
+/// The contents of everything below a folder except these files.
 fn everything(folder: &Path, but: &[&str], into: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -118,7 +118,7 @@ fn everything(folder: &Path, but: &[&str], into: &mut String) {
     }
 }
 
-/// All events that there were.
+/// All events so far.
 #[track_caller]
 fn events(daemon: &TestDaemon) -> String {
     let mut watch =
@@ -131,7 +131,7 @@ fn events(daemon: &TestDaemon) -> String {
     events
 }
 
-/// Makes sure that none of the secrets is in anything that was written, to whomever; ends the daemon.
+/// Asserts that no secret is in anything that the daemon has written, wherever; ends the daemon.
 #[track_caller]
 fn nothing_is_written(mut daemon: TestDaemon, names: &[&str]) -> String {
     wait_failed(&daemon, names);
@@ -185,7 +185,7 @@ fn secrets_are_in_nothing_that_the_daemon_writes() {
     }
 }
 
-/// All tries of them take a minute or so, for all at once.
+/// All retries take about a minute, running in parallel.
 #[test]
 fn what_is_tried_again_and_again_tells_no_secret_either() {
     let silent = HookServer::with(|_| true, |_| Reply::Silence);
@@ -201,7 +201,7 @@ fn what_is_tried_again_and_again_tells_no_secret_either() {
     }
     let ports = [silent.url(""), closed.address().to_string(), "no.invalid".to_owned(), plain.url("")]
         .map(|url| url.replace("http://", ""));
-    // The longest pause is behind the fourth try.
+    // The longest pause follows the fourth attempt.
     for port in &ports {
         wait::for_change(&log(&daemon), || {
             let log = fs::read_to_string(log(&daemon)).ok()?;

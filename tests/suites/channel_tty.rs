@@ -1,5 +1,5 @@
-//! The channel `tty` in real terminals with real shells: the line comes, and nothing that is being typed or
-//! shown is disturbed by it.
+//! The channel `tty` in real terminals with real shells: the line arrives, and disturbs nothing that is being
+//! typed or shown.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ impl Gate {
         Self(path)
     }
 
-    /// Opens when a reader is there.
+    /// Opens once there is a reader.
     pub(super) fn open(&self) {
         fs::write(&self.0, "go\n").unwrap();
     }
 }
 
-/// What is typed to a shell in place of its name and its prompt, which each has differently.
+/// A shell's command line, which keeps the user's configuration out, and its prompt.
 pub(super) struct Shell {
     argv: &'static [&'static str],
     prompt: &'static str,
@@ -46,7 +46,7 @@ pub(super) const FISH: Shell = Shell {
     prompt: "$",
 };
 
-/// A command in the home of a daemon, to be run in a terminal; its tasks belong to that.
+/// A command in the home of a daemon, to be run in a terminal to which its tasks then belong.
 fn at_home(daemon: &TestDaemon, argv: &[&str]) -> Command {
     let mut command = Command::new(argv[0]);
     let programs = bgctl_path().parent().unwrap().to_owned();
@@ -68,7 +68,7 @@ pub(super) fn open_sized(daemon: &TestDaemon, shell: &Shell, columns: u16) -> Te
     terminal
 }
 
-/// Has a program in the foreground that ends with Ctrl-D.
+/// Runs a program in the foreground that Ctrl-D ends.
 #[track_caller]
 pub(super) fn occupy(shell: &mut Terminal) {
     shell.type_line("echo u''p; cat");
@@ -81,7 +81,7 @@ pub(super) fn origin(terminal: &Terminal) -> OriginTerminal {
     OriginTerminal { path: path.into_os_string().into_string().unwrap(), leader: process.pid() }
 }
 
-/// Submits as if it came from this terminal.
+/// Submits a task as if from this terminal.
 #[track_caller]
 pub(super) fn submit_from(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> TaskId {
     daemon.submit_with(&told_there(daemon, terminal, line)).id
@@ -98,7 +98,7 @@ pub(super) fn told_there(daemon: &TestDaemon, terminal: &OriginTerminal, line: &
     }
 }
 
-/// Has so many lines held for a terminal that a program has.
+/// Makes the daemon hold this many lines for a terminal that a program occupies.
 #[track_caller]
 fn hold(daemon: &TestDaemon, terminal: &Terminal, count: u64) {
     let from = origin(terminal);
@@ -109,7 +109,8 @@ fn hold(daemon: &TestDaemon, terminal: &Terminal, count: u64) {
     is_untold(terminal);
 }
 
-/// A line comes when what is typed has ended: it says that it waits, reads from `gate`, and says its last.
+/// Asserts that a notice is shown only after the typed command has ended. The command prints `waiting`, reads
+/// from `gate`, and prints `last`.
 #[track_caller]
 fn is_held_while(line: &str) {
     let daemon = start();
@@ -125,12 +126,12 @@ fn is_held_while(line: &str) {
     assert!(screen.find("\nlast\n").unwrap() < screen.find(DONE).unwrap(), "{terminal:?}");
 }
 
-/// What the log says of a notice.
+/// The log messages about notices.
 pub(super) const HELD: &str = "a notice is held";
 pub(super) const DELIVERED: &str = "a notice was delivered";
 pub(super) const FAILED: &str = "a notice was not delivered";
 
-/// A daemon that logs what becomes of each notice.
+/// A daemon that logs what happens to each notice.
 #[track_caller]
 pub(super) fn start() -> TestDaemon {
     start_with("")
@@ -141,7 +142,7 @@ fn start_with(config: &str) -> TestDaemon {
     TestDaemon::builder().config(config).env("BGD_LOG", "debug").start()
 }
 
-/// How the channel does, as soon as the log says this of so many notices.
+/// The status of the channel, once the log has this message for this many notices.
 #[track_caller]
 pub(super) fn after(daemon: &TestDaemon, count: u64, what: &str) -> ChannelStatus {
     wait::for_lines(&daemon.state_dir().join("bgd.log"), count, what);
@@ -153,7 +154,7 @@ pub(super) const DONE: &str = "[BACKGROUND TASK COMPLETED] ";
 #[test]
 fn r51_the_line_comes_above_what_is_being_typed() {
     for shell in [BASH, ZSH, FISH] {
-        // At the top, somewhere, and at the bottom of the screen.
+        // At the top, in the middle, and at the bottom of the screen.
         for lines in [0, 8, 40] {
             let daemon = start();
             let gate = Gate::new(&daemon, "gate");
@@ -172,7 +173,7 @@ fn r51_the_line_comes_above_what_is_being_typed() {
             terminal.wait_line("$ echo half-typed");
             let screen = terminal.screen();
             assert!(screen.contains("(bgctl output ") && !screen.contains("STARTED"), "{terminal:?}");
-            // The cursor is where it was: what is typed goes on, and Enter runs it.
+            // The cursor is where it was: typing continues, and Enter runs the line.
             terminal.type_line("-line");
             terminal.wait_text("\nhalf-typed-line\n$");
             let shown = String::from_utf8_lossy(&terminal.shown()).into_owned();
@@ -255,7 +256,7 @@ fn many_lines_that_were_held_become_one() {
     for number in 0..102 {
         submit_from(&daemon, &from, if number % 50 == 0 { "exit 3" } else { "true" });
         if number % 20 == 1 {
-            // What is held takes no room in the queue, which is smaller than all of it.
+            // Held notices take no room in the queue, which is smaller than their number.
             after(&daemon, number + 1, HELD);
         }
     }
@@ -301,14 +302,14 @@ fn a_terminal_in_use_delays_no_other_one() {
     let (mut busy, mut stopped, mut free) =
         (open(&daemon, &BASH), open(&daemon, &BASH), open(&daemon, &BASH));
     occupy(&mut busy);
-    // The shell reads Ctrl-S itself while it edits; so its terminal is stopped as from outside.
+    // The shell reads Ctrl-S itself while it edits, so stop its terminal from outside.
     let device = fs::File::options().write(true).open(origin(&stopped).path).unwrap();
     rustix::termios::tcflow(&device, rustix::termios::Action::OOff).unwrap();
     for terminal in [&busy, &stopped, &free] {
         submit_from(&daemon, &origin(terminal), "true");
     }
     free.wait_text(DONE);
-    // The stopped one is given up.
+    // The delivery to the stopped terminal is given up.
     let status = after(&daemon, 1, FAILED);
     assert_eq!((status.sent, status.queued), (1, 1));
     assert!(status.last_error.unwrap().contains("its output is stopped"));
@@ -360,12 +361,12 @@ fn a_program_that_a_terminal_was_opened_for_is_not_disturbed() {
 fn the_terminal_of_another_gets_nothing() {
     let daemon = start();
     let (mut mine, mut others) = (open(&daemon, &BASH), open(&daemon, &BASH));
-    // As if the number of a terminal that was closed had been given to another one.
+    // As if the number of a closed terminal had been reused for another one.
     let wrong = OriginTerminal { leader: origin(&mine).leader, ..origin(&others) };
     submit_from(&daemon, &wrong, "true");
     let status = after(&daemon, 1, FAILED);
     assert!(status.last_error.unwrap().contains("is no longer controlled by process"), "{mine:?}");
-    // No leader of a session.
+    // Not the leader of a session.
     mine.type_line("sleep 1000 & echo $! >child");
     let child = wait::for_line(&daemon.home().join("child"), "").parse().unwrap();
     submit_from(&daemon, &OriginTerminal { leader: child, ..origin(&mine) }, "true");
@@ -432,7 +433,7 @@ pub(super) fn rows(screen: &vt100::Screen) -> Vec<String> {
     rows.filter(|row| !row.is_empty()).collect()
 }
 
-/// Waits until the last rows of the screen are those of this line as a shell with the prompt `$ ` shows it.
+/// Waits until the last rows of the screen are this line as a shell with the prompt `$ ` shows it.
 #[track_caller]
 pub(super) fn wait_typed(terminal: &mut Terminal, line: &str) {
     let line = format!("$ {line}");
@@ -469,7 +470,7 @@ fn r51_a_typed_line_of_several_rows_stays_as_it_is() {
                 terminal.wait("the line", |screen| screen.contents().contains("[BACKGROUND TASK COMPLETED]"));
                 wait_typed(&mut terminal, &long);
                 assert_eq!(terminal.emulated().cursor_position().1, column, "{terminal:?}");
-                // The shell finds every row of it where it was.
+                // The shell finds every row of the line where it was.
                 terminal.type_keys("\x01true && \x05hij");
                 wait_typed(&mut terminal, &format!("true && {long}hij"));
                 terminal.type_line("");
@@ -482,7 +483,7 @@ fn r51_a_typed_line_of_several_rows_stays_as_it_is() {
     }
 }
 
-/// Nothing was told in this terminal so far.
+/// Asserts that no notice was shown in this terminal so far.
 #[track_caller]
 fn is_untold(terminal: &Terminal) {
     assert!(!String::from_utf8_lossy(&terminal.shown()).contains("BACKGROUND"), "{terminal:?}");
@@ -498,12 +499,12 @@ fn a_program_that_is_stopped_leaves_the_terminal_to_its_shell() {
         terminal.type_keys("itext");
         terminal.wait_line("text");
         hold(&daemon, &terminal, 1);
-        // Nothing new comes.
+        // No new notice is submitted.
         terminal.type_keys("\x1b\x1a");
         terminal.wait_alternate(false);
         terminal.wait_text(DONE);
         after(&daemon, 1, DELIVERED);
-        // While it is in the background the prompt is written to as ever.
+        // While the program is in the background, the shell's prompt gets its notices as usual.
         submit_from(&daemon, &origin(&terminal), "true");
         assert_eq!(after(&daemon, 2, DELIVERED).queued, 0);
         terminal.type_line("fg");
@@ -517,7 +518,7 @@ fn a_program_that_is_stopped_leaves_the_terminal_to_its_shell() {
 fn a_full_screen_program_in_a_script_is_not_disturbed() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
-    // The leader of its group is a shell, and what it shows does not come from the terminal.
+    // The leader of less's group is a shell, and less reads its text from a pipe rather than the terminal.
     terminal.type_line("sh -c 'seq 1000 | less; true'");
     terminal.wait_alternate(true);
     terminal.wait_text("\n23\n:");

@@ -1,4 +1,4 @@
-//! The channel `tty` says the most important first, and nothing that is seen there anyway.
+//! The channel `tty` shows the most important first, and nothing that the terminal shows anyway.
 
 use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
 use bgd_tests::{Terminal, TestDaemon, wait};
@@ -8,7 +8,7 @@ use super::channel_tty::{
     start, submit_from, told_there, wait_typed,
 };
 
-/// What the log says of a notice that is left out.
+/// The log message about a notice that is left out.
 const SEEN: &str = "a notice is seen without the channel";
 
 #[track_caller]
@@ -49,10 +49,10 @@ fn what_is_cancelled_waited_for_or_attached_to_there_is_not_told_there() {
     terminal.wait_line("$");
     seen(&daemon, 3);
     let shown = |terminal: &Terminal| String::from_utf8_lossy(&terminal.shown()).into_owned();
-    // A block may come too late for the end of its task.
+    // A block may begin too late for the end of its task.
     let told = shown(&terminal).matches("[BACKGROUND").count();
     assert!(told <= 1 && !shown(&terminal).contains("CANCELLED"), "{terminal:?}");
-    // Whoever cancels it elsewhere is not seen here.
+    // A cancel from elsewhere is not visible here.
     let id = submit_from(&daemon, &origin(&terminal), "exec sleep 1000");
     daemon.wait_running(id);
     daemon.cancel(&[id]);
@@ -96,7 +96,7 @@ fn a_line_that_waits_advises_nothing_about_a_task_that_was_cleared_meanwhile() {
         .client()
         .call::<TaskClear>(&ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() })
         .unwrap();
-    // Of another, which is still there, it is said what can be done.
+    // The line about another task, which still exists, says what can be done.
     let other = submit_from(&daemon, &origin(&terminal), "exit 3");
     after(&daemon, 2, HELD);
     terminal.type_keys("\x04");

@@ -1,5 +1,5 @@
-//! Typing in chats while agents work (R53): from before the run until after it, and not longer, however it
-//! ends.
+//! Typing notices in chats while agents work (R53): from before the run until after it and no longer, however
+//! it ends.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn bot(server: &ChatServer, api: Api) -> String {
     )
 }
 
-/// Agents: one that waits for its prompt as a gate and answers, one that fails then, one that never ends.
+/// Agents: one that waits at a gate named by its prompt and answers, one that then fails, and one that never ends.
 fn agents() -> String {
     let pid = "echo pid $$ > \"$HOME/pid-$1\"; read _ < \"$HOME/$1\"; ";
     shell_agent("good", &format!("{pid}echo the answer"), "")
@@ -36,7 +36,7 @@ fn daemon(server: &ChatServer, api: Api) -> TestDaemon {
         .start()
 }
 
-/// Has an agent work for a chat; its prompt is the name of its gate.
+/// Makes an agent work for a chat; its prompt is the name of its gate.
 #[track_caller]
 fn tell(daemon: &TestDaemon, agent: &str, prompt: &str, session: &str) -> TaskId {
     let params = SubmitParams { session: Some(session.to_owned()), ..daemon.prompt_for(agent, prompt) };
@@ -47,7 +47,7 @@ fn is_typing_in(chat: &str) -> impl Fn(&&Message) -> bool {
     move |message| message.chat == chat && message.text.is_none()
 }
 
-/// Waits until it is shown so many times in a chat.
+/// Waits until a chat has received at least `times` typing notices.
 #[track_caller]
 fn wait_typing(server: &ChatServer, chat: &str, times: usize) {
     server.wait_for(|messages| (messages.iter().filter(is_typing_in(chat)).count() >= times).then_some(()));
@@ -88,8 +88,8 @@ fn r53_typing_is_shown_while_an_agent_works_and_stops_on_every_way_out() {
             daemon.block(&[good, bad, cancelled, killed]).iter().map(|task| task.status).collect();
         assert_eq!(statuses, [Status::Completed, Status::Failed, Status::Cancelled, Status::Failed]);
         server.wait_text("the answer");
-        // What is told to a chat after this would have been told there by the time that another chat has
-        // been refreshed twice: all have the same period.
+        // A further notice to any of these chats would arrive before another chat has been refreshed twice:
+        // all have the same period.
         let last = tell(&daemon, "good", "w", &session(9));
         wait_typing(&server, "9", 1);
         let before = server.messages().len();
@@ -128,7 +128,7 @@ fn r53_typing_is_shown_for_the_answer_to_a_resume() {
 
 #[test]
 fn r53_what_can_not_be_shown_delays_no_notice() {
-    // It takes the requests for typing and answers none of them.
+    // The server accepts the typing requests and never answers them.
     let server = HookServer::with(
         |_| true,
         |request| {
@@ -151,7 +151,7 @@ fn r53_what_can_not_be_shown_delays_no_notice() {
         let text = |request: &Request| String::from_utf8_lossy(&request.body).into_owned();
         requests.iter().find(|request| text(request).contains("the answer")).map(drop)
     });
-    // Nor is the end of the daemon delayed, while it is shown.
+    // Typing that is being shown does not delay the end of the daemon either.
     tell(&daemon, "endless", "e", "discord:2");
     server
         .wait_for(|requests| requests.iter().find(|request| request.path == "/channels/2/typing").map(drop));
@@ -209,14 +209,14 @@ fn r53_a_resume_that_the_agent_refuses_ends_typing() {
     server.wait_text("one");
     fs::remove_file(daemon.fake_home().session(task.agent_session.as_deref().unwrap())).unwrap();
     fs::remove_file(daemon.home().join("begin")).unwrap();
-    // It is shown while the agent starts again, which knows nothing of the session then.
+    // Typing is shown while the agent restarts, before it turns out not to know the session.
     let shown = server.messages().iter().filter(is_typing_in("1")).count();
     let mut raw = Raw::connect(daemon.socket());
     raw.request(1, "task.resume", &json!({"id": id, "prompt": "say never"}));
     wait_typing(&server, "1", shown + 1);
     daemon.touch("begin");
     assert_eq!(raw.receive().unwrap()["error"]["data"]["kind"], "session_expired");
-    // As long as it takes to refresh another chat twice, nothing more comes.
+    // Nothing more comes in the time it takes to refresh another chat twice.
     let last = submit("await go; say two", "9");
     wait_typing(&server, "9", 1);
     let before = server.messages().len();

@@ -9,7 +9,7 @@ use bgd_shared::request::{ChannelStatus, SubmitParams};
 use bgd_tests::hooks::{ClosedPort, HookServer, Reply, Request};
 use bgd_tests::{TestDaemon, wait};
 
-/// The table of a webhook that is told of ends only.
+/// The table of a webhook that is notified of ends only.
 fn hook(name: &str, url: &str, more: &str) -> String {
     format!("[channels.{name}]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n{more}\n")
 }
@@ -18,7 +18,7 @@ fn daemon(config: String) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Runs a program to its end; `channel` is told.
+/// Runs a program to its end with this channel.
 #[track_caller]
 fn run_for(daemon: &TestDaemon, channel: &str, argv: &[&str]) -> TaskId {
     let argv = argv.iter().map(|arg| (*arg).into()).collect();
@@ -39,14 +39,14 @@ fn channel(daemon: &TestDaemon, name: &str) -> ChannelStatus {
     channels.iter().find(|channel| channel.name == name).cloned().unwrap_or_else(|| panic!("{channels:?}"))
 }
 
-/// What of its notices became: sent, failed, dropped.
+/// The channel's counters of notices: sent, failed, dropped.
 #[track_caller]
 fn counts(daemon: &TestDaemon, name: &str) -> (u64, u64, u64) {
     let channel = channel(daemon, name);
     (channel.sent, channel.failed, channel.dropped)
 }
 
-/// Waits until a task is told, and with it all that were before it.
+/// Waits until the notice about a task arrives, and with it all earlier ones.
 #[track_caller]
 fn wait_told(server: &HookServer, id: TaskId) -> Request {
     let id = id.to_string();
@@ -68,7 +68,7 @@ fn r51_start_completion_failure_and_cancellation_are_told() {
         server.url("/hooks?a=b")
     );
     let daemon = daemon(config);
-    // The first and the last byte of a long result are there.
+    // The first and the last byte of a long result are both there.
     let long = daemon.submit_shell("printf A; head -c 40000 /dev/zero | tr '\\0' x; printf Z");
     let bad = daemon.submit_shell("echo why; exit 3");
     let endless = daemon.submit(&["sleep", "1000"]);
@@ -101,7 +101,7 @@ fn r51_start_completion_failure_and_cancellation_are_told() {
     let failed = find(bad, NoticeKind::Failed);
     assert!(failed.text.contains("exit code 3") && failed.text.contains("why"), "{}", failed.text);
     assert_eq!(find(endless, NoticeKind::Cancelled).key, format!("{endless}/1"));
-    // The next notice is sent when these are counted.
+    // These are counted before the next notice is sent.
     run_for(&daemon, "hook", &["true"]);
     server.wait_count(8);
     assert!(channel(&daemon, "hook").sent >= 6);
@@ -117,7 +117,7 @@ fn a_webhook_says_who_it_is() {
     assert_eq!(request.header("user-agent"), Some(agent.as_str()));
 }
 
-/// What is tried again, and delivered then.
+/// Asserts that these replies lead to a retry, which then delivers the notice.
 #[track_caller]
 fn tried_again(bad: &[Reply], more: &str) {
     let server = HookServer::start();
@@ -194,7 +194,7 @@ fn a_server_that_was_not_there_is_asked_again() {
     assert_eq!(line, "POST / HTTP/1.1\r\n");
 }
 
-/// What is not tried again, with what is said about it.
+/// Failures that would repeat are not retried; each case names its error.
 #[test]
 fn what_would_fail_again_is_tried_once() {
     let (server, other) = (HookServer::start(), HookServer::start());
@@ -243,7 +243,7 @@ fn a_server_that_wants_to_be_left_alone_for_long_is() {
     let line = wait::for_line(&log(&daemon), "not delivered");
     let why = "answers with 503 Service Unavailable; the server asked to wait for 3";
     assert!(line.contains(why), "{line}");
-    // All are dealt with before it ends.
+    // All of them are finished before the daemon ends.
     daemon.stop();
     assert_eq!(server.requests().len(), 1);
     assert!(!fs::read_to_string(log(&daemon)).unwrap().contains("before its notices are delivered"));
@@ -263,7 +263,7 @@ fn a_redirect_to_the_same_server_keeps_the_request() {
         assert_eq!((request.method.as_str(), &request.body), ("POST", &requests[0].body));
         assert_eq!(request.header("authorization"), Some("Bearer s3cr3t"));
     }
-    // In a circle, there is an end to it.
+    // A redirect loop ends.
     (0..4).for_each(|_| server.order(Reply::redirect(307, "/round")));
     run_for(&daemon, "hook", &["true"]);
     wait_told(&server, run_for(&daemon, "hook", &["true"]));
@@ -299,12 +299,12 @@ fn r51_a_channel_that_hangs_delays_no_task_and_no_other_channel() {
         run_for(&daemon, "slow", &["true"]);
         wait_told(&good, run_for(&daemon, "good", &["true"]));
     }
-    // One is on its way and one waits.
+    // One notice is being sent and one is queued.
     let status = channel(&daemon, "slow");
     assert_eq!((status.queued, status.sent, status.dropped), (2, 0, 4));
     wait::for_line(&log(&daemon), "a notice was dropped: its queue is full");
     assert_eq!(counts(&daemon, "good").2, 0);
-    // A dead server does not hold up the end of the daemon either.
+    // A dead server does not delay the end of the daemon either.
     assert!(daemon.stop().success());
     wait::for_line(&log(&daemon), "the daemon ends before its notices are delivered");
     assert_eq!(slow.requests().len(), 1);
@@ -322,7 +322,7 @@ fn what_waits_while_the_configuration_changes_is_delivered_as_it_was_to_be() {
     new.order(Reply::status(200).held());
     let after = run_for(&daemon, "hook", &["true"]);
     wait_told(&new, after);
-    // What waits for the old one counts for the limit, too.
+    // Notices queued for the old server count towards the limit, too.
     assert_eq!(channel(&daemon, "hook").queued, 4);
     run_for(&daemon, "hook", &["true"]);
     assert_eq!(counts(&daemon, "hook"), (0, 0, 1));
@@ -331,7 +331,7 @@ fn what_waits_while_the_configuration_changes_is_delivered_as_it_was_to_be() {
     assert_eq!(told, before);
     new.release(1);
     wait_told(&new, run_for(&daemon, "hook", &["true"]));
-    // Gone from the configuration, it is shown no more; nobody is told then.
+    // A channel that is gone from the configuration is no longer listed, and gets no notices.
     daemon.write_config("");
     daemon.run(&["daemon", "reload"]).success();
     assert!(daemon.status().channels.is_empty());

@@ -18,8 +18,8 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
 }
 
 /// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that
-/// runs and has a pipe, `HELD` for one that is held, and `AGENT` for a prompt that was answered. Missing are `answer`, as it needs an
-/// agent that asks, and `inbox`, which prints a line for each notice.
+/// runs and has a pipe, `HELD` for one that is held, and `AGENT` for an answered prompt. Missing are
+/// `answer`, which needs an agent that asks, and `inbox`, which prints a line for each notice.
 const GOOD: &[&[&str]] = &[
     &["submit", "--", "true"],
     &["submit", "--agent", "echo", "-d", "text", "a prompt"],
@@ -358,7 +358,7 @@ fn status_is_a_page_without_colour_where_it_is_no_terminal() {
     assert!(!text.contains('\u{1b}'), "{text}");
     let task = daemon.run(&["--json", "status", &id.to_string()]).success().json::<TaskResult>().task;
     assert_eq!((task.status, task.tags), (Status::Failed, vec!["t".to_owned()]));
-    // Nine hours ahead of UTC, and no milliseconds.
+    // Nine hours ahead of UTC, and without milliseconds.
     let there = Timestamp::from_unix_ms(task.created_at.unix_ms() + 9 * 3_600_000).to_string();
     let there = there[..19].replace('T', " ");
     let mut tokyo = daemon.bgctl(&["status", &id.to_string()]);
@@ -379,7 +379,7 @@ fn a_time_limit_reads_as_one_wherever_it_is_told() {
     for line in ["time limit:  1h 00m", "key:         sleep 1000"] {
         assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
     }
-    // One that the signal ends, and one that has a code for that.
+    // One that the signal kills, and one that catches it and exits with a code.
     for line in ["exec sleep 1001", "trap 'exit 3' TERM; while :; do sleep 0.01; done"] {
         let id = limited("200ms", line);
         let told = daemon.run(&["block", &id]).expect_code(1).stdout_text();
@@ -398,7 +398,7 @@ fn a_time_limit_reads_as_one_wherever_it_is_told() {
     daemon.run(&["run", "--time-limit", "200ms", "--", "sleep", "1000"]).expect_code(124);
 }
 
-/// Runs `bgctl` on a terminal, as `script` of util-linux makes one.
+/// Runs `bgctl` on a terminal, provided by util-linux's `script`.
 fn on_a_terminal(daemon: &TestDaemon, args: &str, environment: &[(&str, &str)]) -> String {
     let mut script = Command::new("script");
     let line = format!("{} {args}", bgctl_path().display());
@@ -441,11 +441,11 @@ fn a_list_is_readable_wherever_people_look_at_it() {
         assert!(row.starts_with(&id.short()) && row.contains("failed (1)"), "{columns}: {screen}");
         assert_eq!(screen.lines().filter(|line| !line.trim().is_empty()).count(), 2, "{columns}: {screen}");
     }
-    // Nobody has given it a size.
+    // The terminal has no size.
     let screen = on_a_terminal(&daemon, "list", &[]);
     assert!(screen.contains("a description of more than forty characters"), "{screen}");
 
-    // watch(1) shows both outputs in its own terminal, of whose width it tells.
+    // watch(1) shows both outputs in its own terminal and passes on its width.
     let mut watch = Command::new("watch");
     watch.args(["--no-title", "--", bgctl_path().to_str().unwrap(), "list"]);
     watch.env_clear().envs(daemon.environment());
@@ -454,7 +454,7 @@ fn a_list_is_readable_wherever_people_look_at_it() {
     let screen = watch.screen();
     assert!(screen.lines().nth(1).unwrap().contains("  failed (1)  "), "{screen}");
     assert!(watch.close().code().is_some());
-    // A script that only runs under it reads what it always does.
+    // A script that only runs under it gets the usual output.
     let mut script = Command::new("/bin/sh");
     script.args(["-c", "exec 2>&1; $0 list | cut -f 2", bgctl_path().to_str().unwrap()]);
     script.env_clear().envs(daemon.environment()).env("COLUMNS", "40");
@@ -568,7 +568,7 @@ fn completions_know_verbs_programs_and_the_tasks_that_are_there() {
         let line = candidates("fish", &["bgctl", verb, ""], "9");
         assert!(line.starts_with(&format!("{}\tcompleted: echo one\n", id.short())), "{verb}: {line}");
     }
-    // Bash shows what a task is only in the list of a second press.
+    // Bash shows what a task is only in the list of a second Tab.
     let (first, second) = (["9", "63"]).map(|kind| candidates("bash", &["bgctl", "status", ""], kind)).into();
     assert!(first.lines().any(|line| line == id.short()), "{first}");
     assert!(second.contains(&format!("{}  (completed: echo one)", id.short())), "{second}");

@@ -1,4 +1,4 @@
-//! Where a new user stumbles: what is said then is true, and nothing is lost by it.
+//! Where a new user stumbles: the messages are true, and nothing is lost.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE_DEFAULT;

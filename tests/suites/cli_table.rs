@@ -1,4 +1,4 @@
-//! The exit codes of `bgctl` are those of the table in the documentation, one case a code at least.
+//! The exit codes of `bgctl` are those of the table in the documentation, with at least one case per code.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use bgctl::exit::TABLE;
 use bgd_shared::id::TaskId;
 use bgd_tests::{Outcome, TestDaemon};
 
-/// The codes of what is about parent sessions, where there is none.
+/// The exit codes of the session verbs without a session.
 #[test]
 fn the_verbs_of_sessions_and_news_have_codes_of_the_table() {
     let daemon = TestDaemon::start();
@@ -37,7 +37,7 @@ fn the_verbs_of_sessions_and_news_have_codes_of_the_table() {
     }
 }
 
-/// Exit codes and what has them. Words in capitals stand for tasks.
+/// Exit codes and commands that lead to them. Words in capitals stand for tasks.
 const CODES: &[(u8, &[&str])] = &[
     (0, &["block", "GOOD"]),
     (0, &["cancel", "GOOD"]),
@@ -121,7 +121,7 @@ fn every_code_of_the_table_is_reached() {
         }
     }
     daemon.run(&["cancel", &running]).success();
-    // The others are reached by the tests below.
+    // The tests below reach the others.
     let reached: Vec<u8> = CODES.iter().map(|(code, _)| *code).chain([69, 70, 77, 78]).collect();
     for (code, meaning) in TABLE {
         assert!(reached.contains(&code.0), "{} ({meaning}) is not tested", code.0);
@@ -138,7 +138,7 @@ fn no_daemon_is_69() {
     let mut none = home.bgctl(&["list"]);
     let outcome = Outcome::of(none.env("BGD_DAEMON", "/no/such/bgd")).expect_code(69);
     assert!(outcome.stderr.contains("/no/such/bgd") && outcome.stderr.contains("BGD_DAEMON"));
-    // One that ends without a word.
+    // A daemon that ends without a word.
     let mut silent = home.bgctl(&["list"]);
     Outcome::of(silent.env("BGD_DAEMON", "/bin/true")).expect_code(69);
 }

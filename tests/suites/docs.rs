@@ -1,5 +1,5 @@
-//! The files in `man/` say what the code does: those that are made are fresh, and those that people
-//! write name everything that there is and nothing that there is not.
+//! The files in `man/` say what the code does: generated ones are up to date, and handwritten ones name
+//! everything that exists and nothing else.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -21,7 +21,7 @@ fn set<T: Into<String>>(names: impl IntoIterator<Item = T>) -> BTreeSet<String> 
     names.into_iter().map(Into::into).collect()
 }
 
-/// The lines between two comments of a page, without the escapes of roff.
+/// The lines between two comments of a page, without roff escapes.
 fn shown(page: &str, name: &str) -> String {
     let (begin, end) = (format!(".\\\" BEGIN {name}\n"), format!(".\\\" END {name}\n"));
     let (_, rest) = page.split_once(&begin).expect("the page has this part");
@@ -86,7 +86,7 @@ fn the_page_names_every_status_and_event() {
 
 #[test]
 fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_other() {
-    // A long range is a block of its own, which is a cell all the same.
+    // A long range is a text block, which is a cell all the same.
     let page = docs::read("man/bgd-config.5").replace("T{\n", "").replace("\nT}", "");
     let mut keys = Config::default().keys();
     keys.extend(["default_agent", "default_deliver_to"].map(str::to_owned));
@@ -168,7 +168,7 @@ fn the_page_names_every_key_of_an_agent_with_its_default_and_its_range_and_no_ot
             _ if key == "protocol" => (&["\"acp\"", "\"opencode\"", "\"template\""], &["\"mcp\""]),
             _ if key == "permissions" => (&["\"deny\"", "\"allow\"", "\"ask\""], &["\"never\""]),
             _ if key == "env" => (&["{ A = \"b\" }"], &["{ A = 1 }"]),
-            // What these need beside them is in the examples.
+            // Valid values of these keys need other keys beside them, which the examples cover.
             _ => (&[], &["1"]),
         };
         assert!(good.iter().all(|value| is_taken(value).is_ok()), "{key}: one of {good:?}");
@@ -262,7 +262,7 @@ fn the_variables_of_the_pages_are_those_of_the_code() {
         code += &docs::read(file);
     }
     let of = |text: &str| -> BTreeSet<String> {
-        // A number at the end counts what there may be several of.
+        // A trailing number counts variables of which there may be several.
         let names =
             docs::names(text).into_iter().map(|name| name.trim_end_matches(char::is_numeric).to_owned());
         names.filter(|name| name.starts_with("BGD_") && name.len() > "BGD_".len()).collect()
@@ -289,8 +289,8 @@ fn the_session_of_the_page_works() {
     }
 }
 
-/// The lines of the page about an agent: each request is sent as it is but for its `TASK`, and what the
-/// daemon says has at least what the page shows.
+/// Plays the page's conversation with an agent: sends each request verbatim except for its `TASK`, and the
+/// daemon's answers must contain at least what the page shows.
 #[test]
 fn the_conversation_with_an_agent_on_the_page_goes_as_it_is_written() {
     let daemon = TestDaemon::builder().config(shown(&docs::read("man/bgd-protocol.7"), "AGENT")).start();
@@ -326,7 +326,7 @@ fn the_question_on_the_page_is_one() {
     assert_eq!(written, serde_json::from_str::<serde_json::Value>(&text).unwrap());
 }
 
-/// Whether a value has all that another one has. `...` stands for anything.
+/// Whether a value contains everything that another one has. `...` matches anything.
 fn holds(value: &serde_json::Value, part: &serde_json::Value) -> bool {
     use serde_json::Value;
     match (value, part) {

@@ -1,4 +1,4 @@
-//! Whatever a child does to get away: every end is answered, and nobody is left (R05, R09, R11, R54).
+//! Whatever a child does to get away, every cancel is answered and no process is left (R05, R09, R11, R54).
 //!
 //! None of these daemons has a cgroup for its tasks.
 
@@ -15,13 +15,13 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
 
-/// In a session of its own, with an empty environment, without any descriptor of its task, and without a
-/// parent: it notes its number and stays. The task itself ends at once.
+/// Starts a process in a session of its own, with an empty environment, without any descriptor of its task,
+/// and without a parent: it records its pid and stays. The task itself ends at once.
 const ESCAPE: &str = "home=$PWD; setsid env -i sh -c '
     exec </dev/null >/dev/null 2>&1; cd /
     (sh -c \"echo \\$\\$ > $0/note.new; mv $0/note.new $0/note; exec sleep 1000\" &)' \"$home\" & exit 0";
 
-/// The same, by one that in addition rids itself of the mark that is left, but only when it was told to.
+/// Like [`ESCAPE`], by a process that also removes the remaining mark from itself, but only when told to.
 const SHED: &str = "home=$PWD; mkfifo gate; setsid env -i sh -c '
     exec </dev/null >/dev/null 2>&1; cd /; PATH=/usr/bin:/bin
     echo $$ > $0/note.new; mv $0/note.new $0/note
@@ -36,7 +36,7 @@ fn noted(daemon: &TestDaemon) -> Process {
     Process::open(pid).expect("it lives")
 }
 
-/// A task that has ended, and a process of it that has escaped.
+/// A finished task, and a process of it that has escaped.
 #[track_caller]
 fn escaped(daemon: &TestDaemon) -> (TaskId, Process) {
     let id = daemon.submit_shell(ESCAPE);
@@ -68,7 +68,7 @@ fn r05_an_escaped_process_of_a_running_task_ends_with_it() {
     daemon.wait_running(id);
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     assert!(!process.is_alive());
-    // So it is in a terminal, where the leader and the job carry the mark.
+    // The same holds in a terminal, where the leader and the job carry the mark.
     let id = in_terminal(&daemon, &ESCAPE.replace("& exit 0", "& sleep 1000"));
     let process = noted(&daemon);
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
@@ -127,7 +127,7 @@ fn r05_what_was_seen_in_a_tree_ends_with_it_whatever_it_rids_itself_of() {
     assert!(!process.is_alive());
 }
 
-/// A debugger that holds a process and does not react: not even SIGKILL takes the process away.
+/// A debugger that holds a process and does not react: not even SIGKILL removes the process.
 struct Debugger(Child);
 
 impl Debugger {
@@ -171,7 +171,7 @@ fn r05_a_cancel_is_answered_although_a_debugger_holds_the_process() {
     assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
     let Some(Exit::Unknown(why)) = &task.exit else { panic!("{task:?}") };
     assert!(why.contains("after SIGKILL"), "{why}");
-    // It can be cleared as it is, and is gone when it is let go.
+    // The task can be cleared as it is, and its process is gone once the debugger lets go.
     assert_eq!(daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 1);
     drop(debugger);
 }
@@ -190,7 +190,7 @@ fn r11_a_second_signal_means_now_whoever_holds_a_process() {
     drop(debugger);
 }
 
-/// A job in a terminal, with this line for the shell.
+/// A job in a terminal that runs this shell command.
 fn in_terminal(daemon: &TestDaemon, line: &str) -> TaskId {
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), pty, ..daemon.params() }).id
@@ -205,7 +205,7 @@ fn r05_a_job_that_stops_the_leader_of_its_terminal_can_be_cancelled() {
         wait::for_line(Path::new(&task.output.path), "stopped");
         let task = daemon.cancel(&[id]).remove(0);
         assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
-        // The leader was made to go on, and so could tell how the job ended.
+        // The leader was continued, and could report how the job ended.
         assert_eq!(task.exit, Some(Exit::Signal(15)));
     }
     in_terminal(&daemon, "kill -STOP $PPID; exec sleep 1000");

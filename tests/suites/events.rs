@@ -1,4 +1,4 @@
-//! Events: a completion is always told (R55), in order, without holes, after its effect; replay and gaps.
+//! Events: every completion is announced (R55), in order, without holes, after its effect; replay and gaps.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
@@ -25,7 +25,7 @@ fn in_session(daemon: &TestDaemon, session: &str) -> TaskId {
     daemon.submit_with(&params).id
 }
 
-/// The kinds that say where a task is in its life, in the order in which they were told.
+/// The events that mark stages in the life of a task, in the order of their arrival.
 fn life(watch: &mut Watch, id: TaskId) -> Vec<EventKind> {
     let mut kinds = Vec::new();
     while kinds.last().is_none_or(|kind: &EventKind| !kind.is_terminal()) {
@@ -299,7 +299,7 @@ impl Printed {
         (serde_json::from_value(value).expect("an event"), cursor)
     }
 
-    /// Its exit code, and what it said.
+    /// Its exit code and stderr.
     fn ended(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut said).unwrap();
@@ -328,7 +328,7 @@ fn a_script_goes_on_where_it_was_and_is_told_of_another_daemon() {
             expected += 1;
             cursor = next;
         }
-        // More were printed, but these were not dealt with.
+        // More were printed, but not processed.
         printed.kill();
     }
     daemon.restart();
@@ -382,14 +382,14 @@ fn r26_bgctl_loses_nothing_when_its_connection_breaks() {
     assert_eq!(next_end(), first);
     for round in 0..20 {
         let id = in_session(&daemon, if round % 2 == 0 { "s" } else { "t" });
-        // While events are on their way.
+        // While events are in flight.
         relay.cut();
         until_end_of(id);
         if round % 2 == 0 {
             assert_eq!(next_end(), id);
         }
     }
-    // Both come back to another daemon.
+    // Both reconnect to another daemon.
     relay.hold();
     daemon.restart();
     relay.release();

@@ -1,5 +1,5 @@
-//! R26, R55: a hundred thousand completions, fifty subscribers. Some never read, some come and go; every
-//! other one hears everything once, in order, and the daemon's memory stays bounded.
+//! R26, R55: a hundred thousand completions, fifty subscribers. Some never read, some disconnect and return;
+//! every other one receives everything once, in order, and the daemon's memory stays bounded.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,32 +9,31 @@ use std::thread;
 use bgd_tests::{Raw, TestDaemon, shared::request::SubmitParams};
 use serde_json::{Value, json};
 
-/// How many tasks end.
+/// The number of tasks.
 const TASKS: u64 = 100_000;
 
-/// Each is submitted, starts and ends.
+/// Each task is submitted, starts and ends.
 const EVENTS: u64 = 3 * TASKS;
 
-/// Those who read all the time, those who never do, and those who come and go.
+/// Subscribers that read all the time, never, or with interruptions.
 const READERS: usize = 35;
 const STALLED: usize = 5;
 const RETURNING: usize = 10;
 
-/// Tasks that are on their way at once.
+/// The number of tasks in flight at once.
 const BATCH: u64 = 200;
 
-/// How far the slowest reader may be behind the newest event: well inside the history, so that only those
-/// who do not read lose something.
+/// How far the slowest reader may lag behind the newest event: well within the history, so that only
+/// subscribers that do not read lose anything.
 const LEAD: u64 = 30_000;
 
-/// What the history holds: about 90,000 events, a third of all.
+/// The size of the history: about 90,000 events, a third of all.
 const HISTORY_BYTES: u64 = 64 << 20;
 
-/// The most resident memory that the daemon may come to: the history, what waits for each subscriber, and
-/// the tasks themselves.
+/// The maximum resident memory of the daemon: the history, the backlog of each subscriber, and the tasks themselves.
 const MEMORY_BYTES: u64 = 2 * HISTORY_BYTES + TASKS * 1500;
 
-/// How far every reader is; as far as can be when it has failed, so that nobody waits for it.
+/// How far every reader has got. A failed reader counts as finished, so that nobody waits for it.
 struct Progress {
     seen: Vec<AtomicU64>,
     moved: Condvar,
@@ -50,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// Waits until everybody has seen this event.
+    /// Waits until every reader has seen this event.
     fn wait_for(&self, seq: u64) {
         let mut guard = self.lock.lock().unwrap();
         while self.seen.iter().any(|seen| seen.load(Ordering::Relaxed) < seq) {
@@ -67,8 +66,8 @@ fn subscribe(socket: &Path, since: u64) -> Raw {
     raw
 }
 
-/// What a line of a subscription tells: the number of its event, or the whole of a gap. Events are not
-/// parsed: there are fifteen million of them.
+/// A line of a subscription: the number of its event, or a whole gap. Events are not parsed, because there
+/// are fifteen million of them.
 enum Line {
     Event(u64),
     Gap(Value),
@@ -77,7 +76,7 @@ enum Line {
 fn next(raw: &mut Raw, line: &mut Vec<u8>) -> Line {
     line.clear();
     raw.read_line(line).expect("the daemon goes on telling");
-    // The subscription's number, the event's own number, and then the event.
+    // The number of the subscription, the number of the event, and then the event.
     let head = br#"{"jsonrpc":"2.0","method":"event","params":{"subscription":"#;
     let rest = line.strip_prefix(head).and_then(|rest| {
         let comma = rest.iter().position(|byte| *byte == b',')?;
@@ -92,7 +91,7 @@ fn next(raw: &mut Raw, line: &mut Vec<u8>) -> Line {
     Line::Event(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// Marks a reader as done, also if it panics.
+/// Marks a reader as finished, even if it panics.
 struct Done<'a>(&'a Progress, usize);
 
 impl Drop for Done<'_> {
@@ -103,7 +102,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Reads everything; `leaves` says after which events it closes the connection and comes back.
+/// Reads everything; `leaves` says after which events it disconnects and returns.
 fn read_all(socket: &Path, progress: &Progress, reader: usize, leaves: impl Fn(u64) -> bool) -> u64 {
     let _done = Done(progress, reader);
     let (mut seen, mut returned) = (0, 0);
@@ -131,8 +130,8 @@ fn read_all(socket: &Path, progress: &Progress, reader: usize, leaves: impl Fn(u
     returned
 }
 
-/// One that never read, and now looks at what is left for it: the first events, and the word that the
-/// others are gone. When it asks again, it hears what the history still has.
+/// A subscriber that has never read now reads what is left for it: the first events, and the notification
+/// that the others are gone. A new subscription gets what the history still has.
 fn read_late(mut raw: Raw, socket: &Path) {
     let mut line = Vec::new();
     let mut seen = 0;
@@ -157,13 +156,13 @@ fn read_late(mut raw: Raw, socket: &Path) {
     }
 }
 
-/// About one number of 3000, others for each reader, without a pattern.
+/// Picks about one in 3000 numbers, different ones for each reader, without a pattern.
 fn is_chosen(seq: u64, reader: usize) -> bool {
     let mixed = (seq << 8 | reader as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 32).is_multiple_of(3000)
 }
 
-/// Submits in batches, each when the one before has ended, and never far ahead of the slowest reader.
+/// Submits batch after batch, each when the previous one has ended, and never far ahead of the slowest reader.
 fn submit_all(socket: &Path, params: &SubmitParams, progress: &Progress) {
     let mut raw = Raw::connect(socket);
     let params = serde_json::to_value(params).expect("JSON");

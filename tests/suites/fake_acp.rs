@@ -1,5 +1,5 @@
-//! The fake agent by itself, over pipes: what the suites of the daemon's agents rely on holds. Nothing here
-//! may start a daemon.
+//! The fake agent alone, over pipes: what the suites of the daemon's agents rely on holds. No test here may
+//! start a daemon.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A client of the fake, which sends what it is told and reads line by line.
+/// A client of the fake agent that sends what it is told and reads line by line.
 struct Client {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -26,14 +26,14 @@ impl Client {
         let mut command = Command::new(helper_path("fake_acp"));
         command.args(flags).env("FAKE_ACP_HOME", home);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A file and no pipe, so that a grandchild can hold it and nobody waits for its end.
+        // A file rather than a pipe, so that a grandchild can hold it without anybody waiting for EOF.
         command.stderr(File::create(home.join("stderr")).unwrap());
         let mut child = command.spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
         Self { child, stdin, stdout, unread: Vec::new(), requests: 0 }
     }
 
-    /// An initialized one.
+    /// An initialized client.
     fn ready(home: &Path, flags: &[&str]) -> Self {
         let mut client = Self::start(home, flags);
         client.initialize();
@@ -60,13 +60,13 @@ impl Client {
         self.send(&json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": params }));
     }
 
-    /// A whole turn: what it said, and its answer.
+    /// Runs a whole turn; returns its text and its answer.
     fn turn(&mut self, session: &str, text: &str) -> (String, Value) {
         let id = self.prompt(session, text);
         self.until_answer(id)
     }
 
-    /// Reads up to an answer, and gives what the agent said before.
+    /// Reads up to an answer; returns the agent's text before it, and the answer.
     fn until_answer(&mut self, id: u64) -> (String, Value) {
         let mut said = String::new();
         loop {
@@ -113,7 +113,7 @@ impl Client {
         serde_json::from_slice(&line).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&line)))
     }
 
-    /// The next line, or nothing at the end.
+    /// The next line; `None` at EOF.
     fn line(&mut self) -> Option<Vec<u8>> {
         let mut piece = vec![0; 64 * 1024];
         let mut looked_at = 0;
@@ -136,7 +136,7 @@ impl Client {
         Process::open(self.child.id().cast_signed()).unwrap()
     }
 
-    /// Ends its input and waits for its end.
+    /// Closes its input and waits for its exit.
     fn end(mut self) -> ExitStatus {
         self.stdin = None;
         self.process().gone();
@@ -151,7 +151,7 @@ impl Drop for Client {
     }
 }
 
-/// What a message says, if it is a chunk of an answer.
+/// The text of a message, if it is a chunk of an answer.
 fn chunk(message: &Value) -> String {
     let update = &message["params"]["update"];
     let is_chunk = message["method"] == "session/update" && update["sessionUpdate"] == "agent_message_chunk";
@@ -163,7 +163,7 @@ fn stop_reason(answer: &Value) -> &str {
     answer["result"]["stopReason"].as_str().unwrap_or_else(|| panic!("{answer}"))
 }
 
-/// The folder of a test. What still runs there when the test is over, it takes along.
+/// The folder of a test. Dropping it kills whatever still runs in it.
 struct Home(TempDir);
 
 impl Home {
@@ -264,12 +264,12 @@ fn a_turn_can_be_cancelled_or_refuse_to_be() {
     let id = client.prompt(&session, &format!("ignore-cancel; say a; await {}; say b", go_on.display()));
     assert_eq!(chunk(&client.message()), "a");
     client.cancel(&session);
-    // Its answer is the proof that the cancel, which came before it, was taken too.
+    // The answer proves that the earlier cancel has been received, too.
     client.new_session();
     fs::write(go_on, "").unwrap();
     let (said, answer) = client.until_answer(id);
     assert_eq!((said.as_str(), stop_reason(&answer)), ("b", "end_turn"));
-    // A cancel without a turn is nothing that the next one would remember.
+    // A cancel without a turn does not affect the next one.
     client.cancel(&session);
     assert_eq!(client.turn(&session, "say c").0, "c");
 }
@@ -437,7 +437,7 @@ fn its_processes_can_be_hard_to_end() {
     let process = client.process();
     let session = client.new_session();
     process.signal(Signal::TERM).unwrap();
-    // A signal that kills does so before the process reads another byte.
+    // A signal that kills would do so before the process reads another byte.
     client.turn(&session, "spawn");
     client.stdin = None;
     wait::for_line(&home.path().join("journal"), "eof");
@@ -445,7 +445,7 @@ fn its_processes_can_be_hard_to_end() {
     let child = Process::open(pid_in(home.path().join(format!("child.{}", process.pid())))).unwrap();
     let spawned = Process::open(pid_in(home.path().join("spawned"))).unwrap();
     let session_of = |process: &Process| {
-        // 0 where the leader is outside of the tests' pid namespace.
+        // 0 if the leader is outside the tests' pid namespace.
         nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(process.pid()))).unwrap().as_raw()
     };
     assert_eq!(session_of(&child), child.pid());

@@ -1,11 +1,10 @@
-//! Processes of agents that do not want to end, or have children: nothing of them outlives what they were
-//! started for.
+//! Agent processes that do not want to end, or that have children: nothing outlives its purpose.
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
 use bgd_tests::{FakeDaemon, Process};
 
-/// Survives the end of its input and SIGTERM, and has a child in a session of its own.
+/// Survives EOF on its input and SIGTERM, and has a child in a session of its own.
 const STUBBORN: &[&str] = &["--ignore-eof", "--ignore-sigterm", "--child"];
 
 /// The agent's process and its child.
@@ -16,7 +15,7 @@ fn family(daemon: &FakeDaemon, id: TaskId) -> [Process; 2] {
     [agent, child]
 }
 
-/// An agent whose turn has started a process.
+/// A running turn of an agent, and a process that the turn has started.
 #[track_caller]
 fn with_spawned(daemon: &FakeDaemon, rest: &str) -> (TaskId, Process) {
     let id = daemon.prompt(&format!("spawn; {rest}"));
@@ -30,7 +29,7 @@ fn r11_the_end_of_the_daemon_ends_a_stubborn_agent_with_its_child() {
         let id = daemon.prompt(prompt);
         let family = family(&daemon, id);
         if prompt == "await go" {
-            // The agent is at rest, and kept warm.
+            // The agent is idle, and kept warm.
             daemon.touch("go");
             daemon.ends_as(id, Status::Completed);
         }

@@ -1,5 +1,5 @@
-//! Agents that break the protocol, or break: what they say is taken, ignored or ends their own turns, and
-//! nobody else's.
+//! Agents that break the protocol, or crash: the daemon accepts or ignores what they send, or ends their own
+//! turns, and nobody else's.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,14 +9,14 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::SubmitParams;
 use bgd_tests::shared::task::Status;
 
-/// A cancel that is not obeyed is made to be so at once.
+/// Enforces an ignored cancel quickly.
 const HURRY: &str = "[grace]\ncancel = \"300ms\"";
 
 fn fake() -> FakeDaemon {
     FakeDaemon::start(&[], "")
 }
 
-/// Gives a prompt that the agent must complete in spite of everything, and then one more.
+/// Submits a prompt that the agent must complete in spite of everything, and then another one.
 #[track_caller]
 fn survives(daemon: &FakeDaemon, prompt: &str, result: &str) {
     let task = daemon.completed(prompt);
@@ -26,7 +26,7 @@ fn survives(daemon: &FakeDaemon, prompt: &str, result: &str) {
     assert_eq!((daemon.result(task.id).as_str(), after.pid), ("2", task.pid), "{prompt}");
 }
 
-/// Fails with these words, and the next prompt gets another process.
+/// Submits a prompt that must fail with these words, and checks that the next one gets another process.
 #[track_caller]
 fn breaks(daemon: &FakeDaemon, prompt: &str, words: &[&str]) -> TaskId {
     let (task, error) = daemon.failed(prompt);

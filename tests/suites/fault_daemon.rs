@@ -16,7 +16,7 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
 
-/// No grace is ever over in a test that does not want it to be.
+/// A grace period that never expires unless the test wants it to.
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
 /// A task with processes in its session, in sessions of their own, and without a parent.
@@ -42,7 +42,7 @@ fn tree(daemon: &TestDaemon) -> Vec<Process> {
     processes
 }
 
-/// Whether no instance has left files, except the one that runs (if it does).
+/// Asserts that no instance has left files, except the running one (if there is one).
 #[track_caller]
 fn nothing_is_left(daemon: &TestDaemon, running: usize) {
     let instances = daemon.state_dir().join("instances");
@@ -64,7 +64,7 @@ fn r09_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end() {
     assert!(tree.iter().all(Process::is_alive), "a killed daemon can end nobody");
 
     daemon.launch();
-    // Whoever is served by the new daemon finds the old tasks gone already.
+    // By the time the new daemon serves anyone, the old tasks are gone.
     assert!(tree.iter().all(|process| !process.is_alive()), "{tree:?}");
     assert_eq!(daemon.task_processes().len(), 0);
     nothing_is_left(&daemon, 1);
@@ -115,12 +115,12 @@ fn r09_the_next_bgctl_says_that_tasks_were_lost_and_where_the_log_is() {
     assert!(words.iter().all(|word| told.stderr.contains(word)), "{}", told.stderr);
     assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
     assert!(log.exists());
-    // Once is enough, but whoever looks for it finds it.
+    // It is said only once, but remains visible to whoever looks for it.
     assert_eq!(daemon.run(&["list"]).success().stderr, "");
     let warnings = daemon.status().warnings;
     assert!(matches!(&*warnings, [one] if words.iter().all(|word| one.contains(word))), "{warnings:?}");
 
-    // A program that reads standard error is told by the status alone; one that lost nothing is told nothing.
+    // A program that reads standard error learns it from the status alone; one that lost nothing learns nothing.
     let killed = daemon.process();
     killed.signal(Signal::KILL).unwrap();
     killed.gone();
@@ -144,7 +144,7 @@ fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing() {
         let waiting = daemon.submit(&["touch", "never"]);
         let mut watch = daemon.watch();
         daemon.process().signal(signal).unwrap();
-        // Whoever listens is told of the end of both before the daemon ends.
+        // Subscribers learn of the end of both before the daemon ends.
         let mut cancelled = [(); 2].map(|()| watch.until(|event| event.kind == EventKind::Cancelled).task.id);
         cancelled.sort_by_key(|id| *id == waiting);
         assert!(cancelled[0] != waiting && cancelled[1] == waiting);
@@ -156,8 +156,8 @@ fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing() {
     }
 }
 
-/// A task that notes each SIGTERM and goes on. It waits for a child that it does not stand for: a signal just
-/// before a program in the foreground would be noted after that program only.
+/// A task that records each SIGTERM and goes on. It uses `wait` rather than a program in the foreground,
+/// because the shell would record a signal that arrives just before such a program only after it.
 fn stubborn(daemon: &TestDaemon) -> Process {
     let id = daemon.submit_shell("trap 'echo got it' TERM; echo ready; while :; do sleep 1000 & wait; done");
     let task = daemon.wait_running(id);
@@ -176,7 +176,7 @@ fn r11_a_second_signal_does_not_wait_for_the_grace() {
     let process = daemon.process();
     process.signal(Signal::TERM).unwrap();
     wait::for_line(&output_of(&task), "got it");
-    // Its clients are served while it waits for the grace, but it takes nothing new.
+    // The daemon serves its clients while it waits for the grace period, but accepts nothing new.
     assert_eq!(daemon.status().summary.active(), 1);
     let params = SubmitParams { argv: Some(vec!["true".into()]), ..daemon.params() };
     let refused = daemon.client().call::<bgd_tests::shared::request::TaskSubmit>(&params).unwrap_err();
@@ -216,7 +216,7 @@ fn r03_sighup_reads_the_configuration_again() {
     assert_eq!(daemon.task(first).status, Status::Running);
 }
 
-/// A wall clock that the test can move: what `clock_gettime` says plus what a file holds.
+/// A wall clock that the test can move: adds the content of a file to the result of `clock_gettime`.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -276,7 +276,7 @@ fn r22_a_clock_that_is_set_back_changes_no_timeout() {
     assert!(answer.timed_out);
     let task = daemon.block(&[limited.id]).remove(0);
     assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("timed out after 400ms")));
-    // What is shown follows the clock, and nothing else does.
+    // Displayed times follow the clock, and nothing else does.
     assert!(task.completed_at.unwrap() < task.created_at, "the clock was not moved");
     assert!(daemon.status().uptime_ms >= uptime);
     let later = daemon.submit(&["echo", "later"]);

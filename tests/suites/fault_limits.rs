@@ -1,4 +1,4 @@
-//! What the system refuses: descriptors, processes, space. The daemon lives and says so.
+//! What the system refuses: descriptors, processes, space. The daemon survives and reports it.
 
 use bgd_tests::handed::Job;
 use bgd_tests::shared::error::ErrorKind;
@@ -14,7 +14,7 @@ use bgd_tests::{Process, Raw, TestDaemon, wait};
 
 const MANY: &str = "max_concurrent_tasks = 1000\n[grace]\ncancel = \"1h\"";
 
-/// Every start is over: each task runs with a process, or has failed.
+/// Waits until every task has either started or failed for lack of descriptors, and returns the running ones.
 #[track_caller]
 fn all_begun(
     daemon: &TestDaemon,
@@ -59,7 +59,7 @@ fn tasks_that_find_no_descriptor_say_so_and_nothing_else_dies() {
     let running = all_begun(&daemon, &mut client, &ids);
     assert_eq!(running.len() + failed, 100);
     assert!(running.len() > 8 && failed > 50, "{} run, {failed} failed", running.len());
-    // What runs can be seen and ended, and what is submitted next runs.
+    // Running tasks can be listed and cancelled, and new submits run.
     let (first, rest) = running.split_first().unwrap();
     assert_eq!(daemon.status().summary.running, running.len() as u64);
     assert_eq!(daemon.cancel(&[*first])[0].status, Status::Cancelled);
@@ -73,9 +73,9 @@ fn tasks_that_find_no_descriptor_say_so_and_nothing_else_dies() {
 fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks() {
     let daemon = TestDaemon::builder().config(MANY).prelude("ulimit -n 64").start();
     let mut inside = daemon.client();
-    // One that never says a word makes room for others.
+    // A connection that has never sent anything would be dropped to make room for others.
     inside.call::<DaemonStatusOf>(&NoParams {}).unwrap();
-    // A tree that takes a walk to be ended.
+    // Ending this tree takes a walk through /proc.
     let id =
         daemon.submit_shell("setsid -f sh -c 'echo $$ > note; exec sleep 1000'; sleep 1000 & sleep 1000");
     daemon.wait_running(id);
@@ -99,13 +99,13 @@ fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks
         .unwrap_err();
     assert_eq!(outside.kind(), Some(ErrorKind::TooManyConnections), "{outside}");
 
-    // Those who are inside notice nothing: a task can be submitted, looked at and ended with its tree.
+    // Clients already connected notice nothing: they can submit, inspect and cancel a task with its tree.
     let cancel = CancelParams { ids: vec![id.into()], ..CancelParams::default() };
     assert_eq!(inside.call::<TaskCancel>(&cancel).unwrap().tasks[0].status, Status::Cancelled);
     assert!(processes.iter().all(|process| !process.is_alive()), "{processes:?}");
     assert!(clients.iter_mut().all(Raw::is_served));
     drop(clients);
-    // The daemon learns of the ends one by one; the calls inside go on meanwhile.
+    // The daemon learns of the disconnects one by one; calls inside continue meanwhile.
     let mut connections = || inside.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
     wait::for_look("the end of the others", || (connections() <= 1).then_some(()));
     let next = daemon.submit(&["echo", "again"]);
@@ -113,7 +113,7 @@ fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks
     assert_eq!(daemon.output(next), b"again\n");
 }
 
-/// All processes of the home but the daemon, which is known without a connection.
+/// All processes of the home except the daemon, which is identified without a connection.
 fn daemon_children(daemon: &TestDaemon) -> Vec<Process> {
     let me = daemon.pid();
     daemon.processes().into_iter().filter(|process| process.pid() != me).collect()
@@ -141,9 +141,9 @@ fn a_refused_fork_fails_the_task_alone_as_root() {
         let word = "no more processes are allowed (RLIMIT_NPROC, or the system's limit)";
         assert_eq!(error, (Status::Failed, word.to_owned()));
         assert!(running.len() > 3, "{} run", running.len());
-        // A task that forks gets the refusal itself; here it finds no place to begin with.
+        // A task that forks gets the error itself; here, it cannot even start.
         assert_eq!(daemon.status().summary.running, running.len() as u64);
-        // As soon as there is room everything works again, the walk through trees included.
+        // Everything works again as soon as there is room, including the walk through process trees.
         daemon.cancel(&running);
         let id = daemon.submit_shell("setsid -f sleep 1000; sleep 1000 & echo forked");
         let task = daemon.block(&[id]).remove(0);
@@ -153,7 +153,7 @@ fn a_refused_fork_fails_the_task_alone_as_root() {
     });
 }
 
-/// Removes every finished task, and waits until their files are gone: that happens soon after.
+/// Clears every finished task, and waits until their files are gone, which happens soon after.
 #[track_caller]
 fn clear(daemon: &TestDaemon) {
     let mut client = daemon.client();
@@ -174,7 +174,7 @@ fn on_a_full_disk_the_task_gets_the_error_itself_and_the_daemon_says_so() {
     assert!(warnings.iter().any(|warning| warning.contains("nearly full")), "{warnings:?}");
     let page = daemon.run(&["daemon", "status"]).success();
     assert!((page.stdout_text() + &page.stderr).contains("nearly full"));
-    // A task that writes nothing does not need the space.
+    // A task that writes nothing needs no space.
     assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
     let unlucky = daemon.submit_shell("echo word");
     assert_ne!(daemon.block(&[unlucky])[0].status, Status::Completed);
@@ -226,13 +226,13 @@ fn a_terminal_on_a_full_disk_says_on_its_task_what_is_lost() {
     let line = "stty -onlcr; seq -f %099.0f 20000; read word";
     let params = SubmitParams { shell: Some(line.into()), pty, session: Some("s".into()), ..daemon.params() };
     let id = daemon.submit_with(&params).id;
-    // Also while it runs.
+    // Reported while it runs, too.
     watch.until(|event| event.task.id == id && event.task.output.lost_bytes > 0);
     let params = WriteParams { id: id.into(), data: "word\n".into(), encoding: Encoding::Utf8, eof: false };
     daemon.client().call::<TaskWrite>(&params).unwrap();
     let task = daemon.block(&[id]).remove(0);
     assert_eq!(task.status, Status::Completed, "it went on: {:?}", task.error);
-    // What it showed, and the echo of what was typed.
+    // What the job printed, and the echo of what was typed.
     let shown = task.output.bytes + task.output.lost_bytes;
     assert_eq!(shown, 20_000 * 100 + "word\n".len() as u64);
     assert_eq!(task.output.lost_because.as_deref(), Some(WHY));

@@ -1,4 +1,4 @@
-//! Programs that can't be started, and processes that do not want to end.
+//! Programs that cannot be started, and processes that do not want to end.
 
 use std::fs;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{Process, TestDaemon, executable, wait};
 use rustix::process::Signal;
 
-/// No grace is ever over in a test that does not want it to be.
+/// A grace period that never expires unless the test wants it to.
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
 #[track_caller]
@@ -37,7 +37,7 @@ fn script(daemon: &TestDaemon, name: &str, text: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// The process whose number a task has written into this file of the home.
+/// The process whose pid a task has written to this file of the home.
 #[track_caller]
 fn noted(daemon: &TestDaemon, name: &str) -> Process {
     let path = daemon.home().join(name);
@@ -64,7 +64,7 @@ fn r04_a_program_that_can_t_be_started_fails_with_a_word_that_names_it() {
     fails_with(&daemon, &[no_interpreter.to_str().unwrap()], "its interpreter");
     let garbage = script(&daemon, "garbage", "\u{7f}ELF\u{1}nothing", 0o755);
     fails_with(&daemon, &[garbage.to_str().unwrap()], "");
-    // The daemon is as well as before.
+    // The daemon is unaffected.
     assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
 }
 
@@ -154,8 +154,8 @@ fn r05_a_child_that_was_born_too_late_for_the_signal_is_told_to_end_too() {
 #[test]
 fn r05_a_child_that_swallows_the_signal_before_it_runs_its_program_is_told_again() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
-    // A child that is still a copy of its parent, with its handler, as each is for a moment; and a parent that
-    // waits for it. The leader puts things in order by another program, which is to be told nothing.
+    // A child that is still a copy of its parent, with its handler, as every child briefly is; and a parent
+    // that waits for it. The leader's handler runs another program, which must not receive the signal.
     let script = "trap 'exec sh help' TERM
         (trap ': > swallowed' TERM
          (trap ': > told' TERM; echo up; until [ -e told ]; do :; done; exec sleep 1000)
@@ -205,7 +205,7 @@ fn r05_a_child_that_forks_away_or_leaves_its_session_is_ended_by_cancel() {
     assert!(away.iter().all(Process::is_alive));
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);
-    // All are dead when cancel has answered, not some time later.
+    // All are dead by the time cancel has answered, not some time later.
     assert!(away.iter().all(|process| !process.is_alive()), "{away:?}");
     assert!(Process::open(leader).is_none_or(|leader| !leader.is_alive()));
 }
@@ -225,7 +225,7 @@ fn r05_a_child_that_closes_its_output_early_is_ended_by_cancel() {
 #[test]
 fn r05_a_child_that_stops_itself_is_ended_by_cancel_within_the_grace() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
-    // A second process says when the first one has really stopped.
+    // A second process reports when the first one has really stopped.
     let id = daemon.submit_shell(
         "(until grep -q '^State:.T' /proc/$$/status; do :; done; echo stopped > flag) & kill -STOP $$; sleep 1000",
     );

@@ -1,4 +1,4 @@
-//! The daemon's start: what is stale, what is taken, what must not be trusted, and who starts it.
+//! The daemon's start: stale files, a place already taken, paths that must not be trusted, and who starts it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, chown, symlink};
@@ -26,7 +26,7 @@ fn r01_a_hundred_first_calls_start_one_daemon() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         ids.push(String::from_utf8(output.stdout).unwrap().trim().to_owned());
     }
-    // A second daemon would know a part of them only.
+    // A second daemon would know only some of them.
     let mut args = vec!["block"];
     args.extend(ids.iter().map(String::as_str));
     home.run(&args).success();
@@ -38,7 +38,7 @@ fn r01_a_hundred_first_calls_start_one_daemon() {
     assert_eq!(fs::read_dir(home.state_dir().join("instances")).unwrap().count(), 1);
 }
 
-/// Makes the socket's folder as the daemon would, with what a crash can leave in it.
+/// Creates the socket's folder as the daemon would, with what a crash can leave in it.
 fn leave_stale_files(home: &TestDaemon) {
     fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
     drop(UnixListener::bind(home.socket()).unwrap());
@@ -69,12 +69,12 @@ fn r01_a_second_daemon_says_that_the_place_is_taken() {
     assert_eq!(second.word, Word::Taken);
     assert_eq!(second.status.code(), Some(69));
     assert!(second.stderr.contains("another bgd is already running on"), "{}", second.stderr);
-    // The first one has lost nothing by it.
+    // The first daemon is unaffected.
     assert!(fs::metadata(daemon.socket()).unwrap().file_type().is_socket());
     assert_eq!(daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance, instance);
 }
 
-/// Daemon and client both refuse, with this code and this word; nothing is started.
+/// Daemon and client both refuse, with this exit code and these words; nothing is started.
 #[track_caller]
 fn refused(home: &mut TestDaemon, exit: i32, words: &[&str]) {
     let failure = home.try_launch().expect_err("it must not start");
@@ -158,7 +158,7 @@ fn r01_another_user_is_refused_as_root() {
     let daemon = TestDaemon::start();
     let folder = daemon.socket().parent().unwrap().to_owned();
     let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-    // Closed folders keep others away. What if somebody opens them?
+    // Closed folders keep others away. Now somebody opens them.
     mode(daemon.home(), 0o711);
     mode(&daemon.home().join("run"), 0o711);
     mode(&folder, 0o711);
@@ -220,9 +220,9 @@ fn r01_a_service_manager_s_socket_is_taken_and_left_in_its_place() {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(fs::File::create(home.stderr_path()).unwrap());
     let mut activator = command.spawn().expect("systemd-socket-activate (of systemd) is needed");
-    // It binds, then listens, and says so.
+    // It binds, then listens, and then reports it.
     wait::for_line(&home.stderr_path(), "Listening on");
-    // The first call is what starts the daemon; it waits in the socket's queue meanwhile.
+    // The first call starts the daemon, and waits in the socket's queue meanwhile.
     let task = home.submit_shell("ls /proc/self/fd; env");
     assert_eq!(home.pid(), activator.id().cast_signed());
     home.block(&[task]);

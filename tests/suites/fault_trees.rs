@@ -1,4 +1,4 @@
-//! Trees by cgroup: nothing escapes, and nothing is left of the cgroups.
+//! Trees by cgroup: nothing escapes, and no cgroup is left behind.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use bgd_tests::{Process, TestDaemon, wait};
 
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
-/// It has no mark in its environment, is in a session of its own, is no child of its task and holds no
-/// output open: only its cgroup tells whose it is.
+/// Starts a process that has no mark in its environment, is in a session of its own, is no child of its task
+/// and holds no output open: only its cgroup tells which task it belongs to.
 pub(crate) const ESCAPE: &str = "env -i PATH=\"$PATH\" setsid -f sh -c '
     exec >/dev/null 2>&1 </dev/null
     cd /
@@ -57,7 +57,7 @@ fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it_as_root() {
     assert!(!daemon.cancel(&[id])[0].lingering);
     assert!(!away.is_alive());
 
-    // A task may make cgroups of its own inside its own.
+    // A task may make cgroups inside its own.
     let nested = daemon.submit_shell(&format!(
         "own={}$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's/.*\\(\\/bgd-[^/]*\\/.*\\)/\\1/')
          mkdir $own/deep $own/deep/er && sh -c 'echo $$ > '$own'/deep/er/cgroup.procs

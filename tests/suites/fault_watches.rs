@@ -1,4 +1,4 @@
-//! Without a free inotify instance everything works as before: what can't be watched is looked at.
+//! Everything works without a free inotify instance, too: what cannot be watched is polled.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -7,16 +7,16 @@ use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, Write
 use bgd_tests::user::must_be_root;
 use bgd_tests::{TestDaemon, bgctl_path};
 
-/// Begins a line for the shell: the program that follows lives in a user namespace that has no inotify
-/// instance to give, so that nobody else is disturbed.
+/// Start of a shell command: the program that follows lives in a user namespace without any inotify instance
+/// to give, so that nobody else is disturbed.
 const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c 'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"'";
 
-/// What comes before a daemon that has none.
+/// The prelude of a daemon without inotify.
 pub(crate) fn without_inotify() -> String {
     format!("{WITHOUT_INOTIFY} \"$0\" \"$@\" 3>&1 >/dev/null")
 }
 
-/// `bgctl` without inotify.
+/// A `bgctl` without inotify.
 fn bgctl(daemon: &TestDaemon, args: &[&str]) -> Command {
     let mut command = daemon.bgctl(args);
     let mut wrapped = Command::new("sh");
@@ -63,7 +63,7 @@ fn r08_a_daemon_that_can_watch_nothing_looks_and_says_so_as_root() {
     let said = daemon.run(&["daemon", "status"]).success().stdout_text();
     let word = "warning:     no inotify instance or watch is left for this user";
     assert!(said.lines().any(|line| line.starts_with(word)), "{said}");
-    // It still learns that an output grows, tells of it and bounds it.
+    // The daemon still notices that an output grows, reports it and bounds it.
     let mut watch = daemon.watch();
     let id = daemon.submit_shell("head -c 8388608 /dev/zero; exec sleep 1000");
     watch.until(|event| event.task.id == id && event.task.output.dropped_bytes > 0);

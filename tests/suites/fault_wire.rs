@@ -1,4 +1,4 @@
-//! Broken, hostile and slow clients: each hurts itself alone.
+//! Broken, hostile and slow clients: each hurts only itself.
 
 use std::fs;
 use std::io::Write as _;
@@ -25,13 +25,13 @@ fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-/// The most memory that a process has ever had, in kB.
+/// The peak memory of a process, in kB.
 fn peak(process: &Process) -> u64 {
     process.status_value("VmHWM").unwrap()
 }
 
-/// Asks until the daemon counts this many connections, that of the question included. Each question is a
-/// round through the dispatcher, so this is no idle wait.
+/// Polls until the daemon counts this many connections, including the one that asks. Each query is a round
+/// trip through the dispatcher, so this does not spin.
 #[track_caller]
 fn until_connections(daemon: &TestDaemon, count: u64) {
     let mut client = daemon.client();
@@ -63,13 +63,13 @@ fn frames_up_to_the_limit_are_taken_and_longer_ones_are_refused() {
     assert!(answer["error"]["message"].as_str().unwrap().contains("1048576 bytes"), "{answer}");
     client.closed();
 
-    // The limit is configurable, and answers to earlier requests still come.
+    // The limit is configurable, and answers to earlier requests still arrive.
     daemon.write_config("[limits]\nframe_bytes = 4096");
     daemon.client().call::<DaemonReload>(&NoParams {}).unwrap();
     let mut client = connect(&daemon);
     client.send(format!("{hello}\n{}\n", "x".repeat(5000)).as_bytes()).unwrap();
     let mut answers = [client.receive().unwrap(), client.receive().unwrap()];
-    // Answers come in any order.
+    // Answers may come in any order.
     answers.sort_by_key(|answer| answer["id"].is_null());
     assert_eq!(answers[0]["id"], 1);
     assert_eq!(kind(&answers[1]), "frame_too_large");
@@ -84,7 +84,7 @@ fn half_a_frame_is_dropped_with_its_connection() {
     drop(client);
     until_connections(&daemon, 1);
 
-    // With an end of the sending side only, what was asked before is answered, half a line is not.
+    // After a half-close, earlier requests are answered, but half a line is not.
     let stream = UnixStream::connect(daemon.socket()).unwrap();
     (&stream)
         .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"hello\"}\n{\"jsonrpc\":\"2.0\",\"id\":8")
@@ -196,9 +196,9 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
     read_all(50);
     let before = process.status_value("VmRSS").unwrap();
 
-    // 100 MB are on the way to it, and it does not read.
+    // It does not read the 100 MB that are on their way to it.
     let mut deaf = connect(&daemon);
-    // In one piece, as a daemon that waits for its reader does not read either.
+    // Sent in one piece, because a daemon that waits for its reader does not read either.
     let mut requests = String::new();
     for number in 0..REQUESTS {
         let request = json!({"jsonrpc": "2.0", "id": number, "method": "task.output", "params": params(0)});
@@ -206,7 +206,7 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
         requests.push('\n');
     }
     deaf.send(requests.as_bytes()).unwrap();
-    // The readers of outputs are served in turn, so the deaf one has had its turns now.
+    // The daemon serves readers of output in turn, so the deaf one has had its turns by now.
     read_all(200);
     let task = daemon.submit(&["echo", "others are served"]);
     daemon.block(&[task]);
@@ -214,7 +214,7 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
     let most = peak(&process);
     assert!(most < before + 30 * 1024, "{before} kB grew to {most} kB");
 
-    // When it reads at last, every answer is there.
+    // When it finally reads, every answer is there.
     let mut answered = vec![false; usize::try_from(REQUESTS).unwrap()];
     for _ in 0..REQUESTS {
         let answer = deaf.receive().expect("an answer");
@@ -223,7 +223,7 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
     }
     assert!(answered.iter().all(|answered| *answered));
 
-    // And if it goes away instead, what it wanted goes with it.
+    // If it disconnects instead, its requests are dropped.
     deaf.send(requests.as_bytes()).unwrap();
     drop(deaf);
     until_connections(&daemon, 2);
@@ -256,7 +256,7 @@ fn r55_a_subscriber_that_never_reads_loses_its_subscription_and_is_told_so() {
     assert!(gap.ended, "{gap:?}");
     assert_eq!(gap.from, next);
     assert!(gap.to >= gap.from);
-    // With a new subscription it hears the rest, as far as it is kept; on the same connection.
+    // A new subscription on the same connection gets the rest, as far as it is kept.
     let mut again =
         Watch::new(daemon.client(), &SubscribeParams { since: Some(gap.to), ..Default::default() });
     let last = daemon.submit(&["true"]);
@@ -286,7 +286,7 @@ fn of_two_thousand_connections_those_above_the_limit_are_told_and_the_others_ser
         assert!(client.is_served());
     }
     let mut refused: Vec<Raw> = (1024..2000).map(|_| connect(&daemon)).collect();
-    // A few are kept for what the daemon itself is asked, and silent ones make room for others.
+    // A few connections are reserved for the daemon's own methods, and silent ones are dropped to make room.
     let mut kept = refused.split_off(976 - 4);
     for client in &mut refused {
         assert_eq!(kind(&client.receive().expect("a word")), "too_many_connections");
@@ -294,7 +294,7 @@ fn of_two_thousand_connections_those_above_the_limit_are_told_and_the_others_ser
     }
     assert!(kept.iter_mut().all(Raw::is_served));
     daemon.run(&["list"]).expect_code(69);
-    // As soon as one goes, another may come.
+    // As soon as one closes, another may connect.
     drop((refused, kept));
     clients.truncate(1000);
     assert!(clients[0].is_served());

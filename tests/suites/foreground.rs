@@ -1,5 +1,5 @@
-//! Foreground jobs on the wire, without a terminal: who may hand one over, which end counts, and what
-//! becomes of it when its client goes away.
+//! Foreground jobs on the wire, without a terminal: who may hand one over, which end counts, and what happens
+//! to it when its client disconnects.
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
@@ -10,10 +10,10 @@ use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{FakeDaemon, Raw, TestDaemon, helper_path, wait};
 use serde_json::{Value, json};
 
-/// Why a job was cancelled whose client went away.
+/// The error of a job that was cancelled because its client disconnected.
 const ABANDONED: &str = "its terminal was closed or its client ended";
 
-/// A client that shows a job; its number is the id of the job's submit.
+/// Submits a job and returns its client and its id.
 fn job(daemon: &TestDaemon, more: &SubmitParams) -> (Raw, TaskId) {
     let mut client = Raw::connect(daemon.socket());
     let params = SubmitParams { foreground: true, ..more.clone() };
@@ -37,7 +37,7 @@ fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-/// Asks until the daemon serves nobody else.
+/// Polls until the daemon serves nobody else.
 #[track_caller]
 fn until_alone(daemon: &TestDaemon) {
     let mut client = daemon.client();
@@ -119,14 +119,14 @@ fn r71_a_job_that_ignores_sighup_is_killed_after_the_grace() {
     assert_eq!(task.error.as_deref(), Some(ABANDONED));
 }
 
-/// A prompt is submitted when its agent's program was found. A client that goes away before that leaves no
-/// job that nobody could ever end.
+/// A prompt is submitted only once its agent's program was found. A client that disconnects before that
+/// leaves no job behind that nobody could ever end.
 #[test]
 fn r69_r71_a_prompt_whose_client_goes_before_its_agent_is_found_does_not_linger() {
     let program = helper_path("fake_acp");
     let folder = program.parent().expect("it is in a folder").to_string_lossy();
     let daemon = FakeDaemon::with("[agents.far]\ncommand = [\"fake_acp\"]\n", &[], "");
-    // So many folders take longer to look through than a client takes to go.
+    // Searching this many folders takes longer than it takes a client to disconnect.
     let path = format!("{}{folder}", "/:".repeat(60_000));
     let far = |prompt| {
         let mut params = daemon.prompt_params(prompt);
@@ -137,7 +137,7 @@ fn r69_r71_a_prompt_whose_client_goes_before_its_agent_is_found_does_not_linger(
     };
     let mut client = Raw::connect(daemon.socket());
     client.request(1, "task.submit", &json!(SubmitParams { foreground: true, ..far("hang") }));
-    // Answered when the prompt has been read.
+    // This is answered once the prompt has been read.
     assert_eq!(client.call(2, "hello", &json!({}))["id"], 2);
     drop(client);
     until_alone(&daemon);
@@ -145,7 +145,7 @@ fn r69_r71_a_prompt_whose_client_goes_before_its_agent_is_found_does_not_linger(
     daemon.block(&after);
     let all = daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list").tasks;
     for task in all.iter().filter(|task| !after.contains(&task.id)) {
-        // It was found first after all, and so it was a job for a moment.
+        // Its agent was found in time after all, so it was a job for a moment.
         let task = daemon.block(&[task.id]).remove(0);
         assert_eq!((task.status, task.error.as_deref()), (Status::Cancelled, Some(ABANDONED)));
     }

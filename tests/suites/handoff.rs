@@ -1,4 +1,4 @@
-//! R70: children of other programs are handed over while they run: what becomes of their output.
+//! R70: child processes of other programs are handed over while they run: what happens to their output.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -54,13 +54,13 @@ fn r70_a_child_goes_on_in_the_background_as_the_same_process() {
     assert_eq!(watch.until(|event| event.kind.is_terminal()).task, ended);
 }
 
-/// Starts a program that writes numbered lines, so many bytes of them.
+/// Starts a program that writes this many bytes of numbered lines.
 fn numbers(bytes: u64, stdout: impl Into<Stdio>) -> Child {
     let line = format!("seq 1 100000000 | head -c {bytes}");
     Command::new("/bin/sh").args(["-c", &line]).stdout(stdout).spawn().unwrap()
 }
 
-/// Compares what the foreground has read and what is in the background with what was written.
+/// Asserts that what the foreground has read and the background's output together are what was written.
 #[track_caller]
 fn check_whole(bytes: u64, foreground: &[u8], background: &Path) {
     let mut child = numbers(bytes, Stdio::piped());
@@ -81,7 +81,7 @@ fn check_whole(bytes: u64, foreground: &[u8], background: &Path) {
     child.wait().unwrap();
 }
 
-/// Hands over a job behind so many bytes of what it writes.
+/// Hands over a job after `behind` bytes of its output, and checks that the two parts are complete.
 #[track_caller]
 fn cut(daemon: &TestDaemon, bytes: u64, behind: usize, reader: OwnedFd, writer: OwnedFd) {
     let mut job = Job::of(numbers(bytes, writer));
@@ -104,7 +104,7 @@ fn r62_in_mid_stream_the_two_parts_are_the_whole() {
     let (reader, writer) = UnixStream::pair().unwrap();
     cut(&daemon, 64 << 20, 1_234_567, reader.into(), writer.into());
     for _ in 0..20 {
-        // It may have ended by then, but for its output.
+        // The job may have ended by then, with only its output left.
         let (reader, writer) = io::pipe().unwrap();
         cut(&daemon, 100_000, 12_345, reader.into(), writer.into());
     }
@@ -176,7 +176,7 @@ fn r70_descendants_write_on_when_the_job_has_ended() {
     let mut watch = daemon.watch();
     job.say("go on");
     assert_eq!(wait::for_bytes(ended.output.path.as_ref(), 10), b"now\nlater\n");
-    // Who clears a task does not want its output any more; its descendants need not know.
+    // Clearing a task discards its output; its descendants do not have to notice.
     let params = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
     assert_eq!(daemon.client().call::<TaskClear>(&params).unwrap().cleared, 1);
     assert_eq!(watch.until(|event| event.task.id == task.id).kind, EventKind::Cleared);
@@ -204,7 +204,7 @@ fn the_output_of_a_job_is_bounded_like_any_other() {
 
 #[test]
 fn a_full_disk_does_not_stop_a_job_as_root() {
-    // In a user namespace it would not be shown how a job outside has ended.
+    // A daemon in a user namespace cannot see how a job outside of it has ended.
     must_be_root();
     let daemon = on_a_small_disk("size=20m");
     let (pipe_end, pipe) = io::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! R66, R70, R05, R11: how jobs end that were handed over, and that their exit is the true one.
+//! R66, R70, R05, R11: how handed-over jobs end, and that their recorded exit is the true one.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -21,13 +21,13 @@ use bgd_tests::{Process, TestDaemon, wait};
 /// What a parent does about a child that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parent {
-    /// Waits for it from the beginning, so that it is taken away at once.
+    /// Waits from the beginning, so that the child is reaped at once.
     Waits,
-    /// Waits when the daemon has told how it ended.
+    /// Waits after the daemon has reported how it ended.
     Later,
 }
 
-/// Hands over a line for the shell that goes on when it reads a line, and lets it end.
+/// Hands over a shell command that continues when it reads a line, and lets it end.
 #[track_caller]
 fn ended(daemon: &TestDaemon, client: &mut Client, line: &str, parent: Parent) -> Task {
     let (mut job, reader) = Job::shell(daemon, &format!("read x; {line}"));
@@ -105,7 +105,7 @@ fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
     let mut handed = Vec::new();
     let mut seed = u64::from(std::process::id());
     for round in 0..200 {
-        // Any sequence will do that is not the same each time.
+        // Any sequence will do that differs from run to run.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let (code, pause) = (round % 256, (seed >> 33) % 2500);
         let (mut job, mut reader) = Job::shell(&daemon, &format!("read x; echo out of {round}; exit {code}"));
@@ -113,10 +113,10 @@ fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
         let (offer, answer) = mpsc::channel();
         let mut stdin = job.child.stdin.take().unwrap();
         io::Write::write_all(&mut stdin, b"go on\n").unwrap();
-        // What follows comes at a random moment before its end, or right at that.
+        // The next steps happen at a random moment before its end, or right at that.
         wait::readable_within(job.pidfd.as_fd(), Duration::from_micros(pause));
         if waits {
-            // Its parent takes it away at any moment.
+            // Its parent reaps it at any moment.
             let pidfd = job.pidfd.try_clone().unwrap();
             let params = job.params();
             let mut other = daemon.client();
@@ -162,7 +162,7 @@ fn cancel(daemon: &TestDaemon, id: bgd_shared::id::TaskId, grace_ms: u64) -> Tas
 #[test]
 fn r05_cancel_takes_the_tree_of_what_was_handed_over() {
     let daemon = TestDaemon::start();
-    // A child, a grandchild that left the session, and one of each that does not obey.
+    // A child, and a descendant that left the session and ignores SIGTERM, with children that obey and ignore it.
     let line =
         "sleep 1000 & setsid sh -c 'sleep 1000 & trap \"\" TERM; echo up; while :; do sleep 1000; done' &
         wait";
@@ -269,7 +269,7 @@ fn when_the_daemon_is_killed_the_job_meets_a_broken_pipe() {
     assert_eq!(job.wait().signal(), Some(13));
 }
 
-/// A daemon on a kernel that does not tell how processes ended which were taken away by others.
+/// A daemon on a kernel that does not report the exit of processes that others have reaped.
 fn on_an_older_kernel() -> TestDaemon {
     let strace = "exec strace -D -qq -f --seccomp-bpf -o /dev/null -e trace=ioctl \
         -e inject=ioctl:error=ENOTTY \"$0\" \"$@\" 3>&1 >/dev/null";
@@ -280,13 +280,13 @@ fn on_an_older_kernel() -> TestDaemon {
 fn r70_on_an_older_kernel_the_parent_tells_or_nobody_knows() {
     let daemon = on_an_older_kernel();
     let mut client = daemon.client();
-    // Not taken away yet, it is seen.
+    // Before the job is reaped, its exit is visible.
     assert_eq!(ended(&daemon, &mut client, "exit 3", Parent::Later).exit, Some(Exit::Code(3)));
 
     let run = |client: &mut Client, line: &str| {
         let (mut job, reader) = Job::shell(&daemon, &format!("read x; {line}"));
         let task = job.hand_over(client, &[(HandoffStream::Stdout, reader.as_fd())]);
-        // Stopped, the daemon comes too late to see it.
+        // Stop the daemon, so that it is too late to see the exit.
         let stopped = Process::open(daemon.pid()).unwrap();
         stopped.signal(rustix::process::Signal::STOP).unwrap();
         job.say("go on");
@@ -294,7 +294,7 @@ fn r70_on_an_older_kernel_the_parent_tells_or_nobody_knows() {
         stopped.signal(rustix::process::Signal::CONT).unwrap();
         (task.id, status)
     };
-    // Told by its parent.
+    // Reported by the parent.
     for (line, exit) in [("exit 4", Exit::Code(4)), ("kill -9 $$", Exit::Signal(9))] {
         let (id, status) = run(&mut client, line);
         let told = handoff::tell_exit(&mut client, id, status).unwrap();
@@ -305,7 +305,7 @@ fn r70_on_an_older_kernel_the_parent_tells_or_nobody_knows() {
         );
         assert_eq!(daemon.block(&[id])[0].exit, Some(exit));
     }
-    // Nobody is left who could tell, or nobody does.
+    // Nobody is left who could report it, or nobody does.
     for stays in [false, true] {
         let mut other = daemon.client();
         let (id, status) = run(&mut other, "exit 5");

@@ -1,4 +1,4 @@
-//! The examples of a hand-over in Rust, Python (with and without asyncio), Node and bash, run as they are.
+//! The examples of a handoff in Rust, Python (with and without asyncio), Node and bash, run as they are.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use bgd_tests::{TestDaemon, bgctl_path, example_path};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// Writes line after line for as long as the gate is closed, so that it can't end first.
+/// Writes lines and then waits at the gate, so that it cannot end first.
 const JOB: &str = "echo one; echo two; echo three; read gate < gate; echo four; exit 3";
 
 /// The examples as commands, with `bgctl` on PATH.
@@ -59,8 +59,8 @@ fn handed_over(daemon: &TestDaemon, mut command: Command) {
     assert!(task.contains(r#""origin":"handoff""#), "{task}");
 }
 
-/// What ends before the hand-over is the example's own: all of its output, and its exit code. At the
-/// moment of its end either may come first, but never both.
+/// If the job ends before the handoff, the example shows all of its output and its exit code. At the moment
+/// of its end either may come first, but never both.
 #[test]
 fn r66_examples_show_the_end_that_came_first() {
     let daemon = TestDaemon::start();

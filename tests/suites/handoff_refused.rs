@@ -18,7 +18,7 @@ use bgd_tests::user::{must_be_root, unused_uid};
 use bgd_tests::{TestDaemon, bgctl_path, wait};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A daemon with a connection, by which it is seen that nothing stays behind.
+/// A daemon and a connection, with the number of open descriptors to detect leaks.
 struct Scene {
     daemon: TestDaemon,
     client: Client,
@@ -29,7 +29,7 @@ impl Scene {
     fn new() -> Self {
         let daemon = TestDaemon::start();
         let mut client = daemon.client();
-        // The thread that drains begins with the first offer, and has descriptors of its own.
+        // The first offer starts the draining thread, which has descriptors of its own.
         let (mut job, reader) = Job::shell(&daemon, "read x");
         let task = job.hand_over(&mut client, &[(HandoffStream::Stdout, reader.as_fd())]);
         let pipe = fs::read_link(format!("/proc/self/fd/{}", reader.as_fd().as_raw_fd())).unwrap();
@@ -38,7 +38,7 @@ impl Scene {
         job.say("go on");
         daemon.block(&[task.id]);
         let mut scene = Self { daemon, client, open: 0 };
-        // Its handle, its pipe and its output go a moment after its end is told.
+        // The daemon closes its pidfd, pipe and output a moment after it has announced the end.
         let is_its = |link: &String| link.contains("pidfd") || *link == pipe || link.contains(".out");
         let end = Instant::now() + wait::PATIENCE;
         while scene.links().iter().any(is_its) {
@@ -48,10 +48,10 @@ impl Scene {
         scene
     }
 
-    /// What the daemon has open. Not its sockets: other connections come and end in the background.
+    /// The daemon's open files, without sockets: other connections come and go in the background.
     fn links(&self) -> Vec<String> {
         let fds = fs::read_dir(self.daemon.process().proc("fd")).unwrap().flatten();
-        // One that is closed meanwhile is gone.
+        // A descriptor that was closed meanwhile is gone.
         let links = fds.filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.display().to_string()));
         links.filter(|link| !link.starts_with("socket:")).collect()
     }
@@ -77,7 +77,8 @@ impl Scene {
 #[test]
 fn r70_only_the_family_of_a_process_hands_it_over() {
     let mut scene = Scene::new();
-    // A grandchild of this process: its parent may, and other children of that, as the `bgctl` of a shell is one.
+    // A grandchild of this process: its parent may hand it over, and so may other children of that parent,
+    // such as the `bgctl` that a shell runs.
     let line = "sleep 1000 & echo $!; read go; $BGCTL handoff --pid $! --description it 2>&1; kill $!; wait";
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).env_clear().envs(scene.daemon.environment()).env("BGCTL", bgctl_path());
@@ -125,7 +126,7 @@ fn r66_one_that_has_ended_is_told_with_its_exit() {
             let params = HandoffParams { streams: vec![HandoffStream::Stdout], ..job.params() };
             let error = scene.refuse(&params, &[job.pidfd.as_fd(), reader.as_fd()]);
             assert_eq!(error.kind(), ErrorKind::AlreadyFinished);
-            // An older kernel does not tell when it is reaped.
+            // An older kernel does not report the exit of a reaped process.
             assert!(error.message.contains(how), "{error}");
             assert_eq!(error.data.task, None);
         }
@@ -146,7 +147,7 @@ fn r70_the_pidfd_and_the_number_are_one_process() {
     let mut cases = vec![
         (other.pidfd.as_fd(), invalid, format!("a pidfd of process {}", other.pid())),
         (pipe.as_fd(), invalid, "descriptor 0 is not a pidfd".to_owned()),
-        // The number may be another's now: it is the handle that counts.
+        // The pid may have been reused: the pidfd is what counts.
         (gone.pidfd.as_fd(), ErrorKind::AlreadyFinished, format!("process {} has already ended", job.pid())),
     ];
     if let Ok(handle) = &of_thread {
@@ -172,7 +173,7 @@ fn r70_a_process_of_another_user_stays_where_it_is_as_root() {
     let error = scene.refuse(&params, &[job.pidfd.as_fd(), reader.as_fd()]);
     assert_eq!(error.kind(), ErrorKind::ForeignProcess);
     assert!(error.message.contains(&unused_uid(3).to_string()), "{error}");
-    // One of the four is enough.
+    // A single foreign uid of the four is enough.
     for user in ["--ruid", "--euid"] {
         let mut command = Command::new("setpriv");
         command.args([user, &unused_uid(4).to_string(), "--clear-groups", "sh", "-c", "echo up; read x"]);
@@ -192,7 +193,7 @@ fn r70_the_daemon_and_those_that_it_runs_under_are_nobodys_task() {
         assert_eq!(error.kind(), ErrorKind::InvalidParams);
         assert!(error.message.contains("the daemon itself"), "{error}");
     }
-    // A thread of the kernel.
+    // A kernel thread.
     if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
         let error = scene.refuse(&HandoffParams { pid: 2, ..scene_params() }, &[pidfd_of(2).as_fd()]);
         let is_roots = rustix::process::geteuid().is_root();
@@ -201,7 +202,7 @@ fn r70_the_daemon_and_those_that_it_runs_under_are_nobodys_task() {
     }
 }
 
-/// What is said of a process that is no child.
+/// Params of a process that is not a child.
 fn scene_params() -> HandoffParams {
     serde_json::from_str(r#"{"pid": 0, "description": "x"}"#).unwrap()
 }
@@ -209,12 +210,12 @@ fn scene_params() -> HandoffParams {
 #[test]
 fn r70_a_process_of_a_task_is_not_handed_over_again() {
     let mut scene = Scene::new();
-    // Of a task that the daemon started: the leader, and one that left its session.
+    // Of a task that the daemon started: the leader, and a process that left its session.
     let line = "setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000' & sleep 1000";
     let own = scene.daemon.submit_shell(line);
     let leader = scene.daemon.wait_running(own).pid.unwrap();
     let away: i32 = wait::for_line(&scene.daemon.home().join("pid"), "").parse().unwrap();
-    // Of one that was handed over: the leader, a child of it, and one of its group that is no child.
+    // Of a handed-over job: the leader, a child of it, and a process of its group that is no child.
     let mut command = Command::new("/bin/sh");
     let line = "sleep 1000 >/dev/null 2>&1 & echo $!; (sleep 1000 >/dev/null 2>&1 & echo $!); read x; read x";
     command.args(["-c", line]).process_group(0);
@@ -296,7 +297,7 @@ fn params_that_say_nothing_useful_are_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
         assert!(error.message.contains(words), "{error}");
     }
-    // What is left out is found out, and what is said is taken.
+    // The daemon finds out what the params omit, and accepts what they say.
     let given = HandoffParams {
         argv: Some(vec!["make".into(), "all".into()]),
         started_at: Some("2020-01-02T03:04:05.678Z".parse().unwrap()),
@@ -344,7 +345,7 @@ fn only_of_what_was_handed_over_an_exit_is_told() {
     let task = job.hand_over(&mut daemon.client(), &[]);
     assert!(job.wait().success());
     assert_eq!(daemon.block(&[task.id])[0].exit, Some(Exit::Code(0)));
-    // Here the daemon knew by itself, and what it knows stays.
+    // Here the daemon knew the exit itself, and that stays.
     let told = tell(task.id, Exit::Code(3)).unwrap().task;
     assert_eq!((told.status, told.exit), (Status::Completed, Some(Exit::Code(0))));
 }

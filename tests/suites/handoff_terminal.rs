@@ -1,4 +1,4 @@
-//! R70, R62: children of other programs that run in terminals of theirs, or write to files, are handed over.
+//! R70, R62: handing over child processes that run in terminals of other programs or write to files.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -16,8 +16,9 @@ use bgd_shared::task::{Exit, Status};
 use bgd_tests::handed::{Job, line_of};
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
 
-/// Starts a command in a terminal of its own, shows so many bytes of it (in a file), and hands it over. What
-/// it then reads on its standard input, it does: `die` right away, `hang up`, or wait for its child.
+/// Starts a command in a terminal of its own, copies the given number of bytes of its output to a file, hands
+/// it over and closes the terminal. On the input `die` it then kills itself; on any other line it waits for
+/// its child and prints the exit code.
 const PARENT: &str = r#"
 import fcntl, json, os, pty, signal, socket, struct, sys, termios
 rows, cols, shown = map(int, sys.argv[1:4])
@@ -42,8 +43,8 @@ if sys.stdin.readline() == "die\n":
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 "#;
 
-/// Says what it reads, and of which size its terminal is: in a thread that waits for the signal, as a handler
-/// beside a read misses one that comes just before.
+/// Prints what it reads and the size of its terminal. A thread waits for SIGWINCH, because a handler beside a
+/// read misses a signal that arrives just before the read.
 const TALK: &str = r#"
 import os, signal, sys, threading
 def say(*words):
@@ -61,7 +62,7 @@ for line in sys.stdin:
     say("got", line.strip())
 "#;
 
-/// A program that handed over a job in a terminal of this size, what it still says, and the task.
+/// A program that has handed over a job in a terminal of this size, its remaining output, and the task.
 #[track_caller]
 fn in_terminal(
     daemon: &TestDaemon,
@@ -90,7 +91,7 @@ fn r70_whoever_attaches_is_in_the_terminal_of_a_job() {
         let task = daemon.client().call::<TaskGet>(&IdParams { id: id.into() }).unwrap().task;
         assert!(task.pty && !task.foreground);
         let mut terminal = Terminal::bgctl(&daemon, &["attach", &id.to_string()]);
-        // The smaller one wins, and the job hears of it.
+        // The smaller size wins, and the job is notified.
         terminal.wait_text("size 24 80");
         terminal.type_line("hello");
         terminal.wait_text("got hello");
@@ -112,7 +113,7 @@ fn r70_whoever_attaches_is_in_the_terminal_of_a_job() {
 #[test]
 fn r62_what_a_terminal_shows_before_and_after_is_the_whole() {
     let daemon = TestDaemon::start();
-    // More than fits into a terminal, so that the job can't end before it is handed over. It ends right
+    // More than fits into a terminal, so that the job cannot end before it is handed over. It ends right
     // after its last byte.
     for (bytes, behind) in [(16 << 20, 3_000_123)].into_iter().chain([(200_000, 12_345); 10]) {
         let line = format!("stty -opost; seq 1 100000000 2>/dev/null | head -c {bytes}; exit 3");
@@ -133,7 +134,7 @@ fn r62_what_a_terminal_shows_before_and_after_is_the_whole() {
     }
 }
 
-/// A program that need not be read to its end.
+/// A program whose output need not be read to its end.
 struct Kill(std::process::Child);
 
 impl Drop for Kill {
@@ -167,7 +168,7 @@ fn r70_a_terminal_without_a_size_gets_the_usual_one_and_is_closed_with_its_task(
     parent.say("wait");
     let code = line_of(&mut said);
     assert!(matches!(&*code, "-15" | "-9"), "{code}");
-    // A thread of its own closes it, and nothing tells when.
+    // A thread of its own closes it, and no event reports when.
     wait::for_look("the end of the daemon's terminals", || terminals().is_empty().then_some(()));
 }
 
@@ -209,7 +210,7 @@ fn r70_a_file_is_read_where_it_is_and_left_alone() {
     job.say("go on");
     let ended = daemon.block(&[task.id]).remove(0);
     assert_eq!((ended.status, ended.exit), (Status::Failed, Some(Exit::Code(5))));
-    // It is the program's, so it may become as large as that wants, and it stays.
+    // The file belongs to the program, so it may grow without limit, and it stays.
     assert_eq!((ended.output.bytes, ended.output.dropped_bytes), (3_000_015, 0));
     let meta = fs::metadata(&path).unwrap();
     assert!(meta.len() == 3_000_015 && meta.blocks() * 512 >= 3_000_000, "{meta:?}");
@@ -231,7 +232,7 @@ fn r70_a_file_that_is_taken_away_is_an_error_that_names_it() {
     fs::remove_file(&path).unwrap();
     let failure = daemon.run(&["output", &task.id.to_string()]);
     assert!(failure.stderr.contains(&*path.to_string_lossy()), "{failure:?}");
-    // What has come in its place is not waited for.
+    // A FIFO in its place must not block the reader.
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let failure = daemon.run(&["--json", "output", &task.id.to_string()]).expect_code(70);
     assert!(failure.stderr.contains(&*path.to_string_lossy()), "{failure:?}");

@@ -1,4 +1,4 @@
-//! The harness itself, on a real daemon: what the suites rely on holds.
+//! Tests of the harness itself, on a real daemon: what the suites rely on holds.
 
 use bgd_shared::event::EventKind;
 use bgd_shared::task::Status;

@@ -24,7 +24,8 @@ fn a_prefix_names_a_task_and_an_ambiguous_one_is_never_guessed() {
     let mut by_prefix: HashMap<String, TaskId> = HashMap::new();
     let mut client = daemon.client();
     let params = SubmitParams { argv: Some(vec!["true".into()]), ..daemon.params() };
-    // Nothing runs behind the gate. After some hundreds two share four of 16^4 beginnings.
+    // Nothing else runs while `first` has the slot. After a few hundred tasks, two share one of the 16^4
+    // prefixes of four digits.
     let (prefix, mut twins) = loop {
         let id = client.call::<TaskSubmit>(&params).unwrap().task.id;
         let prefix = id.to_string()[..4].to_owned();

@@ -1,4 +1,4 @@
-//! Inboxes: what a parent session was told stays until it is acknowledged (R55), by the wire and by `bgctl`.
+//! Inboxes: notices to a parent session stay until they are acknowledged (R55), on the wire and by `bgctl`.
 
 use std::io::{self, BufRead as _, BufReader, Lines, Read as _};
 use std::process::{Child, ChildStdout, Stdio};
@@ -33,12 +33,12 @@ fn done(daemon: &TestDaemon, line: &str) -> TaskId {
     id
 }
 
-/// Which tasks the inbox tells of.
+/// The tasks that the inbox has notices about.
 fn told(daemon: &TestDaemon) -> Vec<TaskId> {
     daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect()
 }
 
-/// A `bgctl inbox` that runs.
+/// A running `bgctl inbox`.
 struct Reader {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -61,13 +61,13 @@ impl Reader {
         self.killed();
     }
 
-    /// What it had said.
+    /// Kills it and returns its stderr.
     fn killed(mut self) -> String {
         self.child.kill().unwrap();
         self.ended().1
     }
 
-    /// Its exit code, and what it said.
+    /// Its exit code and stderr.
     fn ended(self) -> (Option<i32>, String) {
         let Self { mut child, lines } = self;
         drop(lines);
@@ -233,7 +233,7 @@ fn an_item_wakes_whoever_waits_without_polling() {
     let child = traced.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("strace");
     let sleeps = |text: &String| text.contains("events=POLLIN}");
     wait::for_change(&log, || std::fs::read_to_string(&log).ok().filter(sleeps));
-    // It sleeps in that call, with nobody else at work.
+    // It sleeps in that call, and nothing else is at work.
     let id = done(&daemon, "echo woken");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -303,7 +303,7 @@ fn following_prints_each_item_once_as_it_comes() {
         assert_eq!(plain.next().notice.task.id, id);
     }
     assert_eq!(told(&daemon).len(), 23, "nobody has acknowledged anything");
-    // The next daemon numbers from 1 again, and what was not acknowledged is gone.
+    // The next daemon numbers from 1 again, and unacknowledged items are gone.
     let mut words = Reader::start(&daemon, &["--follow"]);
     words.lines.next().unwrap().unwrap();
     for _ in 0..2 {
@@ -341,12 +341,12 @@ fn following_can_acknowledge_and_outlives_a_pause_of_the_daemon() {
         let id = done(&daemon, "true");
         assert_eq!(acks.next().notice.task.id, id);
     }
-    // It waits, and the daemon stands still.
+    // The daemon is stopped while the reader waits.
     daemon.process().signal(Signal::STOP).unwrap();
     daemon.process().signal(Signal::CONT).unwrap();
     let last = done(&daemon, "true");
     assert_eq!(acks.next().notice.task.id, last);
-    // The next one is printed when this one was acknowledged.
+    // The next item is printed only once this one was acknowledged.
     let behind = done(&daemon, "true");
     assert_eq!(acks.next().notice.task.id, behind);
     assert!(!told(&daemon).contains(&last));

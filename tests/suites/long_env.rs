@@ -1,5 +1,5 @@
-//! The complete environment goes along, however long it is: what would make a line too long travels in a sealed memory
-//! file (`env_fd`), which the daemon looks at closely.
+//! A task gets the complete environment, however long it is: one that would make a line too long travels in a
+//! sealed memory file (`env_fd`), which the daemon checks closely.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -19,16 +19,16 @@ use bgd_tests::{Outcome, Raw, Terminal, TestDaemon};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde_json::{Value, json};
 
-/// Twelve times this is more than a line may be, and less than the system takes with its usual limits.
+/// Twelve times this is more than a line may hold, but less than the system allows with its usual limits.
 const VALUE_BYTES: usize = 100_000;
 
-/// How many variables of that length there are.
+/// The number of variables of that length.
 const VARIABLES: usize = 12;
 
-/// Says how long all of them are together, as the task sees them.
+/// Prints the number and the total length of these variables as the task sees them.
 const COUNT: &str = "env | grep -c '^LONG_[0-9]*=xxx' ; env | grep '^LONG_' | wc -c";
 
-/// What that says: each line has its name, an equals sign and its newline.
+/// The expected output: each line has its name, an equals sign and its newline.
 fn counted() -> String {
     let names: usize = (0..VARIABLES).map(|number| format!("LONG_{number}=\n").len()).sum();
     format!("{VARIABLES}\n{}\n", names + VARIABLES * VALUE_BYTES)
@@ -87,7 +87,7 @@ fn an_environment_that_no_program_can_get_is_an_error_that_says_so() {
     let env = |bytes: usize| -> Env { [("A".into(), "x".repeat(bytes - 3).into())].into_iter().collect() };
     let params = |bytes| SubmitParams { env: Some(env(bytes)), ..daemon.params() };
     let params = |bytes| SubmitParams { argv: Some(vec!["/bin/true".into()]), ..params(bytes) };
-    // The system takes no more than 128 KiB in one.
+    // The system allows no more than 128 KiB in a single string.
     let id = daemon.submit_with(&params(ENV_BYTES)).id;
     let task = daemon.block(&[id]).remove(0);
     let error = task.error.unwrap();
@@ -97,7 +97,7 @@ fn an_environment_that_no_program_can_get_is_an_error_that_says_so() {
     assert!(error.to_string().contains(&ENV_BYTES.to_string()), "{error}");
 }
 
-/// A memory file with this in it.
+/// A memory file with this content.
 fn memory_file(text: &[u8], seals: SealFlags) -> File {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(memfd_create("env", flags).unwrap());

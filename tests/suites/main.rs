@@ -1,7 +1,7 @@
-//! All suites as one program: `tests/run` runs them all, `tests/run SUITE` one of them.
+//! All suites as one program: `tests/run` runs them all, `tests/run SUITE` runs one of them.
 //!
-//! A suite is a module here. Tests of several suites run side by side in one process, so none may change what
-//! belongs to the process: its environment, folder, signals and limits.
+//! A suite is a module here. Tests of several suites run side by side in one process, so none may change
+//! process-wide state: its environment, folder, signals and limits.
 
 mod agents;
 mod agents_asks;

@@ -1,4 +1,4 @@
-//! `bgctl mcp`: every tool with what it answers and what it refuses (R80), line by line.
+//! `bgctl mcp`: what every tool answers and refuses (R80), line by line.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn with_agent(daemon: &FakeDaemon) -> Mcp {
     Mcp::spawn(command)
 }
 
-/// A command that ends when a file is there, and how it is let go.
+/// A shell command that waits at a FIFO, and a function that lets it go on.
 fn gate(daemon: &TestDaemon, name: &str) -> (String, impl Fn() + use<>) {
     let path = daemon.home().join(name);
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -62,7 +62,7 @@ fn r80_the_tools_are_listed_with_schemas_and_hints() {
     assert!(mcp.close().success());
 }
 
-/// As agents start it: the harness of the other tests asks for structured content, too.
+/// Starts the server as agents do; the other tests ask for structured content, too.
 fn as_agents_do(daemon: &TestDaemon) -> Mcp {
     let mut mcp = Mcp::spawn(daemon.bgctl(&["mcp"]));
     mcp.initialize(REVISION, "test", &json!({}));
@@ -248,7 +248,7 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     let listed = mcp.done("background_list", &json!({"all": true}));
     assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 5);
     assert!(listed.text.contains("[of another session]"), "{}", listed.text);
-    // It can be looked at, if it is named in full.
+    // It can be inspected if it is named in full.
     let looked = mcp.done("background_output", &json!({"task_id": foreign_done.to_string()}));
     assert_eq!(looked.content["task"]["foreign"], true);
     let short = json!({"task_id": foreign_done.to_string()[..8]});
@@ -362,7 +362,7 @@ fn r30_to_r38_an_agent_is_started_and_resumed() {
     let waited = mcp.done("background_block", &json!({"task_ids": [id]}));
     assert_eq!(waited.content["tasks"][0]["result"], "one", "{}", waited.text);
     assert!(waited.text.contains(&format!("background_task {{\"resume\": \"{id}\"")), "{}", waited.text);
-    // What is not of the mode is not used.
+    // Arguments that do not apply to this mode are ignored.
     let resumed = mcp.done(
         "background_task",
         &json!({"resume": id, "prompt": "history", "agent": "nobody", "description": "other"}),
@@ -405,7 +405,7 @@ fn a_wait_ends_at_once_when_an_agent_asks_its_user() {
             mcp.notification("notifications/progress");
         }
         fs::write(&gate, "").unwrap();
-        // The longest wait is 50 s, and would say that the time is over.
+        // The longest wait is 50 s, and would report a timeout.
         let waited = Told::of(&mcp.answer(request)["result"]);
         assert_eq!(waited.content["timed_out"], false, "{}", waited.text);
         assert_eq!(waited.content["finished"], json!([]));
@@ -504,7 +504,7 @@ fn parameters_are_taken_as_models_write_them() {
 fn what_is_no_message_does_no_harm() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::silent(&daemon, &[]);
-    // Before anybody has introduced itself, too.
+    // Before any client has introduced itself, too.
     for line in [
         "garbage",
         "",

@@ -1,6 +1,6 @@
-//! `bgctl mcp` in the hands of real agents: they start work in the background, go on, are told, and wait (R80, R81).
-//! The daemon starts them as any other task; their own configuration names the server. What is looked at is what
-//! came back to their models.
+//! `bgctl mcp` in the hands of real agents: they start work in the background, continue, are notified, and
+//! wait (R80, R81). The daemon starts them like any other task; their own configuration names the server. The
+//! tests check what reaches their models.
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -27,21 +27,21 @@ const TOOLS: [&str; 7] = [
     "background_task",
 ];
 
-/// An agent that has the tools, and another one that it can give work to, which has them, too.
+/// An agent that has the tools, and another one that it can delegate to, which has them, too.
 struct Parent {
     real: Real,
-    /// What stands before the name of a tool.
+    /// The prefix of the tools' names.
     prefix: &'static str,
-    /// The same for the subagent.
+    /// The prefix of the subagent's tools.
     subagent_prefix: &'static str,
     subagent: &'static str,
     shell: Shell,
 }
 
-/// How opencode names the tools.
+/// opencode's prefix of the tools.
 const OF_OPENCODE: &str = "bgd_";
 
-/// How codex names them: they are in a namespace.
+/// codex's prefix of the tools: they are in a namespace.
 const OF_CODEX: &str = "mcp__bgd/";
 
 fn entries(place: &Place<'_>) -> [Entry; 2] {
@@ -68,7 +68,7 @@ fn codex() -> Parent {
     }
 }
 
-/// The names of the server's tools among those that a model may call.
+/// The server's tools among those that a model may call.
 fn offered(request: &Request, prefix: &str) -> Vec<String> {
     let names = request.tools.iter().filter_map(|name| name.strip_prefix(prefix));
     let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -76,7 +76,7 @@ fn offered(request: &Request, prefix: &str) -> Vec<String> {
     names
 }
 
-/// What a model is told at the head of a result. Some agents show it the text, others the structured content only.
+/// The notices at the head of a result. Some agents show the model the text, others only the structured content.
 fn told(result: &str) -> Vec<String> {
     match structured(result) {
         Some(content) => {
@@ -87,7 +87,7 @@ fn told(result: &str) -> Vec<String> {
     }
 }
 
-/// The text, which codex shows as the list of blocks that it came in.
+/// The text, which codex shows as a list of content blocks.
 fn text(result: &str) -> String {
     let list = result.find("[{").and_then(|begin| serde_json::from_str::<Value>(&result[begin..]).ok());
     list.and_then(|list| list[0]["text"].as_str().map(str::to_owned)).unwrap_or_else(|| result.to_owned())
@@ -104,14 +104,14 @@ impl Parent {
         format!("TOOL {}{tool} {arguments}", self.prefix)
     }
 
-    /// Gives it these orders in one prompt.
+    /// Submits a prompt with these orders.
     #[track_caller]
     fn submit(&self, orders: &[String]) -> (TaskId, String) {
         let prompt = orders.join("\n");
         (self.real.submit(&prompt), prompt)
     }
 
-    /// Waits until its model has been shown so many results of tools, and gives them.
+    /// Waits until its model has seen at least `count` results of tools, and returns them.
     #[track_caller]
     fn results(&self, prompt: &str, count: usize) -> Vec<String> {
         let request = self.real.model.wait_for(|requests| {
@@ -122,7 +122,7 @@ impl Parent {
         request.tool_results().into_iter().map(str::to_owned).collect()
     }
 
-    /// The tasks of its server's session, the oldest first.
+    /// The tasks of its server's session, oldest first.
     #[track_caller]
     fn tasks(&self) -> Vec<Task> {
         let listed = self.real.daemon.client().call::<TaskList>(&ListParams::default());
@@ -133,7 +133,7 @@ impl Parent {
     }
 }
 
-/// Prints what a model did and saw: the tests' output is a transcript.
+/// Prints what a model did and saw, so that the tests' output is a transcript.
 fn transcript(what: &str, orders: &[String], results: &[String]) {
     println!("=== {what}");
     let calls = orders.iter().filter(|order| order.starts_with("TOOL "));
@@ -142,7 +142,7 @@ fn transcript(what: &str, orders: &[String], results: &[String]) {
     }
 }
 
-/// R80, R81: a command waits at a gate, the agent goes on with other work and opens it, is told, and waits.
+/// R80, R81: a command waits at a gate; the agent does other work, opens the gate, is notified, and waits.
 #[track_caller]
 fn it_goes_on_beside_a_command_and_is_told(parent: &Parent) {
     let gate = parent.real.daemon.home().join("gate");
@@ -183,7 +183,7 @@ fn it_goes_on_beside_a_command_and_is_told(parent: &Parent) {
     assert!(parent.real.answer(id).contains(&word), "the agent has said what the last tool told");
 }
 
-/// R54: the agent's end is that of its server, and of all that it has started.
+/// R54: when the agent ends, so do its server and everything it has started.
 #[track_caller]
 fn its_end_is_the_end_of_its_tasks(parent: &Parent) {
     let command = json!({"command": "exec sleep 1000"});
@@ -192,7 +192,7 @@ fn its_end_is_the_end_of_its_tasks(parent: &Parent) {
     parent.real.completed(id);
     let sleeper = parent.tasks().into_iter().find(|task| task.description.contains("sleep")).expect("a task");
     let process = parent.real.daemon.wait_running(sleeper.id).pid.and_then(Process::open).expect("it runs");
-    // Codex has a server for each conversation, and one may end later than the other.
+    // Codex has a server for each conversation, and they may end at different times.
     let mut left: Vec<TaskId> = parent.tasks().iter().map(|task| task.id).collect();
     let mut watch = parent.real.daemon.watch();
     parent.real.process(id).kill();
@@ -207,8 +207,8 @@ fn its_end_is_the_end_of_its_tasks(parent: &Parent) {
     assert_eq!(parent.tasks(), []);
 }
 
-/// R37, R30: a subagent that is a real agent is started, waited for, resumed, and waited for. It has the tools that
-/// look, and not those that start something.
+/// R37, R30: starts a subagent that is a real agent, waits for it, resumes it, and waits again. It has the
+/// tools that inspect, but not those that start something.
 #[track_caller]
 fn a_subagent_is_started_and_resumed(parent: &Parent) {
     let prompt = "HOLD subagent\nSAY the first answer";

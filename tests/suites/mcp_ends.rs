@@ -12,7 +12,7 @@ use bgd_tests::{Terminal, TestDaemon};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Waits until nobody knows a task any more.
+/// Waits until a task is cleared.
 fn cleared(daemon: &TestDaemon, id: TaskId, end: impl FnOnce()) {
     let mut watch = daemon.watch();
     end();
@@ -93,7 +93,7 @@ fn a_daemon_is_started_by_the_first_call_and_again_by_the_one_after_its_end() {
     assert!(said.contains("there is no task"), "{said}");
     let again = mcp.command("sleep 1000");
     home.wait_running(again);
-    // It is owned again.
+    // The server owns its session again.
     cleared(&home, again, || assert!(mcp.close().success()));
 }
 
@@ -180,7 +180,7 @@ fn a_person_who_types_it_is_told_whom_it_is_for() {
     assert!(terminal.ended().success(), "{terminal:?}");
 }
 
-/// Node gives its children sockets, where others give pipes.
+/// Node gives its children sockets where others give pipes.
 #[test]
 fn standard_streams_may_be_sockets() {
     let daemon = TestDaemon::start();
@@ -188,7 +188,7 @@ fn standard_streams_may_be_sockets() {
     let mut command = daemon.bgctl(&["mcp"]);
     let output = OwnedFd::from(there.try_clone().unwrap());
     let mut child = command.stdin(OwnedFd::from(there)).stdout(output).stderr(Stdio::null()).spawn().unwrap();
-    drop(command); // it holds the other end
+    drop(command); // closes its copy of the other end
     let mut lines = BufReader::new(here.try_clone().unwrap()).lines();
     let client = json!({"name": "node", "version": "1"});
     let params = json!({"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client});

@@ -1,5 +1,5 @@
-//! `bgctl mcp` where something is wrong: too much at once, a daemon that dies, connections that break, lines that can't
-//! be read, an environment that was taken away.
+//! `bgctl mcp` when something is wrong: too much at once, a daemon that dies, connections that break, lines
+//! that cannot be read, a session whose environment is gone.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,15 +14,15 @@ use bgd_tests::{FakeDaemon, Relay, TestDaemon, bgctl_path, bgd_path};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// What a server has: the connection that owns the session, and the one that listens.
+/// A server's connections: the one that owns the session, and the one that listens.
 const OWN: u64 = 2;
 
-/// The waits of one server that have a connection of their own.
+/// How many waits of one server have a connection of their own.
 const WAITS: u64 = 48;
 
 const ENDED: &str = "The bgd daemon ended and was restarted.";
 
-/// Asks the daemon until the servers have so many connections.
+/// Polls until the servers have this many connections.
 #[track_caller]
 fn until_connections(daemon: &TestDaemon, wanted: u64) {
     let mut client = daemon.client();
@@ -45,7 +45,7 @@ fn cancel(mcp: &mut Mcp, request: i64) {
     mcp.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}));
 }
 
-/// A command that ends when it is let go.
+/// A command that waits at a FIFO, and a function that lets it go on.
 fn gate(daemon: &TestDaemon, mcp: &mut Mcp) -> (String, impl Fn() + use<>) {
     let path = daemon.home().join("gate");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -78,7 +78,7 @@ fn many_waits_at_once_are_all_answered() {
     let (id, go) = gate(&daemon, &mut mcp);
     let requests: Vec<i64> = (0..1500).map(|_| block(&mut mcp, &id)).collect();
     until_connections(&daemon, OWN + WAITS);
-    // It waits for no turn.
+    // It does not wait for its turn.
     let other = mcp.command("sleep 1000").to_string();
     mcp.done("background_cancel", &json!({"task_id": other}));
     go();
@@ -118,7 +118,7 @@ fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
     for request in &under_way {
         cancel(&mut mcp, *request);
     }
-    // The daemon goes on with what it was told.
+    // The daemon continues with the cancels it has received.
     assert_eq!(daemon.task(id).status, Status::Running);
     until_connections(&daemon, OWN + 16);
     assert!(!mcp.signal(Signal::KILL).success());
@@ -131,7 +131,7 @@ fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
 fn a_listener_that_was_refused_listens_later() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 2\n").start();
     let mut other = daemon.client();
-    // One that never says a word would make room.
+    // A connection that never sends anything would be dropped to make room.
     other.call::<Hello>(&HelloParams::default()).unwrap();
     let mut mcp = Mcp::silent(&daemon, &[]);
     mcp.initialize(REVISION, "claude-code", &json!({}));
@@ -147,7 +147,7 @@ fn a_call_right_behind_the_daemons_violent_end_is_answered() {
     let mut mcp = Mcp::start(&home, &[]);
     mcp.done("background_list", &json!({}));
     for _ in 0..30 {
-        // It is not waited for.
+        // Without waiting for its end.
         home.process().signal(Signal::KILL).unwrap();
         let listed = mcp.done("background_list", &json!({}));
         assert!(listed.text.starts_with(ENDED), "{}", listed.text);
@@ -193,7 +193,7 @@ fn a_list_of_tools_starts_no_daemon_and_is_told_when_it_is_better() {
     assert_eq!(said["capabilities"]["tools"]["listChanged"], true, "{said}");
     assert!(about(&mut mcp).contains("looked up on the first call"));
     assert!(!home.socket().exists());
-    // This one is told only of what it asks for.
+    // This server announces only what its client asks for.
     let mut inline = Mcp::inline(&home, &[], &json!({}));
     assert!(about(&mut inline).contains("looked up on the first call"));
     let wanted = json!({"notifications": {"toolsListChanged": true}});
@@ -235,7 +235,7 @@ fn a_resume_is_not_sent_twice_to_the_same_daemon() {
     assert!(said.contains("it may have received this") && said.contains("background_list"), "{said}");
     let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     assert_eq!(waited.content["tasks"][0]["resumed"], 1, "{}", waited.text);
-    // What broke while nobody used it is made again without a word of doubt.
+    // A connection that broke while it was idle is reopened without any error.
     relay.cut();
     let again = mcp.done("background_task", &json!({"resume": id.to_string(), "prompt": "say two"}));
     assert_eq!(again.content["task"]["resumed"], 2, "{}", again.text);

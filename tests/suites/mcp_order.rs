@@ -1,4 +1,5 @@
-//! R117: ordered work by the tools of `bgctl mcp`: conditions on other tasks, groups, readiness, and waits for a line.
+//! R117: ordered work by the tools of `bgctl mcp`: conditions on other tasks, groups, readiness, and waits
+//! for a line.
 
 use std::fs;
 
@@ -12,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
-/// A daemon with gates, at which its tasks wait by reading a line of them. Each is for one task, and once.
+/// A daemon with gates at which its tasks wait by reading a line. Each gate is for one task, once.
 fn gated(names: &[&str], config: &str) -> TestDaemon {
     let daemon = TestDaemon::builder().config(config).start();
     for name in names {
@@ -37,7 +38,7 @@ fn id(told: &Told) -> String {
     told.id().to_string()
 }
 
-/// How one task is, by the tool that looks.
+/// The state of a task, by `background_output`.
 fn seen(mcp: &mut Mcp, id: &str) -> Told {
     mcp.done("background_output", &json!({"task_id": id}))
 }
@@ -55,7 +56,7 @@ fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
         tests.text
     );
     assert_eq!(tests.content["task"]["waits"], format!("for {}", &build[..8]));
-    // As models write lists, too.
+    // Models write lists like this, too.
     let mends = id(&start(&mut mcp, "echo mended", &json!({"after": format!("{build}:fail")})));
     let tells =
         id(&start(&mut mcp, "echo over", &json!({"after": format!("[\"{mends}\", \"{build}:any\"]")})));
@@ -179,7 +180,7 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     assert!(late.text.contains("\"until\": \"ready\""), "how to wait on: {}", late.text);
     let (timed_out, ready) = (&late.content["timed_out"], &late.content["tasks"][0]["ready"]);
     assert_eq!((timed_out, ready), (&json!(true), &json!(false)));
-    // Two of them, by a wait that tells how far it is.
+    // Two of them, in a wait that reports its progress.
     let other = id(&start(&mut mcp, "read x < other", &json!({"ready": "file:up"})));
     let params = json!({
         "name": "background_block", "arguments": until_ready(&[&name, &other], 600_000), "_meta": {"progressToken": 7},
@@ -195,13 +196,13 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     assert!(one.text.contains("It is ready.") && one.text.contains("running, ready"), "{}", one.text);
     mcp.done("background_block", &json!({"task_ids": [tests], "until": "ended"}));
     assert_eq!(seen(&mut mcp, &tests).content["output"], "tested");
-    // One that ends first.
+    // A task that ends first.
     let never = id(&start(&mut mcp, "exit 1", &json!({"ready": "file:never"})));
     let over = mcp.done("background_block", &until_ready(&[&never], 600_000));
     assert!(over.text.contains("It has ended without becoming ready."), "{}", over.text);
     let some = mcp.done("background_block", &until_ready(&[&never, &name], 600_000));
     assert!(some.text.contains("1 of 2 are ready, or were; the others ended"), "{}", some.text);
-    // One that nobody can tell of.
+    // A task that cannot become ready.
     let command = mcp.command("exec sleep 1000").to_string();
     let said = mcp.error("background_block", &until_ready(&[&name, &command], 600_000));
     let told = format!("Task {command} was started without \"ready\"");
@@ -265,7 +266,7 @@ fn r117_a_wait_for_a_line_is_cut_and_given_up_like_any_other() {
         "{}",
         cut.text
     );
-    // As a task of the protocol it is not; the daemon sees when it is given up.
+    // A wait that is a task of the protocol is not cut; the daemon sees when it is given up.
     let mut tasks = Mcp::silent(&daemon, &["--max-block", "1ms"]);
     tasks.initialize(REVISION, "test", &json!({"extensions": {TASKS: {}}}));
     let name = tasks.command("exec sleep 1000").to_string();

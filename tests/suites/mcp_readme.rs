@@ -1,5 +1,5 @@
-//! The entries for `bgctl mcp` in agents' configurations, exactly as the README has them, in the hands of the agents:
-//! they find the server, use it, and its tasks end when they exit (R54). The model is on loopback.
+//! The entries for `bgctl mcp` in agents' configurations, exactly as in the README, used by the agents: they
+//! find the server, use it, and its tasks end when they exit (R54). The model is on loopback.
 
 use std::fs;
 use std::process::Command;
@@ -10,20 +10,20 @@ use bgd_tests::docs::{self, code_blocks};
 use bgd_tests::real::Real;
 use bgd_tests::{Outcome, bgctl_path};
 
-/// The blocks of the README's section in this language.
+/// The code blocks in this language in the README's section.
 fn blocks(language: &str) -> Vec<String> {
     let readme = docs::read("README.md");
     code_blocks(&readme, "For AI agents", language).into_iter().map(str::to_owned).collect()
 }
 
-/// What the agent is told: it starts a command that does not end by itself, and looks.
+/// The agent's orders: to start a command that does not end by itself, and to list the tasks.
 fn orders(prefix: &str) -> String {
     format!(
         "TOOL {prefix}background_command {{\"command\": \"exec sleep 1000\"}}\nTOOL {prefix}background_list {{}}"
     )
 }
 
-/// Runs the agent to its end, and makes sure that it had the tools and that its command has ended with it.
+/// Runs the agent to its end, and asserts that it had the tools and that its command has ended with it.
 #[track_caller]
 fn it_has_the_tools_until_it_exits(real: &Real, prompt: &str, agent: impl FnOnce() -> Outcome) {
     let mut watch = real.daemon.watch();

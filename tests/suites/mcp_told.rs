@@ -1,4 +1,4 @@
-//! `bgctl mcp`: what has ended is told without being asked for (R81), once, and again until it was written.
+//! `bgctl mcp`: ends are announced without being asked for (R81), once, and again until the answer was written.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -15,7 +15,7 @@ fn ended(daemon: &TestDaemon, id: TaskId) {
     daemon.block(&[id]);
 }
 
-/// Makes calls until all that was told is acknowledged.
+/// Makes calls until every notice is acknowledged.
 fn until_acknowledged(daemon: &TestDaemon, mcp: &mut Mcp, session: &str) {
     let end = Instant::now() + PATIENCE;
     while !daemon.inbox(session).is_empty() {
@@ -28,7 +28,7 @@ fn until_acknowledged(daemon: &TestDaemon, mcp: &mut Mcp, session: &str) {
 fn r81_what_has_ended_is_told_at_the_head_of_the_next_answer_and_once() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
-    // What ends while another one is started would be told with that.
+    // A task that ends while another one is being started would be reported with that, so this one waits at a gate.
     let fifo = daemon.home().join("gate");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let greets = json!({"command": "read word < gate; echo $word", "description": "greet"});
@@ -76,7 +76,8 @@ fn an_error_tells_it_too_and_a_clear_tells_before_it_removes() {
 fn what_an_answer_reports_is_not_told_again() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
-    // What ends while another one is started would be told with that: these are started by somebody else.
+    // A task that ends while another one is being started would be reported with that, so the test submits
+    // these itself.
     let [blocked, looked_at, other] =
         ["one", "two", "three"].map(|word| daemon.submit_in("s", &format!("echo {word}")));
     for id in [blocked, looked_at, other] {
@@ -108,7 +109,7 @@ fn what_was_not_written_is_told_by_the_next() {
     let params = json!({"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client});
     say(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}));
     let looks = json!({"name": "background_output", "arguments": {"task_id": id.to_string()}});
-    // Nobody reads, and a pipe takes 64 KiB: the last of these answers are never written.
+    // Nobody reads, and a pipe holds 64 KiB: the last of these answers are never written.
     for number in 1..8 {
         say(json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": looks}));
     }
@@ -116,7 +117,7 @@ fn what_was_not_written_is_told_by_the_next() {
     ended(&daemon, late);
     let looks = json!({"name": "background_output", "arguments": {"task_id": late.to_string()}});
     say(json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": looks}));
-    // The server has gone on to another request, whose answer waits behind that one.
+    // The server has moved on to another request, whose answer is queued behind that one.
     let marks =
         json!({"name": "background_command", "arguments": {"command": "true", "description": "mark"}});
     let mut watch = daemon.watch();
@@ -206,7 +207,7 @@ fn log_messages_come_once_a_level_is_set() {
     assert!(mcp.unasked().iter().all(|message| message["method"] != "notifications/claude/channel"));
 }
 
-/// The revision without a handshake knows no level for the whole conversation.
+/// The revision without a handshake has no log level for the whole conversation.
 #[test]
 fn a_request_may_ask_for_log_messages_until_its_answer() {
     let daemon = TestDaemon::start();
@@ -246,7 +247,7 @@ fn claude_code_gets_events_of_a_channel() {
         let event = mcp.notification("notifications/claude/channel");
         assert_eq!(event["meta"], json!({"task_id": id.to_string(), "event": "completed"}));
         assert!(event["content"].as_str().unwrap().ends_with("\nhello"), "{event}");
-        // What a call waits for is in its answer.
+        // A call's answer reports the task it waits for, without an event.
         let fifo = daemon.home().join(name);
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let id = mcp.command(&format!("read word < {}", fifo.display())).to_string();
@@ -257,12 +258,12 @@ fn claude_code_gets_events_of_a_channel() {
         mcp.notification("notifications/progress");
         std::fs::write(&fifo, "go\n").unwrap();
         mcp.answer(request);
-        // An event of it would come before that of another one.
+        // An event about it would come before this one about another task.
         let other = mcp.command("true").to_string();
         mcp.until(|message| message["params"]["meta"]["task_id"] == other.as_str());
         let is_of = |message: &Value| message["params"]["meta"]["task_id"] == id.as_str();
         assert!(!mcp.unasked().iter().any(is_of), "{:?}", mcp.unasked());
-        // What it waited for in vain comes as an event.
+        // A task that a call waited for in vain is reported by an event.
         let id = mcp.command(&format!("read word < {}", fifo.display())).to_string();
         let over = mcp.done("background_block", &json!({"task_ids": [id], "timeout": 1}));
         assert_eq!(over.content["timed_out"], true);
@@ -306,7 +307,7 @@ fn a_wait_is_a_task_of_the_protocol_where_the_client_takes_it() {
         assert_eq!(told.content["tasks"][0]["result"], "go", "{}", told.text);
         assert!(told.told().is_empty(), "{}", told.text);
         assert_eq!(mcp.result("tasks/get", &wanted)["result"], over["result"], "as often as it is asked for");
-        // What has ended already is not waited for.
+        // A task that has already ended needs no wait.
         let told = mcp.done("background_block", &json!({"task_ids": [id]}));
         assert_eq!(told.content["timed_out"], false);
         assert!(mcp.refused("tasks/get", &json!({"taskId": "none"}))["message"].is_string());
@@ -389,7 +390,7 @@ fn a_clear_of_one_task_says_nothing_of_the_ends_of_others() {
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let [gate, noted] = ["gate", "noted"].map(|name| daemon.home().join(name));
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // It ends when it was asked to and the gate is open.
+    // It ends once it was asked to and the gate is open.
     let line = format!(
         "trap 'echo asked > {}; read word < {}; exit 0' TERM; echo up; while :; do sleep 0.01; done",
         noted.display(),

@@ -1,4 +1,4 @@
-//! What the daemon's memory comes to with many tasks and with large ones, and what is left of that afterwards.
+//! How much memory the daemon takes with many tasks and with large ones, and how much of it remains afterwards.
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
@@ -11,10 +11,10 @@ use bgd_tests::{TestDaemon, wait};
 
 const MIB: u64 = 1 << 20;
 
-/// Ordinary tasks, each another command: more than fill the history that they are given.
+/// Ordinary tasks, each with another command: more than enough to fill the history they are given.
 const TASKS: u64 = 4000;
 
-/// Submits so many tasks that end at once, a few hundred at a time, and waits for their ends.
+/// Submits this many tasks that end at once, a few hundred at a time, and waits for their ends.
 fn run_many(daemon: &TestDaemon, count: u64) {
     let mut client = daemon.client();
     let mut left = count;
@@ -38,7 +38,8 @@ fn clear(daemon: &TestDaemon) -> u64 {
     daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared
 }
 
-/// Waits until the daemon takes no more than this. Each look is a round through it, so this is no idle wait.
+/// Waits until the daemon takes no more than this. Each query is a round trip through the daemon, so this
+/// does not spin.
 #[track_caller]
 fn comes_down_to(daemon: &TestDaemon, bytes: u64) {
     let mut client = daemon.client();
@@ -72,13 +73,13 @@ fn a_finished_task_costs_a_kilobyte_apart_from_the_history() {
     run_many(&daemon, 50);
     let idle = daemon.status().memory_bytes;
     run_many(&daemon, TASKS);
-    // What the burst itself has needed is given back soon.
+    // The memory needed by the burst itself is soon given back.
     comes_down_to(&daemon, idle + TASKS * 1024);
     let held = daemon.status().held_bytes;
     assert!((TASKS * 700..=TASKS * 1300).contains(&held), "{held} bytes are counted");
 }
 
-/// A submit that holds so much in this part of it.
+/// A submit with this many bytes in the given part of it.
 fn large(daemon: &TestDaemon, part: usize, bytes: usize, number: u64) -> SubmitParams {
     let text = format!("{number:08}{}", "x".repeat(bytes - 8));
     let mut params = SubmitParams { argv: Some(vec!["/bin/true".into()]), ..daemon.params() };
@@ -107,7 +108,7 @@ fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
     const BYTES: usize = 200_000;
     let config = "max_concurrent_tasks = 1\n[limits]\nmemory = \"16MiB\"";
     let daemon = TestDaemon::builder().config(config).start();
-    // What is submitted next only waits.
+    // Later submits only queue.
     let first = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(first);
     let idle = daemon.status().memory_bytes;
@@ -132,10 +133,10 @@ fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
             "{}",
             status.held_bytes
         );
-        // Two connections, their lines, and what the history is told of them come on top.
+        // On top come two connections, their lines, and the tasks' events in the history.
         let history = status.limits.event_history_bytes;
         assert!(status.memory_bytes < idle + 2 * LIMIT + history, "{}", status.memory_bytes);
-        // What is removed makes room.
+        // Clearing tasks makes room.
         let clear = ClearParams { all: true, ..ClearParams::default() };
         assert!(client.call::<TaskClear>(&clear).unwrap().cleared >= number);
         assert_eq!(daemon.status().held_bytes, 0);
@@ -167,7 +168,7 @@ fn the_limit_of_memory_can_be_raised_without_a_restart() {
     let daemon = TestDaemon::builder().config(config(1)).start();
     let params = large(&daemon, 1, 600_000, 0);
     let first = daemon.submit_with(&params).id;
-    // It can't be started, but is there.
+    // It cannot be started, but is kept.
     daemon.block(&[first]);
     let refused = daemon.client().call::<TaskSubmit>(&params).unwrap_err();
     assert_eq!(refused.kind(), Some(ErrorKind::RegistryFull), "{refused}");

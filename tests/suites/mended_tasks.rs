@@ -1,5 +1,5 @@
-//! What was broken once about tasks and their output and must stay mended: tracers, lost outputs, daemons
-//! that tasks start, input for tasks that have only just begun, limits, and what is cleared.
+//! Regressions about tasks and their output: tracers, lost outputs, daemons that tasks start, input for tasks
+//! that have only just started, limits, and clearing.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -20,10 +20,10 @@ use bgd_tests::{Process, TestDaemon, bgctl_path, executable, wait};
 
 const LIMIT: u64 = 1024 * 1024;
 
-/// What a file may have on the disk beyond its limit.
+/// How much a file may occupy on the disk beyond its limit.
 const SLACK: u64 = 160 * 1024;
 
-/// Asks the daemon until something is so. Each question is a round through it, so this is no idle wait.
+/// Polls until `is_so` holds. Each query is a round trip through the daemon, so this does not spin.
 #[track_caller]
 fn until(daemon: &TestDaemon, what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + wait::PATIENCE;
@@ -46,13 +46,13 @@ fn write(daemon: &TestDaemon, id: TaskId, text: &str) {
     daemon.client().call::<TaskWrite>(&last_words(id, text)).expect("task.write");
 }
 
-/// A task that ends with 7 when its input has ended.
+/// A task that exits with 7 at the end of its input.
 fn ends_with_seven(daemon: &TestDaemon) -> (TaskId, i32) {
     let id = daemon.submit_with(&with_pipe(daemon, &["sh", "-c", "read word; exit 7"])).id;
     (id, daemon.wait_running(id).pid.unwrap())
 }
 
-/// Ended with 7, and nothing is left of it.
+/// Asserts that the task exited with 7 and left nothing behind.
 #[track_caller]
 fn ended_with_seven(daemon: &TestDaemon, (id, pid): (TaskId, i32)) {
     let task = daemon.block(&[id]).remove(0);
@@ -61,7 +61,7 @@ fn ended_with_seven(daemon: &TestDaemon, (id, pid): (TaskId, i32)) {
     until(daemon, "no zombie", || !folder.exists());
 }
 
-/// A tracer that says so when it is attached; it reads nothing after that.
+/// Starts a tracer and waits until it reports that it is attached; it reads nothing after that.
 fn attached(command: &mut Command) -> Child {
     let mut tracer = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a tracer");
     let mut line = String::new();
@@ -85,7 +85,7 @@ fn a_task_that_ends_under_strace_has_its_exit_code_and_leaves_no_zombie() {
     }
 }
 
-/// Attaches, and takes away nothing that ends: the task stays a zombie as long as this lives.
+/// Attaches, and reaps nothing: the task stays a zombie as long as this lives.
 const SLOW_TRACER: &str = "
 import ctypes, sys
 SEIZE = 0x4206
@@ -105,7 +105,7 @@ fn a_task_whose_tracer_keeps_its_end_to_itself_ends_when_that_lets_go() {
     let process = Process::open(task.1).unwrap();
     write(&daemon, task.0, "");
     process.gone();
-    // The daemon can't have its exit code now; it does not invent one, and serves others.
+    // The daemon cannot get the exit code now; it does not invent one, and serves others.
     let other = daemon.submit(&["true"]);
     assert_eq!(daemon.block(&[other])[0].status, Status::Completed);
     assert!(daemon.task(task.0).status.is_active());
@@ -178,7 +178,7 @@ fn a_daemon_that_a_task_started_is_no_part_of_it_nor_of_its_daemon() {
     assert!(started.is_alive() && daemon.stop().success());
     assert!(started.is_alive());
     assert_eq!((status().pid, status().summary.running), (started.pid(), 1));
-    // The next one has nothing to end here, either.
+    // The next daemon has nothing to end here, either.
     daemon.launch();
     assert!(daemon.stop().success());
     assert_eq!(status().summary.running, 1, "{}", sleeper.stdout_text());
@@ -206,7 +206,7 @@ fn a_write_right_after_a_submit_is_never_refused() {
     }
 }
 
-/// The signals that wait until a process takes them, a bit each.
+/// A process's pending signals, one bit each.
 fn pending_signals(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let shared = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
@@ -249,7 +249,7 @@ fn a_signal_right_after_a_submit_is_never_refused() {
     for task in daemon.block(&ids) {
         assert_eq!((task.status, task.exit.as_ref()), (Status::Failed, Some(&Exit::Signal(2))), "{task:?}");
     }
-    // One that can't be started can't have a signal; whoever sent it hears so.
+    // A task that cannot be started cannot get a signal, and the sender is told.
     let params = SubmitParams { argv: Some(vec!["no-such-program".into()]), ..daemon.params() };
     let id = client.call::<TaskSubmit>(&params).unwrap().task.id;
     let signal = SignalParams { id: id.into(), signal: "INT".into(), tree: false };
@@ -342,7 +342,7 @@ fn a_line_that_begins_with_a_dash_is_a_command_and_no_option_of_the_shell() {
             assert_eq!(text.ends_with("behind\n"), goes_on, "{text}");
         }
     }
-    // What can be a program's name is one.
+    // Whatever can be the name of a program is taken for one.
     let program = daemon.home().join("-x");
     executable::write(&program, "#!/bin/sh\necho \"run with $1\"\n");
     let mut bgctl = daemon.bgctl(&["submit", "--shell", "-x 'a word'"]);

@@ -1,5 +1,5 @@
-//! What was broken once between clients and the daemon and must stay mended: the socket and who else may
-//! be there, descriptors that travel, answers that nobody waits for, and connections that end by halves.
+//! Regressions between clients and the daemon: the socket and what else may be in its place, passed
+//! descriptors, answers that nobody waits for, and half-closed connections.
 
 use std::fs;
 use std::io::{IoSlice, PipeReader, PipeWriter, Write as _};
@@ -21,14 +21,14 @@ use nix::sys::stat::Mode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Asks the daemon until something is so.
+/// Polls until `is_so` holds.
 #[track_caller]
 fn until(daemon: &TestDaemon, what: &str, mut is_so: impl FnMut(&mut Client) -> bool) {
     let mut client = daemon.client();
     wait::for_look(what, || is_so(&mut client).then_some(()));
 }
 
-/// Waits until the daemon counts this many connections, that of the question included.
+/// Waits until the daemon counts this many connections, including the one that asks.
 #[track_caller]
 fn until_connections(daemon: &TestDaemon, count: u64) {
     let connections = |client: &mut Client| client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
@@ -39,7 +39,7 @@ fn descriptors(process: &Process) -> usize {
     fs::read_dir(process.proc("fd")).unwrap().count()
 }
 
-/// The daemon's open descriptors while one client more asks.
+/// The number of the daemon's open descriptors while one more client is connected.
 fn descriptors_now(daemon: &TestDaemon) -> usize {
     let mut client = daemon.client();
     client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
@@ -60,14 +60,14 @@ fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-/// Nobody has the other end of this pipe any more, in no process.
+/// Asserts that no process holds the other end of this pipe any more.
 #[track_caller]
 fn is_abandoned(mut writer: PipeWriter) {
     assert!(wait::readable(writer.as_fd(), wait::PATIENCE), "somebody holds the reading end");
     assert_eq!(writer.write(b"x").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }
 
-/// The daemon does not start, and says what of.
+/// Asserts that the daemon does not start, for this reason.
 #[track_caller]
 fn refuses_to_start(home: &mut TestDaemon, why: &str) {
     let failure = home.try_launch().expect_err("it must not start");
@@ -95,7 +95,7 @@ fn what_is_at_the_path_of_the_socket_and_is_none_of_ours_is_never_removed() {
     assert!(fs::symlink_metadata(home.socket()).unwrap().file_type().is_socket());
     UnixStream::connect(home.socket()).expect("the other program is still there");
 
-    // When that has ended, its socket is as stale as one of a daemon.
+    // Once that program has ended, its socket is as stale as one of a daemon.
     drop(other);
     home.launch();
     assert_eq!(home.block(&[home.submit(&["true"])])[0].status, Status::Completed);
@@ -208,7 +208,7 @@ fn a_descriptor_that_came_with_a_refused_or_unstarted_submit_is_closed() {
     daemon.cancel(&[first]);
 }
 
-/// Sends bytes with copies of a pipe's reading end.
+/// Sends bytes with copies of a pipe's read end.
 fn send_with(client: &Raw, bytes: &[u8], reader: &PipeReader, count: usize) -> nix::Result<usize> {
     let raw: Vec<RawFd> = vec![reader.as_raw_fd(); count];
     let rights = [ControlMessage::ScmRights(&raw)];
@@ -236,7 +236,7 @@ fn too_many_descriptors_for_one_line_are_refused_and_closed() {
         client.closed();
         is_abandoned(writer);
     }
-    // Eight may come, and go with their connection.
+    // Eight are allowed, and closed with their connection.
     let (reader, writer) = pipe();
     let client = Raw::connect(daemon.socket());
     send_with(&client, b"{", &reader, 8).unwrap();
@@ -273,7 +273,7 @@ fn a_client_that_was_half_closed_and_is_gone_is_forgotten() {
             client
         })
         .collect();
-    // They wait for their answers, so they are there.
+    // They wait for their answers, so they are still connected.
     until_connections(&daemon, 21);
     drop(clients);
     until_connections(&daemon, 1);

@@ -1,4 +1,4 @@
-//! `bgctl daemon status`, and the same as `OpenMetrics` text, read by the parser of Prometheus' own client (R08).
+//! `bgctl daemon status`, and the same as `OpenMetrics` text, parsed by Prometheus' own client (R08).
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -41,13 +41,13 @@ fn value<'a>(samples: &'a Value, name: &str, labels: &Value) -> &'a Value {
     &sample["value"]
 }
 
-/// The labels as Python writes them.
+/// The labels as Python formats them.
 fn spaced(labels: &Value) -> String {
     let labels = labels.as_object().unwrap().iter().map(|(name, value)| format!("\"{name}\": {value}"));
     format!("{{{}}}", labels.collect::<Vec<_>>().join(", "))
 }
 
-/// A figure that is a number of something.
+/// A sample that is a count.
 #[track_caller]
 fn count(samples: &Value, name: &str, labels: &Value) -> u64 {
     value(samples, name, labels).as_u64().unwrap_or_else(|| panic!("{name} {labels} is no count"))
@@ -112,7 +112,7 @@ fn r08_the_figures_are_there_for_monitoring() {
     let notices =
         ["sent", "failed", "dropped"].map(|outcome| count(&samples, "bgd_notices_total", &of(outcome)));
     let queued = count(&samples, "bgd_notices_queued", &json!({"channel": "a\"b\\", "type": "exec"}));
-    // A start and an end of each, but for those that run.
+    // A start and an end of each, except for the running ones.
     assert_eq!(notices.iter().sum::<u64>() + queued, 6);
     for (name, kind) in [
         ("bgd_events_total{}", "counter"),

@@ -1,5 +1,5 @@
-//! A daemon that is there and does not answer, as one that was stopped: nobody hangs, everybody is told what to do,
-//! and nothing is done later that nobody waits for any more.
+//! A daemon that exists but does not answer, such as a stopped one: nobody hangs, everybody is told what to
+//! do, and nothing is done later that nobody waits for any more.
 
 use std::io::Write as _;
 use std::net::Shutdown;
@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, shu
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// A daemon that is stopped, and goes on at the end of the test, however that ends.
+/// A stopped daemon, which is continued at the end of the test, however that ends.
 struct Stopped<'a> {
     daemon: &'a TestDaemon,
     process: Process,
@@ -31,7 +31,7 @@ impl<'a> Stopped<'a> {
         Self { daemon, process }
     }
 
-    /// Starts a `bgctl` that has nothing to read.
+    /// Starts a `bgctl` without input.
     fn begin(&self, args: &[&str]) -> Child {
         let mut command = self.daemon.bgctl(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -44,7 +44,7 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// How a program ended that was begun.
+/// Waits for the end of a child.
 fn end_of(child: Child) -> Outcome {
     let output = child.wait_with_output().unwrap();
     Outcome {
@@ -109,7 +109,7 @@ fn every_verb_gives_a_silent_daemon_up_and_says_who_it_is_and_what_to_do() {
     assert_eq!(error["error"]["data"]["kind"], "no_answer", "{error}");
     assert_eq!(error["error"]["data"]["exit_code"], 69, "{error}");
 
-    // All of them were read when it went on, and none was carried out.
+    // When the daemon was continued, it read all of these requests and carried out none.
     drop(stopped);
     let status = daemon.status();
     assert_eq!((status.summary.total(), status.summary.running), (2, 1));
@@ -167,7 +167,7 @@ fn a_wait_is_given_up_when_its_time_is_over_and_the_daemon_silent() {
     let id = daemon.submit(&["sleep", "1000"]);
     let mut command = daemon.bgctl(&["block", "--timeout", "4s", &id.to_string()]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It has said hello in between, so that the daemon was there.
+    // Wait until `bgctl` has connected, so that the daemon goes silent only after that.
     let mut client = daemon.client();
     while client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections < 2 {}
     let stopped = Stopped::now(&daemon);
@@ -205,7 +205,7 @@ fn a_request_whose_client_is_gone_is_not_carried_out_and_one_that_reads_is_serve
     let mut half = Raw::connect(daemon.socket());
     half.request(1, "task.submit", &submit_line(&daemon, "half"));
     shutdown(half.as_fd().as_raw_fd(), nix::sys::socket::Shutdown::Write).unwrap();
-    // Nobody ever waits for the answer of a notification.
+    // Nobody ever waits for the answer to a notification.
     let told = std::os::unix::net::UnixStream::connect(daemon.socket()).unwrap();
     let params = submit_line(&daemon, "told");
     let line = json!({"jsonrpc": "2.0", "method": "task.submit", "params": params});
@@ -216,7 +216,7 @@ fn a_request_whose_client_is_gone_is_not_carried_out_and_one_that_reads_is_serve
     let answer = half.receive().expect("its answer");
     let id: TaskId = serde_json::from_value(answer["result"]["task"]["id"].clone()).unwrap();
     daemon.block(&[id]);
-    // The connections were served in the order that they came in.
+    // Connections are served in order of arrival, so all three have been handled by now.
     wait::for_file(&daemon.home().join("told"));
     assert_eq!(daemon.status().summary.total(), 2);
     assert!(daemon.home().join("half").exists() && !daemon.home().join("gone").exists());

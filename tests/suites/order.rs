@@ -223,7 +223,7 @@ fn r102_a_task_knows_its_slots_and_its_group() {
     let line = "echo $BGD_GROUP $BGD_SLOT $BGD_SLOTS $BGD_SLOT_LIST ${BGD_AFTER-none} ${BGD_ATTEMPT-none}";
     let two = SubmitParams { slots: Some(2), shell: Some(line.into()), ..in_group(&daemon, "gpu") };
     let two = daemon.submit_with(&two).id;
-    // The first and the last are free: the task takes these.
+    // The first and the last slot are free, and the task takes these.
     open(&daemon, gates[0]);
     open(&daemon, gates[2]);
     daemon.block(&[two]);
@@ -232,7 +232,7 @@ fn r102_a_task_knows_its_slots_and_its_group() {
     let plain = daemon.submit_shell(line);
     daemon.block(&[plain]);
     assert_eq!(String::from_utf8(daemon.output(plain)).unwrap(), "default 1 1 1 none none\n");
-    // What a task of ours has of its own is not passed on to one that takes no slot.
+    // Such variables of the submitter, which is a task itself, do not reach a task that takes no slot.
     let mut params = SubmitParams { slots: Some(0), ..shell(&daemon, "echo ${BGD_SLOT-none} $BGD_SLOTS") };
     params.env = params.env.map(|env| {
         env.0.into_iter().chain([("BGD_SLOT".into(), "7".into()), ("BGD_AFTER".into(), "x".into())]).collect()
@@ -388,7 +388,7 @@ fn r104_a_prompt_can_speak_of_the_tasks_that_it_came_after() {
     let path = daemon.task(build).output.path;
     let output = String::from_utf8(daemon.output(agent)).unwrap();
     let line = "error: no such crate,";
-    // What stands for a task that there is not stays as it is.
+    // A placeholder for a task that does not exist stays as it is.
     let wanted = format!("build failed: {line}{line}in {path}, looks good, {{after.3.file}}");
     assert!(output.contains(&wanted), "{output}\nhas not\n{wanted}");
     assert_eq!(daemon.task(agent).prompt.as_deref(), Some(prompt), "the task shows what was written");

@@ -1,4 +1,4 @@
-//! Tasks that start again: retries (R108) and those that are kept alive (R109), on real processes and a fake agent.
+//! Tasks that start again: retries (R108) and keep-alive (R109), on real processes and a fake agent.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -152,7 +152,7 @@ fn r108_a_cancel_a_time_limit_and_a_spawn_error_are_final() {
         SubmitParams { argv: Some(vec!["/no/such".into()]), retry: Some(retry(5)), ..daemon.params() };
     let never = daemon.block(&[daemon.submit_with(&params).id])[0].clone();
     assert_eq!((never.failure.unwrap().kind, never.attempt), (FailureKind::Spawn, Some(1)));
-    // One that waits for its next attempt ends with what is known of the last.
+    // A task cancelled while it waits for its next attempt keeps the exit of the last one.
     let waits = tried(&daemon, "exit 4", Retry { delay_ms: Some(3_600_000), ..retry(1) });
     wait::for_look("an attempt has ended", || (!daemon.task(waits).attempts.is_empty()).then_some(()));
     let cancelled = daemon.cancel(&[waits])[0].clone();

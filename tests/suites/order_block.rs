@@ -1,5 +1,5 @@
-//! What `bgctl block` does beside waiting for an end: it waits for a line (R111), and shows people how far tasks are
-//! (R114).
+//! What `bgctl block` does besides waiting for an end: it waits for a line (R111), and shows people the
+//! progress of tasks (R114).
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -14,7 +14,7 @@ use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
 use serde_json::Value;
 
-/// A task that does this and has a pipe.
+/// A task with a pipe that runs this shell command.
 fn piped(daemon: &TestDaemon, line: &str) -> TaskId {
     let stdin = Some(request::Stdin::Pipe);
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), stdin, ..daemon.params() }).id
@@ -29,12 +29,12 @@ fn write(daemon: &TestDaemon, id: TaskId, text: &str) {
 struct Waiting(Child);
 
 impl Waiting {
-    /// One that listens, and is the only one.
+    /// Starts a block and waits until it is the only subscriber.
     fn begin(daemon: &TestDaemon, args: &[&str]) -> Self {
         Self::listening(daemon, daemon.bgctl(&[&["block"], args].concat()), 1)
     }
 
-    /// One that listens, beside others.
+    /// Starts a block and waits until the daemon has `all` subscribers.
     fn listening(daemon: &TestDaemon, command: Command, all: u64) -> Self {
         let begun = Self::started(command);
         wait::for_look("it listens", || (daemon.status().subscriptions >= all).then_some(()));
@@ -157,7 +157,7 @@ fn r111_where_the_file_can_not_be_opened_the_daemon_is_asked_as_root() {
     watch.until_kind(id, EventKind::Output);
     let path = daemon.task(id).output.path;
     let folder = Path::new(&path).parent().expect("a folder");
-    // As in a container that shares the socket only.
+    // As in a container that shares only the socket.
     let bgctl = daemon.bgctl(&["block", "--line", "second", &id.to_string()]);
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs none \"$0\" && exec \"$@\"";

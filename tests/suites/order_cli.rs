@@ -1,5 +1,5 @@
-//! Ordered work as a user meets it (R100 to R109, R113, R115): groups, priorities, conditions, times, holds, retries and
-//! selectors through the real `bgctl`.
+//! Ordered work as a user meets it (R100 to R109, R113, R115): groups, priorities, conditions, times, holds,
+//! retries and selectors through the real `bgctl`.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use bgd_shared::task::{Status, Task};
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
-/// A `bgctl` of the parent session `s`.
+/// Runs a `bgctl` in the parent session `s`.
 fn run(daemon: &TestDaemon, args: &[&str]) -> Outcome {
     Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "s"))
 }
@@ -19,7 +19,7 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     run(daemon, &[&["submit"], args].concat()).success().word()
 }
 
-/// What a verb prints.
+/// The stdout of a verb.
 fn said(daemon: &TestDaemon, args: &[&str]) -> String {
     run(daemon, args).success().stdout_text()
 }

@@ -1,4 +1,4 @@
-//! What the README tells a user of ordered work to type, typed, with stand-ins for the programs.
+//! Types what the README tells users of ordered work to type, with stand-ins for the programs.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use bgd_tests::docs::{self, code_blocks};
 use bgd_tests::templates::shell_agent;
 use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
 
-/// Makes a program in the home, where the lines are typed.
+/// Writes a program into the home, where the lines are typed.
 fn program(daemon: &TestDaemon, name: &str, line: &str) {
     executable::write(&daemon.home().join(name), &format!("#!/bin/sh\n{line}\n"));
 }
@@ -77,7 +77,7 @@ fn r103_the_night_of_the_readme() {
     let daemon = TestDaemon::builder().config(agent).start();
     program(&daemon, "make", "echo \"error: no rule $BGD_ATTEMPT\"; exit 2");
     program(&daemon, "deploy", "echo deployed");
-    // Nobody waits minutes for a build that fails.
+    // Do not wait minutes for a build that fails.
     let told = typed(&daemon, &block(1).replace("1m..10m", "1ms..2ms")).stdout_text();
     assert!(told.contains("`- ") && told.contains("pending (until "), "{told}");
     let ids: Vec<TaskId> = tasks(&daemon).iter().map(|task| task.id).collect();

@@ -1,5 +1,5 @@
-//! R113 beyond the verbs that list, show and end tasks: `signal`, `attach` and `events` take selectors, too, and shells
-//! complete what selectors take.
+//! R113 beyond the verbs that list, show and end tasks: `signal`, `attach` and `events` accept selectors,
+//! too, and shells complete their values.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -18,7 +18,7 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     run(daemon, &[&["submit"], args].concat()).success().word()
 }
 
-/// A task that says when it listens to signals, and ends with 7 at SIGUSR1.
+/// A task that reports when it is ready for signals, and exits with 7 on SIGUSR1.
 fn listening(daemon: &TestDaemon, tag: &str) -> TaskId {
     let line = "trap 'exit 7' USR1; echo listening; while :; do read x < never; done";
     let id = submitted(daemon, &["--tag", tag, "--cwd", daemon.home().to_str().unwrap(), "--shell", line]);

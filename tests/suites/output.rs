@@ -25,7 +25,7 @@ fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
     id
 }
 
-/// A task that prints what is written to it.
+/// A task that echoes its input.
 fn echo(daemon: &TestDaemon) -> TaskId {
     let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
     daemon.submit_with(&params).id
@@ -36,7 +36,7 @@ fn write(daemon: &TestDaemon, id: TaskId, text: &str, eof: bool) {
     daemon.client().call::<TaskWrite>(&params).expect("task.write");
 }
 
-/// A `bgctl` that goes on, and what it prints line by line.
+/// A `bgctl` that keeps running, and the lines it prints.
 fn follow(daemon: &TestDaemon, args: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut child = daemon.bgctl(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bgctl");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -200,7 +200,7 @@ fn bgctl_chooses_the_stream_of_a_split_task() {
         let part: OutputResult = daemon.run(&["--json", "output", option, &id]).success().json();
         assert_eq!(part.data, text);
     }
-    // Whoever names none must not take the one for all.
+    // Without an option, nobody must mistake one stream for the whole output.
     for words in [&["output", &id][..], &["output", "-f", &id]] {
         let outcome = daemon.run(words).success();
         let told = format!(

@@ -1,4 +1,4 @@
-//! R106: a running task is paused with its whole tree, and goes on; whatever ends it ends it all the same.
+//! R106: a running task is paused with its whole tree, and continues; whatever ends a task also ends a paused one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use bgd_tests::{Process, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// Nothing here may be ended by SIGKILL, for which one would wait an hour.
+/// Nothing here may need SIGKILL, which would come only after an hour.
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
 fn select(ids: &[TaskId]) -> SelectParams {
@@ -35,7 +35,7 @@ fn go_on(daemon: &TestDaemon, ids: &[TaskId]) -> Result<Vec<Task>, ClientError> 
     Ok(daemon.client().call::<TaskContinue>(&select(ids))?.tasks)
 }
 
-/// The states of its processes, by their numbers.
+/// The states of the task's processes, by pid.
 fn states(daemon: &TestDaemon) -> BTreeMap<i32, char> {
     let state = |process: Process| {
         let text = fs::read_to_string(process.proc("stat")).ok()?;
@@ -49,7 +49,7 @@ fn all_stopped(states: &BTreeMap<i32, char>) -> bool {
     !states.is_empty() && states.values().all(|state| *state == 'T')
 }
 
-/// Opens the gate at which tasks wait; also one that nobody reads at, as they are paused.
+/// Opens the gate at which tasks wait, even if nobody reads from it because they are paused.
 fn open_gate(daemon: &TestDaemon) -> fs::File {
     let path = daemon.home().join("gate");
     let mut gate = fs::File::options().read(true).write(true).open(path).unwrap();
@@ -61,7 +61,7 @@ fn gated(daemon: &TestDaemon) {
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
 }
 
-/// A leader, a child, one in a session of its own, and one more that has lost its parent; all note that they are there.
+/// A leader, a child, one in a session of its own, and one that has lost its parent; all record that they are there.
 const FAMILY: &str = "sh -c 'echo >> there; exec sleep 1000' &
     setsid sh -c 'sh -c \"echo >> there; exec sleep 1000\" & echo >> there; exec sleep 1000' &
     setsid -f sh -c 'echo >> there; exec sleep 1000'
@@ -85,7 +85,7 @@ fn r106_every_process_of_a_paused_task_stands_still_until_it_goes_on() {
     assert!(all_stopped(&before) && before.len() == 5, "{before:?}");
     let event = watch.until(|event| event.kind == EventKind::Paused);
     assert!(event.task.paused && daemon.task(id).paused);
-    // Once more is no error, and no news.
+    // Pausing again is neither an error nor an event.
     assert!(pause(&daemon, &[id]).unwrap()[0].paused);
     let gate = open_gate(&daemon);
     assert_eq!(states(&daemon), before);
@@ -160,7 +160,7 @@ fn r106_one_that_is_just_starting_stands_still_when_that_is_answered() {
     }
 }
 
-/// Ends well when it is told to, and says so.
+/// Exits with 0 on SIGTERM, and prints that it did.
 const WILLING: &str = "trap 'echo ended; exit 0' TERM; echo >> there; sleep 1000 & wait";
 
 fn willing(daemon: &TestDaemon, more: SubmitParams) -> TaskId {
@@ -171,7 +171,7 @@ fn willing(daemon: &TestDaemon, more: SubmitParams) -> TaskId {
     id
 }
 
-/// What ends a task ends it by its first signal, paused or not.
+/// Whatever ends a task ends it by its first signal, paused or not.
 fn ends_when_paused(daemon: &mut TestDaemon) {
     let id = willing(daemon, daemon.params());
     pause(daemon, &[id]).unwrap();
@@ -227,7 +227,7 @@ fn r106_a_cgroup_is_frozen_with_all_that_is_in_it_as_root() {
     drop(gate);
     daemon.cancel(&[id]);
 
-    // One that has left it is stopped by a signal.
+    // A process that has left the cgroup is stopped by a signal.
     let away = format!("echo $$ > {}/cgroup.procs; echo >> there; exec sleep 1000", cgroup.path().display());
     let id = willing_with(&daemon, &format!("sh -c '{away}' & {WILLING}"), 2);
     pause(&daemon, &[id]).unwrap();
@@ -235,7 +235,7 @@ fn r106_a_cgroup_is_frozen_with_all_that_is_in_it_as_root() {
     assert_eq!(stopped, 1);
     assert_eq!(daemon.cancel(&[id])[0].exit, Some(Exit::Code(0)));
 
-    // Nobody is left frozen behind a leader that another one has killed.
+    // No process is left frozen behind a leader that somebody else has killed.
     let id = willing_with(&daemon, &format!("(echo >> there; read x < gate; echo late) & {WILLING}"), 2);
     pause(&daemon, &[id]).unwrap();
     Process::open(daemon.task(id).pid.unwrap()).unwrap().kill();

@@ -1,5 +1,5 @@
-//! What happens to a daemon whose place is taken from it while it runs: its socket, its folder, its state folder, all
-//! of its connections. It can be reached again, or at least be found and ended.
+//! What happens to a running daemon that loses its place: its socket, its folder, its state folder, all of
+//! its connections. It becomes reachable again, or can at least be found and ended.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -15,21 +15,21 @@ fn instance(daemon: &TestDaemon) -> String {
     daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance
 }
 
-/// Takes a folder away with all that is in it, at once.
+/// Removes a folder with its contents, atomically.
 fn take_away(daemon: &TestDaemon, folder: &Path) {
     let aside = tempfile::tempdir_in(daemon.home()).unwrap();
     fs::rename(folder, aside.path().join("aside")).unwrap();
 }
 
-/// Waits until the socket is there again.
+/// Waits until the socket is back.
 fn is_back(daemon: &TestDaemon) {
     wait::for_file(daemon.socket().parent().unwrap());
     wait::for_file(daemon.socket());
-    // It is made a moment before it can be connected to.
+    // The socket exists a moment before it accepts connections.
     daemon.run(&["list"]).success();
 }
 
-/// How many daemons stay. One that finds the place taken says so first, and ends then.
+/// The number of daemons that stay. One that finds the place taken reports that before it ends.
 fn daemons(daemon: &TestDaemon) -> usize {
     let is_bgd =
         |process: &Process| process.cmdline().split(' ').next().unwrap_or_default().ends_with("/bgd");
@@ -45,7 +45,7 @@ fn a_socket_that_is_removed_is_made_again_with_its_folder_and_its_lock() {
     let before = instance(&daemon);
     let folder = daemon.socket().parent().unwrap();
     let mut open = daemon.client();
-    // As often as it takes to meet a daemon that has just made it.
+    // Often enough to hit a daemon that has just recreated the socket.
     for round in 0..20 {
         fs::remove_file(daemon.socket()).unwrap();
         wait::for_file(daemon.socket());
@@ -55,7 +55,7 @@ fn a_socket_that_is_removed_is_made_again_with_its_folder_and_its_lock() {
     }
     assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o7777, 0o700);
     assert_eq!(fs::metadata(daemon.socket()).unwrap().permissions().mode() & 0o7777, 0o600);
-    // Nobody else gets the place, and who was connected is so still.
+    // Nobody else gets the place, and existing connections stay.
     assert!(daemon.second().stderr.contains("another bgd"), "it is taken");
     assert_eq!(open.call::<Hello>(&HelloParams::default()).unwrap().instance, before);
     assert_eq!(daemon.task(id).status, Status::Running);
@@ -79,7 +79,7 @@ fn whoever_comes_while_the_socket_is_gone_starts_no_second_daemon() {
 fn a_daemon_that_can_t_be_reached_is_found_and_comes_back_with_its_folder() {
     let daemon = TestDaemon::start();
     let (before, pid) = (instance(&daemon), daemon.pid());
-    // As at a logout: the folder above is gone too, and is not ours to make.
+    // As at a logout: the parent folder is gone too, and the daemon must not create that.
     let runtime = daemon.home().join("run");
     take_away(&daemon, &runtime);
     for verb in [&["list"][..], &["--no-start", "list"], &["daemon", "status"]] {
@@ -112,7 +112,7 @@ fn r11_daemon_stop_ends_a_daemon_whose_socket_is_gone_with_its_tasks() {
     assert_eq!(daemon.run(&["daemon", "stop"]).success().stdout_text(), "no daemon is running\n");
 }
 
-/// A daemon of another state folder takes the place of one that stands still: each leaves what is the other's.
+/// A daemon with another state folder takes the place of a stopped one: each leaves the other's files alone.
 #[test]
 fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
     let mut first = TestDaemon::start();
@@ -130,7 +130,7 @@ fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
     wait::for_line(&first.state_dir().join("bgd.log"), "another daemon has");
     assert_eq!(instance(&first), second);
 
-    // The second one ends, and the first one is there again.
+    // The second one ends, and the first one is back.
     first.run(&["daemon", "stop"]).success();
     is_back(&first);
     assert_eq!(instance(&first), before);
@@ -161,7 +161,7 @@ fn a_state_folder_that_is_removed_is_made_again() {
     assert_eq!(daemon.cancel(&[before])[0].status, Status::Cancelled);
     let mode = fs::metadata(daemon.state_dir().join("instances")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o700);
-    // It is that of a living daemon: whoever sweeps leaves it alone.
+    // The folder belongs to a living daemon, so one that cleans up leaves it alone.
     let folder = Path::new(&task.output.path).parent().unwrap().to_path_buf();
     let mut other = daemon.bgctl(&["--socket", daemon.home().join("other/bgd.sock").to_str().unwrap()]);
     assert!(other.args(["daemon", "start"]).status().unwrap().success());
@@ -205,13 +205,13 @@ fn a_few_connections_are_kept_for_the_daemon_s_own_methods() {
     assert!(refused.stderr.contains("reached its limit of connections"), "{}", refused.stderr);
     daemon.run(&["daemon", "status"]).success();
     daemon.run(&["daemon", "reload"]).success();
-    // What is kept is bounded, too.
+    // The number of reserved connections is bounded, too.
     while inside[0].call(1, "daemon.status", &json!({}))["result"]["connections"] != 2 {}
     let mut kept: Vec<Raw> = (0..4).map(|_| Raw::connect(daemon.socket())).collect();
     assert!(kept.iter_mut().all(Raw::is_served));
     let answer = Raw::connect(daemon.socket()).receive().expect("a word");
     assert_eq!(answer["error"]["data"]["kind"], "too_many_connections", "{answer}");
-    // One that asks for more has its place taken, with a word.
+    // A reserved connection that asks for anything else is closed, with an error.
     let answer = kept[0].call(7, "task.list", &json!({}));
     assert_eq!(
         (&answer["id"], &answer["error"]["data"]["kind"]),

@@ -66,7 +66,7 @@ impl Wire {
         answer["error"].take()
     }
 
-    /// A task as a script would submit it.
+    /// Submits a task as a script would.
     fn submit(&mut self, line: &str) -> String {
         let params = json!({"shell": line, "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}});
         self.call("task.submit", params)["task"]["id"].as_str().expect("an id").to_owned()
@@ -135,7 +135,7 @@ fn each_method_answers() {
     assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
-    // Those of terminals, of what is handed over and of what is ordered have tests of their own.
+    // The methods of terminals, handoffs and ordered work have tests of their own.
     assert_eq!(METHODS.len(), 39, "a new method is to be called here or elsewhere");
 }
 
@@ -209,7 +209,7 @@ fn each_method_about_agents_answers() {
         wire.call("task.submit", json!({"resume": id, "prompt": "r", "agent": "nobody"}))["task"].take();
     assert_eq!((&again["id"], &again["resume_count"]), (id, &json!(2)));
     wire.call("task.block", json!({"ids": [id], "timeout_ms": null}));
-    // Of agents that are a command line none ever asks.
+    // Template agents never ask.
     let error = wire.refused("agent.answer", json!({"id": id, "request": 1, "option": "x"}));
     assert_eq!((&error["data"]["kind"], &error["code"]), (&json!("already_finished"), &json!(-32012)));
 }

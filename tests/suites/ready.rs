@@ -1,4 +1,4 @@
-//! R110: when a task is ready, by everything that can tell it.
+//! R110: when a task is ready, by every kind of readiness check.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,14 +22,14 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 use super::fault_watches::without_inotify;
 
-/// A daemon with a gate, at which its tasks wait by reading a line of it.
+/// A daemon with gates at which its tasks wait by reading a line.
 fn gated() -> TestDaemon {
     let daemon = TestDaemon::start();
     make_gates(&daemon);
     daemon
 }
 
-/// One whose environment names a proxy that is not there.
+/// Like [`gated`], with a proxy in the environment that does not exist.
 fn gated_behind_a_proxy() -> TestDaemon {
     let names = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
     let builder = TestDaemon::builder();
@@ -39,14 +39,14 @@ fn gated_behind_a_proxy() -> TestDaemon {
     daemon
 }
 
-/// Each is for one task at a time, and once: who reads twice may find it open still.
+/// Each gate is for one task at a time, once: a second read may still find it open.
 fn make_gates(daemon: &TestDaemon) {
     for name in ["gate", "end"] {
         mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
     }
 }
 
-/// Lets one task go on.
+/// Lets one task continue.
 fn open_gate(daemon: &TestDaemon, name: &str) {
     let mut gate = fs::File::options().write(true).open(daemon.home().join(name)).unwrap();
     gate.write_all(b"go on\n").unwrap();
@@ -64,7 +64,7 @@ fn until_ready(daemon: &TestDaemon, ids: &[TaskId]) -> BlockResult {
     daemon.client().call::<TaskBlock>(&params).unwrap()
 }
 
-/// A task that waits at the gate is not ready before, and is behind it. It runs on then.
+/// Asserts that a task at the gate is not ready before the gate opens, is ready after that, and continues to run.
 #[track_caller]
 fn becomes_ready_behind_the_gate(daemon: &TestDaemon, id: TaskId) -> Task {
     let mut watch = daemon.watch();
@@ -121,12 +121,12 @@ fn r110_each_attempt_becomes_ready_for_itself() {
     assert!(watch.until_kind(id, EventKind::Ready).task.ready_at.is_some());
     open_gate(&daemon, "end");
     assert_eq!(watch.until_kind(id, EventKind::Retrying).task.ready_at, None);
-    // What the first attempt has written is in the same file.
+    // The output of the first attempt is in the same file.
     assert_eq!(watch.until_kind(id, EventKind::Started).task.ready_at, None);
     becomes_ready_behind_the_gate(&daemon, id);
 }
 
-/// A TCP socket that has a port, and nobody listens on it.
+/// A TCP socket that is bound to a port, but does not listen.
 fn port() -> (OwnedFd, u16) {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -134,7 +134,7 @@ fn port() -> (OwnedFd, u16) {
     (socket, address.port())
 }
 
-/// Submits a program of Python that has a socket as standard input.
+/// Submits a Python program with a socket as standard input.
 fn python(daemon: &TestDaemon, script: &str, socket: &OwnedFd, ready: &str) -> TaskId {
     let argv = Some(["python3", "-c", script].map(Into::into).to_vec());
     let ready = Some(ready.parse().unwrap());
@@ -184,7 +184,7 @@ open("end").readline()
         let (socket, port) = port();
         let id = python(&daemon, script, &socket, &format!("http:http://localhost:{port}/health?deep=1"));
         drop(socket);
-        // An answer that is not good changes nothing, as often as it comes.
+        // A failing answer changes nothing, however often it comes.
         wait::for_lines(&daemon.home().join("asked"), 2, "503 /health?deep=1");
         becomes_ready_behind_the_gate(&daemon, id);
         daemon.cancel(&[id]);
@@ -203,19 +203,19 @@ fn r110_a_file_makes_it_ready() {
     let id = daemon.submit_with(&shell(&daemon, line, &format!("file:{}", path.display()))).id;
     wait::for_file(&daemon.home().join("run/other"));
     becomes_ready_behind_the_gate(&daemon, id);
-    // What is there already needs no waiting for.
+    // A file that already exists needs no wait.
     let id = daemon.submit_with(&shell(&daemon, "exec sleep 1000", "file:run/socket")).id;
     assert!(until_ready(&daemon, &[id]).tasks[0].ready_at.is_some());
 }
 
-/// Tells by the socket that its environment names, as every program with `sd_notify` does.
+/// Sends to the socket named in its environment, like every program with `sd_notify`.
 const NOTIFY: &str = r#"
 import os, socket, sys
 tell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 tell.connect(os.environ["NOTIFY_SOCKET"])
 "#;
 
-/// The sockets by which tasks tell.
+/// The daemon's notification sockets.
 fn notify_sockets(daemon: &TestDaemon) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(daemon.socket().parent().unwrap()).unwrap().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(".notify-")).collect()
@@ -229,7 +229,7 @@ fn r110_a_program_tells_by_itself_that_it_is_ready() {
     let not = ["STATUS=nearly", "READY=0", "xREADY=1\nREADY=11"].map(|words| format!("{} && ", tell(words)));
     let line =
         format!("{}read x < gate; {}; read x < end", not.concat(), tell("STATUS=up\nREADY=1\nMAINPID=1"));
-    // What the submitter's environment names is another service's.
+    // The socket in the submitter's environment belongs to another service.
     let mut params = shell(&daemon, &line, "notify");
     let other = daemon.home().join("other");
     let name = |(name, _): &(Box<str>, _)| &**name != "NOTIFY_SOCKET";
@@ -242,7 +242,7 @@ fn r110_a_program_tells_by_itself_that_it_is_ready() {
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     wait::for_look("the end of its socket", || notify_sockets(&daemon).is_empty().then_some(()));
 
-    // systemd's own program, which waits until the message was taken.
+    // systemd's own program, which waits until the message was received.
     let line = "read x < gate; systemd-notify --ready --status=up; read x < end; systemd-notify --status=still; exit 4";
     let id = daemon.submit_with(&shell(&daemon, line, "notify")).id;
     becomes_ready_behind_the_gate(&daemon, id);
@@ -259,7 +259,7 @@ fn r110_nobody_else_tells_that_it_is_ready() {
     let line = format!("{line}\nmv told.new told\nread x < gate\npython3 tell.py\nexec sleep 1000");
     let id = daemon.submit_with(&shell(&daemon, &line, "notify")).id;
     let path = wait::for_line(&daemon.home().join("told"), "");
-    // It lives while it is looked at: it waits for an end that does not come.
+    // It stays alive while the daemon inspects it: it waits for an EOF that does not come.
     let script =
         format!("{NOTIFY}\ntell.send(b'READY=1')\nopen('sent', 'w').write('sent\\n')\nsys.stdin.read()");
     let line = format!("NOTIFY_SOCKET={path} exec python3 -c \"$SCRIPT\"");
@@ -417,7 +417,7 @@ fn r110_what_can_t_come_true_is_refused() {
 #[test]
 fn r110_what_a_killed_daemon_leaves_is_removed_by_the_next() {
     let mut daemon = TestDaemon::start();
-    // A process that has just begun holds the daemon's socket until it runs its own program.
+    // A new process holds the daemon's socket until its `exec`, so wait until the task runs.
     daemon.submit_with(&shell(&daemon, "echo >> there; exec sleep 1000", "notify"));
     wait::for_lines(&daemon.home().join("there"), 1, "");
     assert_eq!(notify_sockets(&daemon).len(), 1);

@@ -6,7 +6,7 @@ use bgd_tests::shared::request::RerunResult;
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Outcome, TestDaemon};
 
-/// The ids that a verb prints, a line each.
+/// The ids that a verb prints, one per line.
 fn ids(outcome: Outcome) -> Vec<TaskId> {
     outcome.success().stdout_text().lines().map(|line| line.parse().expect("an id")).collect()
 }
@@ -44,7 +44,7 @@ fn r116_the_same_command_runs_again_in_its_folder_and_environment() {
     daemon.block(&[old]);
     let wanted = format!("before\n{}\n99\n0037\n", folder.display());
     assert_eq!(String::from_utf8(daemon.output(old)).unwrap(), wanted);
-    // From somewhere else.
+    // From another folder.
     let again =
         Outcome::of(daemon.bgctl(&["rerun", &old.to_string()[..6]]).env("SET", "after").current_dir("/"));
     let [new] = ids(again)[..] else { panic!("one id") };
@@ -57,7 +57,7 @@ fn r116_the_same_command_runs_again_in_its_folder_and_environment() {
     );
     let page = daemon.run(&["status", &new.id.to_string()]).success().stdout_text();
     assert!(page.contains(&format!("rerun of:    {}", old.id)), "{page}");
-    // What was cleared is gone with its environment.
+    // A cleared task is gone with its environment.
     daemon.run(&["clear", "--", &old.id.to_string()]).success();
     let gone = daemon.run(&["rerun", &old.id.to_string()]).expect_code(66);
     assert!(gone.stderr.contains("there is no task"), "{}", gone.stderr);
@@ -68,7 +68,7 @@ fn r116_the_failed_ones_of_a_batch_run_again() {
     let daemon = TestDaemon::start();
     let items = daemon.home().join("items");
     std::fs::write(&items, "a\nb\nc\n").unwrap();
-    // Fails for all but `a`, until the file is there.
+    // Fails for all but `a`, until the file exists.
     let line = "[ \"$1\" = a ] || [ -e good ]";
     let words = ["--each", items.to_str().unwrap(), "--jobs", "1", "--cwd", daemon.home().to_str().unwrap()];
     let batch = submitted(&daemon, &[&words[..], &["--", "sh", "-c", line, "-"]].concat());

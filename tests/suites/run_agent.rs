@@ -7,7 +7,7 @@ use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{FakeDaemon, Terminal};
 
-/// A shell, or with these arguments a `bgctl`, whose agents find the fake agent's home.
+/// A shell, or with arguments a `bgctl`, whose agents find the fake agent's home.
 #[track_caller]
 fn terminal(daemon: &FakeDaemon, args: Option<&[&str]>) -> Terminal {
     let home = daemon.fake_home().0;
@@ -22,7 +22,7 @@ fn terminal(daemon: &FakeDaemon, args: Option<&[&str]>) -> Terminal {
     }
 }
 
-/// The id in the sentence of R61, which stands alone on its line.
+/// The id in the sentence of R61, which is alone on its line.
 #[track_caller]
 fn moved(terminal: &Terminal) -> TaskId {
     let screen = terminal.screen();
@@ -31,13 +31,12 @@ fn moved(terminal: &Terminal) -> TaskId {
     id.unwrap_or_else(|| panic!("no sentence on\n{screen}")).trim_end().parse().unwrap()
 }
 
-/// Whether lines and their echo are made by the terminal again, as its programs find it.
+/// Asserts that the terminal has line mode and echo again, as its programs see it.
 #[track_caller]
 fn assert_sane(shell: &mut Terminal) {
     assert_eq!(shell.run_line("stty -a | grep -q ' icanon.* echo '"), 0);
 }
 
-/// The only task.
 #[track_caller]
 fn only_task(daemon: &FakeDaemon) -> Task {
     let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
@@ -51,7 +50,7 @@ fn r69_text_comes_as_it_is_said() {
     let mut shell = terminal(&daemon, None);
     shell.type_line("bgctl run --agent fake 'say one; await go; say  and two'; echo \"<$?>\"");
     shell.wait_text("\n[Ctrl-B] Background\none");
-    // What is typed is for nobody, and is not shown.
+    // Typed text goes nowhere, and is not shown.
     shell.type_keys("zyxzyx");
     daemon.touch("go");
     assert_eq!(shell.wait_code(), 0);

@@ -1,5 +1,5 @@
-//! What passes through the daemon's memory stays no longer than it is needed, and no other program of the user
-//! can look at it: environments, and prompts of tasks that are gone.
+//! Data that passes through the daemon's memory stays no longer than needed, and no other program of the user
+//! can read it: environments, and prompts of cleared tasks.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,10 +16,10 @@ use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
 use bgd_tests::{Process, TestDaemon};
 use nix::sys::signal::Signal;
 
-/// No environment is kept for another run.
+/// Keeps no environment for another run.
 const NONE_KEPT: &str = "[limits]\nenvironments = \"0B\"";
 
-/// The environment of everything here with a secret, plainly, and where JSON has to write it in another way.
+/// The harness's environment plus a secret, both verbatim and in a form that JSON has to escape.
 fn with_secret(daemon: &TestDaemon, secret: &str) -> SubmitParams {
     let params = daemon.params();
     let own = params.env.clone().unwrap_or_default();
@@ -31,7 +31,7 @@ fn with_secret(daemon: &TestDaemon, secret: &str) -> SubmitParams {
     SubmitParams { env: Some(env), ..params }
 }
 
-/// A text that is nowhere yet. Its first half alone says nothing.
+/// A text that exists nowhere yet. Its first half alone says nothing.
 fn secret() -> String {
     format!("secret-{}", TaskId::random())
 }
@@ -137,7 +137,7 @@ fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
         for file in ["mem", "environ"] {
             let refused = fs::File::open(daemon.process().proc(file)).map(drop).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{file}: {refused}");
-            // Its tasks are as open as what a shell starts.
+            // Its tasks are as accessible as what a shell starts.
             fs::File::open(task.proc(file)).unwrap();
         }
         daemon.cancel(&[id]);

@@ -25,7 +25,7 @@ fn text(daemon: &TestDaemon, file: &str) -> String {
     fs::read_to_string(daemon.home().join(file)).expect("a file in the home").trim_end().to_owned()
 }
 
-/// Runs `bgctl` without a terminal and without a parent session in its environment.
+/// A `bgctl` without a terminal and without a parent session in its environment.
 fn without_terminal(daemon: &TestDaemon, args: &[&str]) -> Command {
     let bgctl = daemon.bgctl(&[]);
     let mut command = Command::new("setsid");
@@ -35,7 +35,7 @@ fn without_terminal(daemon: &TestDaemon, args: &[&str]) -> Command {
     command
 }
 
-/// The tasks that there are.
+/// The ids of all tasks.
 fn tasks(daemon: &TestDaemon) -> Vec<TaskId> {
     let all = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
     all.into_iter().map(|task| task.id).collect()
@@ -48,7 +48,7 @@ fn a_plain_terminal_is_a_parent_session() {
     assert_eq!(shell.run_line("tty > tty; bgctl session key > key"), 0);
     let key = text(&daemon, "key");
     assert!(key.starts_with(&format!("tty:{}@", text(&daemon, "tty"))), "{key}");
-    // The other streams of a job of the shell need not be the terminal.
+    // The other streams of a shell's job need not be the terminal.
     assert_eq!(shell.run_line("bgctl submit --channel none -- true < /dev/null > id 2> /dev/null"), 0);
     let task = daemon.task(text(&daemon, "id").parse().unwrap());
     assert_eq!(task.session, Some(key.clone()));
@@ -66,7 +66,7 @@ fn a_plain_terminal_is_a_parent_session() {
 #[test]
 fn the_next_shell_in_the_same_terminal_is_another_session() {
     let daemon = TestDaemon::start();
-    // Two sessions, one after the other, with the same device.
+    // Two sessions, one after the other, on the same device.
     let script = r#"
 import fcntl, os, pty, sys, termios
 front, back = pty.openpty()
@@ -103,7 +103,7 @@ fn a_login_by_ssh_is_a_parent_session() {
     assert_eq!(shell.run_line("SSH_CONNECTION=nonsense bgctl session key > key; tty > tty"), 0);
     let key = text(&daemon, "key");
     assert!(key.starts_with(&format!("tty:{}@", text(&daemon, "tty"))), "{key}");
-    // Without a terminal nobody is there who could look at it.
+    // Without a terminal, nobody is there to look at it.
     let mut alone = without_terminal(&daemon, &["session", "key"]);
     alone.env("SSH_CONNECTION", "192.0.2.7 51514 192.0.2.1 22");
     let outcome = Outcome::of(&mut alone).expect_code(2);
@@ -124,7 +124,7 @@ fn a_pane_of_tmux_is_a_parent_session() {
     terminal.wait_line("$");
     terminal.type_line("echo $TMUX_PANE > pane; bgctl session key > key; echo done >> key");
     wait::for_line(&daemon.home().join("key"), "done");
-    // Another server than the usual one, whose panes are counted from 0, too.
+    // Another server than the default one, whose panes are also counted from 0.
     let key = format!("tmux:work{}", text(&daemon, "pane"));
     assert!(key.starts_with("tmux:work%") && text(&daemon, "key") == format!("{key}\ndone"), "{key}");
     terminal.type_line("bgctl submit --channel none -- true > id; echo done >> id");
@@ -201,7 +201,7 @@ fn clear_without_ids_is_about_the_current_session_only() {
     let [done, runs] = [daemon.submit_in("ours", "true"), daemon.submit_in("ours", "sleep 1000")];
     daemon.block(&[others, none, done]);
     daemon.wait_running(runs);
-    // What `bgctl clear $(…)` comes to where nothing was found.
+    // What `bgctl clear $(…)` turns into when nothing was found.
     let outcome = ours(&["clear"]).success();
     assert_eq!((outcome.stdout_text().as_str(), outcome.stderr.as_str()), ("cleared 1\n", ""));
     let again = ours(&["clear"]).success();
@@ -314,7 +314,7 @@ fn owns(daemon: &TestDaemon, session: &str) -> Client {
     client
 }
 
-/// Waits until these tasks are cleared. Nothing may be cleared but these.
+/// Waits until these tasks are cleared, and asserts that no others are.
 #[track_caller]
 fn only_cleared(watch: &mut Watch, ids: &[TaskId]) {
     let mut left = ids.to_vec();
@@ -357,7 +357,7 @@ fn r54_a_session_ends_with_the_last_connection_that_owns_it() {
     daemon.wait_running(ids[0]);
     daemon.block(&ids[1..]);
     drop(first);
-    // Connections are looked after in their order: what this one did is over.
+    // The daemon handles connections in order, so it has already processed the disconnect of `first`.
     let mut third = owns(&daemon, "s3");
     third.call::<Hello>(&HelloParams::default()).unwrap();
     assert_eq!(daemon.task(ids[0]).status, Status::Running, "there is another owner");
@@ -366,7 +366,7 @@ fn r54_a_session_ends_with_the_last_connection_that_owns_it() {
     assert_eq!(tasks(&daemon), [other]);
     drop(stranger);
     only_cleared(&mut watch, &[other]);
-    // One that only names its session owns nothing.
+    // A connection that only names its session owns nothing.
     let mut named = daemon.client();
     named.call::<Hello>(&HelloParams { session: Some("s4".into()), ..HelloParams::default() }).unwrap();
     let stays = daemon.submit_in("s4", "sleep 1000");

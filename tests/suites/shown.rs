@@ -1,5 +1,5 @@
-//! Nobody is deceived by what a task is called, what its agent asks or what an error quotes: it reaches no
-//! terminal and no log as it is. What a task writes stays exact.
+//! The description of a task, the question of its agent or a quotation in an error cannot deceive anybody:
+//! none of them reaches a terminal or a log unescaped. A task's output stays exact.
 
 use std::fs;
 
@@ -10,13 +10,13 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::{FakeDaemon, Outcome, TestDaemon, wait};
 use serde_json::Value;
 
-/// It turns the direction, hides, joins, clears the screen in two ways, and ends in a tag.
+/// Reverses the direction, hides, joins, clears the screen in two ways, and ends in a tag.
 const EVIL: &str = "a\u{202e}b\u{200b}c\u{200d}d\u{9b}2Je\u{2066}f\x1b[2Jg\u{feff}h\u{e0041}";
 
-/// How it is shown.
+/// How it is displayed.
 const SHOWN: &str = "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}2Je\u{fffd}f\u{fffd}[2Jg\u{fffd}h\u{fffd}";
 
-/// That nothing in a text is hidden, and that it shows the evil one.
+/// Asserts that nothing in a text is hidden, and that it shows [`EVIL`].
 #[track_caller]
 fn shows(text: &str) {
     assert!(text.contains(SHOWN), "{text:?}");

@@ -1,5 +1,5 @@
 //! What a process gets from the caller that submitted it (decisions 9, 10 and 11): arguments, environment,
-//! folder, umask, limits and standard input exactly, and nothing of whoever started the daemon.
+//! folder, umask, limits and standard input exactly, and nothing from whoever started the daemon.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ use bgd_shared::task::{Status, Task};
 use bgd_shared::text::{Env, OsText};
 use bgd_tests::{Outcome, TestDaemon, wait};
 
-/// Bytes that are no UTF-8, blanks, quotes, newlines and what a shell would do something with.
+/// Bytes that are not UTF-8, blanks, quotes, newlines and characters that a shell would interpret.
 const ODD: &[&[u8]] =
     &[b"", b"a b", b"'\"\\", b"$HOME `id` *", b"line\nbreak", b"\xff\xfe\x01", b"--json", b"-"];
 
@@ -75,7 +75,7 @@ fn the_environment_is_the_callers_complete_one_byte_for_byte() {
     let socket = [b"BGD_SOCKET=", daemon.socket().as_os_str().as_bytes()].concat();
     let home = [b"HOME=", daemon.home().as_os_str().as_bytes()].concat();
     let mark = format!("BGD_TASK_ID={}", task.id);
-    // Alone, it has the first slot.
+    // It is alone, so it has the first slot.
     let wanted: [&[u8]; 11] = [
         b"BGD_GROUP=default",
         b"BGD_SLOT=1",
@@ -190,7 +190,7 @@ fn the_environment_is_in_no_object_no_list_and_no_log() {
     let known = params.env.take().unwrap();
     params.env = Some(known.0.into_iter().chain([("TOKEN".into(), OsText::from(secret))]).collect());
     let submitted = daemon.submit_with(&params);
-    // One that can't be started, and one that is refused, say why; not with what.
+    // A task that cannot be started and a refused one report the reason, but not the environment.
     let failing = daemon.submit_with(&SubmitParams {
         shell: None,
         argv: Some(vec!["no-such".into()]),

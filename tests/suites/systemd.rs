@@ -1,4 +1,4 @@
-//! With a real systemd: where a user manager answers, the daemon has a delegated cgroup of its own, up to the logout.
+//! With a real systemd: where a user manager answers, the daemon has a delegated cgroup of its own, until the logout.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,12 +20,12 @@ fn status(session: &mut Session<'_>) -> DaemonStatus {
     session.run("bgctl daemon status --json").success().json()
 }
 
-/// The scope that a daemon has of its own.
+/// The scope of a daemon.
 fn scope(status: &DaemonStatus) -> String {
     format!("bgd-{}.scope", status.instance)
 }
 
-/// Where daemons of alice have their folders.
+/// The folder of alice's daemon instances.
 fn instances(machine: &Systemd) -> PathBuf {
     machine.path("/run/home/alice/.local/state/bgd/instances")
 }
@@ -36,12 +36,12 @@ fn cgroup_of(process: &Process) -> String {
     groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
 }
 
-/// The file of a scope's settings: the user manager removes it when it forgets the scope.
+/// The file of a scope's settings, which the user manager removes when it forgets the scope.
 fn file_of(machine: &Systemd, scope: &str) -> PathBuf {
     machine.path(&format!("{}/systemd/transient/{scope}", runtime_folder()))
 }
 
-/// Submits what escapes everything but a cgroup, and gives its task and the process that has escaped.
+/// Submits a task that escapes everything but a cgroup. Returns the task and the escaped process.
 fn escape(machine: &Systemd, session: &mut Session<'_>) -> (String, Process) {
     let script = format!("bgctl submit --shell '{}'", ESCAPE.replace('\'', "'\\''"));
     let id = session.run(&script).success().stdout_text().trim().to_owned();
@@ -100,7 +100,7 @@ fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_wit
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
-    // A task that has not begun when the daemon is killed never reads.
+    // A task that has not started when the daemon is killed never reads from the FIFO, so wait until it is up.
     alice
         .run(
             "mkfifo ~/up ~/go; bgctl submit --shell 'echo up >~/up; read word <~/go; exec bgctl daemon start'; \
@@ -127,7 +127,7 @@ fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon_as_root() {
     assert!(!daemon.is_alive());
     assert!(!away.is_alive());
     assert!(machine.processes().is_empty(), "{:?}", machine.processes());
-    // It has ended in order: nothing is left for the next one to sweep.
+    // It has ended cleanly: nothing is left for the next one to clean up.
     let left: Vec<_> =
         fs::read_dir(instances(&machine)).unwrap().flatten().map(|entry| entry.path()).collect();
     let log = fs::read_to_string(machine.path("/run/home/alice/.local/state/bgd/bgd.log")).unwrap();
@@ -217,7 +217,7 @@ fn r01_a_daemon_in_a_unit_of_the_users_stays_there_as_root() {
     assert_eq!((&*first.tree, &*first.tree_reason), ("cgroup", "in the cgroup of the unit that started bgd"));
     assert!(cgroup_of(&machine.process(first.pid)).ends_with("/mine.service"));
     alice.run("systemctl --user stop mine").success();
-    // By hand, in a scope that delegates.
+    // Started by hand, in a scope that delegates.
     let run = "systemd-run --user --quiet --scope --unit=byhand -p Delegate=yes /run/programs/bgd";
     alice.run(&format!("mkfifo ~/ready; {run} --ready-fd 3 3>~/ready & read word <~/ready")).success();
     let status = status(&mut alice);

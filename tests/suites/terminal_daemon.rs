@@ -1,4 +1,4 @@
-//! Terminals of jobs as the daemon shows them on the wire: every byte, to everybody, in everybody's size.
+//! Terminals of jobs as the daemon shows them on the wire: every byte, to every viewer, in every viewer's size.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -27,7 +27,7 @@ fn size(id: TaskId, rows: u16, cols: u16) -> ResizeParams {
     ResizeParams { id: id.into(), rows, cols }
 }
 
-/// What a terminal makes of lines.
+/// What a terminal turns these lines into.
 fn shown(lines: &str) -> Vec<u8> {
     lines.replace('\n', "\r\n").into_bytes()
 }
@@ -79,8 +79,8 @@ fn a_job_in_the_background_has_a_terminal_that_nobody_needs_to_look_at() {
     assert_eq!((task.status, task.pty, task.output.bytes), (Status::Completed, true, 300_007));
 }
 
-/// Says its size at the beginning and whenever that changes. It waits for the signal by `sigwait`: a handler
-/// beside `pause` misses one that comes just before.
+/// Prints its size at the start and after every change. It uses `sigwait`, because a handler beside `pause`
+/// misses a signal that arrives just before it.
 const SIZES: &str = "exec python3 -uc 'import os, signal
 changed = {signal.SIGWINCH}
 signal.pthread_sigmask(signal.SIG_BLOCK, changed)
@@ -98,16 +98,16 @@ fn the_job_learns_of_the_size_that_everybody_can_see() {
     owner.until_shown("100 30\r\n");
     let mut second = Viewer::attach(&daemon, id, Some((40, 70)));
     owner.until_shown("70 30\r\n");
-    // One that tells no size takes what there is.
+    // A viewer without a size accepts the current one.
     let third = Viewer::attach(&daemon, id, None);
     second.call::<TaskResize>(&size(id, 20, 90));
     owner.until_shown("90 20\r\n");
     drop(third);
-    // The same once more is no news: nothing is shown between these two.
+    // Repeating a size changes nothing: nothing is shown between these two.
     second.call::<TaskResize>(&size(id, 20, 90));
     second.call::<TaskDetach>(&leave(id));
     owner.until_shown("90 20\r\n100 30\r\n");
-    // It stays when nobody looks, and whoever comes then has their way.
+    // The size stays when nobody looks, and the next viewer decides.
     owner.call::<TaskDetach>(&to_background(id));
     let mut last = Viewer::attach(&daemon, id, None);
     last.until_seen("100 30");
@@ -130,13 +130,13 @@ fn whoever_is_left_behind_is_drawn_the_screen_and_slows_nobody() {
     let mut slow = Viewer::attach(&daemon, task.id, Some((24, 80)));
     owner.type_keys(task.id, "go\r");
     owner.until_shown("\u{1b}[1mthe \u{1b}[31mend\u{1b}[m");
-    // All of it was shown to the owner, while nothing was taken here.
+    // The owner has received everything, while the slow viewer took nothing.
     assert!(owner.shown.len() > 7_000_000, "{}", owner.shown.len());
     slow.until_seen("the end");
     assert_eq!(slow.redraws.len(), 2, "once at first, and once when it had been left behind");
     assert_eq!(slow.screen(), owner.screen());
     assert_eq!(slow.emulated().cursor_position(), owner.emulated().cursor_position());
-    // From there on it goes on with everybody.
+    // From there on it follows like everybody else.
     slow.type_keys(task.id, "go\r");
     for viewer in [&mut owner, &mut slow] {
         assert_eq!(viewer.ended(task.id).status, Status::Completed);
@@ -148,16 +148,16 @@ fn whoever_is_left_behind_is_drawn_the_screen_and_slows_nobody() {
 #[test]
 fn the_end_waits_for_nobody_who_does_not_read() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
-    // An owner that reads nothing, with less than what may wait for it.
+    // An owner that reads nothing, with less output than its backlog may hold.
     let (_owner, short) = Viewer::run(&daemon, &daemon.in_terminal("seq 10000"));
     assert_eq!(daemon.block(&[short.id])[0].status, Status::Completed);
-    // Somebody who is attached and reads nothing.
+    // An attached viewer that reads nothing.
     let flood = SubmitParams { foreground: false, ..daemon.in_terminal("read go; seq 300000") };
     let flood = daemon.submit_with(&flood).id;
     let mut sleeper = Viewer::attach(&daemon, flood, None);
     sleeper.type_keys(flood, "go\r");
     assert_eq!(daemon.block(&[flood])[0].status, Status::Completed);
-    // An owner that reads nothing holds its own job back, as every terminal does; and it can be ended.
+    // An owner that reads nothing blocks its own job, as every terminal does; but the job can be cancelled.
     let (owner, long) = Viewer::run(&daemon, &daemon.in_terminal("echo $$ > note; exec seq 1000000"));
     wait::for_line(&daemon.home().join("note"), "");
     assert_eq!(daemon.cancel(&[long.id])[0].status, Status::Cancelled);
@@ -183,12 +183,12 @@ fn a_full_screen_program_is_drawn_and_left_without_a_trace() {
     assert!(screen.cell(2, 10).is_some_and(vt100::Cell::inverse));
     assert_eq!(screen.cursor_position(), (2, 15));
     second.type_keys(task.id, "go\r");
-    // What was shown before it attached is drawn as soon as it can be seen.
+    // The main screen from before it attached is drawn as soon as it becomes visible.
     second.until("the main screen", |viewer| viewer.screen().ends_with("after"));
     second.until("the main screen as it is", |viewer| viewer.screen() == "before\nafter");
     owner.until_seen("after");
     assert_eq!(owner.screen(), "before\nafter");
-    // Attributes were used and may be in use, for all that is known.
+    // Attributes were used and, as far as the daemon knows, may still be in use.
     assert_eq!((&*owner.restore, &*second.restore), ("\u{1b}[m", "\u{1b}[m"));
     owner.type_keys(task.id, "go\r");
     assert_eq!(owner.ended(task.id).status, Status::Completed);
@@ -203,7 +203,7 @@ fn only_so_many_may_look_at_once() {
     let error = late.try_attach(task.id, None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooManyRequests, "{error}");
     assert!(error.message.contains("32 clients show the terminal of task"), "{error}");
-    // Once more is no one more.
+    // Attaching again does not count twice.
     others[0].try_attach(task.id, None).unwrap();
     others[1].call::<TaskDetach>(&leave(task.id));
     late.try_attach(task.id, None).unwrap();
@@ -293,7 +293,7 @@ fn writes_wait_for_a_job_that_does_not_read_and_not_too_many_do() {
     viewer.until("a stopped job", |viewer| viewer.stops == 1);
     let data = "x".repeat(1000);
     let params = WriteParams { id: task.id.into(), data, encoding: Encoding::Utf8, eof: false };
-    // The kernel keeps some, and 64 wait behind that.
+    // The kernel buffers some, and 64 wait behind that.
     let calls: Vec<_> = (0..100).map(|_| viewer.send::<TaskWrite>(&params)).collect();
     viewer.until("a refusal", |viewer| viewer.refusals() > 0);
     viewer.call::<TaskSignal>(&SignalParams { id: task.id.into(), signal: "CONT".into(), tree: true });
@@ -331,8 +331,8 @@ fn the_open_terminals_of_the_daemon_are_those_of_its_jobs() {
     }
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("read go"));
     viewer.type_keys(task.id, "go");
-    // Both sides of this one are left. Each question is a round through the dispatcher, so this is no
-    // idle wait.
+    // Only the two sides of this terminal remain open. Each query is a round trip through the dispatcher, so
+    // this does not spin.
     let end = std::time::Instant::now() + wait::PATIENCE;
     while terminals() != 2 {
         assert!(std::time::Instant::now() < end, "{} are open", terminals());

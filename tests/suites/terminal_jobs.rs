@@ -1,5 +1,5 @@
-//! Jobs in terminals on real processes: they run, stop and end as they do in a user's own terminal, and as
-//! they do without one.
+//! Jobs in terminals on real processes: they run, stop and end as in a user's own terminal, and as they do
+//! without one.
 
 use std::fs;
 use std::io::Read as _;
@@ -33,14 +33,14 @@ fn leader_of(task: &Task) -> Process {
     Process::open(session).expect("a living leader")
 }
 
-/// The process whose number a job wrote to this file.
+/// The process whose pid a job wrote to this file.
 #[track_caller]
 fn noted(daemon: &TestDaemon, name: &str) -> Process {
     let line = wait::for_line(&daemon.home().join(name), "");
     Process::open(line.trim().parse().expect("a number")).expect("a living process")
 }
 
-/// The same command with a terminal and without one; how both ended.
+/// Runs the same command with a terminal and without one, and returns how both ended.
 #[track_caller]
 fn both_ways(daemon: &TestDaemon, params: &SubmitParams) -> [Task; 2] {
     let (mut viewer, task) = Viewer::run(daemon, params);
@@ -107,7 +107,7 @@ fn what_can_not_be_started_is_said_in_the_same_words() {
     assert!(daemon.task_processes().is_empty());
 }
 
-/// Everything that a process has from its parent, one thing a line, but what marks it as this task's.
+/// Everything that a process inherits, one item per line, except what identifies its task.
 const SURROUNDINGS: &str = "env | grep -v ^BGD_TASK_ID= | sort; ulimit -a | grep -v ^locks; ulimit -Ha; umask; pwd; nice; \
     grep -E '^(Sig(Ign|Blk|Cgt|Pnd)|Cap|NoNewPrivs|Groups|Uid)' /proc/self/status; \
     cut -d. -f1 /proc/self/oom_score_adj; ls /proc/self/fd; cat /proc/self/cgroup";
@@ -115,7 +115,7 @@ const SURROUNDINGS: &str = "env | grep -v ^BGD_TASK_ID= | sort; ulimit -a | grep
 #[test]
 fn it_has_the_same_surroundings_as_without_a_terminal() {
     let mut daemon = TestDaemon::builder()
-        // What the daemon was started with does not reach its tasks.
+        // The daemon's own environment and limits do not reach its tasks.
         .env("ODD", "a=b\u{1}c")
         .prelude("ulimit -n 5000; umask 077; trap '' HUP USR1 PIPE")
         .start();
@@ -150,12 +150,12 @@ fn it_is_a_terminal_for_people() {
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
     let job = noted(&daemon, "note");
     assert_eq!(daemon.wait_running(task.id).pid, Some(job.pid()), "the job's number, not its leader's");
-    // In a group of its own, which is the terminal's foreground.
+    // In a group of its own, which is the terminal's foreground group.
     let leader = leader_of(&daemon.wait_running(task.id));
     assert_ne!(leader.pid(), job.pid());
     assert_eq!([stat(job.pid(), 5), stat(job.pid(), 8)], [job.pid().to_string(), job.pid().to_string()]);
     assert!(leader.cmdline().ends_with(&format!("--terminal-leader {}", task.id)), "{}", leader.cmdline());
-    // Characters are erased as a whole.
+    // Multi-byte characters are erased as a whole.
     viewer.type_keys(task.id, "wärong\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}ä right\r");
     viewer.until_shown("<wä right>");
     viewer.ended(task.id);
@@ -192,14 +192,14 @@ fn ctrl_z_stops_the_job_and_its_viewers_are_told() {
         assert_eq!(stat(job.pid(), 3), "T");
         second.until("a stopped job", |viewer| viewer.stops == stops);
         assert!(second.shown.ends_with(b"^Z"), "what came before is shown before: {second:?}");
-        // The daemon sees a running task all the time.
+        // For the daemon, the task is running all the time.
         assert_eq!(daemon.task(task.id).status, Status::Running);
         viewer.call::<TaskSignal>(&signal(task.id, "CONT", true));
-        // The answer comes as soon as the signal is on its way, so the next Ctrl-Z waits for its effect.
+        // The answer comes once the signal has been sent, so wait for its effect before the next Ctrl-Z.
         viewer.type_keys(task.id, &format!("word {stops}\r"));
         viewer.until_shown(&format!("<word {stops}>"));
     }
-    // A stopped job can be ended.
+    // A stopped job can be cancelled.
     viewer.type_keys(task.id, "\u{1a}");
     viewer.until("a stopped job", |viewer| viewer.stops == 4);
     assert_eq!(daemon.cancel(&[task.id])[0].status, Status::Cancelled);
@@ -220,7 +220,7 @@ fn a_signal_is_for_the_job_and_not_for_its_leader() {
     viewer.until_shown("two");
     let child = noted(&daemon, "note");
     assert!(child.is_alive() && leader.is_alive());
-    // One for the whole tree reaches the child, too, and spares the leader.
+    // A signal for the whole tree reaches the child, too, but spares the leader.
     viewer.call::<TaskSignal>(&signal(task.id, "TERM", true));
     child.gone();
     viewer.until("a second word", |viewer| viewer.screen().matches("two").count() == 2);
@@ -285,7 +285,7 @@ fn a_killed_leader_hangs_up_its_terminal() {
     let task = viewer.ended(task.id);
     assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Signal(9))));
     job.gone();
-    // A job that does not care lingers, as everything does that outlives what leads it, and can be ended.
+    // A job that ignores the hang-up lingers, as everything does that outlives its leader, and can be cancelled.
     let line =
         "trap '' HUP; echo $$ > note; while :; do read line; echo \"<$line>\" >> lines; sleep 1000; done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -310,7 +310,7 @@ fn what_a_job_leaves_in_its_terminal_goes_on() {
     assert_eq!((task.status, task.lingering), (Status::Completed, true));
     let left = [noted(&daemon, "one"), noted(&daemon, "two")];
     assert!(left.iter().all(Process::is_alive), "{left:?}");
-    // What comes later is still shown and kept.
+    // Later output is still shown and kept.
     fs::write(daemon.home().join("go"), "").unwrap();
     viewer.until_shown("early\r\nlate\r\n");
     let task = daemon.cancel(&[task.id]).remove(0);
@@ -347,7 +347,7 @@ fn a_script_without_its_first_line_runs_in_a_shell() {
 #[test]
 fn nothing_of_a_terminal_outlives_a_killed_daemon() {
     let mut daemon = TestDaemon::start();
-    // One that hears the hang-up, and one that does not care and is ended by the next daemon.
+    // One that receives the hang-up, and one that ignores it and is ended by the next daemon.
     let (_viewer, _) = Viewer::run(&daemon, &daemon.in_terminal("echo $$ > one; exec sleep 1000"));
     let stubborn = "trap '' HUP; echo $$ > two; setsid sleep 1000 & while :; do sleep 1000; done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(stubborn));
@@ -373,18 +373,18 @@ fn the_leader_is_for_the_daemon_alone() {
     assert!(said.starts_with("bgd: --terminal-leader is for internal use only: "), "{said}");
     let help = std::process::Command::new(bgd_tests::bgd_path()).arg("--help").output().unwrap();
     assert!(!String::from_utf8(help.stdout).unwrap().contains("leader"));
-    // It is small: the daemon's memory is not its own.
+    // It is small: it does not keep the daemon's memory.
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"));
     viewer.until_shown("ready");
     let leader = leader_of(&daemon.wait_running(task.id));
     let private = leader.memory_kb("Private_Dirty").unwrap();
-    // A build without optimization has half a megabyte more to relocate than the one that users run.
+    // An unoptimized build has half a megabyte more to relocate than a release build.
     assert!(private < 2048, "{private} kB");
     viewer.type_keys(task.id, "\u{4}");
     viewer.ended(task.id);
 }
 
-/// Stopped by the key, it takes its time, says something, and stops then.
+/// On the stop key, takes its time, prints something, and then stops.
 const LATE: &str = "perl -e '
     $| = 1;
     $SIG{TSTP} = sub {
@@ -408,7 +408,7 @@ fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
     assert_eq!(viewer.stops, 1);
 }
 
-/// Does nothing when it is stopped for the first time, as less when the key comes just before its read.
+/// Ignores the first stop, as less does when the key comes just before its read.
 const MISSES: &str = "perl -e '
     $| = 1;
     $SIG{TSTP} = sub {

@@ -1,4 +1,4 @@
-//! What the verbs about agents take: `resume`, `agents` and `answer`.
+//! Arguments of the verbs about agents: `resume`, `agents` and `answer`.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! What each verb takes, with the help texts and examples that users read.
+//! Arguments of each verb, with the help texts and examples that users read.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! What the verb `console` takes.
+//! Arguments of `console`.
 
 use bgd_shared::foreground::Key;
 use clap::Args;

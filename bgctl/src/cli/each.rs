@@ -1,4 +1,4 @@
-//! What `submit --each` takes.
+//! Arguments of `submit --each`.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! What `handoff` takes.
+//! Arguments of `handoff`.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! What the verb `mcp` takes.
+//! Arguments of `mcp`.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! When a submitted task starts, and when it starts again: groups, conditions, times, retries.
+//! Arguments for when a submitted task starts or restarts: groups, conditions, times, retries.
 
 use bgd_shared::limits::{GROUP_SLOTS, RETRIES};
 use bgd_shared::order::{Condition, PRIORITIES, Restart, Retry};

@@ -1,4 +1,4 @@
-//! Options that select tasks by what they have in common, instead of by id.
+//! Options that select tasks by common properties instead of by id.
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::task::Status;

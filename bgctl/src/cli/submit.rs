@@ -1,4 +1,4 @@
-//! Arguments of `submit`: a command, a line for a shell, or a prompt for an agent.
+//! Arguments of `submit`: a command, a shell command line, or a prompt for an agent.
 
 use std::ffi::OsString;
 

@@ -1,5 +1,5 @@
-//! Words that people type from habit: `help VERB`, and the names that other tools use for what a verb does here.
-//! Those with the same arguments are aliases of the verb; for the others an error suggests the verb.
+//! Words that users type from habit: `help VERB`, and names that other tools use for what a verb does here. Names
+//! with the same arguments are aliases of the verb; for the others an error suggests the verb.
 
 use std::ffi::OsString;
 
@@ -85,7 +85,7 @@ pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) ->
         (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word.clone(),
         _ => return error,
     };
-    // Behind a verb such as `daemon` it means something else.
+    // After a verb such as `daemon` the word means something else.
     let is_verb = |arg: &OsString| Verb::NAMES.iter().any(|name| arg == name);
     if args.iter().take_while(|arg| **arg != *word).any(is_verb) {
         return error;

@@ -1,4 +1,4 @@
-//! `agents`: the agents that are configured or known, and with `--check` whether they start.
+//! `agents`: lists configured and known agents, and with `--check` whether they start.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -13,13 +13,13 @@ use crate::failure::Failure;
 use crate::render::agents::list;
 use crate::render::look::Look;
 
-/// Asks for them, and prints them.
+/// Fetches and prints the agents.
 pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
-        // Standard error may be closed; the list is what counts.
+        // Standard error may be closed; the list is what matters.
         let _ = writeln!(std::io::stderr(), "starting each available agent …");
     }
-    // A task would be looked for in this environment too, whoever started the daemon.
+    // The environment in which a task submitted from here would look for agents, whatever the daemon's is.
     let env = Some(Env::of_this_process());
     let params = AgentListParams { env, check: args.check, names: args.names, ..AgentListParams::default() };
     let result = context.call::<AgentList>(&params)?;

@@ -1,4 +1,4 @@
-//! `answer`: shows what the agent of a task asks, or answers it.
+//! `answer`: shows an agent's question, or answers it.
 
 use bgd_shared::agent::{AnswerParams, InputOption, NeedsInput, OptionKind};
 use bgd_shared::request::{AgentAnswer, IdParams, TaskGet};
@@ -14,7 +14,7 @@ use crate::pick::one;
 use crate::render::clean;
 use crate::render::question::{options, question};
 
-/// Prints the question, or answers it and prints with what.
+/// Prints the question, or answers it and prints the chosen option.
 pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
     let id = one(args.id, context)?;
     let mut found = context.call::<TaskGet>(&IdParams { id })?;
@@ -40,7 +40,7 @@ pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
         ))
         .hint("give the id or full name of an option; allow and deny work if there is such an option")
     })?;
-    // The number is sent along: if the agent asks something else by now, the daemon refuses.
+    // With the number, the daemon refuses the answer if the agent asks a different question by now.
     let params = AnswerParams { id: task.id.into(), request: asked.request, option: option.id.clone() };
     let result = context.call::<AgentAnswer>(&params)?;
     if context.json() {
@@ -52,7 +52,7 @@ pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// What the task asks now, if that is what the caller means.
+/// Returns the task's open question, if it is the one that the caller means.
 fn asked(task: &Task, request: Option<u64>) -> Result<&NeedsInput, Failure> {
     let refuse = |kind, message: String| Failure::new(Code::WRONG_STATE, kind, message);
     match (&task.progress.needs_input, request) {
@@ -75,7 +75,7 @@ fn asked(task: &Task, request: Option<u64>) -> Result<&NeedsInput, Failure> {
     }
 }
 
-/// The option that a word means: by its id, by its name, or by what it does.
+/// Finds the option for a word: by id, by name, or by what it does (`allow`, `deny`).
 fn pick<'a>(options: &'a [InputOption], word: &str) -> Result<&'a InputOption, String> {
     if let Some(option) = options.iter().find(|option| option.id == word) {
         return Ok(option);

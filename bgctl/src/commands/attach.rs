@@ -1,4 +1,4 @@
-//! `attach`: back into the terminal of a task. Of one that has none its output is shown, and the same key leaves.
+//! `attach`: reattaches to the terminal of a task. Without one, shows the task's output; the same key leaves both.
 
 use std::io::{self, IsTerminal as _};
 
@@ -18,7 +18,7 @@ use crate::name::Name;
 use crate::pick;
 use crate::terminal::{Left, Role, Screen, Show, Talk};
 
-/// Shows the task's terminal, or its output, until the task ends, or until the key is pressed.
+/// Shows the task's terminal or output until the task ends or the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let id = pick::only(args.id, args.select.or_active(), context)?;
     if !io::stdout().is_terminal() || context.json() {
@@ -51,7 +51,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     tell(Show::alone(context.link.polled()?, task.id, Role::Attached, key, screen, size)?, context)
 }
 
-/// Shows what a task without a terminal writes, until it ends or the key is pressed.
+/// Shows the output of a task without a terminal until the task ends or the key is pressed.
 fn show_output(id: TaskId, key: Key, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
     tell(Talk::alone(context.link.polled()?, news, id, Role::Attached, key)?, context)
@@ -61,12 +61,12 @@ fn tell(left: Left, context: &Context) -> Result<Code, Failure> {
     match left {
         Left::Ended(task) | Left::Cancelled(task, _) => tell_end(*task, context),
         Left::Signalled(code) => Ok(Code(code)),
-        // Only foreground jobs are left by the last two.
+        // The last two can only happen to foreground jobs.
         Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => Ok(Code::OK),
     }
 }
 
-/// Prints what the task has written, and what it writes until it ends.
+/// Prints the task's existing and new output until it ends.
 fn follow(id: TaskRef, context: &mut Context) -> Result<Code, Failure> {
     let args = OutputArgs {
         id: Some(Name::Id(id)),

@@ -1,4 +1,4 @@
-//! `block`: waits for tasks, and tells by its exit code how they ended.
+//! `block`: waits for tasks; the exit code tells how they ended.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -26,10 +26,10 @@ use crate::render::page::denied;
 use crate::render::table::summary_line;
 use crate::render::wall::Clock;
 
-/// The most tasks that are named one by one: a request takes no more.
+/// The most tasks to show progress for: with more ids, a request would be too long.
 const DRAWN: usize = 20_000;
 
-/// Waits, and prints one line a task.
+/// Waits, then prints one line per task.
 pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     if let Some(pattern) = args.line {
         let several = || Failure::usage("--line takes exactly one task");
@@ -57,7 +57,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     let has_status = matching.as_ref().is_none_or(|matching| !matching.status.is_empty());
     let params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
     let takes = args.timeout.0.map(Duration::from_millis);
-    // People see how far it is; scripts need not pay for it.
+    // Progress is for people; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
     let result = if is_shown {
         watched(&params, takes, context)?
@@ -92,14 +92,14 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     })
 }
 
-/// Waits, and shows meanwhile how far the tasks are. They are looked at beside the wait, which alone decides: a task that
-/// is cleared meanwhile, or does no longer match, is in its answer.
+/// Waits while showing progress. Progress is queried on a separate connection; only the wait itself decides the
+/// result, since its answer includes tasks that are cleared or no longer match in the meantime.
 fn watched(
     params: &BlockParams,
     takes: Option<Duration>,
     context: &mut Context,
 ) -> Result<BlockResult, Failure> {
-    // Whether this is the daemon that stays, before others speak with it.
+    // Make sure that this daemon is not on its way out before opening further connections to it.
     context.call::<Hello>(&HelloParams::default())?;
     let (mut aside, news) = (context.link.existing()?, context.link.existing()?);
     let client = context.link.client()?;
@@ -118,14 +118,14 @@ fn watched(
         } else if let Some(result) = client.answered::<TaskBlock>(call)? {
             return Ok(result);
         }
-        // What can't be shown is left out: the answer comes all the same.
+        // A failure here only ends the progress display: the answer still arrives.
         if is_told && progress.as_mut().is_some_and(|progress| progress.hear(&mut aside).is_err()) {
             progress = None;
         }
     }
 }
 
-/// What is shown while somebody waits.
+/// The progress display of a wait.
 struct Progress {
     ids: Vec<TaskId>,
     look: BlockParams,
@@ -134,8 +134,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Begins to show how far these tasks are; nothing if they are there already, or it can't be drawn, which is said in
-    /// words then.
+    /// Starts the display. Returns `None` if the wait is over already or nothing can be drawn; in the latter case
+    /// prints a message instead.
     fn begin(params: &BlockParams, aside: &mut Client, news: Client) -> Option<Self> {
         let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
         let seen = aside.call::<TaskBlock>(&look).ok().filter(|seen| seen.timed_out)?;
@@ -145,12 +145,12 @@ impl Progress {
             return None;
         }
         let ids: Vec<TaskId> = seen.tasks.iter().map(|task| task.id).collect();
-        // What they had in common they may have no more.
+        // Follow the tasks by id: they may stop matching the filter.
         let named = ids.iter().map(|id| (*id).into()).collect();
         let look = BlockParams { ids: named, matching: None, ..look };
         let news = Listener::of(news, &ids).ok()?;
         let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks) };
-        // What happened before anybody listened.
+        // Catch up on what happened before the subscription began.
         progress.look(aside).ok()?;
         Some(progress)
     }
@@ -170,7 +170,7 @@ impl Progress {
         self.show_line(aside)
     }
 
-    /// Of one task the last line is shown, which neither events nor blocks have.
+    /// For a single task, fetches the last line, which neither events nor `task.block` contain.
     fn show_line(&mut self, aside: &mut Client) -> Result<(), Failure> {
         if let [id] = self.ids[..] {
             self.bar.update([&aside.call::<TaskGet>(&IdParams { id: id.into() })?.task]);
@@ -179,14 +179,14 @@ impl Progress {
     }
 }
 
-/// Says why a task failed that has no exit of its own to tell it, and what may be missing in one that did
-/// not.
+/// Reports why a task failed whose exit status doesn't show it, and which permissions its agent was denied: even a
+/// successful task may lack something because of that.
 pub fn tell_why(task: &Task) {
     if let Some(denied) = denied(&task.progress) {
         let _ = writeln!(std::io::stderr(), "bgctl: {}: the agent was denied permission {denied}", task.id);
     }
     if let Some(error) = &task.error {
-        // Standard error may be closed; the exit code says the same in short.
+        // Standard error may be closed; the exit code gives the outcome in short.
         let _ = writeln!(std::io::stderr(), "bgctl: {}: {}", task.id, clean(error));
     }
 }
@@ -198,7 +198,7 @@ fn waiting_for(active: usize, all: usize) -> String {
     }
 }
 
-/// 0, 1 or 75, by those that have ended.
+/// Returns 0, 1 or 75, depending on the tasks that have ended.
 fn code(result: &BlockResult) -> Code {
     let ended = |task: &&Task| !task.status.is_active();
     if result.timed_out {
@@ -210,9 +210,9 @@ fn code(result: &BlockResult) -> Code {
     }
 }
 
-/// 0, 1 or 75, by which of them became ready.
+/// Returns 0, 1 or 75, depending on which tasks became ready.
 fn code_of_ready(result: &BlockResult, is_any: bool) -> Code {
-    // With `--any` those that are not ready yet may still become so.
+    // With `--any`, tasks that are not ready yet may still become so.
     let is_well = |task: &Task| task.ready_at.is_some() || (is_any && task.status.is_active());
     if result.timed_out {
         Code::TIMED_OUT
@@ -223,14 +223,15 @@ fn code_of_ready(result: &BlockResult, is_any: bool) -> Code {
     }
 }
 
-/// The task's own code; where it has none, as without `--exit-code`. Where its time limit ended it, that of timeout(1).
+/// Returns the task's own exit code, that of timeout(1) if its time limit ended it, or if it has none the same code
+/// as without `--exit-code`.
 fn own_code(result: &BlockResult) -> Code {
     if !result.timed_out && result.tasks.first().is_some_and(|task| task.timed_out) {
         return Code::TIME_LIMIT;
     }
     let own = result.tasks.first().and_then(|task| task.exit.as_ref()).and_then(Exit::shell_code);
     match own.and_then(|code| u8::try_from(code).ok()) {
-        // A task that failed for another reason than its code has not gone well.
+        // A task that failed although it exited with 0 is not a success.
         Some(0) | None => code(result),
         Some(_) if result.timed_out => Code::TIMED_OUT,
         Some(own) => Code(own),
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(code(&result(vec![completed(), completed()], false)), Code::OK);
         assert_eq!(code(&result(vec![completed(), failed()], false)), Code::TASK_FAILED);
         assert_eq!(code(&result(vec![failed(), running()], true)), Code::TIMED_OUT);
-        // `--any` is decided by those that have ended.
+        // With `--any`, only ended tasks count.
         assert_eq!(code(&result(vec![completed(), running()], false)), Code::OK);
         assert_eq!(code(&result(vec![ended(Status::Cancelled, None)], false)), Code::TASK_FAILED);
     }

@@ -1,4 +1,4 @@
-//! `cancel`: ends tasks with all their processes.
+//! `cancel`: ends tasks, including all their processes.
 
 use std::io::Write as _;
 
@@ -14,10 +14,10 @@ use crate::pick::{self, Chosen};
 use crate::progress::Progress;
 use crate::session;
 
-/// Cancels, and prints one line a task.
+/// Cancels, then prints one line per task.
 pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let common = CancelParams { signal: args.signal, grace_ms: args.grace, ..CancelParams::default() };
-    // A session alone is what `--all` has always been limited by.
+    // `--all` alone or with only `--session` has a request form of its own.
     let only_session = SelectArgs { session: args.select.session.clone(), ..SelectArgs::default() };
     let params = if args.all && args.select == only_session {
         CancelParams { all: true, session: session::named(args.select.session)?, ..common }
@@ -27,7 +27,7 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
             Chosen::Matching(matching) => CancelParams { matching: Some(matching), ..common },
         }
     };
-    // Afterwards nobody knows any more what lived on before.
+    // Must be recorded first: the answer does not tell which tasks had processes left.
     let lingering = if context.json() { Vec::new() } else { lingering(&params, context)? };
     let result = {
         let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
@@ -39,7 +39,7 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
         return Ok(Code::OK);
     }
     if result.tasks.is_empty() && params.matching.is_some() {
-        // It may be closed; that nothing is printed says the same.
+        // Standard error may be closed; the empty output says the same.
         let _ = writeln!(std::io::stderr(), "bgctl: no active task matches");
     }
     for task in &result.tasks {
@@ -48,7 +48,7 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Those of the named tasks that have ended, and have processes that live on.
+/// Returns those of the listed tasks that have ended but left processes running.
 fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>, Failure> {
     if params.ids.is_empty() {
         return Ok(Vec::new());

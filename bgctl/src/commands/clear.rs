@@ -1,4 +1,4 @@
-//! `clear`: removes finished tasks with their output.
+//! `clear`: removes finished tasks and their output.
 
 use std::io::Write as _;
 
@@ -13,7 +13,7 @@ use crate::pick::{self, Chosen};
 use crate::render::clean;
 use crate::session;
 
-/// Clears, and prints how many.
+/// Clears, then prints how many tasks were removed.
 pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut select = args.select;
     let named = select.session.take();
@@ -21,7 +21,7 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         (true, matching) => matching.map(Chosen::Matching),
         (false, _) => Some(pick::chosen(args.ids, SelectArgs::default(), context)?),
     };
-    // Whoever names a batch means its tasks, wherever they were submitted; a label narrows down what is meant else.
+    // A batch means its tasks wherever they were submitted; a tag only narrows a selection.
     let names_tasks = match &chosen {
         Some(Chosen::Ids(_)) => true,
         Some(Chosen::Matching(matching)) => matching.batch.is_some(),
@@ -61,14 +61,14 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
             };
             format!("no {what} in session {session}; `bgctl list` shows all tasks")
         };
-        // Standard error may be closed; the number is what counts.
+        // Standard error may be closed; the number is what matters.
         let _ = writeln!(std::io::stderr(), "{remark}");
     }
     Ok(Code::OK)
 }
 
-/// The session whose tasks are meant where none is named: never those of others, which a forgotten or empty word
-/// would remove.
+/// Returns the default session: only the caller's own, so that a forgotten or empty argument never removes tasks of
+/// others.
 fn current() -> Result<String, Failure> {
     session::this().map_err(|failure| {
         failure.hint("give task ids, or --session KEY; --all-sessions clears every session")

@@ -1,4 +1,4 @@
-//! `completions`: a script that teaches a shell the verbs, their options and the tasks that are there.
+//! `completions`: prints a script that completes verbs, options and existing tasks in a shell.
 
 use crate::cli::CompletionsArgs;
 use crate::complete;

@@ -1,4 +1,4 @@
-//! `console`: an interactive host whose lines run in the foreground, and can be moved to the background.
+//! `console`: an interactive prompt whose commands run in the foreground and can be moved to the background.
 
 use std::io::{self, IsTerminal as _};
 
@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// Runs lines until the user leaves.
+/// Runs commands until the user leaves.
 pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(Failure::usage("the console needs a terminal for input and output")

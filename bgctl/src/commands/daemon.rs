@@ -1,4 +1,4 @@
-//! `daemon`: start, stop, restart, status and reload. Only `start` and `restart` start one.
+//! `daemon`: start, stop, restart, status and reload. Only `start` and `restart` start a daemon.
 
 use bgd_shared::client::Client;
 use bgd_shared::request::{
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::link::{self, Started};
 use crate::render::{daemon as page, metrics};
 
-/// Does what is asked of the daemon.
+/// Runs the subcommand.
 pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
     match args.verb {
         DaemonVerb::Start => start(context),
@@ -53,14 +53,14 @@ fn hello(client: &mut Client) -> Result<HelloResult, Failure> {
     Ok(client.call::<Hello>(&params)?)
 }
 
-/// Stops the daemon and starts another one. What that ends is told first.
+/// Stops the daemon and starts another one. First prints which tasks that ends.
 fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
-    // Afterwards the tasks would be gone, and no daemon could be started.
+    // Must come first: later the tasks would be gone and no daemon could start.
     link::check_config().map_err(|failure| Failure {
         message: format!("nothing was stopped: {}", failure.message),
         ..failure
     })?;
-    // One that does not answer can't say; stopping it tells what is wrong with it.
+    // An unresponsive daemon can't report its tasks; stopping it reports what is wrong.
     if let Ok(Some(mut client)) = context.link.running()
         && !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
@@ -80,7 +80,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// What a restart does to the tasks, if there are any.
+/// Describes what a restart does to the tasks; `None` if there are none.
 fn ends(tasks: &Summary) -> Option<String> {
     let count = |count: u64, what: &str| match count {
         0 => None,
@@ -124,7 +124,7 @@ fn reload(context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// What a reload did, a key a line: those of an agent may be many.
+/// Formats the result of a reload, one key per line, as an agent may have many.
 fn reloaded(result: &ReloadResult) -> String {
     let ReloadResult { changed, defaulted, needs_restart } = result;
     let is_set = |key: &&String| !defaulted.contains(key);

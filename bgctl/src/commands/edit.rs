@@ -1,4 +1,4 @@
-//! `edit`: changes what a pending task waits for (R107).
+//! `edit`: changes when a pending task starts (R107).
 
 use bgd_shared::request::{EditParams, TaskEdit};
 use bgd_shared::time::Timestamp;
@@ -11,7 +11,7 @@ use crate::pick;
 use crate::render::table::status;
 use crate::render::wall::Clock;
 
-/// Changes it, and prints how the task is now.
+/// Edits the task, then prints its new status.
 pub fn run(args: EditArgs, context: &mut Context) -> Result<Code, Failure> {
     let names = args.after.iter().filter_map(|after| match after {
         NewAfter::Name(name) => Some(name.clone()),

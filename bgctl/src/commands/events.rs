@@ -1,4 +1,4 @@
-//! `events`: what happens, one JSON object a line, until it is interrupted.
+//! `events`: prints events, one JSON object per line, until interrupted.
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::News;
@@ -12,7 +12,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 
-/// What is printed: the wire's object, and the place to go on from behind it.
+/// A printed line: the wire object, and the cursor to continue after it.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -20,7 +20,7 @@ struct Line<'a> {
     cursor: String,
 }
 
-/// Prints events.
+/// Prints events until interrupted.
 pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     let (instance, since) = match args.since {
         Some(Since { instance, seq }) => (instance, Some(seq)),
@@ -45,7 +45,8 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Subscribes, unless this is another daemon than the one that the place is of: its instance, then.
+/// Subscribes. If the cursor belongs to another daemon than the one that is running, returns the instance of the
+/// latter as the inner error.
 fn subscribe(
     client: &mut Client,
     params: &SubscribeParams,
@@ -72,13 +73,13 @@ fn next(context: &mut Context) -> Result<News, Failure> {
     if let Some(received) = context.link.client()?.received_news()? {
         return Ok(received.news);
     }
-    // A reader of a pipe wants each event when it happens.
+    // The reader of a pipe wants each event as it happens.
     context.flush()?;
     context.link.wait(None)?;
     Ok(context.link.client()?.next_news()?.news)
 }
 
-/// Goes on after the last line that was printed, if it is the same daemon (R26).
+/// Resumes after the last printed line if the same daemon is still running (R26).
 fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
     if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
         return told(outcome).map(drop);
@@ -97,8 +98,8 @@ fn pass_on(
     let seq = match news {
         News::Event(event) => event.seq,
         News::Gap(gap) if gap.ended => {
-            // We read too slowly and the subscription is over. The history may still have what was
-            // missed; what it has not, the daemon tells as a gap of its own.
+            // This side read too slowly, so the subscription was ended. The history may still contain the missed
+            // events; the daemon reports those it lacks as a separate gap.
             params.since = Some(gap.from.saturating_sub(1));
             context.call::<EventsSubscribe>(params)?;
             return Ok(());
@@ -112,7 +113,7 @@ fn pass_on(
     Ok(())
 }
 
-/// Whether a task has what is wanted, beside its parent session: the daemon looks at that.
+/// Returns whether a task matches the filter, except for the parent session, which the daemon filters by.
 fn is_of(task: &Task, wanted: &Matching) -> bool {
     let Matching { session: _, group, batch, tags, status } = wanted;
     group.as_ref().is_none_or(|group| task.group == *group)

@@ -1,4 +1,4 @@
-//! `group`: groups of tasks with slots of their own (R100).
+//! `group`: groups of tasks with their own slots (R100).
 
 use bgd_shared::request::{
     GroupContinue, GroupList, GroupParams, GroupPause, GroupRemove, GroupResult, GroupSet, GroupSetParams,
@@ -13,7 +13,7 @@ use crate::render::clean;
 use crate::render::group::{list, row};
 use crate::render::look::Look;
 
-/// Does what is asked, and prints how the groups, or the group, are now.
+/// Carries out the subcommand, then prints the affected groups.
 pub fn run(args: GroupArgs, context: &mut Context) -> Result<Code, Failure> {
     let result = match args.verb {
         GroupVerb::List => return print_all(context),

@@ -1,4 +1,4 @@
-//! `handoff`: hands a running child of the caller over, with descriptors that the caller lets us inherit.
+//! `handoff`: hands a running child of the caller over to the daemon, with descriptors that bgctl inherits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,13 +13,13 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::session;
 
-/// The longest command that is made a description, in characters.
+/// The longest description made from a command, in characters.
 const DESCRIPTION_CHARS: usize = 200;
 
-/// More bytes of a command line than that may take.
+/// How much of a command line to read, in bytes; more than such a description can need.
 const ARGUMENTS_BYTES: u64 = 4096;
 
-/// Hands it over, and prints what the user is told.
+/// Hands the process over, then prints the daemon's message for the user.
 pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
     let pidfd = open(args.pid)?;
     let named = [
@@ -59,7 +59,7 @@ pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// A handle to the process that has this number now.
+/// Opens a pidfd for the process that currently has this pid.
 fn open(pid: i32) -> Result<OwnedFd, Failure> {
     let Some(number) = Pid::from_raw(pid).filter(|_| pid > 1) else {
         return Err(Failure::usage(format!("--pid {pid}: not a process that can be handed over")));
@@ -74,7 +74,7 @@ fn open(pid: i32) -> Result<OwnedFd, Failure> {
     })
 }
 
-/// A copy of a descriptor that the caller left open for us.
+/// Duplicates a descriptor inherited from the caller.
 fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
     let this = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     let copy = this.and_then(|this| pidfd_getfd(this, number, PidfdGetfdFlags::empty()));
@@ -85,7 +85,7 @@ fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
     })
 }
 
-/// The command of a process, for people.
+/// Returns a readable command line of a process.
 fn command_of(pid: i32) -> String {
     let words = proc::arguments(pid, ARGUMENTS_BYTES);
     let words: Vec<_> =

@@ -1,4 +1,4 @@
-//! `hold`, `release`, `pause` and `continue`: whether pending tasks start, and running ones go on (R106).
+//! `hold`, `release`, `pause` and `continue`: control whether pending tasks start and running ones proceed (R106).
 
 use bgd_shared::request::{SelectParams, TaskContinue, TaskHold, TaskPause, TaskRelease, TasksResult};
 
@@ -9,28 +9,28 @@ use crate::failure::Failure;
 use crate::name::Name;
 use crate::pick;
 
-/// Holds, and prints one line a task.
+/// Holds pending tasks, then prints one line per task.
 pub fn hold(args: HoldArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
     let result = context.call::<TaskHold>(&params)?;
     print(&result, "held", "pending", context)
 }
 
-/// Releases, and prints one line a task.
+/// Releases held tasks, then prints one line per task.
 pub fn release(args: ReleaseArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
     let result = context.call::<TaskRelease>(&params)?;
     print(&result, "released", "pending", context)
 }
 
-/// Pauses, and prints one line a task.
+/// Pauses running tasks, then prints one line per task.
 pub fn pause(args: PauseArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
     let result = context.call::<TaskPause>(&params)?;
     print(&result, "paused", "running", context)
 }
 
-/// Continues, and prints one line a task.
+/// Continues paused tasks, then prints one line per task.
 pub fn go_on(args: ContinueArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
     let result = context.call::<TaskContinue>(&params)?;

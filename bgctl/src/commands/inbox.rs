@@ -1,4 +1,4 @@
-//! `inbox`: what a parent session was told and has not acknowledged (R55).
+//! `inbox`: prints the notifications that a parent session has not acknowledged (R55).
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -20,34 +20,34 @@ use crate::link::Coming;
 use crate::render::clean_lines;
 use crate::session;
 
-/// One reading of an inbox.
+/// State of reading one inbox.
 struct Reading {
     session: String,
     acknowledges: bool,
-    /// The number of the last item that was printed.
+    /// Number of the last printed item.
     after: u64,
-    /// How many more may be printed.
+    /// How many more items to print.
     left: usize,
     has_printed: bool,
-    /// How many lost items were told of.
+    /// How many lost items were already reported.
     lost: u64,
-    /// The daemon that it is of.
+    /// Instance of the daemon that has the inbox.
     instance: String,
 }
 
-/// What is said of lost items with `--json`.
+/// Reports lost items with `--json`.
 #[derive(Serialize)]
 struct Lost {
     lost: u64,
 }
 
-/// What is said of another daemon with `--json`.
+/// Reports a new daemon with `--json`.
 #[derive(Serialize)]
 struct Anew<'a> {
     instance: &'a str,
 }
 
-/// Prints what is there, and what comes if that is wanted.
+/// Prints pending items and, if requested, later ones.
 pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.all_sessions {
         return of_all_sessions(args, context);
@@ -80,7 +80,7 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(if args.wait.is_some() { Code::TIMED_OUT } else { Code::OK })
 }
 
-/// Prints what is there for each parent session, the one with the oldest notice first.
+/// Prints the inboxes of all parent sessions, starting with the one that has the oldest item.
 fn of_all_sessions(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut all = Reading::new(String::new(), args);
     let mut params = InboxListParams::default();
@@ -104,7 +104,7 @@ fn of_all_sessions(args: &InboxArgs, context: &mut Context) -> Result<Code, Fail
     Ok(Code::OK)
 }
 
-/// Prints what is there and what comes, also from the daemons after this one.
+/// Prints existing and new items, including those of later daemons.
 fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) -> Result<Code, Failure> {
     let mut page = Ok(page);
     loop {
@@ -124,7 +124,7 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
     }
 }
 
-/// What is said when the daemon ends: that it is about to, and that it has.
+/// Failure kinds that mean the daemon is about to end or has ended.
 const ENDS: [&str; 2] = ["shutting_down", "connection_lost"];
 
 impl Reading {
@@ -133,7 +133,7 @@ impl Reading {
             session,
             acknowledges: args.ack,
             after: 0,
-            // Whoever waits for an end is given one: it is what woke them, and the rest comes with the next call.
+            // `--wait` prints one item, the one that ended the wait; the next call returns the rest.
             left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
             has_printed: false,
             lost: 0,
@@ -147,10 +147,10 @@ impl Reading {
         }
     }
 
-    /// Goes on behind the last item with the same daemon, or from the beginning with the next one, which is
-    /// waited for.
+    /// Waits for a daemon, then continues after the last item if it is the same one, or from the beginning if it is
+    /// new.
     fn go_on(&mut self, context: &mut Context) -> Result<(), Failure> {
-        // One that is about to end takes no more calls, but may end late.
+        // A daemon that is shutting down accepts no calls but may take a while to exit.
         context.link.client()?.until_closed()?;
         let coming = Coming::new(context.link.socket()?)?;
         let mut is_told = false;
@@ -190,7 +190,7 @@ impl Reading {
         }
     }
 
-    /// Waits for an item, as long as somebody reads what is printed.
+    /// Waits for an item as long as standard output has a reader.
     fn wait(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
         let call = context.link.client()?.send::<InboxRead>(&self.params(wait_ms), &[])?;
         let due = (wait_ms < DURATION_MS)
@@ -199,7 +199,7 @@ impl Reading {
         Ok(context.link.client()?.answer::<InboxRead>(call)?)
     }
 
-    /// Takes this page and those behind it.
+    /// Prints this page and all that follow.
     fn take_all(&mut self, mut page: InboxReadResult, context: &mut Context) -> Result<(), Failure> {
         loop {
             self.take(&page, context)?;
@@ -218,7 +218,7 @@ impl Reading {
         let Some(last) = page.items.last() else { return Ok(()) };
         self.after = last.number;
         self.left = self.left.saturating_sub(page.items.len());
-        // What is acknowledged is gone: first it must have been written.
+        // Acknowledging deletes the items, so they must have been written first.
         context.flush()?;
         if self.acknowledges {
             let instance = Some(self.instance.clone());
@@ -240,11 +240,11 @@ impl Reading {
         Ok(())
     }
 
-    /// Says how many items are not there any more. The daemon counts them until an item behind them is
-    /// acknowledged.
+    /// Reports how many items were dropped. The daemon keeps counting them until a later item is acknowledged.
     fn tell_lost(&mut self, lost: u64, json: bool) {
         let more = lost.saturating_sub(self.lost);
-        // Where nothing is acknowledged every item that comes drops one of those that were printed.
+        // If nothing is acknowledged, each new item in a full inbox drops one that was printed: report the loss only
+        // once.
         let is_told = self.lost > 0 && !self.acknowledges;
         self.lost = lost;
         if more == 0 || is_told {
@@ -258,7 +258,7 @@ impl Reading {
                  `bgctl list` shows the tasks"
             )
         };
-        // Standard error may be closed; the items are what counts.
+        // Standard error may be closed; the items are what matters.
         let _ = writeln!(io::stderr(), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! `block --line`: waits until a task has written a line that matches (R111).
+//! `block --line`: waits until a task has written a matching line (R111).
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -18,34 +18,34 @@ use crate::render::table::status;
 use crate::render::wall::Clock;
 use crate::seek::{self, Found, Sought, Stop, Why};
 
-/// What is printed with `--json`.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Printed {
-    /// The line, null if there is none.
+    /// The line; null if none was found.
     line: Option<String>,
-    /// How it is written.
+    /// Encoding of `line`.
     encoding: Option<Encoding>,
-    /// Where it begins.
+    /// Offset of the line.
     offset: Option<u64>,
-    /// The `--since` to go on with.
+    /// The `--since` for continuing the search.
     next: u64,
-    /// Whether the timeout came first.
+    /// Whether the timeout expired first.
     timed_out: bool,
 }
 
-/// What is waited for.
+/// What to wait for.
 pub struct Wanted {
     /// The task.
     pub id: TaskRef,
-    /// What the line matches.
+    /// What the line must match.
     pub pattern: Regex,
-    /// Where to begin; a negative number counts from the end.
+    /// Offset to start at; a negative one counts from the end.
     pub since: Option<i64>,
-    /// How long to wait at most, in milliseconds.
+    /// Timeout in milliseconds; `None` waits indefinitely.
     pub timeout_ms: Option<u64>,
 }
 
-/// Waits, and prints the line.
+/// Waits for the line, then prints it.
 pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let id = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task.id;
@@ -84,7 +84,7 @@ fn not_found(task: &Task, next: u64, timed_out: bool, context: &mut Context) -> 
             (true, _) => "has not written a matching line yet".to_owned(),
             (false, _) => format!("ended without a matching line: {shown}"),
         };
-        // It may be closed; the exit code says the same.
+        // Standard error may be closed; the exit code says the same.
         let _ = writeln!(io::stderr(), "bgctl: {} {text}", task.id);
     }
     Ok(if timed_out { Code::TIMED_OUT } else { Code::TASK_FAILED })

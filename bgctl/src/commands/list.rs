@@ -1,4 +1,4 @@
-//! `list`: tasks, the newest first.
+//! `list`: lists tasks, newest first.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -14,9 +14,9 @@ use crate::pick;
 use crate::render::look::{Look, lines};
 use crate::render::table::{list, tree};
 
-/// Fetches as many pages as are asked for, and prints them.
+/// Fetches as many pages as requested, then prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
-    // Ids go to other programs, which must not miss any.
+    // Ids are piped into other programs, which must not miss any.
     let unless_told = if args.all || args.quiet { usize::MAX } else { LIST_PAGE_DEFAULT };
     let wanted = args.limit.unwrap_or(unless_told);
     if wanted == 0 {
@@ -42,19 +42,19 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     } else if is_terminal {
         let _ = writeln!(std::io::stderr(), "no tasks");
     }
-    // Whoever reads ids, or has said how many, knows that there may be more.
+    // Scripts that read ids, and users who gave a limit, expect that there may be more.
     if result.next.is_some() && !quiet && args.limit.is_none() {
         context.flush()?;
         let more = matching(&result.summary, &asked.status).saturating_sub(result.tasks.len() as u64);
-        // The summary counts all of a session.
+        // The summary ignores tags, group and batch, so the remaining number is unknown.
         let more = if is_narrowed { "there are more".to_owned() } else { format!("{more} more") };
-        // Standard error may be closed; the list is what counts.
+        // Standard error may be closed; the list is what matters.
         let _ = writeln!(std::io::stderr(), "{more}; --all shows them");
     }
     Ok(Code::OK)
 }
 
-/// The first `wanted` tasks as one result.
+/// Fetches up to `wanted` tasks as one result.
 fn fetch(asked: &ListParams, wanted: usize, context: &mut Context) -> Result<ListResult, Failure> {
     let mut params = ListParams { limit: Some(wanted.min(LIST_PAGE)), ..asked.clone() };
     let mut result = context.call::<TaskList>(&params)?;
@@ -69,7 +69,7 @@ fn fetch(asked: &ListParams, wanted: usize, context: &mut Context) -> Result<Lis
     Ok(result)
 }
 
-/// How many tasks have one of these statuses; none named means all.
+/// Returns how many tasks have one of these statuses; an empty slice means any.
 fn matching(summary: &Summary, statuses: &[Status]) -> u64 {
     if statuses.is_empty() {
         return summary.total();

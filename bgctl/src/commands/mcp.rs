@@ -1,4 +1,4 @@
-//! `mcp`: a server of the Model Context Protocol for AI agents (R80, R81).
+//! `mcp`: a Model Context Protocol server for AI agents (R80, R81).
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -8,7 +8,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::mcp::{self, Options, above};
 
-/// What a person is told who types it.
+/// Explains the verb to a person who runs it by hand.
 const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from a terminal: set `bgctl mcp` as \
      the command of an MCP server in the agent's configuration (README, 'For AI agents'). Ctrl-D ends it.";
 

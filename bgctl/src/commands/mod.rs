@@ -1,4 +1,4 @@
-//! The verbs, one file each. A verb makes its requests, prints what came, and returns an exit code.
+//! The verbs, one file each. A verb makes its requests, prints the results, and returns an exit code.
 
 mod agents;
 mod answer;
@@ -37,10 +37,10 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// Does what the command line asks for.
+/// Runs the verb from the command line.
 ///
 /// # Errors
-/// Why it could not be done.
+/// Why the verb failed.
 pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
     match verb {
         Verb::Submit(args) => submit::run(*args, context),
@@ -82,7 +82,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// What a verb says that this program was built without.
+/// The failure of a verb whose feature was disabled at build time.
 #[cfg(not(all(feature = "console", feature = "mcp")))]
 fn left_out(feature: &str) -> Failure {
     Failure::usage(format!("this bgctl was built without the feature `{feature}`"))

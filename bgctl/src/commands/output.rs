@@ -1,7 +1,7 @@
-//! `output`: the bytes that a task wrote, exactly.
+//! `output`: prints the bytes that a task wrote, verbatim.
 //!
-//! The daemon is asked where the file is, which also notes that somebody looked; the bytes then go from
-//! the file to standard output without passing through the daemon.
+//! Asks the daemon where the file is, which also records that the output was retrieved. The bytes then go from the
+//! file to standard output without passing through the daemon.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -24,7 +24,7 @@ use crate::pick;
 use crate::remote::Remote;
 use crate::tail::start_of_last_lines;
 
-/// What is printed of a task.
+/// What to print of a task.
 struct Wanted {
     id: TaskRef,
     stream: Option<Stream>,
@@ -34,7 +34,7 @@ struct Wanted {
     result: bool,
 }
 
-/// Prints output, of several tasks one after the other.
+/// Prints the output of one or more tasks, one after the other.
 pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     let stream = match (args.stdout, args.stderr) {
         (_, true) => Some(Stream::Stderr),
@@ -69,8 +69,8 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     let path = path_of(&task, args.stream)?;
     match File::open(&path) {
         Ok(file) => from_file(args, context, &task, file, &path),
-        // A task that never started has no file. Its pid does not tell: behind an agent there may be a
-        // server that is not the daemon's.
+        // A task that never started has no file. Its pid can't tell whether it did: an agent may be run by a server
+        // that the daemon did not start.
         Err(_) if task.started_at.is_none() && !task.status.is_active() => {
             tell_why(&task);
             Ok(Code::OK)
@@ -79,7 +79,7 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// The task as it is now; none of its output.
+/// Returns the current state of the task, without any output.
 fn look(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     let params = OutputParams { id: args.id.clone(), offset: None, limit: Some(0), stream: args.stream };
     Ok(context.call::<TaskOutput>(&params)?.task)
@@ -108,7 +108,7 @@ fn from_file(
         Some(Stream::Stderr) => task.output.stderr_dropped_bytes,
         Some(Stream::Stdout) | None => task.output.dropped_bytes,
     };
-    // `output.bytes` counts both streams of a split task, so the file is asked for its own length.
+    // `output.bytes` counts both streams of a split task, so take the length from the file.
     let length = file.metadata().map_err(unreadable)?.len();
     let start = match (args.tail, args.since) {
         (Some(lines), _) => start_of_last_lines(lines, &ranges(0, length, dropped), |range| {
@@ -140,7 +140,7 @@ fn from_file(
     Ok(Code::OK)
 }
 
-/// For `--json`, and where the file can't be opened.
+/// Used for `--json`, and where the file can't be opened.
 fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     let remote = Remote { id: &args.id, stream: args.stream };
     let offset = match (args.tail, args.since) {
@@ -154,15 +154,15 @@ fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Code, Fail
     }
 }
 
-/// `--result`: an error unless the task has completed (R07).
+/// `--result`: fails unless the task has completed (R07).
 fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     let result = context.call::<TaskResultOf>(&IdParams { id: args.id.clone() })?;
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
     }
-    // The wire carries the end of a long output only; the file has all of it. An agent's result is its
-    // answer, which comes whole, and is only the end of what the file has.
+    // The wire carries only the end of a long output; the file has all of it. An agent's result is its answer, which
+    // is transferred completely and is only the end of what the file contains.
     if result.task.kind == Kind::Process
         && result.truncated_bytes > 0
         && let Ok(path) = path_of(&result.task, None)
@@ -179,7 +179,7 @@ fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     })?;
     context.print_bytes(&bytes)?;
     tell_loss(&result.task.output);
-    // An answer need not end its line; on a terminal the prompt would follow on the same one.
+    // An answer may lack a final newline; on a terminal the shell prompt would follow on the same line.
     if result.task.kind == Kind::Agent && !bytes.ends_with(b"\n") && io::stdout().is_terminal() {
         context.print_bytes(b"\n")?;
     }

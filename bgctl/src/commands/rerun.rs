@@ -1,4 +1,4 @@
-//! `rerun`: submits tasks that have ended again (R116).
+//! `rerun`: submits ended tasks again (R116).
 
 use bgd_shared::request::{RerunParams, TaskRerun};
 
@@ -8,7 +8,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 
-/// Submits again, and prints the new ids, a line each.
+/// Submits the tasks again, then prints the new ids, one per line.
 pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let RerunArgs { ids, select, failed, with_dependents } = args;
     let (ids, matching) = pick::chosen(ids, select, context)?.split();

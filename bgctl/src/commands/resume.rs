@@ -1,4 +1,4 @@
-//! `resume`: a follow-up prompt for the agent of a completed task (R30 to R36).
+//! `resume`: sends a follow-up prompt to the agent of a completed task (R30 to R36).
 
 use bgd_shared::agent::ResumeParams;
 use bgd_shared::request::TaskResume;
@@ -9,7 +9,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::{pick, prompt};
 
-/// Resumes, and prints the id.
+/// Resumes the task, then prints its id.
 pub fn run(args: ResumeArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = ResumeParams {
         id: pick::one(args.id, context)?,

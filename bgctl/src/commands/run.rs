@@ -1,4 +1,4 @@
-//! `run`: a job in the foreground, as if the shell had started it; Ctrl-B moves it to the background.
+//! `run`: runs a job in the foreground as if the shell had started it; Ctrl-B moves it to the background.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -24,7 +24,7 @@ use crate::render::json;
 use crate::terminal::{self, Left, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group};
 use crate::{precheck, prompt};
 
-/// Runs the job to its end, or until it is moved to the background.
+/// Runs the job until it ends or is moved to the background.
 pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     if let Some(agent) = args.agent.take() {
         return with_agent(agent, args, context);
@@ -39,9 +39,9 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
         ..job::params(args.job, work, context.link.named_socket()?)?
     };
     precheck::folder(&params)?;
-    // Whatever else is missing is told at once, as the job starts at once.
+    // Only a quoted command line is refused here: any other problem shows soon, as the job starts at once.
     precheck::check(&params, "run", Code::NOT_FOUND)?;
-    // What the user started directly is the terminal's only reader: what it leaves there is the shell's.
+    // A job started directly by the user reads the terminal itself: input that it leaves unread is for the shell.
     if io::stdout().is_terminal() && !params.direct {
         on_terminal(params, args.key, context)
     } else {
@@ -49,7 +49,8 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// The job gets a terminal of its own for what is a terminal here, and the rest as it is.
+/// Gives the job a terminal of its own in place of each stream that is a terminal here, and passes on the other
+/// streams.
 fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) -> Result<Code, Failure> {
     let screen = Screen::open()?;
     let size = screen.size();
@@ -77,7 +78,8 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     tell(left, context)
 }
 
-/// Ends the rest of the pipeline by the key that has ended the job: the terminal gave that to the job alone.
+/// Sends the signal of the key that ended the job to the rest of the pipeline: the keypress only reached the job's
+/// own terminal.
 fn end_with(task: &Task) {
     for signal in [Signal::SIGINT, Signal::SIGQUIT] {
         if task.exit == Some(Exit::Signal(signal as i32)) {
@@ -86,10 +88,10 @@ fn end_with(task: &Task) {
     }
 }
 
-/// The job gets all three streams as they are.
+/// Passes all three streams to the job.
 fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code, Failure> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-    // Of a terminal the shell in its foreground is the only reader.
+    // A job in the background of a shell must not read the terminal.
     let gives_input = !input.is_terminal() || is_in_foreground(&input);
     let params = SubmitParams {
         stdin: gives_input.then_some(Stdin::Fd),
@@ -107,9 +109,9 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
     tell_end(task, context)
 }
 
-/// An agent is given a prompt, and has no streams: its text is printed here.
+/// Runs an agent, which gets a prompt instead of streams; its text is printed here.
 fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
-    // The command line was checked to have exactly one.
+    // The command line is checked to have exactly one argument.
     let given = args.command.into_iter().next().unwrap_or_default();
     let prompt = prompt::read(given, context)?;
     let description = args.job.description.or_else(|| Some(job::beginning(&prompt)));
@@ -126,7 +128,7 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     tell(Talk::alone(context.link.polled()?, news, task.id, role, key)?, context)
 }
 
-/// Says how the job was left.
+/// Reports how the job was left, and returns the exit code.
 fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
     match left {
         Left::Ended(task) => tell_end(*task, context),
@@ -138,19 +140,19 @@ fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
         }
         Left::Backgrounded(result) => tell_move(&result, context),
         Left::Signalled(code) => Ok(Code(code)),
-        // Only attachments are left so, and jobs that are not alone.
+        // The first only happens to attachments, the second only to jobs of a host with several.
         Left::Detached | Left::Stopped(_) => Ok(Code::OK),
     }
 }
 
-/// Holds back the signals that are for the job: it may run before the daemon's answer is here.
+/// Blocks the signals that are meant for the job, as it may be running before the daemon's answer arrives.
 fn hold_signals(context: &mut Context, signals: &[Signal]) -> Result<(), Failure> {
-    // The daemon may have to be started first, which can be interrupted.
+    // Connect first: starting a daemon may take a while and must remain interruptible.
     context.link.client()?;
     terminal::hold_signals(signals)
 }
 
-/// Submits, and asks for the key in force, in one go.
+/// Submits the job and asks for the background key in one exchange.
 fn submit(
     params: &SubmitParams,
     streams: &[BorrowedFd<'_>],
@@ -160,7 +162,7 @@ fn submit(
     context.link.exchange(|client| {
         let mut asked = ask_for_key(client, key)?;
         if !streams.is_empty() {
-            // A daemon that does not answer would keep the descriptors for as long as it is silent.
+            // An unresponsive daemon would hold on to the descriptors: make sure that it answers first.
             asked = match asked {
                 Ok(key) => client.call::<Hello>(&HelloParams::default()).map(|_| Ok(key))?,
                 Err(call) => told_key(client, Err(call)).map(Ok)?,
@@ -172,7 +174,7 @@ fn submit(
     })
 }
 
-/// Asks for the configured key, unless one was named. Nothing waits for the answer yet.
+/// Asks the daemon for the configured key unless one was given. Returns the call without waiting for its answer.
 pub(super) fn ask_for_key(client: &mut Client, named: Option<Key>) -> Result<Result<Key, u64>, ClientError> {
     match named {
         Some(key) => Ok(Ok(key)),
@@ -180,7 +182,7 @@ pub(super) fn ask_for_key(client: &mut Client, named: Option<Key>) -> Result<Res
     }
 }
 
-/// The key in force.
+/// Returns the given key, or waits for the configured one.
 pub(super) fn told_key(client: &mut Client, asked: Result<Key, u64>) -> Result<Key, ClientError> {
     match asked {
         Ok(key) => Ok(key),
@@ -193,8 +195,8 @@ enum Stream {
     Output,
 }
 
-/// Closes what the job has now: whoever is at the other end of a pipe is to see the job's end, and not
-/// that of bgctl.
+/// Closes this process's copies of the job's streams, so that the peer of a pipe sees the end of the job and not that
+/// of bgctl.
 fn let_go(streams: &[Stream]) -> Result<(), Failure> {
     let nothing = File::options().read(true).write(true).open("/dev/null");
     let replaced = nothing.and_then(|nothing| {
@@ -209,7 +211,7 @@ fn let_go(streams: &[Stream]) -> Result<(), Failure> {
     replaced.map_err(|error| Failure::io("can't release a standard stream", &error))
 }
 
-/// Says that the job goes on in the background (R61).
+/// Reports that the job continues in the background (R61).
 fn tell_move(result: &DetachResult, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         tell_json(result)?;
@@ -219,19 +221,19 @@ fn tell_move(result: &DetachResult, context: &mut Context) -> Result<Code, Failu
     Ok(Code::OK)
 }
 
-/// Says how the job ended, where its exit code does not.
+/// Returns the job's exit code, and reports how the job ended if the code doesn't tell.
 pub(super) fn tell_end(task: Task, context: &Context) -> Result<Code, Failure> {
     let code = ending::code(&task);
     if context.json() {
         tell_json(&TaskResult { task })?;
     } else if let Some(remark) = ending::remark(&task) {
-        // Standard error may be closed; the exit code says the same in short.
+        // Standard error may be closed; the exit code gives the outcome in short.
         let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean_lines(&remark));
     }
     Ok(code)
 }
 
-/// Standard output is the job's own.
+/// Prints JSON to standard error, as standard output belongs to the job.
 pub(super) fn tell_json(value: &impl Serialize) -> Result<(), Failure> {
     let _ = io::stderr().write_all(&json::line(value)?);
     Ok(())

@@ -1,4 +1,4 @@
-//! `session`: which parent session this is, and the end of one (R54).
+//! `session`: prints the current parent session, or ends one (R54).
 
 use bgd_shared::request::{SessionEnd, SessionEndParams};
 use serde::Serialize;
@@ -10,13 +10,13 @@ use crate::failure::Failure;
 use crate::render::clean;
 use crate::session;
 
-/// What `session key` prints with `--json`.
+/// Output of `session key --json`.
 #[derive(Serialize)]
 struct Key {
     session: String,
 }
 
-/// Does what is asked about a parent session.
+/// Runs the subcommand.
 pub fn run(args: SessionArgs, context: &mut Context) -> Result<Code, Failure> {
     match args.verb {
         SessionVerb::Key => key(context),
@@ -24,7 +24,7 @@ pub fn run(args: SessionArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Prints the key that a task would be submitted with here. No daemon is asked.
+/// Prints the session key that a task submitted here would get. Does not ask the daemon.
 fn key(context: &mut Context) -> Result<Code, Failure> {
     let session = session::this()?;
     if context.json() {
@@ -35,7 +35,7 @@ fn key(context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Ends the session, and prints what that did.
+/// Ends the session, then prints what that did.
 fn end(key: String, context: &mut Context) -> Result<Code, Failure> {
     let session = session::named(Some(key))?.unwrap_or_default();
     let result = context.call::<SessionEnd>(&SessionEndParams { session })?;

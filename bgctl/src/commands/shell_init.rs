@@ -1,5 +1,5 @@
-//! `shell-init`: a script that makes a key of a shell run the typed line through `bgctl run`, with the
-//! completions.
+//! `shell-init`: prints a script that binds a key of a shell to running the typed line through `bgctl run`, and sets
+//! up completion.
 
 use crate::cli::{ShellInitArgs, ShellName};
 use crate::complete;

@@ -1,4 +1,4 @@
-//! `signal`: sends a signal to a running task. Nothing is printed; its effect is the task's own.
+//! `signal`: sends a signal to a running task. Prints nothing; the effect is up to the task.
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{SignalParams, TaskSignal};
@@ -9,10 +9,10 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 
-/// Why one of several selected tasks gets none: it has ended meanwhile, has been cleared, or is an agent's.
+/// Why one of several selected tasks is skipped: it has ended or was cleared meanwhile, or it is an agent.
 const SKIPPED: [ErrorKind; 3] = [ErrorKind::NotRunning, ErrorKind::TaskNotFound, ErrorKind::Unsupported];
 
-/// Sends the signal.
+/// Sends the signal to each task.
 pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
     let (name, signal) = args.words().map_err(|(_, what)| Failure::usage(what))?;
     let is_selected = name.is_none();
@@ -26,7 +26,7 @@ pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
                     context.print_json(&result)?;
                 }
             }
-            // Another one may take it.
+            // Continue: another selected task may accept the signal.
             Err(failure) if is_selected && SKIPPED.iter().any(|kind| failure.kind == kind.as_str()) => {
                 missed = Some(failure);
             }

@@ -1,4 +1,4 @@
-//! `status`: everything about a task.
+//! `status`: prints everything about a task.
 
 use bgd_shared::request::{IdParams, TaskGet};
 use bgd_shared::time::Timestamp;
@@ -11,7 +11,7 @@ use crate::pick;
 use crate::render::page;
 use crate::render::wall::Clock;
 
-/// Prints the page of a task.
+/// Prints a page per task.
 pub fn run(args: StatusArgs, context: &mut Context) -> Result<Code, Failure> {
     for (place, id) in pick::each(args.id, args.select, context)?.into_iter().enumerate() {
         let result = context.call::<TaskGet>(&IdParams { id })?;

@@ -1,4 +1,4 @@
-//! `daemon stop`: asks the daemon to end, and returns when its process is gone. One that can't be asked is told by a
+//! `daemon stop`: asks the daemon to end and waits until its process is gone. A daemon that can't be asked gets a
 //! signal.
 
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::link::Living;
 use crate::progress::Progress;
 
-/// Stops the daemon, if one runs, and prints what that did.
+/// Stops the daemon if one is running, then prints the outcome.
 pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     let stopped = stop(grace_ms, context)?;
     if context.json() {
@@ -31,10 +31,10 @@ pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure
     Ok(Code::OK)
 }
 
-/// Stops the daemon: nothing if none runs.
+/// Stops the daemon. Returns `None` if none is running.
 ///
 /// # Errors
-/// It does not end, or what is at the socket must not be trusted.
+/// The daemon does not end, or what is at the socket is not trusted.
 pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
     let daemon = Living::of(&context.link.socket()?);
     let outcome = match (context.link.running(), &daemon) {
@@ -56,12 +56,12 @@ pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownR
     outcome.map(Some)
 }
 
-/// Standard error may be closed; the exit code tells how it went.
+/// Prints a message. Standard error may be closed; the exit code reports the outcome.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "bgctl: {text}");
 }
 
-/// Asks it, and waits for as long as it works on that.
+/// Requests the shutdown, and waits as long as the daemon keeps working on it.
 fn by_call(
     client: &mut Client,
     daemon: Option<&Living>,
@@ -76,7 +76,7 @@ fn by_call(
                 say(&silent.to_string());
                 return by_signal(daemon, grace_ms);
             }
-            // What it was asked waits for it.
+            // The request stays queued and is served once the daemon continues.
             say(&format!("the daemon (pid {}) is stopped: sending SIGCONT so that it can end", daemon.pid()));
             daemon.signal(Signal::CONT)?;
             client.wait_again();
@@ -86,7 +86,7 @@ fn by_call(
     };
     let result = match outcome {
         Ok(result) => result,
-        // Somebody else stops it at the same time: all the same, it will be gone.
+        // Another caller is stopping the daemon already; wait for it all the same.
         Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => {
             ShutdownResult { cancelled: 0 }
         }
@@ -95,13 +95,14 @@ fn by_call(
     };
     client.until_closed()?;
     match daemon {
-        // The kernel closes a process's connections a moment before it is gone.
+        // The kernel closes a process's connections shortly before the process is gone.
         Some(daemon) if !daemon.has_ended(BUSY) => Err(lasts(daemon, BUSY)),
         Some(_) | None => Ok(result),
     }
 }
 
-/// Tells it by SIGTERM, which cancels every task; a second one does not wait for the grace.
+/// Stops the daemon by SIGTERM, which cancels every task. With `--grace`, a second SIGTERM skips the rest of the
+/// tasks' grace period.
 fn by_signal(daemon: &Living, grace_ms: Option<u64>) -> Result<ShutdownResult, Failure> {
     let _progress = Progress::begin(&waited_for(Some(daemon)));
     let is_stopped = daemon.is_stopped();
@@ -118,7 +119,7 @@ fn by_signal(daemon: &Living, grace_ms: Option<u64>) -> Result<ShutdownResult, F
             return Err(lasts(daemon, grace + BUSY));
         }
     }
-    // How many they were, it can tell nobody.
+    // The number of cancelled tasks is unknown.
     Ok(ShutdownResult { cancelled: 0 })
 }
 

@@ -1,4 +1,4 @@
-//! `submit`: hands a command or a prompt to the daemon.
+//! `submit`: submits a command or a prompt to the daemon.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -19,7 +19,7 @@ use crate::render::table::status;
 use crate::render::wall::Clock;
 use crate::{pick, precheck, prompt};
 
-/// Submits, and prints the id.
+/// Submits the job, then prints its id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let hands_over = args.stdin;
     if hands_over && io::stdin().is_terminal() {
@@ -48,10 +48,10 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         return Ok(Code::OK);
     }
     context.print(&format!("{}\n", result.task.id))?;
-    // The id is out before anything else can fail.
+    // Print the id before anything else can fail.
     context.flush()?;
     if let Some(key) = params.key.filter(|_| result.task.created_at < begun) {
-        // Nothing was started, so that nothing of this command line can go wrong.
+        // Nothing was started, so there is nothing to warn about.
         say(&format!(
             "a task with the key {} already exists: {}",
             clean(&key),
@@ -65,7 +65,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     if let Some(warning) = &result.task.warning {
         warn(&clean(warning));
     }
-    // A script that names none is not kept for the question.
+    // Checking the channel costs a call: skip it for scripts that don't name one.
     if let Some(channel) = result.task.channel.filter(|_| names_channel || io::stderr().is_terminal())
         && let Ok(Some(problem)) = precheck::channel(&channel, context)
     {
@@ -74,11 +74,11 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Submits a task for each item, and prints the id of the batch.
+/// Submits one task per item, then prints the batch id.
 fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let EachArgs { null, jobs, max_fails, .. } = args.each;
     let each = Each { file, end: if null { End::Nul } else { End::Newline }, jobs, max_fails };
-    // To its end, before anything is asked of the daemon.
+    // Read all items before asking the daemon for anything.
     let parts = each::parts(&each, &args.command)?;
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
     let common = SubmitParams { after, ..params(args, None, None, context.link.named_socket()?)? };
@@ -101,19 +101,19 @@ fn warn(text: &str) {
     say(&format!("warning: {text}"));
 }
 
-/// Standard error may be closed; the task is what counts.
+/// Prints a message. Standard error may be closed; the task is what matters.
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "bgctl: {text}");
 }
 
-/// What was given as the prompt, if this is one: by its option, or in place of a command.
+/// Takes the prompt, if this submits one: from its option, or from the position of the command.
 fn given_prompt(args: &mut SubmitArgs) -> Option<OsString> {
     let in_place = args.agent.is_some() || args.resume.is_some();
-    // The command line was checked to have exactly one.
+    // The command line is checked to have exactly one argument.
     args.prompt.take().or_else(|| if in_place { args.command.pop() } else { None })
 }
 
-/// All but the tasks that it starts after.
+/// Builds the submit parameters, except for `after`.
 fn params(
     args: SubmitArgs,
     resumed: Option<TaskRef>,
@@ -121,7 +121,7 @@ fn params(
     socket: Option<String>,
 ) -> Result<SubmitParams, Failure> {
     if let Some(id) = resumed {
-        // The task keeps all else that it was submitted with (R37).
+        // The task keeps everything else that it was submitted with (R37).
         let settings = args.settings.settings();
         return Ok(SubmitParams { resume: Some(id), prompt, settings, ..SubmitParams::default() });
     }

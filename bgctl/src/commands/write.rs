@@ -1,4 +1,4 @@
-//! `write`: bytes for the standard input of a task that has a pipe there.
+//! `write`: writes to the standard input of a task that has a pipe there.
 
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt as _;
@@ -13,11 +13,11 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 
-/// The bytes of one request. Each may become six characters of JSON (`\u0000`), and the line must stay
-/// below the daemon's limit of 1 MiB.
+/// Bytes per request. Each byte may become six characters of JSON (`\u0000`), and the line must stay below the
+/// daemon's limit of 1 MiB.
 const CHUNK_BYTES: usize = 128 * 1024;
 
-/// Writes the text, or all of standard input.
+/// Writes the given text, or all of standard input.
 pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
     let id = pick::one(args.id, context)?;
     let mut written = 0;
@@ -48,7 +48,7 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Sends what standard input brings, as it comes.
+/// Sends standard input as it arrives.
 fn send_input(id: &TaskRef, context: &mut Context) -> Result<u64, Failure> {
     let mut input = io::stdin().lock();
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -63,7 +63,7 @@ fn send_input(id: &TaskRef, context: &mut Context) -> Result<u64, Failure> {
     }
 }
 
-/// A task without input is in the wrong state for this, as one is that has ended.
+/// Makes the call. A task without an input pipe counts as being in the wrong state, as an ended one does.
 fn call(params: &WriteParams, context: &mut Context) -> Result<u64, Failure> {
     let taken = context.call::<TaskWrite>(params).map_err(|failure| {
         let has_none = failure.kind == ErrorKind::Unsupported.as_str();
@@ -72,7 +72,7 @@ fn call(params: &WriteParams, context: &mut Context) -> Result<u64, Failure> {
     Ok(taken?.written)
 }
 
-/// Sends bytes until the task's pipe has taken all of them.
+/// Sends bytes until the task's pipe has accepted all of them.
 fn send(id: &TaskRef, bytes: &[u8], context: &mut Context) -> Result<u64, Failure> {
     let mut rest = bytes;
     while !rest.is_empty() {

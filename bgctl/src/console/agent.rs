@@ -1,4 +1,4 @@
-//! Prompts for agents: their tasks run in the console's foreground as jobs do, and only show text.
+//! Prompts for agents. Their tasks run in the console's foreground like jobs, but only show text.
 
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::client::Client;
@@ -14,7 +14,7 @@ use crate::job::{self, Work};
 use crate::terminal::{Left, Role, Subject, Talk};
 
 impl Console {
-    /// Gives an agent a prompt, and shows its text until it ends or the key is pressed.
+    /// Sends a prompt to an agent and shows its text until it ends or the key is pressed.
     pub(super) fn prompt(&mut self, agent: Option<String>, text: String) -> Result<Option<Code>, Failure> {
         let socket = match &self.socket {
             Some(path) => SocketPath::new(path)?,
@@ -51,14 +51,14 @@ impl Console {
                 self.jobs.ended(job.id);
                 return Ok(leaves(code).then_some(Code(code)));
             }
-            // Only attachments and jobs with a terminal are left so.
+            // Only attachments and jobs with a terminal end like this.
             Left::Detached | Left::Stopped(_) => {}
         }
         Ok(None)
     }
 }
 
-/// Whether a signal, as a shell reports it, ends the console too: those of keys are for the task alone.
+/// Whether this shell exit code means a signal that ends the console too. Signals from keys are for the task alone.
 fn leaves(code: u8) -> bool {
     [Signal::SIGHUP, Signal::SIGTERM].iter().any(|signal| i32::from(code) == 128 + *signal as i32)
 }

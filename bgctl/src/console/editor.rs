@@ -1,7 +1,7 @@
-//! The line that the user types: editing and history by rustyline, in a thread of its own, as it waits for
-//! keys; and what is printed above the prompt meanwhile, in another one, as that may have to wait too.
+//! The line that the user types. rustyline edits it and keeps the history, on a thread of its own because it blocks
+//! on keys. A second thread prints above the prompt meanwhile, because printing may block too.
 //!
-//! Nothing else names rustyline. Nobody but this touches the terminal while a line is typed.
+//! No other module uses rustyline. Nothing else touches the terminal while a line is typed.
 
 use std::collections::VecDeque;
 use std::fs::{DirBuilder, OpenOptions};
@@ -27,41 +27,41 @@ use rustyline::{
 
 use crate::failure::Failure;
 
-/// Lines of the history that are kept.
+/// The most lines of history to keep.
 const HISTORY_LINES: usize = 1000;
 
-/// Words of other threads that wait to be heard. One more makes its thread wait.
+/// The most queued messages of the other threads. A further one blocks its sender.
 const HEARD: usize = 1024;
 
-/// Bytes that wait to be printed above the prompt before no more are taken from the jobs there.
+/// How many bytes may wait to be printed above the prompt before no more output is read from the jobs there.
 const PENDING_BYTES: usize = 64 * 1024;
 
-/// How long a line that was typed waits for what is printed above it at that moment.
+/// How long a completed line waits for text that is just being printed above it.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Ends what rustyline begins, and the line: pastes are marked no more.
+/// Turns off bracketed paste, which rustyline turns on, and ends the line.
 const NO_PASTE: &str = "\x1b[?2004l\r\n";
 
 type Reader = rustyline::Editor<(), FileHistory>;
 
-/// What the other threads say.
+/// A message from another thread.
 #[derive(Debug)]
 pub enum Heard {
     /// A line was typed. The terminal is free.
     Line(String),
     /// Ctrl-D on an empty line.
     End,
-    /// No line can be read any more.
+    /// Reading lines has failed.
     Broken(String),
     /// The key was pressed at the prompt.
     Pressed,
-    /// Something was printed, and there may be more.
+    /// A text was printed; the next one may follow.
     Printed,
-    /// News to be printed above the prompt.
+    /// A notification to be printed above the prompt.
     News(String),
 }
 
-/// Says something to the thread that listens.
+/// Sends messages to the console's main thread.
 #[derive(Clone, Debug)]
 pub struct Speaker {
     heard: SyncSender<Heard>,
@@ -69,7 +69,7 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// False: nobody listens any more.
+    /// Returns false if the receiver is gone.
     pub fn say(&self, what: Heard) -> bool {
         self.heard.send(what).is_ok() && self.wake.write(1).is_ok()
     }
@@ -82,25 +82,25 @@ pub struct Editor {
     texts: Sender<String>,
     speaker: Speaker,
     heard: Receiver<Heard>,
-    /// What was heard out of turn.
+    /// Messages received out of turn.
     early: VecDeque<Heard>,
     wake: Arc<EventFd>,
-    /// What is to be printed, in whole lines.
+    /// Whole lines to be printed.
     pending: String,
-    /// A text is on its way above the prompt.
+    /// Whether a text is being printed above the prompt.
     is_printing: bool,
-    /// A line is being typed.
+    /// Whether a line is being typed.
     is_open: bool,
-    /// How the terminal was before.
+    /// The terminal modes from before.
     modes: Termios,
 }
 
 impl Editor {
-    /// Begins, with the history in this file, if it is to be kept. `key`, pressed at the prompt, edits nothing but is heard.
-    /// What is wrong with the history is no reason not to begin: it comes as the second value.
+    /// Starts the threads, with the history in this file if there is one. `key` edits nothing at the prompt but is
+    /// reported. A problem with the history is not fatal: it is the second value.
     ///
     /// # Errors
-    /// The terminal can't be used for this.
+    /// The terminal does not support line editing, or a thread can't be started.
     pub fn start(key: Key, history: Option<PathBuf>) -> Result<(Self, Option<String>), Failure> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|error| Failure::io("can't start reading lines", &error.into()))?;
@@ -139,7 +139,7 @@ impl Editor {
         Ok((editor, trouble))
     }
 
-    /// Who says something to this one.
+    /// Returns a sender of messages to this editor.
     pub fn speaker(&self) -> Speaker {
         self.speaker.clone()
     }
@@ -153,25 +153,25 @@ impl Editor {
         self.print_pending();
     }
 
-    /// Prints whole lines above the prompt; while none is there they are kept for the next one.
+    /// Prints whole lines above the prompt; without a prompt they wait for the next one.
     pub fn print(&mut self, lines: &str) {
         self.pending.push_str(lines);
         self.print_pending();
     }
 
-    /// Takes what is to be printed and could not be yet, to print it elsewhere.
+    /// Takes the lines that were not printed yet, to print them elsewhere.
     pub fn take_pending(&mut self) -> String {
         std::mem::take(&mut self.pending)
     }
 
-    /// Whether more should be printed.
+    /// Whether more lines are welcome.
     pub fn has_room(&self) -> bool {
         self.pending.len() < PENDING_BYTES
     }
 
-    /// What was said, if there is something.
+    /// Returns the next message, if there is one.
     pub fn next_heard(&mut self) -> Option<Heard> {
-        // Before the look, so that what comes behind the look wakes again.
+        // Reset the event before looking, so that a message that arrives afterwards wakes us again.
         let _ = self.wake.read();
         let heard = self.early.pop_front().or_else(|| self.heard.try_recv().ok())?;
         match heard {
@@ -195,8 +195,8 @@ impl Editor {
         }
     }
 
-    /// The line has been typed while something was printed. Either that is done in a moment, or it waits
-    /// for the next prompt.
+    /// Waits briefly for text that is being printed while the line is completed. If it takes longer, it appears at
+    /// the next prompt.
     fn fall_silent(&mut self) {
         let until = Instant::now() + QUIET;
         while self.is_printing {
@@ -209,7 +209,7 @@ impl Editor {
     }
 }
 
-/// The line that is typed is left as it is, but not the terminal.
+/// Leaves the typed line as it is, but restores the terminal.
 impl Drop for Editor {
     fn drop(&mut self) {
         if self.is_open {
@@ -220,15 +220,15 @@ impl Drop for Editor {
     }
 }
 
-/// It can be read when something was said.
+/// Readable when there are messages.
 impl AsFd for Editor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
 
-/// Where the history is kept: `$XDG_STATE_HOME/bgd/console_history`, else below `~/.local/state`. `None`: the
-/// user has no home.
+/// The file with the history: `$XDG_STATE_HOME/bgd/console_history`, else below `~/.local/state`. `None` if the user
+/// has no home.
 pub fn history_path() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
@@ -258,7 +258,7 @@ fn reader(key: Key, speaker: &Speaker) -> rustyline::Result<Reader> {
         let key = KeyEvent::new(char::from(byte), Modifiers::NONE);
         reader.bind_sequence(key, EventHandler::Conditional(press));
     }
-    // A shell does not stop either.
+    // A shell ignores Ctrl-Z at its prompt too.
     reader.bind_sequence(KeyEvent::ctrl('Z'), Cmd::Noop);
     Ok(reader)
 }
@@ -273,7 +273,7 @@ impl ConditionalEventHandler for Press {
     }
 }
 
-/// Reads the history, from a file that nobody else may read.
+/// Loads the history from a file that nobody else may read.
 fn remember(reader: &mut Reader, history: &Path) -> Result<(), String> {
     let tell =
         |error: &dyn std::fmt::Display| format!("history not available: {}: {error}", history.display());
@@ -291,7 +291,7 @@ fn read_lines(mut reader: Reader, history: Option<&Path>, prompts: &Receiver<Str
     let mut winch = SigSet::empty();
     winch.add(Signal::SIGWINCH);
     while let Ok(prompt) = prompts.recv() {
-        // The signal is this thread's while it reads, and the other one's while a job has the terminal.
+        // This thread takes the signal while it reads; the main thread takes it while a job has the terminal.
         let _ = winch.thread_unblock();
         let typed = loop {
             match reader.readline(&prompt) {
@@ -302,7 +302,7 @@ fn read_lines(mut reader: Reader, history: Option<&Path>, prompts: &Receiver<Str
         let _ = winch.thread_block();
         let heard = match typed {
             Ok(line) => {
-                // A line that can't be kept is still a line.
+                // A failure to record the line must not lose it.
                 let is_new = reader.add_history_entry(line.as_str()).unwrap_or(false);
                 if let (true, Some(history)) = (is_new, history) {
                     let _ = reader.append_history(history);

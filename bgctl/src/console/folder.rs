@@ -1,4 +1,4 @@
-//! The folder that the console's jobs run in, as its user names it: links in it are kept, as shells do.
+//! The folder that the console's jobs run in, by the name the user gave it: symbolic links are kept, as in shells.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::failure::Failure;
 use crate::render::clean;
 
-/// A folder, and the one before.
+/// The current folder and the previous one.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -15,32 +15,32 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The one that this process is in.
+    /// Starts with the folder of this process.
     ///
     /// # Errors
-    /// It is gone.
+    /// The folder is gone.
     pub fn here() -> Result<Self, Failure> {
         let real = std::env::current_dir().map_err(|error| unreachable_folder(&error))?;
-        // The name that the user came here by, if it still leads here.
+        // The path that the user came by, if it still leads here.
         let named = std::env::var_os("PWD")
             .map(PathBuf::from)
             .filter(|named| named.is_absolute() && named.canonicalize().is_ok_and(|target| target == real));
         Ok(Self { path: named.unwrap_or(real), before: std::env::var_os("OLDPWD").map(PathBuf::from) })
     }
 
-    /// Where it is.
+    /// The path of the current folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The variables by which programs know it.
+    /// Returns the variables that describe it to programs.
     pub fn variables(&self) -> Vec<(String, String)> {
         let named = [("PWD", Some(&self.path)), ("OLDPWD", self.before.as_ref())];
         let text = |path: &PathBuf| path.to_str().map(str::to_owned);
         named.into_iter().filter_map(|(name, path)| Some((name.to_owned(), text(path?)?))).collect()
     }
 
-    /// The prompt.
+    /// Returns the console's prompt.
     pub fn prompt(&self) -> String {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let below = home.as_ref().and_then(|home| self.path.strip_prefix(home).ok());
@@ -51,11 +51,10 @@ impl Folder {
         }
     }
 
-    /// Goes to another one. The words are what stands behind `cd`, and a shell reads them, so that `~`, `-`
-    /// and variables work.
+    /// Changes the folder. `words` is what follows `cd`; a shell expands it, so `~`, `-` and variables work.
     ///
     /// # Errors
-    /// What the shell says.
+    /// The shell's error message.
     pub fn change(&mut self, words: &str) -> Result<(), Failure> {
         let output = Command::new("/bin/sh")
             .arg("-c")
@@ -67,7 +66,7 @@ impl Folder {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\n').to_owned();
         if !output.status.success() {
             let why = text(&output.stderr);
-            // Behind the shell's own name and the number of the line.
+            // Drop the shell's name and line number.
             let why = why.rsplit_once("cd: ").map_or(why.as_str(), |(_, why)| why);
             return Err(Failure::usage(format!("cd: {why}")));
         }

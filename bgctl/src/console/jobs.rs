@@ -1,5 +1,5 @@
-//! The jobs in the console's foreground: those beside the prompt, with what they show and what is asked of
-//! the daemon about them. What a press of the key does is decided by `bgd_shared::foreground` alone.
+//! The jobs in the console's foreground: those next to the prompt, with their output and the calls to the daemon
+//! about them. `bgd_shared::foreground` alone decides what the key does.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ use crate::render::wall::Clock;
 use crate::render::{bounded, clean, table};
 use crate::terminal::Host;
 
-/// Characters of a job's line that are shown.
+/// The most characters shown of a job's command line.
 const SHOWN: usize = 100;
 
 /// All jobs in the foreground.
@@ -29,11 +29,11 @@ pub struct Jobs {
     rules: Foreground<TaskId>,
     beside: Vec<Job>,
     calls: HashMap<u64, Call>,
-    /// Sentences and lines that are to be shown at the prompt.
+    /// Sentences and lines to show at the prompt.
     said: String,
 }
 
-/// A job beside the prompt.
+/// A job next to the prompt.
 #[derive(Debug)]
 pub struct Job {
     /// The task.
@@ -44,16 +44,16 @@ pub struct Job {
     pub text: String,
     /// Whether the user started it directly.
     pub direct: bool,
-    /// Whether it was stopped, and waits for a SIGCONT.
+    /// Whether it is stopped and waits for SIGCONT.
     pub stopped: bool,
-    /// What would leave a terminal usable that it was shown on.
+    /// What restores a terminal that has shown the job.
     pub restore: String,
     lines: Lines,
-    /// How it ended, while its hand-over is under way.
+    /// The ended task, while its hand-over is in flight.
     ended: Option<Box<Task>>,
 }
 
-/// What a call asks for.
+/// The purpose of a call.
 #[derive(Debug)]
 enum Call {
     End(TaskId),
@@ -61,17 +61,17 @@ enum Call {
 }
 
 impl Jobs {
-    /// None yet.
+    /// Starts without jobs.
     pub fn new(key: Key) -> Self {
         Self { rules: Foreground::new(key), beside: Vec::new(), calls: HashMap::new(), said: String::new() }
     }
 
-    /// Those beside the prompt, the one that was put there last behind the others.
+    /// The jobs next to the prompt, the latest one last.
     pub fn beside(&self) -> &[Job] {
         &self.beside
     }
 
-    /// What there is to be shown at the prompt, in whole lines.
+    /// Takes the text to show at the prompt, in whole lines.
     pub fn take_said(&mut self) -> String {
         for job in &mut self.beside {
             self.said.push_str(&job.lines.take(job.number, &job.id.short()));
@@ -79,11 +79,11 @@ impl Jobs {
         std::mem::take(&mut self.said)
     }
 
-    /// A job that is in the foreground now, with the lowest number that is free.
+    /// Creates a job in the foreground, with the lowest free number.
     pub fn new_job(&mut self, id: TaskId, text: String, direct: bool) -> Job {
         self.rules.started(id, if direct { Can::Direct } else { Can::Yes });
         let is_taken = |number: &usize| self.beside.iter().any(|job| job.number == *number);
-        // One of so many is free.
+        // If all lower numbers are taken, this one is free.
         let last = self.beside.len() + 1;
         let number = (1..last).find(|number| !is_taken(number)).unwrap_or(last);
         Job {
@@ -98,7 +98,7 @@ impl Jobs {
         }
     }
 
-    /// Leaves a job beside the prompt.
+    /// Puts a job next to the prompt.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -113,7 +113,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Takes a job from beside the prompt, to give it the terminal.
+    /// Takes a job from next to the prompt, to give it the terminal.
     pub fn take(&mut self, which: &Which) -> Option<Job> {
         let place = match which {
             Which::Latest => self.beside.len().checked_sub(1),
@@ -123,7 +123,7 @@ impl Jobs {
                     self.beside.iter().enumerate().filter(|(_, job)| task.range().contains(&job.id));
                 match (places.next(), places.next()) {
                     (Some((place, _)), None) => Some(place),
-                    // An ambiguous one is for the daemon to tell.
+                    // The daemon reports an ambiguous id.
                     _ => None,
                 }
             }
@@ -133,15 +133,15 @@ impl Jobs {
         Some(job)
     }
 
-    /// A job that had the terminal has ended.
+    /// Notes that a job that had the terminal has ended.
     pub fn ended(&mut self, id: TaskId) {
         if self.rules.finished(&id) == Finished::Wait {
-            // Its end was told first, so the hand-over came too late.
+            // Its end arrived first, so the hand-over comes too late.
             let _ = self.rules.answered(&id, Answer::AlreadyFinished);
         }
     }
 
-    /// The key was pressed at the prompt.
+    /// Handles the key at the prompt.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -156,7 +156,7 @@ impl Jobs {
         }
     }
 
-    /// Tells the size of the terminal to all beside the prompt.
+    /// Sends the terminal size to all jobs next to the prompt.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -173,7 +173,7 @@ impl Jobs {
         if let Some(restore) = news.restore {
             job.restore = restore;
         }
-        // What draws a screen anew was shown before.
+        // A redraw repeats what was shown before.
         if !news.redraw {
             let bytes = news.encoding.decode(news.data);
             job.lines.push(&bytes.map_err(|error| ClientError::Garbled(error.to_string()))?);
@@ -202,7 +202,7 @@ impl Jobs {
                 self.say(&sentence);
             }
             Some(Outcome::Finished(id)) => {
-                // Else its end is still to be told.
+                // Otherwise its end is yet to come.
                 let job = self.beside.iter_mut().find(|job| job.id == id);
                 if let Some(task) = job.and_then(|job| job.ended.take()) {
                     self.finished(id, *task);
@@ -213,7 +213,7 @@ impl Jobs {
         }
     }
 
-    /// All that the job has shown comes before what is said about it.
+    /// Shows all output of the job before anything is said about it.
     fn say_lines(&mut self, job: &mut Job) {
         job.lines.finish();
         self.said.push_str(&job.lines.take(job.number, &job.id.short()));
@@ -230,7 +230,7 @@ impl Host for Jobs {
         &mut self.rules
     }
 
-    /// It waits beside the prompt.
+    /// A stopped job waits next to the prompt.
     fn leaves_stopped(&self) -> bool {
         true
     }
@@ -275,7 +275,7 @@ impl Host for Jobs {
     }
 }
 
-/// A task of the background that is shown, with the console's jobs around it: the key leaves it.
+/// Shows a background task from within the console, which keeps its own jobs. The key leaves the task again.
 #[derive(Debug)]
 pub struct Visit<'a> {
     jobs: &'a mut Jobs,
@@ -283,7 +283,7 @@ pub struct Visit<'a> {
 }
 
 impl<'a> Visit<'a> {
-    /// To a task.
+    /// Starts a visit to this task.
     pub fn of(jobs: &'a mut Jobs, task: TaskId, key: Key) -> Self {
         let mut alone = Foreground::new(key);
         alone.started(task, Can::Yes);
@@ -311,14 +311,14 @@ impl Host for Visit<'_> {
 
 /// How a job ended, such as `completed` or `failed (2)`.
 pub fn how(task: &Task) -> String {
-    // The status of one that timed out says so itself.
+    // The status of a task that timed out already says so.
     let says_all = task.status == Status::Completed || task.timed_out;
     let remark = if says_all { None } else { ending::remark(task) };
     let remark = remark.map(|remark| format!(": {}", clean(&remark))).unwrap_or_default();
     format!("{}{remark}", table::status(task, &Clock::system(Timestamp::now())))
 }
 
-/// A job's line as it is shown.
+/// Shortens a job's command line for display.
 pub fn shown(text: &str) -> String {
     bounded(&clean(text), SHOWN).into_owned()
 }
@@ -535,7 +535,7 @@ mod tests {
         let (.., first) = bench.called();
         assert_eq!(first, other);
         let job = bench.jobs.new_job(TaskId::from_u128(2), "job 2".into(), false);
-        // Its hand-over is under way when it ends.
+        // Its hand-over is in flight when it ends.
         assert_eq!(bench.jobs.jobs().pressed(), Press::Take(job.id));
         bench.jobs.ended(job.id);
         bench.press();

@@ -1,41 +1,41 @@
-//! What a line of the console means. Shell syntax is the shell's: of that only so much is read here as
-//! tells whether the line ends in `&`, and whether it is one plain command that may be the console's own.
+//! Parses a console line. Shell syntax belongs to the shell: only as much of it is read here as shows whether the
+//! line ends in `&`, and whether it is one plain command that may be a built-in of the console.
 
 use bgd_shared::id::TaskRef;
 
 /// What a line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Nothing: it is empty, or a comment.
+    /// An empty line or a comment.
     Nothing,
-    /// Something that the console does itself.
+    /// A built-in of the console.
     Own(Own),
     /// A line for the shell.
     Job {
-        /// The line, without what only the console reads.
+        /// The line, without the parts that only the console reads.
         text: String,
-        /// The user started it directly, with `!`.
+        /// Whether it begins with `!`: the user starts it directly.
         direct: bool,
-        /// It ends in `&`: it runs beside the prompt.
+        /// Whether it ends in `&`: it runs next to the prompt.
         beside: bool,
     },
     /// A prompt for an agent.
     Prompt {
-        /// The agent. `None`: the configured one.
+        /// The agent; `None` for the configured one.
         agent: Option<String>,
-        /// What it is told.
+        /// The prompt.
         text: String,
     },
 }
 
-/// What the console does itself.
+/// A built-in of the console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Own {
-    /// Later jobs run in another folder: the words behind `cd`, for a shell.
+    /// Changes the folder of later jobs. Contains the words after `cd`, for a shell.
     Cd(String),
     /// Leaves the console with this exit code.
     Exit(u8),
-    /// Says what the console can do.
+    /// Shows the help.
     Help,
     /// Lists the jobs.
     Jobs,
@@ -43,10 +43,10 @@ pub enum Own {
     Fg(Which),
 }
 
-/// A job, as the user names it.
+/// A job as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Of those beside the prompt the one that was started last.
+    /// The latest job next to the prompt.
     Latest,
     /// The number in brackets.
     Number(usize),
@@ -54,10 +54,10 @@ pub enum Which {
     Task(TaskRef),
 }
 
-/// Reads a line.
+/// Parses a line.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// Says what is wrong with the line, and what to do.
 pub fn read(text: &str) -> Result<Line, String> {
     let text = text.trim();
     if let Some(prompt) = text.strip_prefix('@') {
@@ -92,7 +92,7 @@ fn read_job(text: &str, direct: bool) -> Line {
         return Line::Nothing;
     }
     let (text, beside) = match shape.ampersand.map(|at| text[..at].trim_end()) {
-        // Alone it is for the shell to complain about.
+        // A lone `&` is for the shell to complain about.
         Some(before) if !before.is_empty() => (before, true),
         _ => (text, false),
     };
@@ -131,20 +131,20 @@ fn read_which(word: &str) -> Result<Which, String> {
     }
 }
 
-/// What a shell would see of a line at first sight.
+/// What a first scan of a line shows.
 struct Shape {
-    /// Where it ends, without a comment and the blanks before that.
+    /// Where it ends, without a trailing comment and the blanks before it.
     end: usize,
-    /// Where the `&` is that it ends in.
+    /// The position of the `&` that ends it.
     ampersand: Option<usize>,
-    /// Whether it is one command, without a pipe, a redirection or a bracket.
+    /// Whether it is one command, without pipes, redirections or parentheses.
     is_plain: bool,
 }
 
 fn shape(text: &str) -> Shape {
     let mut shape = Shape { end: 0, ampersand: None, is_plain: true };
     let mut quote = None;
-    // The sign before, if it is one that makes another operator of `&`.
+    // The previous character, if it makes a different operator of `&`.
     let mut before = None;
     let mut at_word_start = true;
     let mut signs = text.char_indices();
@@ -152,7 +152,7 @@ fn shape(text: &str) -> Shape {
         let was = before.take();
         match (quote, sign) {
             (None, '#') if at_word_start => {
-                // To the end of the line, behind which there may be another one.
+                // Skip to the end of the line; another one may follow.
                 if signs.by_ref().all(|(_, sign)| sign != '\n') {
                     break;
                 }
@@ -240,7 +240,7 @@ mod tests {
     fn r64_an_exclamation_mark_runs_it_directly() {
         reads("!top", &job("top", true, false));
         reads("! make -j8 &", &job("make -j8", true, true));
-        // What it names is a program, not what the console does itself.
+        // It names a program, not a built-in.
         reads("!exit 3", &job("exit 3", true, false));
         for text in ["!", "!  ", "! # top"] {
             assert!(read(text).unwrap_err().contains("needs a command"), "{text}");
@@ -255,7 +255,7 @@ mod tests {
         };
         reads("@codex why does it fail?", &prompt(Some("codex"), "why does it fail?"));
         reads("@ why?", &prompt(None, "why?"));
-        // It is text: what a shell would make of it does not matter.
+        // It is text: shell syntax in it does not matter.
         reads("@codex fix a & b &", &prompt(Some("codex"), "fix a & b &"));
         reads("@codex two\nlines # all", &prompt(Some("codex"), "two\nlines # all"));
         for text in ["@", "@codex", "@codex  ", "@ "] {

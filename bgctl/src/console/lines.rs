@@ -1,7 +1,7 @@
-//! What a job beside the prompt shows, as lines of text that can be printed above the prompt: several jobs
-//! may speak at once, and none of them knows where the cursor is.
+//! Converts the output of a job next to the prompt to lines of text that can be printed above the prompt: several
+//! jobs may print at once, and none of them knows where the cursor is.
 //!
-//! So colours and movements of the cursor are taken out here. All of them are in the task's output.
+//! Colours and cursor movements are therefore removed here. The task's output keeps them.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use anstream::adapter::StripBytes;
 
 use crate::render::clean;
 
-/// Bytes of a line; a longer one goes on in the next.
+/// The most bytes of a line; a longer one continues on the next.
 const LINE_BYTES: usize = 4096;
 
-/// Bytes of lines that wait to be shown, while another job has the terminal. Of more only the last are kept.
+/// The most bytes of lines that wait while another job has the terminal. Beyond that only the latest are kept.
 const KEPT_BYTES: usize = 64 * 1024;
 
 /// The lines of one job.
@@ -21,18 +21,18 @@ const KEPT_BYTES: usize = 64 * 1024;
 pub struct Lines {
     strip: StripBytes,
     line: Vec<u8>,
-    /// The cursor went back to the beginning of the line: what comes next overwrites it.
+    /// The cursor is back at the beginning of the line: the next byte starts the line anew.
     returned: bool,
     kept: VecDeque<String>,
     kept_bytes: usize,
-    /// Lines that were not kept.
+    /// How many lines were dropped.
     dropped: u64,
 }
 
 impl Lines {
-    /// Takes what the job's terminal shows.
+    /// Takes output of the job's terminal.
     pub fn push(&mut self, bytes: &[u8]) {
-        // It borrows itself while it cuts.
+        // `strip_next` borrows it while `self` is changed.
         let mut strip = std::mem::take(&mut self.strip);
         for text in strip.strip_next(bytes) {
             for byte in text {
@@ -75,14 +75,14 @@ impl Lines {
         }
     }
 
-    /// The job has ended, or shows nothing here any more: what it began is a line.
+    /// Completes the last line: the job has ended, or shows nothing here any more.
     pub fn finish(&mut self) {
         if !self.line.is_empty() {
             self.end_line();
         }
     }
 
-    /// What is to be shown now, each line behind `[number]`. `id` is where to find what was dropped.
+    /// Takes the lines to show now, each prefixed with `[number]`. `id` says where to find dropped lines.
     pub fn take(&mut self, number: usize, id: &str) -> String {
         let mut text = String::new();
         let dropped = std::mem::take(&mut self.dropped);

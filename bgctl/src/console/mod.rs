@@ -1,8 +1,8 @@
-//! The console: a prompt whose lines run in the foreground, with the key that moves them to the background.
+//! The console: a prompt whose lines run in the foreground, with a key that moves them to the background.
 //!
-//! One thread has all the state and sleeps in `poll`; others read lines, print above the prompt and hear
-//! the news, and tell it. While a job has the terminal nothing else touches that: what is to be said waits
-//! for the next prompt. All jobs are of one connection, so that they end with the console (R71).
+//! One thread has all the state and sleeps in `poll`; others read lines, print above the prompt and receive
+//! notifications, and send messages to it. While a job has the terminal nothing else touches it: messages wait for
+//! the next prompt. All jobs belong to one connection, so they end with the console (R71).
 
 mod agent;
 mod editor;
@@ -41,8 +41,7 @@ use crate::render::table;
 use crate::render::wall::Clock;
 use crate::terminal::{self, Left, Role, Screen, Show, Signals, Subject};
 
-/// The signals that are dealt with at the prompt, and those that no other thread may get while a job has the
-/// terminal.
+/// The signals that the prompt handles, and those that no other thread may receive while a job has the terminal.
 const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -69,12 +68,12 @@ exit [CODE]     exit; so does Ctrl-D
 Each line runs in a shell of its own, so variables and `cd` in the middle of a line do not last.
 ";
 
-/// What a console is begun with.
+/// What the console starts with.
 #[derive(Debug)]
 pub struct Setup {
-    /// The connection that its jobs are of.
+    /// The connection that owns its jobs.
     pub link: PolledClient,
-    /// One for the news.
+    /// The connection for notifications.
     pub news: Client,
     /// The key in force.
     pub key: Key,
@@ -95,13 +94,13 @@ pub struct Console {
     socket: Option<String>,
     shell: OsString,
     folder: Folder,
-    /// The size of the terminal that the daemon knows.
+    /// The terminal size that the daemon knows.
     size: TerminalSize,
-    /// A signal has said so, while something else was waited for.
+    /// The exit code, once a signal has asked to leave while something else was in progress.
     ends_with: Option<Code>,
 }
 
-/// Prints beside the prompt, while nothing else has the terminal.
+/// Prints text while no job has the terminal.
 fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
@@ -112,10 +111,10 @@ fn count(count: usize, what: &str) -> String {
 }
 
 impl Console {
-    /// Takes signals and terminal.
+    /// Takes over signals and terminal.
     ///
     /// # Errors
-    /// The terminal is of no use for this, or the daemon is gone.
+    /// The terminal is unsuitable, or the daemon is gone.
     pub fn begin(setup: Setup) -> Result<Self, Failure> {
         let Setup { link, news, key, session, socket } = setup;
         let signals = Signals::take(SIGNALS)?;
@@ -135,7 +134,7 @@ impl Console {
     /// Runs lines until the user leaves.
     ///
     /// # Errors
-    /// The daemon is gone, or no line can be read any more.
+    /// The daemon is gone, or reading lines has failed.
     pub fn run(mut self) -> Result<Code, Failure> {
         let code = loop {
             match self.type_line()? {
@@ -145,7 +144,7 @@ impl Console {
                     }
                 }
                 Typed::End => break Code::OK,
-                // Nobody is there to be told anything.
+                // Nobody is left to read a message.
                 Typed::Signal(code) => return Ok(code),
             }
         };
@@ -153,7 +152,7 @@ impl Console {
         Ok(code)
     }
 
-    /// What the daemon refuses, or the user did wrong, is told, and the next line is typed.
+    /// Reports errors of the user and refusals of the daemon, so that the next line can be typed.
     fn settle<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<Option<T>, Failure> {
         match act(self) {
             Ok(outcome) => Ok(Some(outcome)),
@@ -168,7 +167,7 @@ impl Console {
     // At the prompt.
 
     fn type_line(&mut self) -> Result<Typed, Failure> {
-        // What was said while a job had the terminal is there before the prompt is.
+        // Messages that arrived while a job had the terminal come before the prompt.
         let said = self.editor.take_pending() + &self.jobs.take_said();
         say(&said)?;
         self.editor.open(self.folder.prompt());
@@ -178,7 +177,7 @@ impl Console {
 
     // Lines.
 
-    /// Does what a line says. A code: leave with it.
+    /// Executes a line. Returns the code to exit with, if it ends the console.
     fn line(&mut self, text: &str) -> Result<Option<Code>, Failure> {
         let line = line::read(text).map_err(Failure::usage)?;
         self.tell_size()?;
@@ -242,13 +241,13 @@ impl Console {
                 self.jobs.put(&mut self.link, job)?;
             }
             Left::Signalled(code) => return Ok(Some(Code(code))),
-            // Only attachments and tasks without a terminal are left so.
+            // Only attachments and tasks without a terminal end like this.
             Left::Detached | Left::Cancelled(..) => {}
         }
         Ok(None)
     }
 
-    /// Gives a job the terminal: one from beside the prompt, or any other task, which can be left again.
+    /// Gives the terminal to a job from next to the prompt, or to any other task, which can be left again.
     fn fg(&mut self, which: &Which) -> Result<Option<Code>, Failure> {
         let job = self.jobs.take(which);
         say(&self.jobs.take_said())?;
@@ -267,7 +266,7 @@ impl Console {
             return self.visit(task.id);
         };
         if terminal::is_changed(&job.restore) {
-            // It is drawn anew. Of what has only written lines these are there already.
+            // Redraws the screen. A job that has only printed lines needs no redraw: they are on the screen already.
             self.link.call::<TaskAttach>(&params)?;
         }
         if std::mem::take(&mut job.stopped) {
@@ -277,14 +276,14 @@ impl Console {
         self.show(job)
     }
 
-    /// Shows a task of the background. The key leaves it, whatever else is in the foreground.
+    /// Shows a background task. The key leaves it, whatever else is in the foreground.
     fn visit(&mut self, id: TaskId) -> Result<Option<Code>, Failure> {
         let mut visit = Visit::of(&mut self.jobs, id, self.key);
         let screen = Screen::open()?;
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
         match Show::begin(subject, screen, self.size)?.run()? {
-            // The news tell of its end.
+            // A notification reports its end.
             Left::Ended(_) | Left::Cancelled(..) => Ok(None),
             Left::Signalled(code) => Ok(Some(Code(code))),
             Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => {
@@ -310,7 +309,7 @@ impl Console {
         say(&text)
     }
 
-    /// The tasks of this session that go on in the background.
+    /// Returns the active background tasks of this session.
     fn background(&mut self) -> Result<Vec<Task>, Failure> {
         let params = ListParams {
             session: Some(self.session.clone()),
@@ -332,7 +331,7 @@ impl Console {
         Ok(Protocol::result::<M>(outcome)?)
     }
 
-    /// The terminal may have another size by now.
+    /// Sends a changed terminal size to the jobs.
     fn tell_size(&mut self) -> Result<(), Failure> {
         let size = Screen::open()?.size();
         if size != self.size {
@@ -342,7 +341,7 @@ impl Console {
         Ok(())
     }
 
-    /// What ends with the console, and what does not.
+    /// Says what ends with the console, and what keeps running.
     fn tell_what_stays(&mut self) -> Result<(), Failure> {
         let ending = self.jobs.beside().len();
         if ending > 0 {

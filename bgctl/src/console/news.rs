@@ -1,7 +1,7 @@
-//! News of the background tasks of the console's parent session, as sentences for the user.
+//! Notifications about the background tasks of the console's parent session, as sentences for the user.
 //!
-//! They come on a connection of their own, which a thread reads at once, whatever the user does: so the
-//! daemon never has to leave some out.
+//! They arrive on a connection of their own, which a thread reads at once whatever the user does, so the daemon never
+//! has to drop any.
 
 use std::collections::HashSet;
 use std::thread;
@@ -19,10 +19,10 @@ use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::render::{bounded, clean, table};
 
-/// Characters of a task's description, or of what its agent asks, that are shown.
+/// The most characters shown of a task's description, error, or agent's question.
 const SHOWN: usize = 100;
 
-/// Subscribes to the news of a session, and has them said from then on.
+/// Subscribes to the events of a session and sends sentences about them to the console from then on.
 ///
 /// # Errors
 /// The daemon refuses, or is gone.
@@ -42,7 +42,7 @@ pub fn follow(client: Client, session: &str, speaker: Speaker) -> Result<(), Fai
     thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
 }
 
-/// False: nobody listens any more. Of a daemon that is gone the console's other connection tells.
+/// Returns false if nobody listens any more. The console's other connection reports a daemon that is gone.
 fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &Speaker) -> Result<bool, ClientError> {
     let sentence = match events.next()? {
         Heard::Event(event) => watch.told(&event),
@@ -53,21 +53,21 @@ fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &Speaker) -> Res
     Ok(sentence.is_none_or(|sentence| speaker.say(Said::News(sentence))))
 }
 
-/// Knows which tasks are in the background: of a job that ends in the foreground its own client tells.
+/// Knows which tasks are in the background: the end of a foreground job is reported by its own client.
 #[derive(Debug, Default)]
 struct Watch {
-    /// Those of the background that began in the foreground.
+    /// Background tasks that began in the foreground.
     moved: HashSet<TaskId>,
 }
 
 impl Watch {
-    /// With the tasks that are active now.
+    /// Starts with the tasks that are active now.
     fn of(tasks: &[Task]) -> Self {
         let moved = tasks.iter().filter(|task| task.origin == Origin::Run && !task.foreground);
         Self { moved: moved.map(|task| task.id).collect() }
     }
 
-    /// The sentence for an event, if there is one.
+    /// Returns the sentence about an event, if it needs one.
     fn told(&mut self, event: &Event) -> Option<String> {
         let task = &event.task;
         match event.kind {
@@ -103,7 +103,7 @@ fn ended(task: &Task) -> String {
     let status = task.status.as_str().to_uppercase();
     let why =
         task.error.as_deref().map(|why| format!(" {}", bounded(&clean(why), SHOWN))).unwrap_or_default();
-    // The error of a time limit has the time.
+    // The error of a timeout already contains the time.
     let time = task.started_at.filter(|_| !task.timed_out).map(|started| {
         let comma = if why.is_empty() { "" } else { "," };
         let after = if task.status == Status::Completed { "in" } else { "after" };

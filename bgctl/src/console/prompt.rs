@@ -14,58 +14,58 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::terminal::{Caught, Host as _, Signals, View, Wants};
 
-/// What came of waiting at the prompt.
+/// The outcome of waiting at the prompt.
 pub enum Typed {
     /// A line.
     Line(String),
     /// The end of input.
     End,
-    /// A signal, or the end of the terminal; with the code to leave with.
+    /// A signal or the end of the terminal, with the code to exit with.
     Signal(Code),
 }
 
 /// The prompt.
 pub struct Prompt<'a> {
-    /// The connection of the console's jobs.
+    /// The connection that owns the console's jobs.
     pub link: &'a mut PolledClient,
-    /// Those jobs.
+    /// The jobs.
     pub jobs: &'a mut Jobs,
-    /// What reads lines and prints above the prompt.
+    /// Reads lines and prints above the prompt.
     pub editor: &'a mut Editor,
     /// The console's signals.
     pub signals: &'a Signals,
-    /// The code to leave with, once a signal has said so.
+    /// The code to exit with, once a signal has asked for it.
     pub ends_with: &'a mut Option<Code>,
 }
 
-/// A call whose answer is waited for. What is typed meanwhile waits, too.
+/// A call that waits for its answer. Input that is typed meanwhile waits too.
 pub struct Asking<'a> {
-    /// The connection of the console's jobs.
+    /// The connection that owns the console's jobs.
     pub link: &'a mut PolledClient,
-    /// Those jobs.
+    /// The jobs.
     pub jobs: &'a mut Jobs,
     /// The console's signals.
     pub signals: &'a Signals,
-    /// The code to leave with, once a signal has said so. Heard now, done at the next prompt.
+    /// The code to exit with, once a signal has asked for it. Noted here, acted on at the next prompt.
     pub ends_with: &'a mut Option<Code>,
-    /// The call.
+    /// The number of the call.
     pub call: u64,
     /// Its answer.
     pub outcome: Option<Result<Box<RawValue>, RpcError>>,
 }
 
-/// The code to leave with, if this signal says so. Those of keys are for jobs, and no job is there.
+/// The code to exit with, if this signal asks for it. Signals from keys are for jobs, and none is there.
 fn ends_with(caught: Caught) -> Option<Code> {
     matches!(caught.signal, Signal::SIGHUP | Signal::SIGTERM).then(|| Code(caught.shell_code()))
 }
 
 impl Prompt<'_> {
-    /// Deals with what the threads that read and print have to say.
+    /// Handles the messages of the reading and printing threads.
     fn hear_editor(&mut self) -> Result<Option<Typed>, Failure> {
         while let Some(heard) = self.editor.next_heard() {
             match heard {
                 Heard::Line(text) => return Ok(Some(Typed::Line(text))),
-                // A terminal that was closed looks like that, too.
+                // The end of input may also mean that the terminal was closed.
                 Heard::End | Heard::Broken(_) if !io::stdout().is_terminal() => {
                     return Ok(Some(Typed::Signal(Code::HUNG_UP)));
                 }

@@ -1,4 +1,4 @@
-//! The items of a batch: the lines of a file or of standard input, read to the end before anything is done with them.
+//! Reads the items of a batch: the lines of a file or of standard input, all of them before anything is submitted.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,13 +18,13 @@ pub const ITEM_BYTES: usize = 1024 * 1024;
 /// What ends an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A newline, or a carriage return with one. Empty lines are no items.
+    /// A newline, or a carriage return and a newline. Empty lines are skipped.
     Newline,
-    /// A NUL, as `find -print0` writes it. An empty item is one.
+    /// A NUL, as written by `find -print0`. Empty items count.
     Nul,
 }
 
-/// Why there are no items.
+/// What is wrong with the items. The numbers are those of items, from 1.
 #[derive(Debug)]
 enum Wrong {
     TooMany,
@@ -36,7 +36,7 @@ enum Wrong {
 /// Reads all items of a file; `-` is standard input.
 ///
 /// # Errors
-/// It can't be read, or has no items, too many, or too long ones.
+/// The file can't be read; there are no items, or too many; or one is too long or contains a NUL.
 pub fn read(file: &OsStr, end: End) -> Result<Vec<OsString>, Failure> {
     let (name, items) = if file == "-" {
         let input = io::stdin();
@@ -74,7 +74,7 @@ fn all(input: &mut impl BufRead, end: End) -> Result<Vec<OsString>, Wrong> {
     let mut item = Vec::new();
     let sign = if end == End::Nul { 0 } else { b'\n' };
     loop {
-        // One byte more than an item, and its end.
+        // The longest item, one excess byte, and the terminator.
         let most = ITEM_BYTES as u64 + 2;
         let count = io::Read::take(&mut *input, most).read_until(sign, &mut item).map_err(Wrong::Io)?;
         if count == 0 {

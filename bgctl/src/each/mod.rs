@@ -1,5 +1,5 @@
-//! `submit --each`: a batch of tasks from a command and items. All items are read before anything is submitted, and
-//! the tasks go out in parts of which the daemon does nothing before it has the last.
+//! `submit --each`: submits a batch of tasks made from a command and items. All items are read before anything is
+//! submitted. The tasks go out in parts, and the daemon acts on none of them before it has the last.
 
 mod items;
 mod template;
@@ -21,13 +21,13 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use template::Template;
 
-/// The most bytes of the commands in one part. The rest of a line is for what they have in common.
+/// The most bytes of the commands in one part. The rest of the message is for their common parameters.
 const PART_BYTES: usize = FRAME_BYTES / 2;
 
-/// The longest word that a program can be given, in bytes (Linux: `MAX_ARG_STRLEN`, with its NUL).
+/// The longest argument that a program can be given, in bytes (Linux: `MAX_ARG_STRLEN`, which includes the NUL).
 const WORD_BYTES: usize = 128 * 1024 - 1;
 
-/// What a batch is made of.
+/// The source and the limits of a batch.
 #[derive(Debug)]
 pub struct Each {
     /// The file with the items; `-` is standard input.
@@ -36,7 +36,7 @@ pub struct Each {
     pub end: End,
     /// How many tasks run at once.
     pub jobs: Option<u32>,
-    /// When so many have failed the rest is cancelled.
+    /// After this many failures the rest is cancelled.
     pub max_fails: Option<u32>,
 }
 
@@ -49,10 +49,10 @@ pub struct Submitted {
     pub tasks: Vec<TaskId>,
 }
 
-/// The commands, in parts that fit a line each.
+/// Returns the commands, in parts that each fit into one message.
 ///
 /// # Errors
-/// The items can't be read, or one of them makes a command that no program can be given.
+/// The items can't be read, or one of them makes a command that is too long for a program.
 pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>, Failure> {
     let template = Template::new(command);
     let mut parts = vec![Vec::new()];
@@ -76,7 +76,7 @@ pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>,
     Ok(parts)
 }
 
-/// The bytes of a command in a line.
+/// The size of a command in a message, in bytes.
 fn size_of(argv: &[OsText]) -> usize {
     serde_json::to_string(argv).map_or(usize::MAX, |text| text.len() + 1)
 }
@@ -88,11 +88,11 @@ fn too_long(number: usize) -> Failure {
     .hint("write the items to files and pass their names; nothing was submitted")
 }
 
-/// Submits them, all or none.
+/// Submits the batch: all of it or nothing.
 ///
 /// # Errors
-/// No daemon, or the daemon's refusal: nothing was submitted then. A connection that breaks after the last part was sent:
-/// tasks may have run by then, so that they are not submitted again.
+/// No daemon, or the daemon's refusal: then nothing was submitted. A connection that breaks after the last part was
+/// sent: tasks may have run by then, so the batch is not submitted again.
 pub fn submit(
     task: &SubmitParams,
     each: &Each,
@@ -119,7 +119,7 @@ pub fn submit(
             batch = Some(result.batch);
             tasks.extend(result.ids);
         }
-        // There is one part at least.
+        // There is at least one part.
         Ok(Submitted { batch: batch.unwrap_or(TaskId::from_u128(0)), tasks })
     });
     submitted.map_err(|failure| {

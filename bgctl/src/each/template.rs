@@ -1,11 +1,11 @@
-//! A command with places for an item: `{}` is the item, `{#}` its number from 1, `{.}` the item without its last
-//! suffix, and `{/}` what is behind its last slash. Each argument stays one argument, whatever the item is; where no
-//! argument has a place, the item is the last one.
+//! A command with placeholders for an item: `{}` is the item, `{#}` its number from 1, `{.}` the item without its
+//! last suffix, and `{/}` the part after its last slash. Each argument stays one argument, whatever the item
+//! contains. Without any placeholder, the item becomes the last argument.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-/// A command with places for an item.
+/// A command with placeholders for an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     words: Vec<Vec<Part>>,
@@ -14,7 +14,7 @@ pub struct Template {
 /// A part of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    /// As it is.
+    /// Literal text.
     Text(Vec<u8>),
     /// The item.
     Item,
@@ -22,7 +22,7 @@ enum Part {
     Number,
     /// The item without its suffix.
     Stem,
-    /// Its name without folders.
+    /// The part after the last slash.
     Name,
 }
 
@@ -30,7 +30,7 @@ const PLACES: [(&[u8], Part); 4] =
     [(b"{}", Part::Item), (b"{#}", Part::Number), (b"{.}", Part::Stem), (b"{/}", Part::Name)];
 
 impl Template {
-    /// Reads a command.
+    /// Parses a command.
     pub fn new(command: &[OsString]) -> Self {
         let mut words: Vec<Vec<Part>> = command.iter().map(|word| parts(word)).collect();
         let has_place = words.iter().flatten().any(|part| !matches!(part, Part::Text(_)));
@@ -40,7 +40,7 @@ impl Template {
         Self { words }
     }
 
-    /// The command for an item; the first one has number 1.
+    /// Returns the command for an item; numbers start at 1.
     pub fn expand(&self, item: &OsStr, number: usize) -> Vec<OsString> {
         let item = item.as_bytes();
         let word = |parts: &Vec<Part>| {
@@ -82,12 +82,12 @@ fn parts(word: &OsStr) -> Vec<Part> {
     parts
 }
 
-/// What is behind the last slash.
+/// Returns the part after the last slash.
 fn name(item: &[u8]) -> &[u8] {
     item.rsplit(|byte| *byte == b'/').next().unwrap_or(item)
 }
 
-/// All but the last suffix of its name. A name that begins with its only dot has none.
+/// Removes the last suffix of the name. A name whose only dot is its first character has none.
 fn stem(item: &[u8]) -> &[u8] {
     let begin = item.len() - name(item).len();
     match item[begin..].iter().rposition(|byte| *byte == b'.') {

@@ -1,4 +1,4 @@
-//! Waits on the way to a daemon that is being started, each with an end.
+//! Waits with a limit, for starting a daemon.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read as _};
@@ -13,10 +13,10 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use super::wait::left_until;
 
-/// Reads what comes until the other end is closed, at most so many bytes. `None`: it was not closed in time.
+/// Reads at most `bytes` bytes until the other end is closed. `None` if it was not closed in time.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub fn read_to_end(reader: &mut PipeReader, bytes: usize, at_most: Duration) -> io::Result<Option<Vec<u8>>> {
     let end = Instant::now() + at_most;
     let mut words = vec![0; bytes];
@@ -37,17 +37,18 @@ pub fn read_to_end(reader: &mut PipeReader, bytes: usize, at_most: Duration) -> 
     Ok(Some(words))
 }
 
-/// Takes a lock on a file. `None`: another process kept it all the time.
+/// Locks a file. `None` if another process held the lock all the time.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub fn lock(file: File, at_most: Duration) -> io::Result<Option<Flock<File>>> {
     let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => return Ok(Some(lock)),
         Err((file, Errno::EAGAIN | Errno::EINTR)) => file,
         Err((_, error)) => return Err(error.into()),
     };
-    // The kernel has no such wait with an end. A thread that waits too long has what it gets taken from it.
+    // The kernel has no lock call with a timeout. A thread that gets the lock too late drops it, as nobody receives
+    // it.
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().name("lock".to_owned()).spawn(move || {
         let mut file = file;

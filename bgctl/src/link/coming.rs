@@ -1,4 +1,4 @@
-//! Waiting for a daemon where none is, without starting one: whoever stopped it wants none.
+//! Waits for a daemon to appear without starting one: whoever stopped it does not want one.
 
 use std::cell::Cell;
 use std::os::fd::AsFd as _;
@@ -16,20 +16,20 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::watch::{is_exhausted, next_look};
 
-/// Tells when a daemon comes to where none is. One that is there already when this is made it may not see.
+/// Waits for a daemon to appear. May miss one that exists already when this is created.
 pub struct Coming {
     socket: SocketPath,
-    /// `None`: the system has no watch to give, so it is looked.
+    /// `None` if the system has no watches left; then the socket is polled.
     changes: Option<Inotify>,
-    /// The socket as it was seen last: one that a killed daemon has left is no daemon.
+    /// The socket as last seen: one that a killed daemon left behind does not count.
     seen: Cell<Option<Seen>>,
 }
 
-/// A socket, told apart from another one at the same path.
+/// Identifies a socket, to tell it from another one at the same path.
 type Seen = (u64, i64, i64);
 
 fn seen(socket: &SocketPath) -> Option<Seen> {
-    // The number alone may be given out again.
+    // The inode number alone may be reused.
     fs::metadata(socket.as_path()).map(|meta| (meta.ino(), meta.ctime(), meta.ctime_nsec())).ok()
 }
 
@@ -37,7 +37,7 @@ impl Coming {
     /// Watches the folder of the daemon's socket.
     ///
     /// # Errors
-    /// There is no such folder.
+    /// The folder does not exist, or can't be watched.
     pub fn new(socket: SocketPath) -> Result<Self, Failure> {
         let folder = folder_of(&socket);
         let watched = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).and_then(|changes| {
@@ -56,7 +56,7 @@ impl Coming {
         Ok(Self { socket, changes, seen })
     }
 
-    /// Sleeps until a daemon has made its socket and listens, or failed to.
+    /// Sleeps until a daemon has created its socket and listens, or has failed to.
     ///
     /// # Errors
     /// Nobody reads standard output any more, or the folder is gone.
@@ -69,12 +69,12 @@ impl Coming {
             let message = "the daemon has ended, and the folder of its socket is gone";
             return Err(Failure::new(Code::NO_DAEMON, "no_daemon", message));
         }
-        // It is made a moment before it can be connected to.
+        // The socket exists a moment before it accepts connections.
         let _ = connect::connect_patiently(&self.socket);
         Ok(())
     }
 
-    /// Waits for the socket. False: its folder is gone.
+    /// Waits for the socket with inotify. False if its folder is gone.
     fn is_told(&self, changes: &Inotify) -> Result<bool, Failure> {
         loop {
             sleep([Some(changes.as_fd())], None)?;
@@ -93,7 +93,7 @@ impl Coming {
         }
     }
 
-    /// The same without a watch.
+    /// The same by polling.
     fn is_seen(&self) -> Result<bool, Failure> {
         loop {
             let now = seen(&self.socket);

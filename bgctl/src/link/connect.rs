@@ -1,8 +1,8 @@
-//! Connecting to the daemon, and starting it where there is none.
+//! Connects to the daemon, and starts it if necessary.
 //!
-//! Many `bgctl` may find at once that there is none. They queue at a file lock; the first one starts a
-//! daemon and waits until it says that its socket is ready, the others find it there. Nobody waits for
-//! a time.
+//! Many `bgctl` processes may find at once that there is no daemon. They queue at a file lock: the first one starts a
+//! daemon and waits until it reports that its socket is ready; the others then find it. Nobody waits for a fixed
+//! time, except while a daemon that was started by other means comes up or a killed one goes away ([`pauses`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -25,7 +25,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::state::log_file;
 
-/// Variables that the daemon is given; all else belongs to whoever happened to call first.
+/// Environment variables that are passed to the daemon. All others belong to whichever caller happened to come first.
 const KEPT: &[&str] = &[
     "HOME",
     "USER",
@@ -36,7 +36,7 @@ const KEPT: &[&str] = &[
     "TZ",
     "TMPDIR",
     "DBUS_SESSION_BUS_ADDRESS",
-    // How channels reach the network, and whom they trust there.
+    // How notification channels reach the network, and which certificates they trust.
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "ALL_PROXY",
@@ -49,28 +49,28 @@ const KEPT: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
-/// Families of variables that the daemon is given.
+/// Prefixes of further variables that are passed to the daemon.
 const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
 
-/// The marks of another daemon's task: a daemon that is started from within one is no part of it.
+/// Marks of another daemon's task. A daemon that is started from within a task is not part of it.
 const DROPPED: &[&str] = &["BGD_TASK_ID", "BGD_AGENT_ID", "BGD_HOOK_ID", "BGD_INSTANCE", "BGD_MCP_DEPTH"];
 
-/// How often to look again for a daemon that comes or goes at this moment.
+/// How often to look again for a daemon that is starting or ending.
 const RETRIES: u32 = 8;
 
-/// How long to wait before it is looked again the first time; each time is twice as long as the one before it.
+/// The first pause between these looks; each one is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The most bytes of a daemon's first words that are read.
+/// The most bytes to read of a daemon's first message.
 const WORDS_BYTES: usize = 16 * 1024;
 
-/// How long a daemon may take to be ready. It gives the processes of each dead one 5 seconds to end.
+/// How long a daemon may take to be ready. It gives the processes of each dead daemon 5 seconds to end.
 const START: Duration = BUSY;
 
-/// Connects; with `start`, a daemon is started if there is none.
+/// Connects; with `start`, starts a daemon if there is none.
 ///
 /// # Errors
-/// There is none, or what is there must not be trusted.
+/// There is no daemon, or what is at the socket must not be trusted.
 pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Failure> {
     match Client::connect(socket) {
         Ok(client) => Ok((client, Started::Before)),
@@ -79,7 +79,7 @@ pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Fa
     }
 }
 
-/// Why there is no connection. A daemon that runs without its socket is told of: it is found by its locks.
+/// Explains a failed connection. A daemon that runs without its socket is found by its locks and mentioned.
 pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
     if !matches!(&error, ClientError::Connect(error) if error.is_absent()) {
         return error.into();
@@ -97,7 +97,7 @@ pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
     ))
 }
 
-/// The pauses of whoever waits for a daemon that comes or goes at this moment: 2.5 seconds in all.
+/// The pauses while waiting for a daemon that is starting or ending: 2.5 seconds in all.
 pub fn pauses() -> impl Iterator<Item = Duration> {
     (0..RETRIES).map(|times| FIRST_PAUSE * 2_u32.pow(times))
 }
@@ -105,17 +105,17 @@ pub fn pauses() -> impl Iterator<Item = Duration> {
 /// Who started the daemon that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// Somebody else: it was there.
+    /// Another process: it was running already.
     Before,
     /// This process.
     ByUs {
-        /// How many tasks went with a daemon that was killed before.
+        /// How many started tasks were lost with an earlier daemon that was killed.
         lost: u64,
     },
 }
 
 impl Started {
-    /// What a user has to know of the tasks that they had, if there were any.
+    /// What to tell the user about lost tasks; `None` if there are none.
     pub fn loss(self) -> Option<String> {
         match self {
             Self::Before | Self::ByUs { lost: 0 } => None,
@@ -131,21 +131,21 @@ impl Started {
 /// Starts a daemon unless another caller was faster, and connects to it.
 ///
 /// # Errors
-/// It could not be started.
+/// The daemon could not be started.
 pub fn start_daemon(socket: &SocketPath) -> Result<(Client, Started), Failure> {
     start_daemon_with(socket, &[])
 }
 
-/// The same; the daemon is given these variables beside those of this process.
+/// Like [`start_daemon`], with variables for the daemon besides those of this process.
 ///
 /// # Errors
-/// It could not be started.
+/// The daemon could not be started.
 pub fn start_daemon_with(
     socket: &SocketPath,
     variables: &[(String, String)],
 ) -> Result<(Client, Started), Failure> {
     if let Err(error) = socket.prepare_folder() {
-        // A daemon may run whose runtime folder was removed; then that is what there is to say.
+        // A daemon may be running whose runtime folder was removed: report that instead.
         return Err(match Living::of(socket) {
             Some(_) => {
                 absent(socket, ClientError::Connect(SocketError::Missing(socket.folder().into()).into()))
@@ -164,8 +164,8 @@ pub fn start_daemon_with(
         if let Words::Ready { lost } = spawn(socket, variables)? {
             return Ok((Client::connect(socket)?, Started::ByUs { lost }));
         }
-        // Another daemon holds the lock: one that was started by other means a moment ago, whose socket is about to
-        // appear, or one that was killed and is not quite gone. Then the next one that is started gets the lock.
+        // Another daemon holds the lock. Either it was started by other means a moment ago and its socket is about to
+        // appear, or it was killed and is not quite gone; then the next daemon gets the lock.
         match Client::connect(socket) {
             Err(ClientError::Connect(error)) if error.is_absent() => {
                 let Some(pause) = pauses.next() else { return Err(never_listens(socket, error.into())) };
@@ -176,7 +176,7 @@ pub fn start_daemon_with(
     }
 }
 
-/// Waits for this caller's turn to look for a daemon and to start one. The turn ends with the lock.
+/// Waits for this caller's turn to look for a daemon and start one. Dropping the lock ends the turn.
 fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
     let path = socket.beside("start");
     let file = OpenOptions::new()
@@ -199,19 +199,19 @@ fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
     }
 }
 
-/// What a daemon that was started says first.
+/// The first message of a started daemon.
 #[derive(Debug, PartialEq, Eq)]
 enum Words {
-    /// It listens. So many tasks went with a daemon that was killed.
+    /// It listens. `lost` tasks went with an earlier daemon that was killed.
     Ready { lost: u64 },
     /// Another daemon holds the lock of this socket.
     Taken,
 }
 
-/// Has the daemon's program check the configuration that it would begin with.
+/// Makes the daemon's program check the configuration that it would start with.
 ///
 /// # Errors
-/// It is wrong, or there is no such program.
+/// The configuration is invalid, or there is no such program.
 pub fn check_config() -> Result<(), Failure> {
     let program = program();
     let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
@@ -227,7 +227,7 @@ pub fn check_config() -> Result<(), Failure> {
         return Err(never_ready(child.id()));
     };
     let ended = child.wait().map_err(|error| Failure::io("can't wait for the check", &error))?;
-    // Any other code says nothing of the configuration; an older program does not know the option.
+    // Any other code says nothing about the configuration; an older program does not know the option.
     if ended.code() != Some(Code::CONFIG.0.into()) {
         return Ok(());
     }
@@ -236,7 +236,7 @@ pub fn check_config() -> Result<(), Failure> {
     Err(Failure::new(Code::CONFIG, ErrorKind::ConfigInvalid.as_str(), message))
 }
 
-/// The daemon's program, with what of this environment is for a daemon.
+/// Returns a command for the daemon's program, with the part of this environment that a daemon may have.
 fn command(program: &OsStr) -> Command {
     let mut command = Command::new(program);
     command
@@ -254,12 +254,12 @@ fn no_program(message: &str) -> Failure {
         .hint("put bgd next to bgctl or in PATH, or set BGD_DAEMON to its path")
 }
 
-/// Starts a daemon and waits for its first words.
+/// Starts a daemon and waits for its first message.
 fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, Failure> {
     let program = program();
     let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
-    // Only this descriptor may reach the daemon. Nothing else forks in between: no other thread of `mcp` does, and
-    // other verbs have none.
+    // Only this descriptor may reach the daemon, and nothing else forks in between: no other thread of `mcp` does,
+    // and other verbs are single-threaded here.
     fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))
         .map_err(|error| Failure::io("can't pass on a pipe", &error.into()))?;
     let mut child = command(&program)
@@ -276,15 +276,15 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, F
     let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
         .map_err(|error| Failure::io("can't read from the started daemon", &error))?;
     let Some(words) = words else { return Err(never_ready(child.id())) };
-    // A daemon that moved to the background, or gave up, leaves a child to be collected.
+    // A daemon that went to the background or gave up leaves a child to be reaped.
     let _ = child.try_wait();
     understand(&words)
 }
 
-/// The daemon's program: `$BGD_DAEMON`, else the one beside this program, else the one on PATH.
+/// The daemon's program: `$BGD_DAEMON`, else the one next to this program, else the one on PATH.
 fn program() -> OsString {
     if let Some(named) = std::env::var_os("BGD_DAEMON").filter(|path| !path.is_empty()) {
-        // The daemon starts in `/`, where a path relative to here would mean something else.
+        // The daemon starts in `/`, where a relative path would mean something else.
         let path = Path::new(&named);
         let relative = path.components().nth(1).is_some() && path.is_relative();
         return if relative { std::path::absolute(path).map_or(named, Into::into) } else { named };
@@ -303,7 +303,7 @@ fn is_kept(name: &OsStr) -> bool {
     })
 }
 
-/// Reads a daemon's first words: `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>`.
+/// Parses a daemon's first message: `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>`.
 fn understand(words: &[u8]) -> Result<Words, Failure> {
     let text = String::from_utf8_lossy(words);
     let text = text.trim_end();
@@ -328,8 +328,8 @@ fn understand(words: &[u8]) -> Result<Words, Failure> {
     }
 }
 
-/// Connects to a daemon that was started by other means a moment ago: it holds its lock already, and
-/// its socket is about to appear.
+/// Connects to a daemon that was started by other means a moment ago: it holds its lock already, and its socket is
+/// about to appear.
 ///
 /// # Errors
 /// It does not listen after some seconds, or must not be trusted.

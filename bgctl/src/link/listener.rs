@@ -1,4 +1,4 @@
-//! Events of tasks, on a connection of their own, so that none comes between a call and its answer.
+//! Task events on a connection of their own, so that none comes between a call and its answer.
 
 use std::iter;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,25 +11,25 @@ use bgd_shared::task::Task;
 
 use crate::failure::Failure;
 
-/// The most tasks that are named to the daemon; with more every event is taken.
+/// The most tasks to name in a subscription; for more it covers all events.
 const NAMED: usize = 1000;
 
-/// The events of some tasks from now on.
+/// Receives the events of some tasks from now on.
 pub struct Listener {
     client: Client,
     params: SubscribeParams,
 }
 
-/// What a listener is told.
+/// What a listener receives.
 pub enum Heard {
-    /// Something happened.
+    /// A task event.
     Event(Box<Event>),
-    /// Events are missing: how the tasks are has to be looked up.
+    /// Events are missing: the state of the tasks must be looked up.
     Gap,
 }
 
 impl Listener {
-    /// Listens on a connection of which nothing else is expected but answers to [`Self::call`].
+    /// Subscribes on a connection that is used for nothing else, except [`Self::call`].
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
@@ -38,7 +38,7 @@ impl Listener {
         Ok(Self { client, params })
     }
 
-    /// Listens to the events of these tasks.
+    /// Subscribes to the events of these tasks.
     ///
     /// # Errors
     /// As for [`Self::new`].
@@ -47,12 +47,13 @@ impl Listener {
         Self::new(client, SubscribeParams { ids, ..SubscribeParams::default() })
     }
 
-    /// Waits until a task is so, and returns it.
+    /// Waits until `is_so` holds for a task, and returns the task.
     ///
     /// # Errors
     /// The task or the daemon is gone.
     pub fn until(client: Client, id: TaskId, is_so: impl Fn(&Task) -> bool) -> Result<Task, Failure> {
-        // It may become so before the subscription is there, and while events are missing.
+        // The task is looked up after subscribing and after each event or gap, as it may change before the
+        // subscription and while events are missing.
         let mut listener = Self::of(client, &[id])?;
         loop {
             let task = listener.call::<TaskGet>(&IdParams { id: id.into() })?.task;
@@ -63,7 +64,7 @@ impl Listener {
         }
     }
 
-    /// Makes a call; events that come meanwhile are heard later.
+    /// Makes a call; events that arrive meanwhile are kept.
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
@@ -80,7 +81,7 @@ impl Listener {
         self.understand(news)
     }
 
-    /// All that has come, once the connection can be read.
+    /// Returns everything that has arrived, once the connection is readable.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -95,7 +96,7 @@ impl Listener {
         Ok(match params.news {
             News::Event(event) => Heard::Event(event),
             News::Gap(gap) => {
-                // This side read too slowly, and is subscribed no longer.
+                // This side read too slowly, and its subscription has ended.
                 if gap.ended {
                     self.client.call::<EventsSubscribe>(&self.params)?;
                 }

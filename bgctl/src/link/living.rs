@@ -1,5 +1,5 @@
-//! A daemon as a process: found by the locks that it holds, whether or not it can be reached, and held by a
-//! pidfd, so that no signal meets another one.
+//! A daemon as a process: found by the locks that it holds, even if it can't be reached, and held by a pidfd, so that
+//! a signal can't hit another process.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,17 +16,17 @@ use super::wait::left_until;
 use crate::failure::Failure;
 use crate::state::state_folder;
 
-/// A daemon that lives.
+/// A daemon that is running.
 #[derive(Debug)]
 pub struct Living {
-    /// Who it is.
+    /// Its process and the note in its lock file.
     pub holder: Holder,
     pidfd: OwnedFd,
 }
 
 impl Living {
-    /// The daemon of this socket: the one that holds the lock beside it; else one that holds the lock of its life
-    /// in the state folder, and serves this socket, which was removed with its folder.
+    /// Returns the daemon of this socket: the one that holds the lock next to the socket, else the one that holds the
+    /// lock of its instance in the state folder and serves this socket, which was removed together with its folder.
     pub fn of(socket: &SocketPath) -> Option<Self> {
         Self::holding(&socket.beside("lock"), |_| true).or_else(|| {
             let is_its = |holder: &Holder| holder.note.socket.as_os_str() == socket.as_path().as_os_str();
@@ -38,25 +38,25 @@ impl Living {
     fn holding(lock: &Path, is_meant: impl Fn(&Holder) -> bool) -> Option<Self> {
         let holder = of_lock(lock).ok()??;
         let pidfd = pidfd_open(Pid::from_raw(holder.pid)?, PidfdFlags::empty()).ok()?;
-        // It holds the lock still, so the handle is to it and not to one that got its number since.
+        // It still holds the lock, so the pidfd refers to it and not to a process that reused its pid.
         let again = of_lock(lock).ok()??;
         (again.pid == holder.pid && is_meant(&again)).then_some(Self { holder: again, pidfd })
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn pid(&self) -> i32 {
         self.holder.pid
     }
 
-    /// Whether it is stopped, and goes on with SIGCONT.
+    /// Whether it is stopped and needs SIGCONT to continue.
     pub fn is_stopped(&self) -> bool {
         self.holder.state().is_some_and(bgd_shared::holder::State::is_stopped)
     }
 
-    /// Sends it a signal. One that has ended needs none.
+    /// Sends it a signal. Succeeds if it has ended already.
     ///
     /// # Errors
-    /// It is not ours to signal.
+    /// This user may not signal it.
     pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -64,7 +64,7 @@ impl Living {
         }
     }
 
-    /// Waits for its end, at most this long, and tells whether it has ended.
+    /// Waits at most this long for its end. Returns whether it has ended.
     pub fn has_ended(&self, at_most: Duration) -> bool {
         let end = Instant::now() + at_most;
         loop {

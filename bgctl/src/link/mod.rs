@@ -1,6 +1,5 @@
-//! The connection to the daemon, under everything that speaks with it: finding a daemon or starting one, connecting
-//! again, waiting, and listening to events. It knows no verb, and prints nothing but what was lost with a daemon that
-//! was killed.
+//! The connection to the daemon, used by everything that talks to it: finding or starting a daemon, reconnecting,
+//! waiting, and listening to events. It knows no verbs, and prints nothing but what was lost with a killed daemon.
 
 mod bounded;
 mod coming;
@@ -28,12 +27,12 @@ pub use self::wait::{left_until, sleep};
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// How often a connection may break before it is good for anything, one after the other.
+/// How many connections in a row may break before they are of any use.
 const RECONNECTS: u32 = 8;
 
-/// The way to the daemon.
+/// The link to the daemon.
 pub struct Link {
-    /// The socket that the command line named.
+    /// The socket given on the command line.
     socket: Option<PathBuf>,
     starts: bool,
     tells_loss: bool,
@@ -41,8 +40,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// No connection yet. With `starts` a daemon is started if none runs; with `tells_loss` standard error says which
-    /// tasks a daemon took with it that was killed.
+    /// Creates a link without a connection. With `starts`, it starts a daemon if none runs; with `tells_loss`, it
+    /// reports on standard error which tasks were lost with a killed daemon.
     pub fn new(socket: Option<PathBuf>, starts: bool, tells_loss: bool) -> Self {
         Self { socket, starts, tells_loss, client: None }
     }
@@ -50,29 +49,29 @@ impl Link {
     /// The daemon's socket.
     ///
     /// # Errors
-    /// Its path can't be one.
+    /// Its path can't be a socket's.
     pub fn socket(&self) -> Result<SocketPath, Failure> {
         Ok(match &self.socket {
-            // A path typed by a user is meant from where they are.
+            // A path that the user typed is relative to their folder.
             Some(path) => SocketPath::new(std::path::absolute(path).unwrap_or_else(|_| path.clone()))?,
             None => SocketPath::from_env()?,
         })
     }
 
-    /// Whether a daemon is started if none runs.
+    /// Whether to start a daemon if none runs.
     pub fn starts(&self) -> bool {
         self.starts
     }
 
-    /// Whether the command line named the daemon's socket.
+    /// Whether the command line gave the daemon's socket.
     pub fn names_socket(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// The daemon's socket, if the command line named it and it can stand in a variable.
+    /// The daemon's socket, if the command line gave it and it can go into an environment variable (it is UTF-8).
     ///
     /// # Errors
-    /// Its path can't be one.
+    /// Its path can't be a socket's.
     pub fn named_socket(&self) -> Result<Option<String>, Failure> {
         if self.socket.is_none() {
             return Ok(None);
@@ -80,7 +79,7 @@ impl Link {
         Ok(self.socket()?.as_path().to_str().map(str::to_owned))
     }
 
-    /// Makes a call; the first one connects, and starts a daemon if there is none.
+    /// Makes a call. The first one connects, and may start a daemon.
     ///
     /// # Errors
     /// No daemon, a broken connection, or the daemon's refusal.
@@ -88,7 +87,7 @@ impl Link {
         self.call_with_fds::<M>(params, &[])
     }
 
-    /// The same, with descriptors that travel along.
+    /// Like [`Self::call`], and passes file descriptors along.
     ///
     /// # Errors
     /// No daemon, a broken connection, or the daemon's refusal.
@@ -99,16 +98,16 @@ impl Link {
     ) -> Result<M::Result, Failure> {
         self.exchange(|client| {
             if !descriptors.is_empty() {
-                // A daemon that does not answer would keep the descriptors for as long as it is silent, and whoever
-                // reads from the other end of one would wait as long.
+                // A daemon that does not answer would keep the descriptors for as long as it is silent, and a reader
+                // at the other end of one would wait just as long.
                 client.call::<Hello>(&HelloParams::default())?;
             }
             client.call_with_fds::<M>(params, descriptors)
         })
     }
 
-    /// Says several things at once; the first exchange connects, and starts a daemon if there is none. It
-    /// may be made twice.
+    /// Makes several calls on one connection. The first exchange connects, and may start a daemon. `say` may run
+    /// twice.
     ///
     /// # Errors
     /// No daemon, a broken connection, or the daemon's refusal.
@@ -123,8 +122,8 @@ impl Link {
             && self.starts
             && is_gone(error, &mut client, &socket)
         {
-            // The daemon was on its way out when we came. All that it knew went with it, so that asking
-            // its successor can do nothing twice.
+            // The daemon was shutting down when we connected. All its state went with it, so asking its successor
+            // can't do anything twice.
             client = self.connect(&socket)?;
             outcome = say(&mut client);
         }
@@ -132,17 +131,17 @@ impl Link {
         Ok(outcome?)
     }
 
-    /// Gives the connection that the calls so far were made on to a loop of its own.
+    /// Gives away the connection of the calls so far, for a caller with a poll loop of its own.
     ///
     /// # Errors
-    /// There was none, and none can be made.
+    /// There is none, and none can be made.
     pub fn polled(&mut self) -> Result<PolledClient, Failure> {
         self.client()?;
         let client = self.client.take();
         Ok(client.ok_or_else(no_connection)?.into())
     }
 
-    /// A connection to the daemon if one runs; never starts one.
+    /// Connects to the daemon if one runs; never starts one.
     ///
     /// # Errors
     /// What is at the socket must not be trusted.
@@ -154,7 +153,7 @@ impl Link {
         }
     }
 
-    /// A connection to the daemon that runs.
+    /// Connects to the running daemon.
     ///
     /// # Errors
     /// None runs, or what is at the socket must not be trusted.
@@ -163,10 +162,10 @@ impl Link {
         Client::connect(&socket).map_err(|error| connect::absent(&socket, error))
     }
 
-    /// The connection that the calls so far were made on.
+    /// Returns the connection of the calls so far, or makes one.
     ///
     /// # Errors
-    /// There was none, and none can be made.
+    /// There is none, and none can be made.
     pub fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
             self.client = Some(self.connect(&self.socket()?)?);
@@ -174,29 +173,30 @@ impl Link {
         self.client.as_mut().ok_or_else(no_connection)
     }
 
-    /// Connects, and says on standard error what was lost if that started a daemon.
+    /// Connects. If that started a daemon, reports on standard error what was lost.
     fn connect(&self, socket: &SocketPath) -> Result<Client, Failure> {
         let (client, started) = connect::connect(socket, self.starts)?;
         self.tell_loss(started);
         Ok(client)
     }
 
-    /// Says on standard error which tasks a daemon that was killed took with it.
+    /// Reports on standard error which tasks were lost with a killed daemon.
     pub fn tell_loss(&self, started: Started) {
         if let Some(loss) = started.loss().filter(|_| self.tells_loss) {
-            // It may be closed; the verb goes on anyway.
+            // Standard error may be closed; the verb continues anyway.
             let _ = writeln!(io::stderr(), "bgctl: {loss}");
         }
     }
 
-    /// Makes the connection again; never starts a daemon.
+    /// Connects again; never starts a daemon.
     fn reconnect(&mut self) -> Result<&mut Client, Failure> {
         self.client = None;
         let client = self.existing()?;
         Ok(self.client.insert(client))
     }
 
-    /// Connects again and says something; `None` if no daemon runs, or its connections break at once. Starts none.
+    /// Reconnects and makes an exchange; `None` if no daemon runs, or if its connections keep breaking. Never starts
+    /// a daemon.
     ///
     /// # Errors
     /// The daemon's refusal, or what is at the socket must not be trusted.
@@ -219,8 +219,8 @@ impl Link {
         Ok(None)
     }
 
-    /// Sleeps until the daemon says something more on the connection. Where it has to at some time, it is looked
-    /// after when it does not; else nothing wakes this process.
+    /// Sleeps until something arrives on the connection. If something is due from the daemon by some time and does
+    /// not come, checks whether the daemon still answers; otherwise nothing wakes this process.
     ///
     /// # Errors
     /// Nobody reads standard output any more, or the daemon does not answer.
@@ -238,7 +238,7 @@ fn no_connection() -> Failure {
     Failure::new(Code::NO_DAEMON, "no_daemon", "not connected")
 }
 
-/// Whether the daemon has gone since we connected. One that says that it is about to end is waited for.
+/// Whether the daemon has gone since we connected. If it is shutting down, waits for that.
 fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) -> bool {
     match error {
         ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => client.until_closed().is_ok(),

@@ -1,5 +1,5 @@
-//! Waiting for several descriptors at once, and for a reader of standard output that goes away: nobody works for one
-//! that is gone.
+//! Waits for several descriptors at once, and for the reader of standard output to go away: without a reader there is
+//! no point in working on.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,8 +10,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::failure::Failure;
 
-/// Sleeps until something can be read from one of these that are there, or until then at the latest; which of them can
-/// be.
+/// Sleeps until one of the descriptors that are present is readable, or until the deadline. Returns which of them are
+/// readable.
 ///
 /// # Errors
 /// Nobody reads standard output any more.
@@ -22,7 +22,7 @@ pub fn sleep<const COUNT: usize>(
     let out = io::stdout();
     let there = descriptors.iter().flatten();
     let mut sources: Vec<_> = there.map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-    // Without flags only a reader who went away is told.
+    // Without requested events, poll only reports that the reader is gone.
     sources.push(PollFd::new(out.as_fd(), PollFlags::empty()));
     loop {
         match poll(&mut sources, until.map_or(PollTimeout::NONE, left_until)) {
@@ -39,7 +39,7 @@ pub fn sleep<const COUNT: usize>(
     Ok(which)
 }
 
-/// How long to wait until then. Rounded up, so that it does not end too early.
+/// Returns the time left until then, rounded up so that a wait does not end too early.
 pub fn left_until(until: Instant) -> PollTimeout {
     let left = until.saturating_duration_since(Instant::now());
     PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)

@@ -1,5 +1,5 @@
-//! What the processes above this one have in their environment: some agents give their servers next to nothing of
-//! their own. It only reads, and only from processes of the same user.
+//! Reads variables from the environments of the ancestor processes: some agents pass almost no environment to their
+//! servers. Read-only, and limited to processes of the same user.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,21 +9,21 @@ use bgd_shared::proc::{self, ProcessStat};
 use bgd_shared::socket::{SocketError, SocketPath};
 use nix::unistd::Uid;
 
-/// The most processes above this one that are looked at.
+/// The most ancestors to look at.
 const ANCESTORS: usize = 64;
 
-/// The variables that say where the daemon's socket is.
+/// The variables that locate the daemon's socket.
 const PLACES: [&str; 2] = ["BGD_SOCKET", "XDG_RUNTIME_DIR"];
 
-/// These variables as the nearest process above has them that has any of them. An empty one counts as unset, and so
-/// does one that is no text.
+/// Returns these variables as the nearest ancestor that has any of them has them. Empty values and values that are
+/// not UTF-8 count as unset.
 pub fn nearest(names: &[&str]) -> Vec<(String, String)> {
     nearest_from(std::os::unix::process::parent_id(), names)
 }
 
-/// Where the daemon's socket is by the nearest process above that says it, and the variables that it says it with.
-/// Nothing if the environment of this process says it itself, if no process does, or if the place is none that this
-/// user may use: `sudo` has a process above that speaks of its caller's.
+/// Returns the daemon's socket as the nearest ancestor's environment locates it, and the variables that do. `None` if
+/// the environment of this process locates it itself, if no ancestor does, or if this user may not use that place:
+/// under `sudo`, an ancestor names the socket of the calling user.
 pub fn socket() -> Option<(SocketPath, Vec<(String, String)>)> {
     if PLACES.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
         return None;
@@ -56,12 +56,12 @@ fn nearest_from(mut pid: u32, names: &[&str]) -> Vec<(String, String)> {
     Vec::new()
 }
 
-/// Those of these variables that a process was started with.
+/// Returns those of these variables that a process was started with.
 fn variables(pid: u32, names: &[&str]) -> Vec<(String, String)> {
     if proc::owner(pid).ok() != Some(Uid::effective().as_raw()) {
         return Vec::new();
     }
-    // One that has ended meanwhile, or that may not be looked at, has nothing to say.
+    // An unreadable environment, or that of a process which has ended meanwhile, is empty.
     let environment = proc::environment(pid);
     let pairs = environment.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
     pairs
@@ -71,7 +71,6 @@ fn variables(pid: u32, names: &[&str]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The process that started a process.
 fn parent(pid: u32) -> Option<u32> {
     let parent = ProcessStat::of(pid.try_into().ok()?)?.parent()?;
     u32::try_from(parent).ok().filter(|parent| *parent > 0)
@@ -86,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_nearest_process_that_has_it_is_asked() {
-        // The shell has both, its child one of them that is empty, its grandchild none.
+        // The shell has both; its child has only one of them, and that one empty; its grandchild has neither.
         let line = "env -i PATH=\"$PATH\" INNER= sh -c 'env -i PATH=\"$PATH\" sh -c \"echo \\$\\$; read end\"; true'; true";
         let mut shell = Command::new("sh")
             .args(["-c", line])

@@ -1,4 +1,4 @@
-//! What a tool answers, and how it becomes the protocol's result: the news at its head, the text, the structured
+//! The answers of the tools, and their conversion to MCP results: notifications at the head, text, structured
 //! content. Pure functions.
 
 use std::collections::{HashMap, HashSet};
@@ -16,83 +16,83 @@ use super::shapes::{
 };
 use super::words;
 
-/// What only one tool's answer has.
+/// The part of an answer that is specific to a tool.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// Of `background_task` and `background_command`.
     Started,
     /// Of `background_output`.
     Output {
-        /// The result or the output.
+        /// The result, or the output so far.
         output: String,
-        /// Whether that is not all.
+        /// Whether it is incomplete.
         truncated: bool,
-        /// The file with all of it.
+        /// The file with the complete output.
         file: String,
     },
     /// Of `background_block`.
     Blocked {
-        /// Whether the time is over without what was waited for.
+        /// Whether the timeout expired first.
         timed_out: bool,
-        /// Whether it was cut.
+        /// Whether this server's limit shortened the wait.
         cut: bool,
-        /// Those that have ended.
+        /// The ids of the ended tasks.
         finished: Vec<String>,
-        /// Those that have not.
+        /// The ids of the others.
         active: Vec<String>,
-        /// The line that was waited for.
+        /// The matching line.
         line: Option<String>,
     },
     /// Of `background_cancel`.
     Cancelled,
     /// Of `background_list`.
     Listed {
-        /// Whether there are older ones.
+        /// Whether there are older tasks.
         more: bool,
-        /// How many there are.
+        /// The number of tasks by status.
         summary: Counts,
     },
     /// Of `background_clear`.
     Cleared {
-        /// How many were removed.
+        /// How many tasks were removed.
         cleared: u64,
     },
 }
 
-/// What an answer says of the end of a run.
+/// What an answer reports about the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
-    /// How it ended, and what came of it.
+    /// How it ended, with its result.
     Whole,
-    /// That it was cancelled, if it was.
+    /// Only whether it was cancelled.
     Cancel,
 }
 
-/// The most tasks that are shown in an answer.
+/// The most tasks shown in one answer.
 pub const SHOWN: usize = 100;
 
-/// The least bytes of a result in an answer that has many.
+/// The least bytes granted to each result in an answer with many.
 const LEAST_RESULT_BYTES: usize = 200;
 
-/// What a tool answers, without what is told at its head.
+/// The answer of a tool, without the notifications at its head.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// What was done, in a sentence.
+    /// What was done, as a sentence.
     pub opening: String,
-    /// The tasks that it is about.
+    /// The tasks shown.
     pub tasks: Vec<TaskFacts>,
-    /// The ends of runs that it reports, so that they need not be told.
+    /// The ends of runs that the answer itself reports, so that no notification has to.
     pub reported: HashMap<(TaskId, u32), Reported>,
-    /// How many more tasks it is about than it shows.
+    /// How many further tasks the answer is about.
     pub not_shown: usize,
-    /// What only this tool's answer has.
+    /// The part that is specific to the tool.
     pub body: Body,
     /// What to do next.
     pub next: String,
 }
 
 impl Answer {
-    /// An answer about these tasks, that reports those of them that have ended. The first [`SHOWN`] are shown.
+    /// Creates an answer about these tasks that reports the ends of those that have ended. Shows the first [`SHOWN`].
     pub fn about(tasks: &[Task], session: &str, body: Body) -> Self {
         let ended = tasks.iter().enumerate().filter(|(_, task)| !task.status.is_active());
         let reported = |at| if at < SHOWN { Reported::Whole } else { Reported::Cancel };
@@ -106,7 +106,7 @@ impl Answer {
         }
     }
 
-    /// The same with these words.
+    /// Sets the opening and the advice.
     #[must_use]
     pub fn with(mut self, opening: impl Into<String>, next: impl Into<String>) -> Self {
         self.opening = opening.into();
@@ -114,7 +114,7 @@ impl Answer {
         self
     }
 
-    /// Whether it reports what an item tells.
+    /// Whether the answer itself reports this item.
     pub fn reports(&self, item: &InboxItem) -> bool {
         let task = &item.notice.task;
         match self.reported.get(&(task.id, task.run)) {
@@ -124,39 +124,40 @@ impl Answer {
         }
     }
 
-    /// Whether it says that the task of an item was started or resumed.
+    /// Whether the answer says that the item's task was started or resumed.
     pub fn starts(&self, item: &InboxItem) -> bool {
         matches!(self.body, Body::Started) && {
             let id = item.notice.task.id.to_string();
             let resumed = item.notice.task.resume_count;
             let is_begun = self.tasks.iter().any(|task| task.task_id == id && task.resumed == resumed);
-            // What was cancelled as it was submitted is said to be.
+            // A task that was cancelled on submission is reported as such.
             is_begun && !self.reports(item)
         }
     }
 }
 
-/// Chooses what is told with an answer: what it reports itself, and the oldest of the rest as far as it fits.
+/// Selects the items that go out with an answer: those that it reports itself, and the oldest of the others as far as
+/// they fit.
 #[derive(Debug)]
 pub struct Sieve<'a> {
     answer: Option<&'a Answer>,
     bytes: usize,
     is_full: bool,
-    /// How many of the ends that the answer reports were not seen yet.
+    /// How many of the ends that the answer reports have not come up yet.
     to_report: usize,
     untold: HashSet<TaskId>,
 }
 
 impl<'a> Sieve<'a> {
-    /// For this answer, or one that reports nothing.
+    /// Creates a sieve for this answer, or for one that reports nothing itself.
     pub fn new(answer: Option<&'a Answer>) -> Self {
         let to_report = answer.map_or(0, |answer| answer.reported.len());
         Self { answer, bytes: 0, is_full: false, to_report, untold: HashSet::new() }
     }
 
-    /// Whether this item is told. They come in their order.
+    /// Whether this item goes out. Call it with the items in their order.
     pub fn takes(&mut self, item: &InboxItem) -> bool {
-        // What ends while its start is answered would be told above that.
+        // Otherwise the end of a task would be reported above its start.
         if self.answer.is_some_and(|answer| answer.starts(item)) {
             return false;
         }
@@ -174,32 +175,32 @@ impl<'a> Sieve<'a> {
         !self.is_full
     }
 
-    /// Whether nothing more will be taken.
+    /// Whether no further item will be taken.
     pub fn is_enough(&self) -> bool {
         self.is_full && self.to_report == 0
     }
 
-    /// Whether something did not fit, and the tasks whose ends did not.
+    /// Returns whether something did not fit, and the tasks whose ends did not.
     pub fn left(self) -> (bool, HashSet<TaskId>) {
         (self.is_full, self.untold)
     }
 }
 
-/// What there is to tell with an answer.
+/// What goes out with an answer.
 #[derive(Debug, Default)]
 pub struct NewsFor {
-    /// What happened since the last answer.
+    /// The inbox items since the last answer.
     pub items: Vec<InboxItem>,
-    /// What else there is to know.
+    /// The server's own notes.
     pub notes: Vec<String>,
     /// Whether there is more than fits.
     pub more: bool,
-    /// The tasks whose ends do not fit, as far as they were read.
+    /// The tasks whose ends do not fit, as far as the inbox was read.
     pub untold: HashSet<TaskId>,
 }
 
 impl NewsFor {
-    /// This with what was found later.
+    /// Appends what was found later.
     pub fn and(mut self, later: Self) -> Self {
         self.items.extend(later.items);
         self.notes.extend(later.notes);
@@ -207,7 +208,7 @@ impl NewsFor {
     }
 }
 
-/// The protocol's result.
+/// Builds the MCP result.
 pub fn result(outcome: Result<Answer, Refusal>, news: NewsFor) -> CallToolResult {
     match outcome {
         Ok(answer) => success(answer, news),
@@ -270,7 +271,7 @@ fn structured(answer: Answer, head: Head) -> Option<Value> {
     }
 }
 
-/// The text above an answer's own.
+/// Formats the notes and notifications above an answer.
 fn above(head: &Head) -> String {
     let news = head.told.iter().map(|news| news.text.clone());
     let parts: Vec<String> = head.notes.iter().cloned().chain(news).collect();
@@ -280,7 +281,7 @@ fn above(head: &Head) -> String {
     format!("{}\n\n---\n\n", parts.join("\n\n"))
 }
 
-/// An answer's own text.
+/// Formats the answer itself.
 fn text(answer: &Answer) -> String {
     let mut parts = Vec::new();
     if !answer.opening.is_empty() {

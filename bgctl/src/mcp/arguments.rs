@@ -1,4 +1,4 @@
-//! Reads the parameters of a tool. Whatever is wrong with them is a sentence that a model can act on.
+//! Parses the parameters of a tool. Every error is a sentence that a model can act on.
 
 use std::path::PathBuf;
 
@@ -18,13 +18,13 @@ use crate::cli::parse_after;
 use crate::name::Name;
 use crate::render::{bounded, clean, clean_lines};
 
-/// The most characters of a name or a value that an error says back.
+/// The most characters of a name or value that an error quotes.
 const SHOWN_CHARS: usize = 80;
 
-/// The most characters of a folder that an error says back.
+/// The most characters of a folder that an error quotes.
 const FOLDER_CHARS: usize = 500;
 
-/// The most characters of what is wrong with a regular expression and the like, which quotes it.
+/// The most characters of a parser's error message (of a regular expression, say), which quotes the input.
 const WRONG_CHARS: usize = 1000;
 
 /// The most unknown parameters that an error names.
@@ -41,10 +41,10 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The parameters of a tool; one that it does not know is refused.
+    /// Takes the parameters of a call and refuses any that the tool does not declare.
     ///
     /// # Errors
-    /// A parameter that the tool does not take.
+    /// An undeclared parameter.
     pub fn new(tool: &'static Spec, given: JsonObject) -> Result<Self, Refusal> {
         let mut strangers: Vec<String> = given
             .keys()
@@ -59,7 +59,7 @@ impl Arguments {
         let others = if others > 0 { format!(" and {others} others") } else { String::new() };
         let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
         let hint = match tool.name {
-            // It was there once, in a tool of this name.
+            // A tool of this name once had this parameter.
             name if name == OUTPUT.name && given.contains_key("block") => {
                 " It never waits: background_block does."
             }
@@ -81,10 +81,10 @@ impl Arguments {
         Refusal::new(format!("{}: \"{name}\" must be {wanted}; it is {given}.", self.tool.name))
     }
 
-    /// A text; one that is blank is as good as none.
+    /// Returns a string; `None` if it is omitted or blank.
     ///
     /// # Errors
-    /// It is no text.
+    /// The value is not a string.
     pub fn text(&self, name: &str) -> Result<Option<String>, Refusal> {
         match self.given.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -93,10 +93,10 @@ impl Arguments {
         }
     }
 
-    /// A flag that is not set if it is left out.
+    /// Returns a flag; `false` if it is omitted.
     ///
     /// # Errors
-    /// It is no flag.
+    /// The value is not a boolean.
     pub fn flag(&self, name: &str) -> Result<bool, Refusal> {
         match self.given.get(name) {
             None | Some(Value::Null) => Ok(false),
@@ -107,16 +107,16 @@ impl Arguments {
         }
     }
 
-    /// A number of milliseconds.
+    /// Returns a duration in milliseconds.
     ///
     /// # Errors
-    /// It is none, or too large.
+    /// The value is not a whole number, or too large.
     pub fn milliseconds(&self, name: &str) -> Result<Option<u64>, Refusal> {
         let value = match self.given.get(name) {
             None | Some(Value::Null) => return Ok(None),
             Some(value) => value,
         };
-        // Some models write every number as 5000.0, or as a text.
+        // Some models write every number as 5000.0, or as a string.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was checked to fit")]
         let whole = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok()).or_else(|| {
             let number = value.as_f64().filter(|number| number.fract() == 0.0)?;
@@ -128,10 +128,10 @@ impl Arguments {
         }
     }
 
-    /// A status of tasks.
+    /// Returns a task status.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no such status.
     pub fn status(&self, name: &str) -> Result<Option<Status>, Refusal> {
         let Some(word) = self.text(name)? else { return Ok(None) };
         word.trim().parse().map(Some).map_err(|_| {
@@ -140,11 +140,11 @@ impl Arguments {
         })
     }
 
-    /// A folder that is there, as an absolute path. Of what a shell would expand only `~` and what begins with `~/`
-    /// mean something here, as models write them: the folder that `home` is.
+    /// Returns an existing folder as an absolute path. Models write `~`, so a leading `~` or `~/` stands for `home`;
+    /// no other shell expansion happens.
     ///
     /// # Errors
-    /// It is no text, or there is no such folder.
+    /// The value is not a string, or there is no such folder.
     pub fn folder(&self, name: &str, home: Option<PathBuf>) -> Result<Option<PathBuf>, Refusal> {
         let Some(named) = self.text(name)? else { return Ok(None) };
         let below = if named == "~" { Some("") } else { named.strip_prefix("~/") };
@@ -165,27 +165,27 @@ impl Arguments {
         )))
     }
 
-    /// A task.
+    /// Returns a task reference.
     ///
     /// # Errors
-    /// It is no id.
+    /// The value is not a task id.
     pub fn task(&self, name: &str) -> Result<Option<TaskRef>, Refusal> {
         self.text(name)?.map(|text| task_ref(self.tool, name, &text)).transpose()
     }
 
-    /// A list of tasks.
+    /// Returns a list of task references.
     ///
     /// # Errors
-    /// It is no list, or one of them is no id.
+    /// The value is not a list, or an entry is not a task id.
     pub fn tasks(&self, name: &str) -> Result<Option<Vec<TaskRef>>, Refusal> {
         let wanted = "a list of task ids, such as [\"3f2a9c1e-…\"]";
         self.list(name, wanted, |text| task_ref(self.tool, name, text))
     }
 
-    /// Conditions on other tasks, none if it is left out.
+    /// Returns conditions on other tasks; empty if omitted.
     ///
     /// # Errors
-    /// It is no list, or one of them is no id with a condition behind it.
+    /// The value is not a list, or an entry is not a task id with an optional condition.
     pub fn after(&self, name: &str) -> Result<Vec<(TaskRef, Condition)>, Refusal> {
         let wanted = "a list of task ids, such as [\"3f2a9c1e-…\", \"91bc0d2e-…:fail\"]";
         let read = |text: &str| {
@@ -199,30 +199,30 @@ impl Arguments {
         self.list(name, wanted, read).map(Option::unwrap_or_default)
     }
 
-    /// When a task is ready.
+    /// Returns how to tell that a task is ready.
     ///
     /// # Errors
-    /// It is none of the known ways to tell.
+    /// The text is not a known kind of readiness check.
     pub fn ready(&self, name: &str) -> Result<Option<Ready>, Refusal> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         let ready: Result<Ready, _> = text.trim().parse();
         ready.map(Some).map_err(|error| self.refused(name, &error.to_string(), ""))
     }
 
-    /// What tasks are waited to be.
+    /// Returns which state of the tasks to wait for.
     ///
     /// # Errors
-    /// It is no word of the wire.
+    /// The protocol has no such word.
     pub fn until(&self, name: &str) -> Result<Option<BlockUntil>, Refusal> {
         let Some(word) = self.text(name)? else { return Ok(None) };
         let until = serde_json::from_value(Value::String(word.trim().to_owned()));
         until.map(Some).map_err(|_| self.wrong(name, "one of ended, ready"))
     }
 
-    /// What a line is to match.
+    /// Returns the pattern that a line must match.
     ///
     /// # Errors
-    /// It is no regular expression that can be used.
+    /// The pattern is too long or not a valid regular expression.
     pub fn line(&self, name: &str) -> Result<Option<Regex>, Refusal> {
         let Some(pattern) = self.text(name)? else { return Ok(None) };
         if pattern.len() > READY_BYTES {
@@ -234,7 +234,7 @@ impl Arguments {
         })
     }
 
-    /// A list of what `read` makes of its texts.
+    /// Parses a list of strings with `read`.
     fn list<T>(
         &self,
         name: &str,
@@ -246,7 +246,7 @@ impl Arguments {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::String(text)) if text.trim().is_empty() => return Ok(None),
             Some(Value::Array(values)) => values,
-            // Some models and clients write a list as a text, or one id where a list is wanted.
+            // Some models and clients write a list as a string, or a single id where a list is expected.
             Some(Value::String(text)) => match serde_json::from_str(text) {
                 Ok(Value::Array(values)) => {
                     parsed = values;
@@ -270,14 +270,14 @@ impl Arguments {
         values.iter().map(read).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Says what is wrong with a parameter, and what to do.
+    /// Reports what is wrong with a parameter, and what to do.
     fn refused(&self, name: &str, error: &str, hint: &str) -> Refusal {
         let error = clean_lines(error.trim_end_matches('.'));
         let text = format!("{}: \"{name}\": {}. {hint}", self.tool.name, bounded(&error, WRONG_CHARS));
         Refusal::new(text.trim_end())
     }
 
-    /// Says which of these parameters are missing, each with what it is for.
+    /// Names the missing parameters, each with its description.
     pub fn missing(&self, names: &[&str]) -> Refusal {
         let lines: Vec<String> = names
             .iter()
@@ -289,24 +289,24 @@ impl Arguments {
     }
 }
 
-/// Where ids can be looked up.
+/// Where to look up ids.
 const LISTED: &str = "background_list shows the ids.";
 
 fn task_ref(tool: &Spec, name: &str, text: &str) -> Result<TaskRef, Refusal> {
     text.trim().parse().map_err(|error| Refusal::new(format!("{}: \"{name}\": {error}. {LISTED}", tool.name)))
 }
 
-/// Parameters that a client has written as a text: a JSON object, or nothing at all.
+/// Parses parameters that a client sent as a string: a JSON object, or blank for none.
 pub fn written(text: &str) -> Option<JsonObject> {
     if text.trim().is_empty() { Some(JsonObject::new()) } else { serde_json::from_str(text).ok() }
 }
 
-/// A name that came from outside, in an error.
+/// Cleans and shortens untrusted text for use in an error.
 pub fn said_back(name: &str) -> String {
     bounded(&clean(name), SHOWN_CHARS).into_owned()
 }
 
-/// A value in a sentence.
+/// Cleans and shortens a value for use in an error.
 fn shown(value: &Value) -> String {
     said_back(&value.to_string())
 }

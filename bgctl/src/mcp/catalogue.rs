@@ -1,4 +1,4 @@
-//! The tools as a client lists them: names, parameters and descriptions that are written for a model.
+//! The tools as a client lists them: names, parameters, and descriptions written for a model.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
-    /// What it looks like.
+    /// The type of its value.
     pub form: Form,
-    /// Whether no call can do without it.
+    /// Whether every call needs it.
     pub required: bool,
 }
 
-/// What a parameter looks like.
+/// The type of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// A string.
     Text,
     /// A list of strings.
     Texts,
-    /// A number of milliseconds.
+    /// A duration in milliseconds.
     Milliseconds,
     /// True or false.
     Flag,
-    /// One of the statuses of a task.
+    /// A task status.
     Status,
-    /// What a task can be waited to be.
+    /// A state that tasks can be waited for.
     Until,
 }
 
@@ -44,13 +44,13 @@ pub enum Form {
 pub struct Spec {
     /// Its name.
     pub name: &'static str,
-    /// Its name for people.
+    /// Its display name.
     pub title: &'static str,
-    /// When to use it, what comes back, what to do next.
+    /// When to use it, what it returns, what to do next.
     pub about: &'static str,
-    /// What it takes.
+    /// Its parameters.
     pub parameters: &'static [Parameter],
-    /// Whether it starts something.
+    /// Whether it starts tasks.
     pub starts: bool,
 }
 
@@ -62,14 +62,14 @@ const fn required(name: &'static str, form: Form, about: &'static str) -> Parame
     Parameter { name, about, form, required: true }
 }
 
-/// R117: what a task starts after.
+/// R117: the tasks that a new task waits for.
 const AFTER: Parameter = parameter(
     "after",
     Form::Texts,
     "start it after these tasks: [\"ID\"] (completed), or \"ID:any\" (ended), \"ID:fail\", \"ID:start\", \"ID:ready\"",
 );
 
-/// R117: where a task waits for a slot.
+/// R117: the group whose slots a task uses.
 const GROUP: Parameter = parameter("group", Form::Text, "a slot group created by the user, such as \"gpu\"");
 
 /// R37: starts and resumes agents.
@@ -121,7 +121,7 @@ pub const COMMAND: Spec = Spec {
     starts: true,
 };
 
-/// R20, R21: looks at one task.
+/// R20, R21: shows one task.
 pub const OUTPUT: Spec = Spec {
     name: "background_output",
     title: "Show a task",
@@ -132,7 +132,7 @@ pub const OUTPUT: Spec = Spec {
     starts: false,
 };
 
-/// R22 to R25: waits.
+/// R22 to R25: waits for tasks.
 pub const BLOCK: Spec = Spec {
     name: "background_block",
     title: "Wait for tasks",
@@ -152,7 +152,7 @@ pub const BLOCK: Spec = Spec {
     starts: false,
 };
 
-/// R05: ends tasks.
+/// R05: cancels tasks.
 pub const CANCEL: Spec = Spec {
     name: "background_cancel",
     title: "Cancel tasks",
@@ -183,7 +183,7 @@ pub const LIST: Spec = Spec {
     starts: false,
 };
 
-/// R10: removes tasks.
+/// R10: removes ended tasks.
 pub const CLEAR: Spec = Spec {
     name: "background_clear",
     title: "Delete finished tasks",
@@ -198,14 +198,14 @@ pub const CLEAR: Spec = Spec {
 /// All tools.
 pub const TOOLS: [&Spec; 7] = [&TASK, &COMMAND, &OUTPUT, &BLOCK, &CANCEL, &LIST, &CLEAR];
 
-/// The tool of this name.
+/// Finds a tool by its name.
 pub fn find(name: &str) -> Option<&'static Spec> {
     TOOLS.into_iter().find(|tool| tool.name == name)
 }
 
 impl Spec {
-    /// The tool as a client lists it. `agents` is added to the description of the one that takes an agent. With
-    /// `structured` the schema of its answer is declared.
+    /// Returns the tool as a client lists it. `agents` is appended to the description of the tool that takes an
+    /// agent. `structured` declares the schema of the answer.
     pub fn listed(&self, agents: &str, structured: bool) -> Tool {
         let about =
             if self.name == TASK.name { format!("{}\n{agents}", self.about) } else { self.about.to_owned() };
@@ -247,8 +247,7 @@ impl Spec {
     fn annotations(&self) -> ToolAnnotations {
         let ends = self.name == CANCEL.name || self.name == CLEAR.name;
         let looks = !self.starts && !ends;
-        // A command may do anything; so may an agent.
-        // The title is in the tool itself.
+        // Commands and agents may do anything. The title is in the tool itself.
         ToolAnnotations::new().read_only(looks).destructive(self.starts || ends).open_world(self.starts)
     }
 }
@@ -272,7 +271,7 @@ impl Parameter {
     }
 }
 
-/// What is said of the agents that are there.
+/// Returns the sentence about the available agents.
 pub fn agents(agents: &[AgentInfo]) -> String {
     let available: Vec<String> = agents
         .iter()

@@ -1,10 +1,10 @@
-//! What of the parent session's inbox was told, and what may be acknowledged: an item only when the answer that
-//! tells it was written. It does no I/O.
+//! Tracks which items of the parent session's inbox were reported and which may be acknowledged: an item may be
+//! acknowledged only once the answer that reports it has been written. Does no I/O.
 //!
-//! Answers are made side by side, and each item goes into one of them. An item whose answer is not written, as its
-//! request was cancelled, goes into the next one, as it was: the daemon may have removed its task meanwhile. The daemon
-//! forgets all items up to a number, so that an item is acknowledged only when all before it were told. What this
-//! server itself has to tell, such as that the daemon was started again, goes the same way without a number.
+//! Answers are built concurrently, and each item goes into exactly one. If an answer is not written because its
+//! request was cancelled, its items go into the next answer unchanged: the daemon may have removed their tasks
+//! meanwhile. The daemon drops all items up to a number, so an item is acknowledged only when all earlier ones were
+//! reported. The server's own notes, such as a restart of the daemon, take the same path without a number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,68 +14,66 @@ use bgd_shared::notice::InboxItem;
 use rmcp::model::RequestId;
 use tokio::sync::watch;
 
-/// Where an item is on its way.
+/// How far an item has got.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// In nobody's answer.
+    /// In no answer yet.
     Free,
     /// In the answer to this request, which is not written yet.
     With(RequestId),
-    /// It was told.
+    /// Reported.
     Written,
 }
 
-/// An item.
 #[derive(Debug)]
 struct Entry {
     place: Place,
-    /// What it tells, once it was in an answer.
+    /// The item's content, once an answer has claimed it.
     item: Option<InboxItem>,
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It is worked on.
     Running,
-    /// It is worked on, and so is another one of the same id. Nobody can tell their answers apart, so that nothing is
-    /// told in them.
+    /// In flight together with another request of the same id. Their answers can't be told apart, so neither reports
+    /// anything.
     Twice,
-    /// Its answer is on the way to standard output, and nothing takes it back.
+    /// Its answer is being written to standard output and can't be withdrawn.
     Sending,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The daemon whose items these are.
+    /// The daemon instance that the items belong to.
     instance: String,
-    /// Items with a higher number than `done`.
+    /// Items with a number above `done`, and older ones that an unwritten answer claimed.
     items: BTreeMap<u64, Entry>,
-    /// What this server has to tell by itself. What was told is gone.
+    /// The server's own notes. Reported ones are removed.
     notes: Vec<(Place, String)>,
-    /// Up to here all is acknowledged.
+    /// The number of the last acknowledged item.
     done: u64,
     requests: HashMap<RequestId, Phase>,
-    /// How many lost items were told of.
+    /// How many lost items were reported.
     lost: u64,
-    /// The tasks that a request waits for; their ends are in its answer.
+    /// The tasks that each request waits for; its answer reports their ends.
     awaited: HashMap<RequestId, Vec<TaskId>>,
 }
 
 /// What may be acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The daemon that it is to be said to.
+    /// The daemon instance to acknowledge it to.
     pub instance: String,
     /// The number of the last item.
     pub upto: u64,
 }
 
-/// The book of what was told.
+/// Records what was reported.
 #[derive(Debug, Default)]
 pub struct Ledger {
     state: Mutex<State>,
-    /// Is touched at the end of every request.
+    /// Signals the end of every request.
     over: watch::Sender<()>,
 }
 
@@ -84,7 +82,7 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request has come.
+    /// Registers a request.
     pub fn begins(&self, request: &RequestId) {
         let mut state = self.state();
         let is_new = state.requests.insert(request.clone(), Phase::Running).is_none();
@@ -96,12 +94,12 @@ impl Ledger {
         }
     }
 
-    /// This is to be told, too.
+    /// Adds a note of the server's own.
     pub fn note(&self, text: impl Into<String>) {
         self.state().notes.push((Place::Free, text.into()));
     }
 
-    /// A request was cancelled: unless its answer is on the way already, none is sent.
+    /// Cancels a request: no answer is sent, unless it is being written already.
     pub fn cancelled(&self, request: &RequestId) {
         let mut state = self.state();
         if matches!(state.requests.get(request), Some(Phase::Running | Phase::Twice)) {
@@ -111,14 +109,14 @@ impl Ledger {
         }
     }
 
-    /// An answer is handed to standard output.
+    /// Marks the answer as handed to standard output.
     pub fn sends(&self, request: &RequestId) {
         if let Some(phase @ Phase::Running) = self.state().requests.get_mut(request) {
             *phase = Phase::Sending;
         }
     }
 
-    /// An answer was written, or could not be. Returns what may be acknowledged now.
+    /// Records whether an answer was written. Returns what may be acknowledged now.
     pub fn sent(&self, request: &RequestId, is_written: bool) -> Option<Done> {
         let mut state = self.state();
         state.ends(request)?;
@@ -135,16 +133,16 @@ impl Ledger {
         state.advance()
     }
 
-    /// The last item that is known of, to be asked for before an inbox is read.
+    /// Returns the last known item. Call it before reading an inbox, for [`Self::begins_at`].
     pub fn last(&self) -> Done {
         let state = self.state();
         let last = state.items.last_key_value().map_or(0, |(last, _)| *last);
         Done { instance: state.instance.clone(), upto: last.max(state.done) }
     }
 
-    /// An inbox was read from its beginning, and this is the number of its first item, if it has any. What was before
-    /// that has left it: somebody else of this session has acknowledged it, or it was lost. Of an empty one that is
-    /// all that was known before it was read.
+    /// Notes the number of the first item in an inbox that was read from its beginning, if it has any. Everything
+    /// before that has left the inbox: another client of this session acknowledged it, or it was lost. If the inbox
+    /// is empty, everything that was known before the read has left it.
     pub fn begins_at(&self, instance: &str, first: Option<u64>, known: &Done) {
         let mut state = self.state();
         state.of_instance(instance);
@@ -152,13 +150,13 @@ impl Ledger {
         state.leaves(first.map_or(known, |first| first.saturating_sub(1)));
     }
 
-    /// Whether an answer to this request may tell anything: it was not cancelled, and no other one has its id.
+    /// Whether the answer to this request may report anything: the request was not cancelled and its id is unique.
     pub fn takes(&self, request: &RequestId) -> bool {
         self.state().is_running(request)
     }
 
-    /// Puts items into the answer to a request that an answer had which was not written, and that are in the inbox no
-    /// more: those that `wanted` takes.
+    /// Puts items that have left the inbox, and whose earlier answer was not written, into the answer to a request:
+    /// those that `wanted` accepts.
     pub fn claim_kept(
         &self,
         request: &RequestId,
@@ -181,8 +179,8 @@ impl Ledger {
         claimed
     }
 
-    /// Puts items of an inbox into the answer to a request: those that are in no other one, and that `wanted`
-    /// takes. They were read from the inbox's beginning.
+    /// Puts inbox items into the answer to a request: those that are in no other answer and that `wanted` accepts.
+    /// The inbox must have been read from its beginning.
     pub fn claim(
         &self,
         request: &RequestId,
@@ -208,7 +206,7 @@ impl Ledger {
         claimed
     }
 
-    /// Puts what this server has to tell by itself into the answer to a request.
+    /// Puts the server's own notes into the answer to a request.
     pub fn claim_notes(&self, request: &RequestId) -> Vec<String> {
         let mut state = self.state();
         if !state.is_running(request) {
@@ -222,7 +220,7 @@ impl Ledger {
         .collect()
     }
 
-    /// So many items of the inbox were lost, before those that it has.
+    /// Notes how many items were lost before those that the inbox still has.
     pub fn loses(&self, instance: &str, lost: u64) {
         let mut state = self.state();
         state.of_instance(instance);
@@ -236,7 +234,7 @@ impl Ledger {
         }
     }
 
-    /// The daemon knows what was acknowledged: it counts what is lost from there.
+    /// Confirms an acknowledgement: the daemon counts lost items from there.
     pub fn is_acknowledged(&self, instance: &str) {
         let mut state = self.state();
         if state.instance == instance {
@@ -244,7 +242,7 @@ impl Ledger {
         }
     }
 
-    /// The ends of these tasks will be in the answer to this request.
+    /// Announces that the answer to this request will report the ends of these tasks.
     pub fn awaits(&self, request: &RequestId, tasks: Vec<TaskId>) {
         let mut state = self.state();
         if state.requests.contains_key(request) {
@@ -252,7 +250,7 @@ impl Ledger {
         }
     }
 
-    /// Whether an answer has told this item: one that is about to is waited for.
+    /// Whether an answer has reported this item. Waits for an answer that may still do so.
     pub async fn tells(&self, instance: &str, item: &InboxItem) -> bool {
         let mut over = self.over.subscribe();
         loop {
@@ -260,7 +258,7 @@ impl Ledger {
             if let Some(is_told) = self.state().told(instance, item) {
                 return is_told;
             }
-            // An error is the end of everything.
+            // `self` owns the sender, so this can't fail.
             if over.changed().await.is_err() {
                 return false;
             }
@@ -269,7 +267,7 @@ impl Ledger {
 }
 
 impl State {
-    /// The numbers of another daemon mean nothing.
+    /// Starts over if the daemon is another instance: its numbers are unrelated.
     fn of_instance(&mut self, instance: &str) {
         if self.instance != instance {
             instance.clone_into(&mut self.instance);
@@ -278,13 +276,12 @@ impl State {
         }
     }
 
-    /// Forgets a request.
     fn ends(&mut self, request: &RequestId) -> Option<Phase> {
         self.awaited.remove(request);
         self.requests.remove(request)
     }
 
-    /// Whether an item was told; nothing if an answer that may tell it is on its way.
+    /// Whether an item was reported; `None` while an answer that may report it is in flight.
     fn told(&self, instance: &str, item: &InboxItem) -> Option<bool> {
         let entry = if self.instance == instance { self.items.get(&item.number) } else { None };
         match entry.map(|entry| &entry.place) {
@@ -302,7 +299,7 @@ impl State {
         self.requests.get(request) == Some(&Phase::Running)
     }
 
-    /// What was in the answer to a request is free for others.
+    /// Frees what the answer to a request had claimed.
     fn release(&mut self, request: &RequestId) {
         let items = self.items.values_mut().map(|entry| &mut entry.place);
         for place in items.chain(self.notes.iter_mut().map(|(place, _)| place)) {
@@ -312,13 +309,13 @@ impl State {
         }
     }
 
-    /// Forgets the items up to this one, but for those that an answer has or had.
+    /// Forgets the items up to this number, except those that an answer has or had claimed.
     fn leaves(&mut self, end: u64) {
         self.items.retain(|number, entry| *number > end || entry.item.is_some());
         self.done = self.done.max(end);
     }
 
-    /// Forgets what was told up to the first item that was not.
+    /// Forgets the reported items before the first unreported one.
     fn advance(&mut self) -> Option<Done> {
         let before = self.done;
         self.items.retain(|number, entry| *number > before || entry.place != Place::Written);
@@ -456,11 +453,11 @@ mod tests {
         let only_first =
             ledger.claim(&RequestId::Number(1), "one", items(&[3, 4, 5]), |item| item.number == 3);
         assert_eq!(only_first.len(), 1);
-        // Somebody else acknowledges all up to 5.
+        // Another client acknowledges everything up to 5.
         ledger.begins_at("one", Some(6), &ledger.last());
         assert_eq!(claim(&ledger, 2, &[6]), [6]);
         assert_eq!(write(&ledger, 2), Some(6));
-        // What the first one has is told by the next if it is never written, although the inbox is empty.
+        // The items of a request that is never answered go into the next answer, although the inbox is empty.
         let before = ledger.last();
         assert_eq!(before.upto, 6);
         ledger.begins_at("one", None, &before);
@@ -470,7 +467,7 @@ mod tests {
         assert_eq!(write(&ledger, 3), None, "there is nothing to acknowledge");
         assert_eq!(ledger.claim_kept(&RequestId::Number(4), |_| true), []);
         assert!(ledger.state().items.is_empty());
-        // One that comes while an empty inbox is read is not taken for gone.
+        // An item that arrives while an empty inbox is being read does not count as gone.
         let before = ledger.last();
         ledger.begins(&RequestId::Number(5));
         assert_eq!(ledger.claim(&RequestId::Number(4), "one", items(&[7]), |_| false), []);

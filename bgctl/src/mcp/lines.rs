@@ -1,5 +1,5 @@
-//! The lines of standard input, each a message of the protocol: read with a bound, and taken apart so far that a line
-//! that is none can be answered with the ids that are in it. It writes nothing.
+//! Reads the lines of standard input, each an MCP message, up to a maximum length. A line that is not a message is
+//! searched for request ids, so that it can be answered. Writes nothing.
 
 use std::fmt;
 
@@ -8,50 +8,50 @@ use rmcp::service::{RoleServer, RxJsonRpcMessage};
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
-/// The longest line, in bytes. A longer one is left out and answered with an error.
+/// The longest line, in bytes. A longer one is skipped and answered with an error.
 pub const LINE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The most requests of one line that are answered: no message is a list, so that each is refused.
+/// The most requests of one line that are answered. A list is not a message, so each request in it is refused.
 const REFUSED: usize = 1000;
 
-/// What comes next.
+/// The next piece of input.
 pub enum Line {
     /// A message.
     Message(Box<RxJsonRpcMessage<RoleServer>>),
-    /// Something else that somebody may wait for an answer to.
+    /// Anything else that may expect an answer.
     Unread(Unread),
     /// The end of the input.
     End,
 }
 
-/// A line that is no message.
+/// A line that is not a message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// The ids of requests in it.
+    /// The ids of the requests in it.
     pub ids: Vec<Option<RequestId>>,
     /// What is wrong with it.
     pub why: String,
 }
 
-/// The lines as they come.
+/// Reads lines.
 pub struct Lines<R> {
     input: R,
-    /// The part of a line that has come.
+    /// The part of the current line that has arrived.
     line: Vec<u8>,
-    /// Whether the line is too long, and the rest of it is left out.
+    /// Whether the current line is too long and its rest is skipped.
     skips: bool,
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    /// Nothing has come yet.
+    /// Starts with an empty line buffer.
     pub fn new(input: R) -> Self {
         Self { input, line: Vec::new(), skips: false }
     }
 
-    /// The next line that matters. If this future is dropped nothing is lost.
+    /// Returns the next line that matters. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Line {
         loop {
-            // An input that can't be read says nothing more.
+            // An input that can't be read has ended.
             let Ok(bytes @ [_, ..]) = self.input.fill_buf().await else { return Line::End };
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let count = end.map_or(bytes.len(), |end| end + 1);
@@ -78,7 +78,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 }
 
-/// Reads a line: nothing if nobody waits for an answer to it.
+/// Parses a line; `None` if nobody expects an answer to it.
 fn understand(line: &[u8]) -> Option<Line> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let error = match serde_json::from_slice(line) {
@@ -87,7 +87,7 @@ fn understand(line: &[u8]) -> Option<Line> {
     };
     let text = String::from_utf8_lossy(line);
     let found = Found::in_text(&text);
-    // To answer noise makes two that echo each other busy for ever, and a notification has no answer.
+    // Two peers that answer each other's noise would never stop, and a notification has no answer.
     if found.ids.is_empty() && (found.is_notification || !error.is_data()) {
         return None;
     }
@@ -101,7 +101,7 @@ fn understand(line: &[u8]) -> Option<Line> {
     Some(Line::Unread(Unread { ids: found.ids, why }))
 }
 
-/// The library tries one kind of message after the other, and says of most faults only that none fits.
+/// rmcp tries one kind of message after the other, and says of most errors only that none matches.
 fn about(error: &serde_json::Error) -> String {
     let hint = "it needs \"jsonrpc\": \"2.0\", \"method\", and \"id\", a string or a whole number; \"params\" and \
                 its \"_meta\" must be objects";
@@ -116,7 +116,7 @@ fn too_long(beginning: &[u8]) -> Line {
     Line::Unread(Unread { ids, why })
 }
 
-/// What is found in a line that need not be complete.
+/// What was found in a line, which may be incomplete.
 #[derive(Debug, Default)]
 struct Found {
     ids: Vec<Option<RequestId>>,
@@ -128,7 +128,7 @@ struct Found {
 impl Found {
     fn in_text(text: &str) -> Self {
         let mut found = Self::default();
-        // It may break off anywhere; what was found before that counts.
+        // The text may break off anywhere; what was found before counts.
         let _ = serde_json::Deserializer::from_str(text).deserialize_any(Finder(&mut found));
         found
     }

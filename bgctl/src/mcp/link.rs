@@ -1,6 +1,6 @@
-//! The connections to the daemon. One is owned by the parent session: it is made by the first call, and made again by
-//! the next call if it breaks. What may wait long goes over a connection of its own, which the daemon gives up with
-//! all that waits on it as soon as it is dropped. It knows nothing of tools.
+//! The connections to the daemon. One of them owns the parent session: the first call makes it, and if it breaks, the
+//! next call makes it again. Calls that may wait long get a connection of their own: when it is dropped, the daemon
+//! abandons everything that waits on it. This module knows nothing of tools.
 
 use std::io;
 use std::sync::{Arc, Mutex as Lock, PoisonError};
@@ -18,17 +18,17 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{pauses, start_daemon_with};
 
-/// What a line of the wire has beside the params of its request, at most.
+/// The most bytes of a request line besides its params.
 const AROUND_PARAMS: usize = 256;
 
-/// The most waits that have a connection of their own at a time; more wait for their turn.
+/// The most waits with a connection of their own at a time; further ones queue.
 pub const WAITS: usize = 48;
 
-/// The most calls that end or remove tasks at a time; one more is refused.
+/// The most calls that end or remove tasks at a time; a further one is refused.
 pub const ENDS: usize = 16;
 
-/// So many requests fewer than the daemon allows are made at a time on one connection: it counts one until its answer
-/// is written.
+/// How far the requests in flight on one connection stay below the daemon's limit: it counts a request until the
+/// answer is written.
 const SPARE_REQUESTS: u64 = 8;
 
 /// One connection to one daemon.
@@ -36,12 +36,12 @@ const SPARE_REQUESTS: u64 = 8;
 pub struct Connection {
     client: AsyncClient,
     hello: HelloResult,
-    /// The calls that may be made at a time.
+    /// Limits the calls in flight.
     slots: Semaphore,
 }
 
 impl Connection {
-    /// Makes a call, and nothing else if it fails. It waits while too many others are under way.
+    /// Makes a call, without a retry. Waits while too many others are in flight.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -50,7 +50,7 @@ impl Connection {
         self.client.call::<M>(params).await
     }
 
-    /// The same for news that may never come, on a connection that nothing else is said on.
+    /// Like [`Self::call`], for notifications that may never come, on a connection that is used for nothing else.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -58,42 +58,42 @@ impl Connection {
         self.client.listen::<M>(params).await
     }
 
-    /// The life of the daemon at its other end.
+    /// The instance of the daemon at the other end.
     pub fn instance(&self) -> &str {
         &self.hello.instance
     }
 }
 
-/// The right to wait on a connection of its own.
+/// A permit to wait on a connection of its own.
 #[derive(Debug)]
 pub struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Whether a call is made again after its connection broke.
+/// Whether to repeat a call after its connection broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Again {
-    /// It does no harm if it was done already.
+    /// Repeating it is harmless.
     Yes,
-    /// Not if the same daemon may have done it already.
+    /// Not if the same daemon instance may have executed it already.
     UnlessDone,
 }
 
-/// The way to the daemon.
+/// The link to the daemon.
 #[derive(Debug)]
 pub struct Link {
     socket: SocketPath,
     starts: bool,
-    /// What a daemon that is started gets beside the environment of this process.
+    /// Environment variables for a daemon that this starts, besides those of this process.
     variables: Vec<(String, String)>,
     session: String,
     owns: bool,
     current: Mutex<Option<Arc<Connection>>>,
-    /// The life of the daemon that was spoken with first or last, once there was one.
+    /// The daemon instance of the latest connection, if there was one.
     known: Lock<Option<String>>,
-    /// What is to be said of a connection that broke.
+    /// What to report about a broken connection.
     broken: Lock<Option<&'static str>>,
-    /// The life of the daemon at each connection that is made, for whoever listens.
+    /// Publishes the daemon instance of every new connection.
     made: watch::Sender<String>,
     waits: Arc<Semaphore>,
     ends: Arc<Semaphore>,
@@ -109,8 +109,8 @@ const CUT_OFF_KEPT: &str =
     "The connection to the bgd daemon broke and was re-established; the tasks kept running.";
 
 impl Link {
-    /// No connection yet. With `owns` the parent session ends when the connection does. A daemon that is started gets
-    /// these variables beside the environment of this process.
+    /// Creates a link without a connection. With `owns`, the parent session ends with the connection. `variables` are
+    /// added to the environment of a daemon that this starts.
     pub fn new(
         socket: SocketPath,
         starts: bool,
@@ -133,18 +133,18 @@ impl Link {
         }
     }
 
-    /// The lives of the daemon at the connections as they are made; the same one again if only the connection broke.
+    /// Subscribes to the daemon instances of new connections. The same one comes again if only the connection broke.
     pub fn connections(&self) -> watch::Receiver<String> {
         self.made.subscribe()
     }
 
-    /// What there is to say of a connection that broke, once.
+    /// Takes the report about a broken connection, if there is one.
     pub fn take_broken(&self) -> Option<&'static str> {
         lock(&self.broken).take()
     }
 
-    /// Makes a call. One that finds the daemon gone is made once more, at the next one: the tasks that were there before
-    /// went with the old one.
+    /// Makes a call. If the daemon turns out to be gone, repeats it once on a new connection: the earlier tasks went
+    /// with the old daemon.
     ///
     /// # Errors
     /// No daemon, a request that is too long, or the daemon's refusal.
@@ -156,10 +156,11 @@ impl Link {
         self.call_to_end::<M>(params, Again::Yes).await
     }
 
-    /// The same for what must not be done twice: it is not made again if the same daemon may have got it.
+    /// Like [`Self::call`], for calls that must not be executed twice: not repeated if the same daemon may have
+    /// received it.
     ///
     /// # Errors
-    /// Those of [`Self::call`], and that it may have been done.
+    /// Those of [`Self::call`], and that it may have been executed.
     pub async fn call_once<M: Method>(self: &Arc<Self>, params: M::Params) -> Result<M::Result, Failure>
     where
         M::Params: Send + Sync + 'static,
@@ -168,7 +169,7 @@ impl Link {
         self.call_to_end::<M>(params, Again::UnlessDone).await
     }
 
-    /// Makes a call if a daemon runs; starts none.
+    /// Makes a call if a daemon runs; never starts one.
     ///
     /// # Errors
     /// Those of [`Self::call`].
@@ -182,13 +183,14 @@ impl Link {
             Err(failure) => return Err(failure),
         };
         match connection.call::<M>(params).await {
-            // It is left to the next call to find out more.
+            // The next call finds out more.
             Err(error) if is_gone(&error) => Ok(None),
             outcome => Ok(Some(outcome?)),
         }
     }
 
-    /// Makes a call on the connection that there is. None is made for it, and nothing comes back without one.
+    /// Makes a call on the current connection, if there is one and it leads to this instance; otherwise returns
+    /// `None`. Never connects.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -202,18 +204,18 @@ impl Link {
         Some(connection.call::<M>(params).await)
     }
 
-    /// The daemon's socket, for what has a thread of its own.
+    /// The daemon's socket, for code that runs on a thread of its own.
     pub fn socket(&self) -> &SocketPath {
         &self.socket
     }
 
-    /// The turn of a wait: none if it does not come until this moment.
+    /// Waits for a permit until this moment; `None` if it does not come in time.
     pub async fn turn(&self, until: Instant) -> Option<Turn> {
         let turn = timeout_at(until, Arc::clone(&self.waits).acquire_owned()).await;
         turn.ok()?.ok().map(|permit| Turn { _permit: permit })
     }
 
-    /// Waits on a connection of its own, which ends with this future: the daemon does not wait any longer then.
+    /// Waits on a connection of its own. Dropping the future closes it, so the daemon stops waiting too.
     ///
     /// # Errors
     /// Those of [`Self::call`].
@@ -226,10 +228,10 @@ impl Link {
         self.aside::<M>(&params).await
     }
 
-    /// Makes a call that may take long on a connection of its own. It goes on if nobody waits for its answer.
+    /// Makes a call that may take long on a connection of its own. It continues even if the caller stops waiting.
     ///
     /// # Errors
-    /// Those of [`Self::call`], and that too many are under way.
+    /// Those of [`Self::call`], and that too many are in flight.
     pub async fn end<M: Method>(self: &Arc<Self>, params: M::Params) -> Result<M::Result, Failure>
     where
         M::Params: Send + Sync + 'static,
@@ -248,7 +250,7 @@ impl Link {
         .await
     }
 
-    /// Another connection to the daemon that runs; none is started. It owns nothing.
+    /// Opens another connection to the running daemon, which owns nothing. Never starts a daemon.
     ///
     /// # Errors
     /// There is no daemon, it must not be trusted, or it refuses.
@@ -266,7 +268,7 @@ impl Link {
         M::Result: Send + 'static,
     {
         let link = Arc::clone(self);
-        // A call that is begun is written to its end, whoever stops waiting for it.
+        // A call must be written completely, even if the caller stops waiting.
         spawned(async move {
             let connection = link.made_connection(link.starts).await?;
             check_length::<M>(&params, &connection)?;
@@ -288,14 +290,14 @@ impl Link {
         .await
     }
 
-    /// Makes a call on a connection of its own. Like any other it is made once more if the daemon is gone.
+    /// Makes a call on a connection of its own. Like any other, it is repeated once if the daemon is gone.
     async fn aside<M: Method>(self: &Arc<Self>, params: &M::Params) -> Result<M::Result, Failure> {
         check_length::<M>(params, &*self.connection(self.starts).await?)?;
         match self.call_beside::<M>(params).await {
-            // Whoever has stopped the daemon wants none just now; the next call starts one.
+            // Whoever stopped the daemon does not want one now; the next call starts one.
             Err(error) if error.kind() == Some(ErrorKind::ShuttingDown) => Err(error.into()),
             Err(error) if is_gone(&error) || is_absent(&error) => {
-                // What has to be done then is the affair of the connection that owns the session.
+                // The connection that owns the session deals with the loss.
                 let probe = InboxReadParams {
                     session: self.session.clone(),
                     limit: Some(1),
@@ -312,8 +314,8 @@ impl Link {
         self.another().await?.call::<M>(params).await
     }
 
-    /// The connection that owns the session, made if there is none. It is made to its end, whoever stops waiting: the
-    /// end of one that is half made would be the end of the session.
+    /// Returns the connection that owns the session, connecting if necessary. Connecting continues even if the caller
+    /// stops waiting: dropping a half-made connection would end the session.
     async fn connection(self: &Arc<Self>, starts: bool) -> Result<Arc<Connection>, Failure> {
         let link = Arc::clone(self);
         spawned(async move { link.made_connection(starts).await }).await
@@ -331,7 +333,7 @@ impl Link {
         Ok(connection)
     }
 
-    /// Connects, patiently: the socket of a daemon that was killed is open for a moment yet.
+    /// Connects with retries: the socket of a killed daemon stays open for a moment.
     async fn connect(&self, starts: bool) -> Result<Connection, Failure> {
         let params = introduction(Some(&self.session), self.owns);
         let mut pauses = pauses();
@@ -346,14 +348,14 @@ impl Link {
                 continue;
             }
             let (socket, variables) = (self.socket.clone(), self.variables.clone());
-            // It waits for the daemon's first words.
+            // This blocks until the daemon's first message.
             let started =
                 tokio::task::spawn_blocking(move || start_daemon_with(&socket, &variables).map(drop));
             started.await.map_err(|error| internal(&error))??;
         }
     }
 
-    /// Makes a connection and says hello. A daemon that says that it is about to end is waited for.
+    /// Connects and says hello. If the daemon is shutting down, waits until it has gone.
     async fn greet(&self, params: &HelloParams) -> Result<Connection, ClientError> {
         let client = AsyncClient::connect(&self.socket).await?;
         match client.call::<Hello>(params).await {
@@ -369,7 +371,7 @@ impl Link {
         }
     }
 
-    /// Notes what a new connection means after an old one.
+    /// Notes what a reconnect means for the session.
     fn compare(&self, instance: &str) {
         let before = lock(&self.known).replace(instance.to_owned());
         let word = match before {
@@ -381,8 +383,8 @@ impl Link {
         *lock(&self.broken) = Some(word);
     }
 
-    /// Forgets a connection, unless another one is there already. A daemon that says that it is about to end is
-    /// waited for.
+    /// Forgets a connection, unless it has been replaced already. If the daemon is shutting down, waits until it has
+    /// gone.
     async fn leave(&self, connection: &Arc<Connection>, error: &ClientError) {
         until_closed(&connection.client, error).await;
         let mut current = self.current.lock().await;
@@ -392,14 +394,14 @@ impl Link {
     }
 }
 
-/// Waits for the end of a connection whose daemon has said that it is about to end.
+/// Waits until the daemon closes the connection, if the error says that it is shutting down.
 async fn until_closed(client: &AsyncClient, error: &ClientError) {
     if error.kind() == Some(ErrorKind::ShuttingDown) {
         client.until_closed().await;
     }
 }
 
-/// Runs to its end, whoever stops waiting for it.
+/// Runs to the end even if the caller stops waiting.
 async fn spawned<T: Send + 'static>(
     work: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -419,7 +421,8 @@ fn introduction(session: Option<&str>, owns: bool) -> HelloParams {
     }
 }
 
-/// A longer line would make the daemon close the connection, and the parent session would end with it.
+/// Refuses requests that are too long. The daemon would close the connection, and the parent session would end with
+/// it.
 fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Result<(), Failure> {
     let long = M::out_of_line(params).map_err(ClientError::from)?;
     let params = long.as_ref().map_or(params, |(params, _)| params);
@@ -433,25 +436,25 @@ fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Resul
         .hint("write the long part to a file, and give the file's path"))
 }
 
-/// Whether the daemon at the other end has gone, or is about to.
+/// Whether the daemon at the other end has gone or is shutting down.
 pub fn is_gone(error: &ClientError) -> bool {
     match error {
         ClientError::Rpc(error) => error.kind() == ErrorKind::ShuttingDown,
         ClientError::Closed | ClientError::Io(_) => true,
-        // It may answer later, and with the connection the session would end.
+        // It may answer later, and closing the connection would end the session.
         ClientError::NoAnswer(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
     }
 }
 
-/// Whether there is no daemon.
+/// Whether no daemon is running.
 pub fn is_absent(error: &ClientError) -> bool {
     matches!(error, ClientError::Connect(error) if ConnectError::is_absent(error))
 }
 
-/// Whether a call that failed so may have reached the daemon.
+/// Whether a call that failed with this error may have reached the daemon.
 fn may_be_done(error: &ClientError) -> bool {
     match error {
-        // It was broken before.
+        // The connection had broken before the call.
         ClientError::Io(error) => error.kind() != io::ErrorKind::NotConnected,
         ClientError::Closed | ClientError::NoAnswer(_) => true,
         ClientError::Rpc(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,

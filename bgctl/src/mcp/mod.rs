@@ -1,9 +1,9 @@
-//! `bgctl mcp`: an MCP server on standard input and output, by which an AI agent uses the daemon (R80) and is told of
-//! what ends without having to ask (R81).
+//! `bgctl mcp`: an MCP server on standard input and output. It lets an AI agent use the daemon (R80) and reports
+//! ended tasks without being asked (R81).
 //!
-//! It keeps no state of tasks: that is the daemon's. What it has is one connection that owns the parent session, and a
-//! book of what was told. Only this module names the protocol's library and an async runtime. Nothing but the protocol
-//! is written to standard output.
+//! It keeps no task state, which belongs to the daemon. It has one connection that owns the parent session, and a
+//! ledger of what was reported. Only this module uses rmcp and an async runtime. Nothing but MCP messages may be
+//! written to standard output.
 
 pub mod above;
 mod answer;
@@ -47,56 +47,56 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
 
-/// How long answers that are under way have at the end of the input.
+/// How long answers in flight have after the end of the input.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What the server is started with.
+/// The settings of the server.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and the server has several")]
 pub struct Options {
-    /// The parent session, if one was named.
+    /// The parent session, if given.
     pub session: Option<String>,
-    /// Whether the parent session stays at the end.
+    /// Whether the parent session outlives the server.
     pub keeps: bool,
     /// How long `background_block` waits at most, in milliseconds.
     pub max_block_ms: u64,
-    /// How deep agents may start agents.
+    /// How many levels of agents may start agents.
     pub depth: u32,
-    /// Whether tasks of other sessions may be looked at.
+    /// Whether tasks of other sessions may be shown.
     pub all_sessions: bool,
-    /// Whether answers have structured content, too, with schemas that are declared.
+    /// Whether answers include structured content, with declared schemas.
     pub structured: bool,
     /// The daemon's socket.
     pub socket: SocketPath,
-    /// The variables that say where it is, if they are not in the environment of this process.
+    /// The variables that locate the socket, if they are not in the environment of this process.
     pub variables: Vec<(String, String)>,
-    /// Whether a daemon is started if none runs.
+    /// Whether to start a daemon if none runs.
     pub starts: bool,
 }
 
-/// Serves until standard input ends or a signal says so.
+/// Serves until standard input ends or a signal arrives.
 ///
 /// # Errors
-/// The runtime can't be made, or the folder that this runs in can't be found.
+/// The runtime can't be created, or the current folder can't be determined.
 pub fn serve(options: Options) -> Result<Code, Failure> {
     let depth = depth_here();
-    // What can't be read was not written by this program: rather too deep than without an end.
+    // An unreadable depth was not written by this program. Assume too deep rather than risk endless nesting.
     let counted = *depth.as_ref().unwrap_or(&u32::MAX);
     let session = session(options.session.as_deref(), counted);
-    // Before there are threads: it looks at what belongs to the whole process.
+    // Before any thread starts: `template` reads process-wide state.
     let template = template(&session, counted, options.variables.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::io("can't make the runtime", &error))?;
     let outcome = runtime.block_on(run(options, session, depth, template));
-    // Reading standard input may hang in a thread of its own.
+    // A runtime thread may be blocked on standard input.
     runtime.shutdown_background();
     outcome.map(|()| Code::OK)
 }
 
-/// How deep this process is: 0 if no task of a server like this one started it. Some agents give their servers next to
-/// nothing of their environment, so that the processes above are asked too. What is no number comes back as it is.
+/// Returns the depth of this process: 0 if no task of such a server started it. Some agents pass almost no
+/// environment to their servers, so the ancestors are asked too. A value that is not a number is the error.
 fn depth_here() -> Result<u32, String> {
     let own = std::env::var_os(DEPTH).map(|depth| depth.to_string_lossy().into_owned());
     let above = || above::nearest(&[DEPTH]).into_iter().next().map(|(_, depth)| depth);
@@ -104,15 +104,15 @@ fn depth_here() -> Result<u32, String> {
     depth.map_or(Ok(0), |depth| depth.parse().map_err(|_| depth))
 }
 
-/// The parent session: the one that was named; else that of the environment, if it is of this process and not of the
-/// one that started its agent; else a new one.
+/// Returns the key of the parent session: the given one, else the one in the environment, else a new one. At a depth
+/// above 0 the environment's session belongs to the process that started the agent, so it is ignored.
 fn session(named: Option<&str>, depth: u32) -> String {
     let inherited = std::env::var("BGD_SESSION").ok().filter(|_| depth == 0);
     let key = named.map(str::to_owned).or(inherited).filter(|key| !key.is_empty());
     key.unwrap_or_else(|| format!("mcp:{}", TaskId::random().short()))
 }
 
-/// What every task is submitted with: all that a child of this process would inherit.
+/// Returns the common parameters of every task: everything that a child of this process would inherit.
 fn template(
     session: &str,
     depth: u32,
@@ -121,7 +121,7 @@ fn template(
     variables.push((DEPTH.to_owned(), depth.saturating_add(1).to_string()));
     let args = JobArgs { session: Some(session.to_owned()), env: variables, ..JobArgs::default() };
     let params = job::params(args, Work::Shell(String::new().into()), None)?;
-    // The terminal is the agent's: nothing is written into it.
+    // The terminal belongs to the agent: nothing may be written to it.
     Ok(SubmitParams { shell: None, terminal: None, ..params })
 }
 
@@ -169,7 +169,7 @@ async fn run(
     Ok(())
 }
 
-/// Speaks with the client until its input ends.
+/// Talks to the client until its input ends.
 async fn converse(server: Server, wire: Wire) -> Result<(), Failure> {
     match Box::pin(server.serve(wire)).await {
         Ok(running) => {
@@ -177,7 +177,7 @@ async fn converse(server: Server, wire: Wire) -> Result<(), Failure> {
             end.map(drop).map_err(|error| ended(Code::INTERNAL, "internal", &error))
         }
         Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
-        // Nobody reads what is written.
+        // Nobody reads the output.
         Err(error @ ServerInitializeError::TransportError { .. }) => {
             Err(ended(Code::BROKEN_PIPE, "io", &error))
         }
@@ -189,14 +189,14 @@ fn ended(code: Code, kind: &'static str, why: &dyn std::fmt::Display) -> Failure
     Failure::new(code, kind, format!("the connection ended: {}", crate::render::clean(&why.to_string())))
 }
 
-/// The end of the input, and the time for answers that are under way.
+/// Waits for the end of the input, and then for answers in flight.
 async fn last_words(mut end: watch::Receiver<bool>) {
-    // An error is the end of whoever would say it.
+    // An error means that the sender is gone, which is the end of the server too.
     let _ = end.wait_for(|ended| *ended).await;
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-/// Waits for a signal to end.
+/// Waits for SIGTERM or SIGINT.
 async fn stopped() -> Result<(), Failure> {
     let listen = |kind| signal(kind).map_err(|error| Failure::io("can't listen for signals", &error));
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -207,8 +207,8 @@ async fn stopped() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Acknowledges what was told, to the daemon that it is from. Where that can't be done it is done with the next one, or
-/// when there is a connection again; a daemon of another life knows nothing of it.
+/// Acknowledges reported items to the daemon instance that sent them. A failed acknowledgement is repeated with the
+/// next one or after a reconnect; another instance knows nothing of the items, so it is dropped then.
 async fn acknowledge(
     link: Arc<Link>,
     ledger: Arc<Ledger>,
@@ -220,7 +220,7 @@ async fn acknowledge(
     loop {
         tokio::select! {
             done = finished.recv() => match done {
-                // It has those before it in it.
+                // It covers the earlier ones.
                 Some(done) => open = Some(done),
                 None => return,
             },

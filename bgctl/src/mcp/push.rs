@@ -1,6 +1,6 @@
-//! Tells a client of what happens as it happens, where it takes that: as log messages once it has set a level or while
-//! a request is under way that names one, and as events of the channel that Claude Code puts before its model. Neither
-//! says that it was read, so that the next answer tells it all the same.
+//! Pushes notifications to the client as things happen, if it accepts them: as log messages once it has set a level
+//! or while a request that names one is in flight, and as events of the channel that Claude Code shows to its model.
+//! Neither is acknowledged, so the next answer reports the same again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,51 +27,51 @@ pub const CLAUDE_CHANNEL: &str = "claude/channel";
 
 const CLAUDE_METHOD: &str = "notifications/claude/channel";
 
-/// What Claude Code calls itself.
+/// The client name of Claude Code.
 const CLAUDE_CODE: &str = "claude-code";
 
-/// The event that tells of the daemon's end.
+/// The event for the end of the daemon.
 const ENDED: &str = "daemon_ended";
 
 const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, as they are kept only in its \
      memory. The next call of one of these tools starts a new daemon; then start the ones you still need again.";
 
-/// How long to wait before the daemon is asked again to be listened to; each time is twice as long as the one before.
+/// The first pause before another attempt to listen to the daemon; each pause is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest of these pauses.
+/// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_mins(1);
 
-/// Who is told, and of what.
+/// Knows the client and what it wants to be notified of.
 #[derive(Debug, Default)]
 pub struct Push {
     client: OnceLock<Peer<RoleServer>>,
     levels: Mutex<Levels>,
     has_channel: AtomicBool,
-    /// Whether it gets changes of the list of tools only if it asks for them.
+    /// Whether the client receives changes of the tool list only if it subscribes to them.
     has_subscriptions: AtomicBool,
     lists: watch::Sender<Lists>,
 }
 
-/// The list of tools names the agents, which only a daemon knows.
+/// Tracks tool lists that need an update: they name the agents, which only a daemon knows.
 #[derive(Debug, Default)]
 struct Lists {
-    /// Whether a list was given without them.
+    /// Whether a list was sent without the agents.
     is_owed: bool,
-    /// How often there was a better one since.
+    /// How often a better list has become available.
     changes: u64,
 }
 
-/// The log messages that are wanted: of these levels and above.
+/// The minimum levels of the log messages that the client wants.
 #[derive(Debug, Default)]
 struct Levels {
-    /// Of the whole conversation, in the revisions that have one.
+    /// For the whole connection, in the protocol revisions that have one.
     set: Option<u8>,
-    /// Of the requests that are under way and name one.
+    /// For each request in flight that names one.
     asked: HashMap<RequestId, u8>,
 }
 
-/// A request that is under way, and may want log messages until this is dropped.
+/// A request in flight. Log messages at its level are wanted until this is dropped.
 #[derive(Debug)]
 pub struct Asking<'a> {
     push: &'a Push,
@@ -99,7 +99,7 @@ impl Push {
         let version = context.protocol_version();
         let is_inline = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
         self.has_subscriptions.store(is_inline, Ordering::Relaxed);
-        // It may have been set meanwhile, to the same one.
+        // Another request may have set it meanwhile, to the same client.
         let _ = self.client.set(context.peer.clone());
     }
 
@@ -107,13 +107,13 @@ impl Push {
         self.levels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client wants log messages of this level and above.
+    /// Sets the minimum level of log messages.
     #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
     pub fn sets(&self, level: LoggingLevel) {
         self.levels().set = Some(severity(level));
     }
 
-    /// A request is under way, and may name a level itself, as clients of 2026-07-28 do.
+    /// Registers a request in flight, which may name a level itself, as clients of 2026-07-28 do.
     pub fn asks(&self, context: &RequestContext<RoleServer>) -> Asking<'_> {
         if let Some(level) = context.meta.log_level() {
             self.levels().asked.insert(context.id.clone(), severity(level));
@@ -121,20 +121,20 @@ impl Push {
         Asking { push: self, request: context.id.clone() }
     }
 
-    /// The least severe level that is wanted now.
+    /// The lowest level that is wanted now.
     fn wanted(&self) -> Option<u8> {
         let levels = self.levels();
         levels.set.into_iter().chain(levels.asked.values().copied()).min()
     }
 
-    /// Listens to each daemon that the link finds, for ever.
+    /// Listens to every daemon that the link connects to, forever.
     pub async fn listen(self: Arc<Self>, link: Arc<Link>, ledger: Arc<Ledger>, session: String) {
         let mut connections = link.connections();
         let mut listener = Listener { push: self, ledger, session, instance: String::new(), after: 0 };
         let mut over = None;
         while connections.changed().await.is_ok() {
             let instance = connections.borrow_and_update().clone();
-            // A connection to it was made again before its end.
+            // The link reconnected to it shortly before its end.
             if over.as_ref() == Some(&instance) {
                 continue;
             }
@@ -149,12 +149,12 @@ impl Push {
         }
     }
 
-    /// A list of tools was given that can be better once there is a daemon.
+    /// Notes that the client got a tool list which can be improved once there is a daemon.
     pub fn owes_list(&self) {
         self.lists.send_modify(|lists| lists.is_owed = true);
     }
 
-    /// There is a daemon.
+    /// Announces a better tool list, if one is owed: there is a daemon now.
     fn relist(&self) {
         self.lists.send_if_modified(|lists| {
             let is_owed = std::mem::take(&mut lists.is_owed);
@@ -163,20 +163,21 @@ impl Push {
         });
     }
 
-    /// Tells of each change of the list of tools, for ever.
+    /// Notifies the client of every change of the tool list, forever.
     pub async fn tell_lists(self: Arc<Self>) {
         let mut lists = self.lists.subscribe();
         while next_list(&mut lists).await {
             if let Some(client) = self.client.get()
                 && !self.has_subscriptions.load(Ordering::Relaxed)
             {
-                // A client that is gone is noticed where its input ends.
+                // A client that is gone is noticed at the end of its input.
                 let _ = client.notify_tool_list_changed().await;
             }
         }
     }
 
-    /// The same to a client that has asked for it, as those of 2026-07-28 do, until it does not want it any more.
+    /// Like [`Self::tell_lists`], for a client that has subscribed, as those of 2026-07-28 do, until `stop`
+    /// completes.
     pub async fn tell_lists_to(&self, client: &SubscriptionSink, stop: impl Future<Output = ()>) {
         let mut lists = self.lists.subscribe();
         let telling =
@@ -187,7 +188,7 @@ impl Push {
         }
     }
 
-    /// The daemon has ended, and nobody asked.
+    /// Notifies the client that the daemon has ended.
     #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
     async fn tell_end(&self) {
         let Some(client) = self.client.get() else { return };
@@ -204,18 +205,18 @@ impl Push {
         }
     }
 
-    /// As a log message, if the client wants it.
+    /// Sends an item as a log message, if the client wants it.
     async fn log(&self, item: &InboxItem) {
         let Some(client) = self.client.get() else { return };
         let level = level(item.notice.kind);
         if self.wanted().is_some_and(|wanted| severity(level) >= wanted) {
-            // A client that is gone is noticed where its input ends.
+            // A client that is gone is noticed at the end of its input.
             #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
             let _ = client.notify_logging_message(message(level, item)).await;
         }
     }
 
-    /// As an event of the channel, unless an answer tells it.
+    /// Sends an item as a channel event, unless an answer reports it.
     async fn wake(self: Arc<Self>, ledger: Arc<Ledger>, instance: String, item: InboxItem) {
         let Some(client) = self.client.get() else { return };
         if !ledger.tells(&instance, &item).await {
@@ -225,28 +226,28 @@ impl Push {
     }
 }
 
-/// Waits for the next change of the list; false at the end of everything.
+/// Waits for the next change of the list; false if the sender is gone.
 async fn next_list(lists: &mut watch::Receiver<Lists>) -> bool {
     let before = lists.borrow_and_update().changes;
     lists.wait_for(|lists| lists.changes != before).await.is_ok()
 }
 
-/// Who listens to one daemon.
+/// Listens to one daemon.
 struct Listener {
     push: Arc<Push>,
     ledger: Arc<Ledger>,
     session: String,
-    /// The life of the daemon.
+    /// The instance of the daemon.
     instance: String,
-    /// The number of the last item that came from it.
+    /// The number of the last item received.
     after: u64,
 }
 
 impl Listener {
-    /// Listens on connections of its own, which own nothing, until this daemon has ended; then it is true. It is false
-    /// if that can't be found out, and there is nothing to listen to.
+    /// Listens on connections of its own, which own nothing, until this daemon has ended; then returns true. Returns
+    /// false if the daemon's answers are unintelligible, so there is nothing to listen to.
     async fn until_gone(&mut self, link: &Link) -> bool {
-        // What the daemon refuses now it may grant later. Nobody waits for it.
+        // The daemon may grant later what it refuses now, and nobody waits for it.
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match link.another().await {
@@ -263,7 +264,7 @@ impl Listener {
         }
     }
 
-    /// Listens on this connection as long as it can.
+    /// Listens on this connection until it fails.
     async fn hear(&mut self, connection: &Connection, pause: &mut Duration) -> ClientError {
         loop {
             let params = InboxReadParams {
@@ -281,7 +282,7 @@ impl Listener {
                 self.after = item.number;
                 self.push.log(&item).await;
                 if self.push.has_channel.load(Ordering::Relaxed) {
-                    // What an answer is about to tell holds up nothing else.
+                    // This may wait for an answer in flight, and must not delay other items.
                     let (push, ledger) = (Arc::clone(&self.push), Arc::clone(&self.ledger));
                     tokio::spawn(push.wake(ledger, page.instance.clone(), item));
                 }
@@ -300,7 +301,7 @@ fn message(level: LoggingLevel, item: &InboxItem) -> LoggingMessageNotificationP
     LoggingMessageNotificationParam::new(level, data).with_logger("bgd")
 }
 
-/// The event of a channel: a text, and attributes whose names are identifiers.
+/// Returns a channel event: a text, and attributes whose names are identifiers.
 fn channel_event(item: &InboxItem) -> Value {
     let task = &item.notice.task;
     let mut meta = Map::new();
@@ -321,7 +322,7 @@ fn level(kind: NoticeKind) -> LoggingLevel {
     }
 }
 
-/// The order of the levels.
+/// Ranks the levels.
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
 fn severity(level: LoggingLevel) -> u8 {
     match level {

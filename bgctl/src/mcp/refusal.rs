@@ -1,4 +1,4 @@
-//! Why a tool did not do what it was asked: a sentence that a model can act on.
+//! Why a tool call failed: a sentence that a model can act on.
 
 use std::fmt;
 
@@ -7,22 +7,22 @@ use bgd_shared::task::{Kind, Status, Task};
 use crate::failure::Failure;
 use crate::render::{bounded, clean_lines};
 
-/// The most characters of what the daemon says, of its words and of its hint.
+/// The most characters of the daemon's message, and of its hint.
 const WORDS_CHARS: usize = 4000;
 
-/// The text of a tool's error.
+/// The error text of a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(String);
 
 const ANEW: &str = "start a new background_task, with everything the agent must know in its prompt";
 
 impl Refusal {
-    /// This sentence.
+    /// Creates an error from a complete sentence.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The daemon's words on a resume of this task, and what can be done instead.
+    /// The daemon's reason for refusing to resume this task, and what to do instead.
     pub fn of_resume(failure: Failure, task: &Task) -> Self {
         if failure.kind != "not_resumable" {
             return failure.into();
@@ -35,14 +35,14 @@ impl Refusal {
                 Some("wait until it has completed (background_block), then resume it")
             }
             (Kind::Agent, Status::Failed | Status::Cancelled) => Some(ANEW),
-            // Its folder is gone, it is about to be cleared, or the like: the daemon's words say it.
+            // Its folder is gone, it is about to be cleared, or the like: the daemon's message says which.
             (Kind::Agent, _) => failure.hint.as_deref().map(|_| ANEW),
         };
         Self::told(&failure, hint)
     }
 
     fn told(failure: &Failure, hint: Option<&str>) -> Self {
-        // What was asked for may be in the words, however long.
+        // The message may quote the input, which may be of any length.
         let mut text = bounded(&clean_lines(failure.message.trim()), WORDS_CHARS).into_owned();
         for candidate in &failure.candidates {
             text = format!("{text}\n  {candidate}");
@@ -63,7 +63,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The daemon's words, and what a user of these tools can do about it.
+/// The daemon's message, and what a user of these tools can do about it.
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         let own = match failure.kind {

@@ -1,5 +1,5 @@
-//! The server as the protocol's library sees it: who it is, what it offers, and where a request goes. What can be told
-//! to a model is never an error of the protocol.
+//! The server as rmcp sees it: its identity, its capabilities and the dispatch of requests. Anything that a model
+//! should read is a tool result, never a protocol error.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ use super::tools::{Removable, Reply};
 use super::variables::DEPTH;
 use super::waits::Outcome;
 
-/// How much of an inbox is read for an answer.
+/// How much of the inbox to read for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// As much as the answer takes.
+    /// As much as fits.
     Fitting,
-    /// All, to know what it does not take.
+    /// All of it, to know what does not fit.
     All,
 }
 
@@ -46,40 +46,41 @@ const AGENTS_LATER: &str = "The agents are looked up on the first call of one of
 const INSTRUCTIONS: &str = "Background tasks: shell commands (background_command) and other AI agents \
     (background_task) that run while you do other work. Starting one returns a task_id at once. Do not poll: when a task has ended, the next result of any of these tools starts with its result, above a line `---`. Use background_block only when you can't continue without a task. If your client supports it, ends also arrive as events <channel source=\"bgd\" task_id=\"…\" event=\"completed\">: act on the result in them; do not reply to them. The user sees the tasks with `bgctl list`.";
 
-/// What becomes of the tasks at the end.
+/// What happens to the tasks at the end.
 const ENDS: &str = "The tasks and their output are deleted when the program that you run in ends.";
 
 /// The same with `--keep`.
 const KEPT: &str = "The tasks keep running when the program that you run in ends.";
 
 impl Shared {
-    /// What a model is told of this server.
+    /// Returns the instructions for the model.
     fn instructions(&self) -> String {
         let ends = if self.keeps { KEPT } else { ENDS };
         let why_not = self.why_not().map(|why| format!("\n{why}")).unwrap_or_default();
         format!("{INSTRUCTIONS} {ends}{why_not}")
     }
 
-    /// Why no tasks may be started here, if that is so.
+    /// Why this server may not start tasks; `None` if it may.
     pub fn why_not(&self) -> Option<String> {
         why_not(&self.depth, self.most_depth)
     }
 
-    /// Makes the protocol's result of what a tool did, with the news at its head.
+    /// Builds the MCP result of a tool call, with the notifications at its head.
     pub async fn finish(self: &Arc<Self>, request: &RequestId, outcome: Outcome) -> CallToolResult {
         let news = self.news(request, outcome.as_ref().ok(), Extent::Fitting).await;
         self.result(outcome, news)
     }
 
-    /// Text alone, unless the user wants more: agents that show their model both would pay for it twice.
+    /// Builds a result with text alone, unless the user wants more: agents that show both to their model would pay
+    /// for it twice.
     fn result(&self, outcome: Outcome, news: NewsFor) -> CallToolResult {
         let mut result = answer::result(outcome, news);
         result.structured_content.take_if(|_| !self.structured);
         result
     }
 
-    /// Puts into the answer to a request what there is to tell: what the answer itself reports, and the oldest of the
-    /// rest as far as it fits.
+    /// Collects the inbox items for the answer to a request: those that the answer itself reports, and the oldest of
+    /// the others as far as they fit.
     async fn news(self: &Arc<Self>, request: &RequestId, answer: Option<&Answer>, extent: Extent) -> NewsFor {
         let mut news = NewsFor::default();
         let mut sieve = Sieve::new(answer);
@@ -92,7 +93,8 @@ impl Shared {
                 limit: Some(INBOX_PAGE_DEFAULT),
                 ..InboxReadParams::default()
             };
-            // Without a daemon there is no news, and none is started for it; the answer itself says that it is gone.
+            // Without a daemon there are no notifications, and none is started for them; the answer itself reports
+            // that it is gone.
             let Ok(Some(page)) = self.link.call_running::<InboxRead>(&params).await else { break };
             self.ledger.loses(&page.instance, page.lost);
             if after == 0 {
@@ -110,7 +112,7 @@ impl Shared {
             after = end;
         }
         (news.more, news.untold) = sieve.left();
-        // What broke may have been found by the reading itself.
+        // Reading the inbox may itself have found the broken connection.
         if let Some(broken) = self.link.take_broken() {
             self.ledger.note(broken);
         }
@@ -118,10 +120,10 @@ impl Shared {
         news
     }
 
-    /// What is said of the agents.
+    /// Returns the sentence about agents for the tool list.
     async fn agents(self: &Arc<Self>) -> String {
         let params = AgentListParams { env: self.template.env.clone(), ..AgentListParams::default() };
-        // A list of tools is no reason to start a daemon: many an agent asks for it and uses none of them.
+        // A tool list is no reason to start a daemon: many agents request it and use none of the tools.
         match self.link.call_running::<AgentList>(&params).await {
             Ok(Some(result)) => catalogue::agents(&result.agents),
             Ok(None) => {
@@ -209,7 +211,7 @@ impl rmcp::ServerHandler for Server {
         let mut first = NewsFor::default();
         let mut removable = None;
         if request.name == catalogue::CLEAR.name {
-            // The results go with the tasks: they are told before, and what ends from now on stays.
+            // The results disappear with the tasks, so they are reported first. Tasks that end from now on stay.
             let ended = self.0.ended().await;
             first = self.0.news(&context.id, None, Extent::All).await;
             let untold = std::mem::take(&mut first.untold);
@@ -224,9 +226,9 @@ impl rmcp::ServerHandler for Server {
         Ok(self.0.result(outcome, first.and(second)).into())
     }
 
-    /// Clients of 2026-07-28 get of changes only what they ask for.
+    /// Clients of 2026-07-28 receive only the change notifications that they ask for.
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        // Of what it asks for, the library takes what is offered.
+        // rmcp limits this to what the capabilities offer.
         Some(requested.clone())
     }
 
@@ -235,7 +237,7 @@ impl rmcp::ServerHandler for Server {
         Ok(())
     }
 
-    /// What the library can't read as a call of a tool comes here: it is one all the same.
+    /// Handles requests that rmcp can't parse. A malformed tool call is still answered as a tool call.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -247,7 +249,7 @@ impl rmcp::ServerHandler for Server {
         let is_legacy =
             context.protocol_version().is_none_or(|version| version < ProtocolVersion::V_2026_07_28);
         let text = |name| request.params.as_ref()?.get(name)?.as_str();
-        // Some models and clients write an object as a text.
+        // Some models and clients send an object as a string.
         let response = match (text("name"), text("arguments").and_then(written)) {
             (Some(name), Some(arguments)) => {
                 let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
@@ -295,7 +297,7 @@ impl rmcp::ServerHandler for Server {
                     let result = self.0.finish(&context.id, outcome).await;
                     let object = serde_json::to_value(result).ok();
                     let object = object.and_then(|value| value.as_object().cloned()).unwrap_or_default();
-                    // One that nobody gets may have nothing in it.
+                    // A result that nobody receives may lack items, so it must not be kept.
                     if self.0.ledger.takes(&context.id) { Ok(object) } else { Err(object) }
                 };
                 TaskPayload::Completed { result: wait.result(make).await }
@@ -306,7 +308,7 @@ impl rmcp::ServerHandler for Server {
         Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
     }
 
-    /// Nothing is ever asked of a client by a wait.
+    /// A wait never asks the client for input.
     async fn update_task(
         &self,
         request: UpdateTaskParams,
@@ -315,7 +317,7 @@ impl rmcp::ServerHandler for Server {
         self.0.waits.get(&request.task_id).map(drop).ok_or_else(|| unknown(&request.task_id))
     }
 
-    /// Ends the wait; what was waited for goes on.
+    /// Cancels the wait; the tasks keep running.
     async fn cancel_task(
         &self,
         request: CancelTaskParams,
@@ -327,7 +329,7 @@ impl rmcp::ServerHandler for Server {
     }
 }
 
-/// The methods that this server has, beside the call of a tool.
+/// The methods of this server, except `tools/call`, with their params.
 const METHODS: [(&str, &str); 7] = [
     ("initialize", "\"protocolVersion\", \"capabilities\" and \"clientInfo\""),
     ("logging/setLevel", "\"level\": one of debug, info, notice, warning, error, critical, alert, emergency"),
@@ -338,7 +340,7 @@ const METHODS: [(&str, &str); 7] = [
     ("tools/list", "an object, or omitted"),
 ];
 
-/// A request that the library could not read: it knows no such method, or not in this form.
+/// The error for a request that rmcp could not parse: an unknown method, or invalid params.
 fn not_understood(request: &CustomRequest) -> ErrorData {
     match METHODS.iter().find(|(method, _)| *method == request.method) {
         Some((method, wanted)) => {
@@ -348,7 +350,7 @@ fn not_understood(request: &CustomRequest) -> ErrorData {
     }
 }
 
-/// Why a server of this depth starts no tasks, if only servers of less than `most` do.
+/// Why a server of this depth starts no tasks; `None` if the depth is below `most`.
 fn why_not(depth: &Result<u32, String>, most: u32) -> Option<String> {
     let (why, way) = match depth {
         Ok(depth) if *depth < most => return None,

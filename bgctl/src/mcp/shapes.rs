@@ -1,6 +1,5 @@
-//! The structured content of the tools' answers, with the schemas that are declared for it, for those who ask for
-//! them (`--structured`). Some clients give a model only this and not the text, so that nothing may be in the text
-//! alone.
+//! The structured content of the tools' answers, with its declared schemas, for clients that ask for it
+//! (`--structured`). Some clients give a model only this and not the text, so nothing may be in the text alone.
 
 use std::sync::Arc;
 
@@ -224,7 +223,7 @@ pub struct Cleared {
     pub cleared: u64,
 }
 
-/// The schema of an answer. What only some readers of schemas know is left out of it.
+/// Returns the schema of an answer, without keywords that only some readers of schemas know.
 pub fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     let mut schema =
         schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
@@ -239,7 +238,7 @@ pub fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     })
 }
 
-/// Takes `format: uint64` and the like away, which validators warn of.
+/// Removes `format: uint64` and the like, which validators warn about.
 fn tidy(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -253,10 +252,10 @@ fn tidy(value: &mut Value) {
     }
 }
 
-/// A task as a model reads of it.
+/// Returns the facts about a task that a model gets to read.
 pub fn facts(task: &Task, session: &str) -> TaskFacts {
     let (exit_code, signal) = match &task.exit {
-        // How it took the end that its time limit was says nothing; its error tells of the limit.
+        // How a process reacted to its timeout says nothing; the error mentions the timeout.
         _ if task.timed_out => (None, None),
         Some(Exit::Code(code)) => (Some(*code), None),
         Some(Exit::Signal(signal)) => (None, Some(*signal)),
@@ -299,12 +298,12 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
     }
 }
 
-/// A text of one line with an end.
+/// Cleans a text and shortens it to one line.
 pub fn line(text: &str) -> String {
     crate::render::bounded(&clean(text.trim()), LINE_CHARS).into_owned()
 }
 
-/// An item of the inbox with the text that tells it.
+/// Combines an inbox item with the text that reports it.
 pub fn news(item: &InboxItem, text: String) -> News {
     News { task_id: item.notice.task.id.to_string(), event: item.notice.kind.as_str().to_owned(), text }
 }

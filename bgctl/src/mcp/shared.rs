@@ -1,4 +1,4 @@
-//! What all requests of a server share. It does nothing by itself.
+//! The state that all requests of a server share. It has no behaviour of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,33 +11,33 @@ use super::link::Link;
 use super::push::Push;
 use super::waits::Waits;
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The way to the daemon.
+    /// The link to the daemon.
     pub link: Arc<Link>,
-    /// What was told.
+    /// What was reported.
     pub ledger: Arc<Ledger>,
-    /// Who is told at once.
+    /// Pushes notifications to the client.
     pub push: Arc<Push>,
     /// The parent session.
     pub session: String,
-    /// What every task is submitted with.
+    /// The common parameters of every submitted task.
     pub template: SubmitParams,
     /// How long `background_block` waits at most.
     pub max_block: Duration,
-    /// How deep this server is, or what the variable that counts it has instead of a number.
+    /// The depth of this server, or the value of the depth variable if it is not a number.
     pub depth: Result<u32, String>,
-    /// How deep a server may be that starts tasks: less than this.
+    /// Only servers with a depth below this may start tasks.
     pub most_depth: u32,
-    /// Whether tasks of other sessions may be looked at.
+    /// Whether tasks of other sessions may be shown.
     pub all_sessions: bool,
-    /// Whether answers have structured content, too.
+    /// Whether answers include structured content.
     pub structured: bool,
-    /// Whether the parent session stays at the end.
+    /// Whether the parent session outlives this server.
     pub keeps: bool,
     /// Whether the input has ended.
     pub ended: watch::Receiver<bool>,
-    /// Waits as tasks of the protocol.
+    /// Waits that run as MCP tasks.
     pub waits: Waits,
 }

@@ -1,4 +1,4 @@
-//! The tools that start, look at, end and remove tasks.
+//! The tools that start, inspect, cancel and remove tasks.
 
 mod block;
 mod progress;
@@ -32,35 +32,35 @@ const LISTED: usize = 50;
 /// What `background_clear` may remove.
 #[derive(Debug, Default)]
 pub struct Removable {
-    /// The tasks of this session that had ended before the news was read, the newest ones.
+    /// The newest tasks of this session that had ended before the inbox was read.
     pub ended: Vec<Task>,
-    /// Whether there were older ones.
+    /// Whether there are older ones.
     pub more: bool,
-    /// Those whose ends do not fit into the answer.
+    /// Tasks whose ends do not fit into the answer.
     pub untold: HashSet<TaskId>,
-    /// Whether the others are told.
+    /// Whether the answer reports the ends of all the others.
     pub is_told: bool,
 }
 
-/// What `background_clear` leaves.
+/// What `background_clear` leaves behind.
 #[derive(Clone, Copy, Debug)]
 struct Left {
-    /// Whether there are older tasks that have ended.
+    /// Whether older ended tasks remain.
     older: bool,
-    /// How many tasks have processes that still run.
+    /// How many ended tasks remain because their processes still run.
     lingering: usize,
 }
 
-/// What comes of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub enum Reply {
     /// The answer.
     Now(Box<Answer>),
-    /// A task of the protocol that the client asks for it.
+    /// An MCP task that the client polls for the answer.
     Later(Arc<Wait>),
 }
 
-/// Why nothing of other sessions is shown.
+/// Why tasks of other sessions are hidden.
 const OWN_ONLY: &str = "this server shows the tasks of its own session only. The user can show you others with \
      `bgctl`, or with `--all-sessions` in the command of this server.";
 
@@ -71,10 +71,10 @@ impl From<Answer> for Reply {
 }
 
 impl Shared {
-    /// `background_task`: starts an agent, or resumes one (R37).
+    /// `background_task`: starts or resumes an agent (R37).
     pub(super) async fn task(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
         let prompt = arguments.text("prompt")?;
-        // Of a mode, which says what an agent may do unasked, decides the user alone.
+        // There is no mode parameter: only the user decides what an agent may do without asking.
         let model = arguments.text("model")?.map(|model| model.trim().to_owned());
         let settings = AgentSettings { model, ..AgentSettings::default() };
         let (after, group) = self.order(arguments).await?;
@@ -93,7 +93,7 @@ impl Shared {
                 settings,
                 ..SubmitParams::default()
             };
-            // It has no key that would make a second one the same.
+            // A resume has no key that would make a repeated call harmless.
             let outcome = self.link.call_once::<TaskSubmit>(params).await;
             let task = outcome.map_err(|failure| Refusal::of_resume(failure, &asked))?.task;
             let next = format!(
@@ -136,7 +136,8 @@ impl Shared {
             after,
             group,
             ready: arguments.ready("ready")?,
-            // What it asks bgctl for itself is of this session, too. An agent's process may be shared by several.
+            // The command's own `bgctl` calls belong to this session too. Agents do not get the variable: several
+            // sessions may share an agent's process.
             ..with_variable(self.template.clone(), "BGD_SESSION", &self.session)
         };
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
@@ -146,8 +147,8 @@ impl Shared {
         self.start(params).await
     }
 
-    /// What a new task starts after, and where it waits for a slot (R117). As its prompt may quote the output of those
-    /// tasks, they are such as may be looked at.
+    /// Reads which tasks a new task waits for, and its slot group (R117). Its prompt may quote the output of those
+    /// tasks, so they must be readable from here.
     async fn order(self: &Arc<Self>, arguments: &Arguments) -> Result<(Vec<After>, Option<String>), Refusal> {
         let mut after = Vec::new();
         for (id, condition) in arguments.after("after")? {
@@ -158,11 +159,11 @@ impl Shared {
 
     async fn start(self: &Arc<Self>, params: SubmitParams) -> Result<Answer, Refusal> {
         let task = if self.keeps {
-            // If the connection breaks, the call may be made twice: the task is the same.
+            // If the connection breaks, the call may be repeated: the key makes it the same task.
             let params = SubmitParams { key: Some(TaskId::random().to_string()), ..params };
             self.link.call::<TaskSubmit>(params).await?.task
         } else {
-            // Then the session has ended, and the task with it.
+            // A broken connection ends the session, and the task with it.
             self.link.call_once::<TaskSubmit>(params).await?.task
         };
         let opening = match task.waiting.as_ref().map(|waiting| waiting.reason) {
@@ -179,7 +180,7 @@ impl Shared {
         Ok(self.about(&[task], Body::Started).with(opening, next))
     }
 
-    /// `background_output`: looks at a task (R20, R21).
+    /// `background_output`: shows a task (R20, R21).
     pub(super) async fn output(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
         let Some(id) = arguments.task("task_id")? else { return Err(arguments.missing(&["task_id"])) };
         let task = self.readable(&id).await?;
@@ -196,13 +197,14 @@ impl Shared {
                 stream: None,
             };
             let chunk = self.link.call::<TaskOutput>(params).await?;
-            // It may have ended since it was looked at; what came of it is told by its news then.
+            // The task may have ended meanwhile. Then the notification reports the result, and this answer keeps the
+            // earlier state.
             let task = if task.status.is_active() { task } else { chunk.task };
             (task, chunk.encoding.decode(chunk.data), chunk.offset > 0)
         };
         let bytes =
             bytes.map_err(|error| Refusal::new(format!("The daemon's answer can't be parsed: {error}.")))?;
-        // What is shown of a task that has not completed is its latest output, also of an agent.
+        // A task that has not completed shows the end of its output, even if it is an agent.
         let kind = if task.status == Status::Completed { task.kind } else { Kind::Process };
         let excerpt = words::excerpt(&String::from_utf8_lossy(&bytes), words::OUTPUT_BYTES, kind);
         let truncated = excerpt.is_cut || is_part;
@@ -221,7 +223,7 @@ impl Shared {
         Ok(self.about(&[task], body).with("", next))
     }
 
-    /// `background_cancel`: ends tasks of this session (R05).
+    /// `background_cancel`: cancels tasks of this session (R05).
     pub(super) async fn cancel(
         self: &Arc<Self>,
         arguments: &Arguments,
@@ -251,7 +253,7 @@ impl Shared {
         self.ledger.awaits(request, ends);
         let call = tokio::time::timeout(self.max_block, self.link.end::<TaskCancel>(params)).await;
         let Ok(result) = call else {
-            // Their grace is longer than a client waits for an answer.
+            // Their grace period is longer than a client waits for an answer.
             let mut tasks = over;
             for id in &ids {
                 tasks.push(self.readable(id).await?);
@@ -273,7 +275,7 @@ impl Shared {
         Ok(self.about(&tasks, Body::Cancelled).with(opening, ""))
     }
 
-    /// The tasks that `background_cancel` names, each once; none: it says `all`.
+    /// Returns the tasks that `background_cancel` names, without duplicates; `None` for `all`.
     async fn cancellable(self: &Arc<Self>, arguments: &Arguments) -> Result<Option<Vec<Task>>, Refusal> {
         let ids = arguments.tasks("task_ids")?;
         let ids = match arguments.task("task_id")? {
@@ -306,7 +308,7 @@ impl Shared {
         }
     }
 
-    /// `background_list`: tasks with their status (R06).
+    /// `background_list`: lists tasks with their status (R06).
     pub(super) async fn list(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
         let status = arguments.status("status")?.into_iter().collect();
         let all = arguments.flag("all")?;
@@ -340,12 +342,12 @@ impl Shared {
         let next = if more { format!("Only the newest {LISTED} are shown.") } else { String::new() };
         let body = Body::Listed { more, summary: page.summary.into() };
         let answer = self.about(&page.tasks, body).with(opening, next);
-        // A line tells less than the news of an end does.
+        // A list entry says less than the notification of an end, which must still be reported.
         Ok(Answer { reported: HashMap::new(), ..answer })
     }
 
-    /// `background_clear`: removes tasks of this session that have ended (R10), but none whose end is still to be told:
-    /// that would be told without its result.
+    /// `background_clear`: removes ended tasks of this session (R10), but none whose end is still unreported: its
+    /// notification would lack the result.
     pub(super) async fn clear(
         self: &Arc<Self>,
         arguments: &Arguments,
@@ -377,7 +379,7 @@ impl Shared {
                  background_clear again to get the next ones, or give the tasks to delete in \"task_ids\".",
             ));
         }
-        // What is cancelled for it need not be told; what ended by itself does.
+        // Tasks that this call cancels need no report; tasks that ended by themselves do.
         let ends: Vec<_> = match (all, ids.is_some()) {
             (true, false) => self.active().await?,
             (true, true) => {
@@ -387,7 +389,7 @@ impl Shared {
             (false, _) => Vec::new(),
         };
         self.ledger.awaits(request, ends.iter().map(|(id, _)| *id).collect());
-        // Of tasks of others none is among these.
+        // Neither form reaches tasks of other sessions.
         let whole = ids.is_none() && all;
         let params = ClearParams {
             ids: (!whole).then(|| named.iter().map(|task| task.id.into()).collect()),
@@ -410,7 +412,7 @@ impl Shared {
         Ok(Answer { reported, ..answer })
     }
 
-    /// The tasks of these ids, if all of them may be removed.
+    /// Returns the tasks with these ids if all of them may be removed.
     async fn clearable(self: &Arc<Self>, ids: &[TaskRef], all: bool) -> Result<Vec<Task>, Refusal> {
         if ids.is_empty() {
             return Err(Refusal::new(
@@ -452,13 +454,13 @@ impl Shared {
         self.about(&[], Body::Cleared { cleared }).with(opening, "")
     }
 
-    /// What may be removed of this session, as far as news was not looked at: the newest tasks that have ended.
+    /// Returns the newest ended tasks of this session. The caller adds what reading the inbox shows.
     pub(super) async fn ended(self: &Arc<Self>) -> Removable {
         let status = Status::ALL.into_iter().filter(|status| !status.is_active()).collect();
         let session = Some(self.session.clone());
         let params =
             ListParams { session, status, limit: Some(LIST_PAGE), after: None, ..ListParams::default() };
-        // Without a daemon there are none; the clear itself says that it is gone.
+        // Without a daemon there are none; the clear itself reports that it is gone.
         let page = self.link.call_running::<TaskList>(&params).await.ok().flatten();
         page.map_or_else(Removable::default, |page| Removable {
             more: page.next.is_some(),
@@ -467,7 +469,7 @@ impl Shared {
         })
     }
 
-    /// The runs of this session's tasks that go on, the newest ones.
+    /// Returns the active runs of this session's tasks, the newest ones.
     async fn active(self: &Arc<Self>) -> Result<Vec<(TaskId, u32)>, Refusal> {
         let status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
         let session = Some(self.session.clone());
@@ -477,13 +479,12 @@ impl Shared {
         Ok(page.tasks.iter().map(|task| (task.id, task.run)).collect())
     }
 
-    /// An answer about tasks.
     fn about(&self, tasks: &[Task], body: Body) -> Answer {
         Answer::about(tasks, &self.session, body)
     }
 
-    /// A task that may be looked at: one of this session; where the user allows it, another one that was named in
-    /// full.
+    /// Returns a task that this server may show: one of its session or, with `all_sessions`, any task given by its
+    /// full id.
     async fn readable(self: &Arc<Self>, id: &TaskRef) -> Result<Task, Refusal> {
         let task = self.link.call::<TaskGet>(IdParams { id: id.clone() }).await?.task;
         self.check_readable(id, &task)?;
@@ -504,7 +505,7 @@ impl Shared {
         )))
     }
 
-    /// A task of this session, for what changes it.
+    /// Returns a task of this session, for tools that change it.
     async fn own_task(self: &Arc<Self>, id: &TaskRef, what: &str) -> Result<Task, Refusal> {
         let task = self.link.call::<TaskGet>(IdParams { id: id.clone() }).await?.task;
         if self.is_own(&task) {

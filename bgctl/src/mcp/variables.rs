@@ -3,10 +3,10 @@
 use bgd_shared::request::SubmitParams;
 use bgd_shared::text::OsText;
 
-/// The variable that counts how deep agents have started agents.
+/// Counts how many levels of agents have started agents.
 pub const DEPTH: &str = "BGD_MCP_DEPTH";
 
-/// The same environment with this variable set.
+/// Returns `params` with this variable set in its environment.
 pub fn with_variable(params: SubmitParams, name: &str, value: &str) -> SubmitParams {
     let env = params.env.map(|env| {
         let others = env.0.into_vec().into_iter().filter(|(known, _)| **known != *name);

@@ -1,6 +1,6 @@
-//! Waits that go on as tasks of the protocol (the extension `io.modelcontextprotocol/tasks`): a client that declares it
-//! gets the answer of `background_block` by asking for it, so that no wait is too long for it. There are
-//! [`MOST`] at once at most; the oldest one that is over goes first.
+//! Waits that run as MCP tasks (the extension `io.modelcontextprotocol/tasks`). A client that declares the extension
+//! polls for the answer of `background_block`, so no wait is too long for it. At most [`MOST`] are kept; the oldest
+//! finished one is dropped first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use super::refusal::Refusal;
 /// The most waits that are kept.
 pub const MOST: usize = 64;
 
-/// How often a client should ask, in milliseconds.
+/// How often a client should poll, in milliseconds.
 const POLL_MS: u64 = 1000;
 
-/// How long an answer is kept for the client behind the end of the wait, in milliseconds.
+/// How long the answer is kept after the wait ends, in milliseconds.
 const KEPT_MS: u64 = 300_000;
 
-/// How a wait ended.
+/// The outcome of a wait.
 pub type Outcome = Result<Answer, Refusal>;
 
 /// One wait.
@@ -31,21 +31,21 @@ pub struct Wait {
     id: String,
     created: Timestamp,
     ttl_ms: u64,
-    /// How it ended, and when.
+    /// The outcome, and when the wait ended.
     over: Mutex<Option<(Outcome, Timestamp)>>,
-    /// The protocol's result, once it was asked for.
+    /// The MCP result, once requested.
     result: OnceCell<JsonObject>,
     cancelled: watch::Sender<bool>,
 }
 
 impl Wait {
-    /// How it ended, if it has.
+    /// The outcome, if the wait has ended.
     pub fn outcome(&self) -> Option<Outcome> {
         self.over().as_ref().map(|(outcome, _)| outcome.clone())
     }
 
-    /// The protocol's result, which `make` makes of how it ended: the same however often it is asked for, as the
-    /// results of its tasks are told once. An error is a result that is not kept.
+    /// Returns the MCP result, which `make` builds from the outcome. Later requests get the same one, since the
+    /// tasks' results are reported only once. An error is returned but not kept.
     pub async fn result<F>(&self, make: impl FnOnce() -> F) -> JsonObject
     where
         F: Future<Output = Result<JsonObject, JsonObject>>,
@@ -53,30 +53,30 @@ impl Wait {
         self.result.get_or_try_init(make).await.cloned().unwrap_or_else(|unkept| unkept)
     }
 
-    /// It has ended. What comes behind a cancel says nothing more.
+    /// Records the outcome. Only the first one counts, and a cancelled wait stays cancelled.
     pub fn ends(&self, outcome: Outcome) {
         self.over().get_or_insert((outcome, Timestamp::now()));
     }
 
-    /// Nobody wants its answer any more.
+    /// Cancels the wait, unless it has ended.
     pub fn cancel(&self) {
         if self.outcome().is_none() {
             self.cancelled.send_replace(true);
         }
     }
 
-    /// Whether its answer is not wanted any more.
+    /// Whether the wait was cancelled.
     pub fn is_cancelled(&self) -> bool {
         *self.cancelled.borrow()
     }
 
-    /// Waits until its answer is not wanted any more.
+    /// Waits until the wait is cancelled.
     pub async fn until_cancelled(&self) {
-        // The sender lives as long as this.
+        // `self` owns the sender, so this can't fail.
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
-    /// The task of the protocol that it is.
+    /// Returns the MCP task of this wait.
     pub fn task(&self) -> WireTask {
         let updated = self.over().as_ref().map_or(self.created, |(_, at)| *at);
         let status = match (self.is_cancelled(), self.outcome().is_some()) {
@@ -98,7 +98,7 @@ impl Wait {
     }
 }
 
-/// All waits, by the order of their beginning.
+/// All waits, in the order of their start.
 #[derive(Debug, Default)]
 pub struct Waits(Mutex<BTreeMap<u64, Arc<Wait>>>);
 
@@ -107,7 +107,7 @@ impl Waits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new one, which lasts this long; none if there are too many.
+    /// Starts a wait with this timeout; `None` if too many are in progress.
     pub fn begin(&self, timeout_ms: u64) -> Option<Arc<Wait>> {
         let mut all = self.all();
         if all.len() >= MOST {
@@ -127,7 +127,7 @@ impl Waits {
         Some(wait)
     }
 
-    /// The one of this id.
+    /// The wait with this id.
     pub fn get(&self, id: &str) -> Option<Arc<Wait>> {
         self.all().values().find(|wait| wait.id == id).cloned()
     }

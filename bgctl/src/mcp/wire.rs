@@ -1,6 +1,6 @@
-//! Standard input and output as the protocol's transport: it tells when a request comes, is cancelled, and when its
-//! answer was written, and when the input ends. What the messages mean is not its affair. A line that is no message
-//! gets an error with the ids that are found in it, so that nobody waits for its answer.
+//! Standard input and output as an MCP transport. Reports incoming requests, cancellations, written answers and the
+//! end of the input, and does not interpret messages beyond that. A line that is not a message is answered with an
+//! error for every id found in it, so that no request stays unanswered.
 
 use std::io;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ pub struct Wire {
     input: Lines<BufReader<StdioReader>>,
     output: AsyncRwTransport<RoleServer, Empty, StdioWriter>,
     ledger: Arc<Ledger>,
-    /// Gets what may be acknowledged.
+    /// Receives what may be acknowledged.
     done: mpsc::UnboundedSender<Done>,
-    /// Is set at the end of the input.
+    /// Set at the end of the input.
     ended: watch::Sender<bool>,
     /// Whether a client has introduced itself.
     is_begun: bool,
 }
 
 impl Wire {
-    /// The standard streams of this process.
+    /// Uses the standard streams of this process.
     pub fn stdio(ledger: Arc<Ledger>, done: mpsc::UnboundedSender<Done>, ended: watch::Sender<bool>) -> Self {
         let (input, output) = rmcp::transport::stdio_pipes();
         Self {
@@ -45,17 +45,17 @@ impl Wire {
         }
     }
 
-    /// Answers what could not be read.
+    /// Answers an unreadable line with errors.
     fn refuse(&mut self, unread: Unread) {
         let ids = if unread.ids.is_empty() { vec![None] } else { unread.ids };
         for id in ids {
             let error = ErrorData::invalid_request(unread.why.clone(), None);
-            // To wait for it here would hold up what comes next. A client that is gone is noticed where its input ends.
+            // Waiting here would hold up the input. A client that is gone is noticed at the end of its input.
             drop(tokio::spawn(self.output.send(TxJsonRpcMessage::<RoleServer>::error(error, id))));
         }
     }
 
-    /// Looks at a message on its way in.
+    /// Tracks an incoming message.
     fn comes(&mut self, message: &RxJsonRpcMessage<RoleServer>) {
         match message {
             JsonRpcMessage::Request(request) => {
@@ -76,7 +76,7 @@ impl Wire {
     }
 }
 
-/// Whether a request introduces the client: the library ends at anything but requests before that.
+/// Whether a request introduces the client. Before that, rmcp gives up on anything but requests.
 fn begins(request: &ClientRequest) -> bool {
     match request {
         ClientRequest::InitializeRequest(_) => true,
@@ -115,7 +115,7 @@ impl Transport<RoleServer> for Wire {
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let request = answered(&message);
-        // Before anything waits: a cancel that comes from now on is too late.
+        // Before the first await: a cancellation that arrives from now on is too late.
         if let Some(request) = &request {
             self.ledger.sends(request);
         }
@@ -126,7 +126,7 @@ impl Transport<RoleServer> for Wire {
             if let Some(request) = request
                 && let Some(news) = ledger.sent(&request, outcome.is_ok())
             {
-                // Nobody listens any more if the server is about to end; then it comes again.
+                // The receiver is gone when the server is shutting down; then the items are reported again.
                 let _ = done.send(news);
             }
             outcome

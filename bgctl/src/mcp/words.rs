@@ -1,4 +1,4 @@
-//! How answers read to a model: short lines of text, with ids in full. Pure functions.
+//! The wording of answers for a model: short lines of text, with full ids. Pure functions.
 
 use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
 use bgd_shared::request::BlockResult;
@@ -12,26 +12,26 @@ use crate::render::table::signal_name;
 /// The most bytes of a task's output in one answer.
 pub const OUTPUT_BYTES: usize = 32 * 1024;
 
-/// The most bytes of the result in one piece of news.
+/// The most bytes of the result in one notification.
 const NEWS_RESULT_BYTES: usize = 8 * 1024;
 
-/// The most bytes of all news in one answer; at least one piece is in it.
+/// The most bytes of all notifications in one answer, which has at least one.
 pub const NEWS_BYTES: usize = 24 * 1024;
 
-/// The most bytes of a line that was waited for.
+/// The most bytes of a matching line.
 pub const LINE_BYTES: usize = 4 * 1024;
 
-/// A text that may have been cut.
+/// A text that may be truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
-    /// What is left of it.
+    /// The remaining text.
     pub text: String,
     /// Whether something is missing.
     pub is_cut: bool,
 }
 
-/// So many bytes of a text: its beginning if it is an agent's, which is read from there; else its end, where a
-/// command says how it went.
+/// Returns about `most` bytes of a text: the beginning of an agent's, which is read from there, or the end of a
+/// command's, where it says how it went.
 pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
     let clean = clean_lines(&text.replace("\r\n", "\n"));
     let text = clean.trim_end();
@@ -52,7 +52,7 @@ pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
     Excerpt { text: part, is_cut: true }
 }
 
-/// The result that comes with a notice, or so many bytes of it.
+/// Returns the result in a notice, at most about `most` bytes of it; `None` if there is none.
 pub fn result(notice: &Notice, most: usize) -> Option<String> {
     let result = notice.result.as_ref()?;
     if result.part == Part::Gone {
@@ -73,7 +73,7 @@ pub fn result(notice: &Notice, most: usize) -> Option<String> {
     }
 }
 
-/// An item of the inbox, as it stands at the head of an answer.
+/// Formats an inbox item for the head of an answer.
 pub fn told(item: &InboxItem) -> String {
     let notice = &item.notice;
     if notice.kind == NoticeKind::NeedsInput {
@@ -106,7 +106,7 @@ fn exit(exit: &bgd_shared::task::Exit) -> Option<String> {
     }
 }
 
-/// A task in one line; `(resumed)` behind the id of one that was (R38).
+/// Formats a task as one line; the id of a resumed task is followed by `(resumed)` (R38).
 pub fn task_line(facts: &TaskFacts) -> String {
     let resumed = if facts.resumed > 0 { " (resumed)" } else { "" };
     let mut how = vec![facts.status.clone()];
@@ -123,7 +123,7 @@ pub fn task_line(facts: &TaskFacts) -> String {
     format!("{}{resumed}  {}  \"{}\"{agent}{foreign}", facts.task_id, how.join(", "), facts.description)
 }
 
-/// What else there is to say of a task, a line each.
+/// Lists further facts about a task, one per line.
 pub fn details(facts: &TaskFacts) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(facts.waits.as_deref().map(|what| format!("waits: {what}")));
@@ -142,7 +142,7 @@ pub fn details(facts: &TaskFacts) -> Vec<String> {
     lines
 }
 
-/// How one goes on with these tasks that run.
+/// Says what to do while these tasks run.
 pub fn while_running(ids: &[String]) -> String {
     let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
     format!(
@@ -152,7 +152,7 @@ pub fn while_running(ids: &[String]) -> String {
     )
 }
 
-/// What can be done with a task that has just been looked at.
+/// Says what can be done with a task that was just shown.
 pub fn after(task: &Task, is_own: bool) -> String {
     let id = task.id;
     if !is_own {
@@ -171,7 +171,7 @@ pub fn after(task: &Task, is_own: bool) -> String {
     }
 }
 
-/// How a wait ended because a task asks its user something.
+/// The outcome of a wait that ended because a task asks its user something.
 pub fn asked(result: &BlockResult) -> String {
     let (active, all) = (result.active.len(), result.tasks.len());
     if all == 1 {
@@ -183,7 +183,7 @@ pub fn asked(result: &BlockResult) -> String {
     )
 }
 
-/// How a wait of this length for the end of tasks ended.
+/// The outcome of a wait of this length for the end of tasks.
 pub fn ended(result: &BlockResult, waited: &str) -> String {
     let (active, all) = (result.active.len(), result.tasks.len());
     match (active, &result.tasks[..]) {
@@ -194,7 +194,7 @@ pub fn ended(result: &BlockResult, waited: &str) -> String {
     }
 }
 
-/// How a wait of this length for tasks to become ready ended.
+/// The outcome of a wait of this length for tasks to become ready.
 pub fn ready(result: &BlockResult, waited: &str) -> String {
     let all = result.tasks.len();
     let ready = result.tasks.iter().filter(|task| task.ready_at.is_some()).count();
@@ -218,7 +218,7 @@ pub fn ready(result: &BlockResult, waited: &str) -> String {
     }
 }
 
-/// How a wait of this length for a line of one task ended.
+/// The outcome of a wait of this length for a line of one task.
 pub fn line(result: &BlockResult, is_there: bool, waited: &str) -> String {
     match result.tasks.first() {
         _ if is_there => "It printed this line:".to_owned(),
@@ -232,7 +232,7 @@ pub fn line(result: &BlockResult, is_there: bool, waited: &str) -> String {
     }
 }
 
-/// What a task that has not ended does.
+/// What an active task is doing.
 fn still(task: &Task) -> &'static str {
     if task.status == Status::Pending { "has not started" } else { "is still running" }
 }

@@ -1,4 +1,4 @@
-//! The list of agents: a table with notes for people, columns with tabs for programs.
+//! Renders the list of agents: a table with notes for people, tab-separated columns for programs.
 
 use std::fmt::Write as _;
 
@@ -12,13 +12,13 @@ use super::{clean, clean_lines};
 
 const HEADER: [&str; 7] = ["NAME", "PROTOCOL", "STATE", "VERSION", "CONTINUES", "PERMISSIONS", "COMMAND"];
 
-/// The columns that only a check fills.
+/// The columns that are only filled by a check.
 const OF_CHECK: std::ops::Range<usize> = 3..5;
 
-/// Where the state is.
+/// Index of the state column.
 const STATE: usize = 2;
 
-/// The agents in the order given.
+/// Lists the agents in the given order.
 pub fn list(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
     if look.table {
         return table(agents, checked, look) + &notes(agents);
@@ -27,7 +27,7 @@ pub fn list(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
     for agent in agents {
         let mut columns = columns(agent);
         if let Some(why) = trouble(agent) {
-            // One column has all of it, so that a line stays an agent.
+            // Keep everything in one column, so that each agent stays on one line.
             let _ = write!(columns[STATE], ": {}", clean(why));
         }
         text.push_str(&columns.join("\t"));
@@ -58,7 +58,7 @@ fn colour(agent: &AgentInfo) -> Color {
     }
 }
 
-/// What does not fit into a table: how to install an agent, and why one does not start.
+/// Renders what does not fit into the table: how to install an agent, and why one does not start.
 fn notes(agents: &[AgentInfo]) -> String {
     let mut text = String::new();
     for agent in agents {
@@ -75,12 +75,12 @@ fn notes(agents: &[AgentInfo]) -> String {
     text
 }
 
-/// Why an agent can't be used, or what would help.
+/// Returns why an agent can't be used, or how to install it.
 fn trouble(agent: &AgentInfo) -> Option<&str> {
     agent.error.as_deref().or(agent.install.as_deref().filter(|_| !agent.available))
 }
 
-/// Name, protocol, state, version, what continues a conversation, permissions, command or address.
+/// Returns name, protocol, state, version, how a conversation is continued, permissions, and command or address.
 fn columns(agent: &AgentInfo) -> [String; 7] {
     let default = if agent.default { " (default)" } else { "" };
     let check = agent.check.as_ref();
@@ -110,12 +110,12 @@ fn state(agent: &AgentInfo) -> String {
     }
 }
 
-/// A native agent starts in a few milliseconds, which tenths of a second would show as nothing.
+/// A native agent starts within milliseconds, which tenths of a second would round to zero.
 fn start_time(ms: u64) -> String {
     if ms < 100 { format!("{ms} ms") } else { format!("{}.{} s", ms / 1000, ms % 1000 / 100) }
 }
 
-/// What is started, or the server that is there already.
+/// Returns the command that is started, or the address of a running server.
 fn command(agent: &AgentInfo) -> String {
     match &agent.url {
         Some(url) => url.clone(),

@@ -1,4 +1,4 @@
-//! The page about the daemon.
+//! Renders the page of `daemon status`.
 
 use bgd_shared::request::{ChannelRetry, ChannelStatus, DaemonStatus, InboxesStatus, Times};
 use bgd_shared::task::Status;
@@ -9,7 +9,7 @@ use super::page::Page;
 use super::table::between;
 use crate::duration::show_ms;
 
-/// How the daemon is.
+/// Renders the state of the daemon.
 pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     let mut page = Page::default();
     page.line("daemon", &format!("bgd {}, pid {}", status.version, status.pid));
@@ -50,7 +50,7 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     page.0
 }
 
-/// How long something took, if it ever did: how often, the mean, and what half of them did not exceed.
+/// Summarises durations as count, mean and median; `None` if there are none.
 fn times(times: &Times) -> Option<String> {
     let mean = times.sum_ms.checked_div(times.count)?;
     let half = times.buckets.iter().find(|bucket| bucket.count >= times.count.div_ceil(2));
@@ -66,7 +66,7 @@ fn short(ms: u64) -> String {
     if ms < 1000 { format!("{ms}ms") } else { show_ms(ms) }
 }
 
-/// What became of its notices, and what is to be known of it now.
+/// Summarises a channel: its delivery counts, and its current problems.
 fn channel(channel: &ChannelStatus, now: Timestamp) -> String {
     let ChannelStatus { name, kind, queued, sent, failed, dropped, .. } = channel;
     let what = if name == kind { name.clone() } else { format!("{name} ({kind})") };
@@ -86,7 +86,7 @@ fn channel(channel: &ChannelStatus, now: Timestamp) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// How it stands with a notice that is tried again.
+/// Describes the state of a notification that is being retried.
 fn retry(retry: &ChannelRetry, now: Timestamp) -> String {
     let ChannelRetry { tries, most, error, at, next_at } = retry;
     let next =

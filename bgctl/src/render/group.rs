@@ -1,4 +1,4 @@
-//! Groups: a table for people, columns with tabs for programs.
+//! Renders groups: a table for people, tab-separated columns for programs.
 
 use bgd_shared::order::Group;
 use comfy_table::{Cell, Color, Row};
@@ -9,10 +9,10 @@ use super::table::fitted;
 
 const HEADER: [&str; 6] = ["NAME", "SLOTS", "STATE", "PENDING", "RUNNING", "FINISHED"];
 
-/// Where the state is.
+/// Index of the state column.
 const STATE: usize = 2;
 
-/// The groups in the order given.
+/// Lists the groups in the given order.
 pub fn list(groups: &[Group], look: &Look) -> String {
     if !look.table {
         return groups.iter().map(row).collect();
@@ -28,12 +28,12 @@ pub fn list(groups: &[Group], look: &Look) -> String {
     fitted(HEADER, rows, look)
 }
 
-/// One group on a line.
+/// Renders a group on one line.
 pub fn row(group: &Group) -> String {
     columns(group).join("\t") + "\n"
 }
 
-/// Name, used and all slots, whether it is paused, and its tasks: pending, running, finished.
+/// Returns name, used and total slots, whether it is paused, and the numbers of pending, running and finished tasks.
 fn columns(group: &Group) -> [String; 6] {
     let state = if group.paused { "paused" } else { "-" };
     [

@@ -1,13 +1,13 @@
-//! The wire's objects, one on a line.
+//! Renders wire objects, one per line.
 
 use std::io;
 
 use serde::Serialize;
 
-/// The line of an object.
+/// Serialises an object as one line.
 ///
 /// # Errors
-/// The object can't be written as JSON, which the wire's types always can.
+/// The object can't be serialised; the wire's types always can.
 pub fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = bgd_shared::show::json(value)?;
     line.push(b'\n');

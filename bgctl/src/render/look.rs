@@ -1,4 +1,4 @@
-//! How what is printed is to look: for people or for programs, how wide, in colours. It prints nothing.
+//! Decides the output format: for people or programs, width, colours. Prints nothing.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -24,21 +24,22 @@ pub enum Colours {
     Never,
 }
 
-/// How a list is to look.
+/// The format of a list.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// As a table with a header, for people; else columns with tabs.
+    /// A table with a header, for people; otherwise tab-separated columns.
     pub table: bool,
-    /// With colours.
+    /// Whether to use colours.
     pub colour: bool,
-    /// Characters that fit a line of the table; `None` for no limit.
+    /// The width of the table in characters; `None` for no limit.
     pub width: Option<u16>,
-    /// The time that ages are counted to, and the wall that times are shown on.
+    /// The current time, which ages are relative to, and the time zone.
     pub clock: Clock,
 }
 
 impl Look {
-    /// A table where people look: on a terminal, under watch(1), and where colours are asked for; else plain columns.
+    /// Chooses a table where people read it (on a terminal, under watch(1), or if colours are requested), else plain
+    /// columns.
     pub fn of_output(colours: Colours) -> Self {
         let is_terminal = io::stdout().is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -48,7 +49,8 @@ impl Look {
             Colours::Never => false,
         };
         let columns = columns();
-        // It exports its width and shows both outputs together. A script that reads the list has its own pipe for it.
+        // watch(1) exports COLUMNS and merges both outputs into one pipe. A script that captures the list gives
+        // standard output a pipe of its own.
         let is_watched = columns.is_some() && have_one_place();
         let width = if is_terminal { terminal_width().or(columns) } else { columns };
         Self {
@@ -60,7 +62,7 @@ impl Look {
     }
 }
 
-/// What a tree is drawn with on standard output: a file or a terminal of another character set gets plain signs.
+/// Returns what to draw trees with on standard output: ASCII for files and for terminals without UTF-8.
 pub fn lines() -> Lines {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
@@ -69,17 +71,17 @@ pub fn lines() -> Lines {
     if is_utf8 && io::stdout().is_terminal() { BOXES } else { ASCII }
 }
 
-/// The width of the terminal, unless nobody has told that it has one: script(1) without a terminal makes such.
+/// Returns the width of the terminal, or `None` if it was never set, as for script(1) without a terminal.
 fn terminal_width() -> Option<u16> {
     Table::new().width().filter(|width| *width > 0)
 }
 
-/// `$COLUMNS`, if it is exported.
+/// Returns `$COLUMNS` if it is exported and positive.
 fn columns() -> Option<u16> {
     std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0)
 }
 
-/// Whether standard output and standard error are one pipe.
+/// Returns whether standard output and standard error are the same pipe or file.
 fn have_one_place() -> bool {
     let place = |fd: io::Result<OwnedFd>| {
         let meta = File::from(fd.ok()?).metadata().ok()?;

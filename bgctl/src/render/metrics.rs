@@ -1,4 +1,4 @@
-//! The figures of `daemon.status` as `OpenMetrics` text, for monitoring (R08).
+//! Renders the metrics of `daemon.status` as `OpenMetrics` text, for monitoring (R08).
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// All figures, ended by `# EOF`.
+/// Renders all metrics, terminated by `# EOF`.
 pub fn text(status: DaemonStatus) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Figures(status)));
@@ -24,7 +24,7 @@ pub fn text(status: DaemonStatus) -> String {
 #[derive(Debug)]
 struct Figures(DaemonStatus);
 
-/// Writes families, each with its name, its help and its samples.
+/// Writes metric families, each with its name, help and samples.
 struct Writer<'a>(DescriptorEncoder<'a>);
 
 impl Writer<'_> {

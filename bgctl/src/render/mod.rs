@@ -1,4 +1,5 @@
-//! How things look. Everything here is a pure function from the wire's objects to text.
+//! Rendering: functions from wire objects to text. Only `look` and `wall` read the environment (terminal, variables,
+//! time zone); nothing here prints.
 
 pub mod agents;
 pub mod daemon;
@@ -18,7 +19,7 @@ use std::fmt::Write as _;
 
 pub use bgd_shared::show::{line as clean, lines as clean_lines};
 
-/// The text up to so many characters; behind a cut it says how long it is.
+/// Truncates text after `most` characters, and then appends its full length.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),
@@ -26,7 +27,7 @@ pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// A number of bytes as people read it.
+/// Formats a number of bytes for people.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut text = String::new();
@@ -46,7 +47,7 @@ pub fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 pub mod samples {
-    //! A task, a question and a daemon to render.
+    //! Sample objects for tests: a task, a question and a daemon.
 
     use bgd_shared::agent::{InputOption, NeedsInput, OptionKind};
     use bgd_shared::id::TaskId;
@@ -112,7 +113,7 @@ pub mod samples {
         }
     }
 
-    /// When [`daemon`] is as it is.
+    /// The time at which [`daemon`] was sampled.
     pub fn now() -> Timestamp {
         Timestamp::from_unix_ms(1_000_000)
     }
@@ -131,7 +132,7 @@ pub mod samples {
         }
     }
 
-    /// A daemon that has done something.
+    /// A daemon with some activity.
     pub fn daemon() -> DaemonStatus {
         let bucket = |le_ms, count| TimeBucket { le_ms, count };
         let at = |seconds: i64| Timestamp::from_unix_ms(now().unix_ms() + seconds * 1000);
@@ -196,7 +197,7 @@ pub mod samples {
         }
     }
 
-    /// Question 7 of an agent, which is denied at second 1300.
+    /// Question 7 of an agent, which is denied automatically at second 1300.
     pub fn question() -> NeedsInput {
         let option = |id: &str, name: &str, kind| InputOption { id: id.into(), name: name.into(), kind };
         NeedsInput {

@@ -1,4 +1,4 @@
-//! Why a task has not started yet, and what it starts after.
+//! Renders why a task has not started yet, and what it starts after.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use bgd_shared::task::{Exit, Task};
 use super::clean;
 use super::wall::Clock;
 
-/// The most ids that a list names; the others are counted.
+/// The most ids to list; the rest are counted.
 const IDS: usize = 2;
 
-/// What a pending task waits for, in a word or two. Nothing of a free slot, as that is what pending ones wait for.
+/// Returns in a few words what a pending task waits for. `None` if it only waits for a free slot, the usual case.
 pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
     let Waiting { reason, ids, until } = task.waiting.as_ref()?;
     let until = until.map(|until| clock.near(until));
@@ -35,7 +35,7 @@ pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
     }
 }
 
-/// The same in a sentence, for a page.
+/// Like [`waits_for`], as a full sentence that includes slots.
 pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
     let Waiting { reason, ids, until } = task.waiting.as_ref()?;
     let group = clean(&task.group);
@@ -60,13 +60,13 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
     })
 }
 
-/// A condition on another task.
+/// Formats a condition on another task.
 pub fn dependency(after: &Dependency) -> String {
     let met = if after.met { "met" } else { "not met" };
     format!("{} {} ({met})", after.id, after.condition)
 }
 
-/// How an attempt went.
+/// Describes how an attempt went.
 pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
     let how = match &attempt.exit {
         Some(Exit::Code(code)) => format!("exited with code {code}"),
@@ -80,7 +80,7 @@ pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
     format!("{} from {from}, {how}; its output starts at {}", attempt.attempt, attempt.offset)
 }
 
-/// Why a task was cancelled, if that is known and worth a line.
+/// Describes why a task was cancelled; `None` if unknown.
 pub const fn cancel_reason(reason: CancelReason) -> Option<&'static str> {
     match reason {
         CancelReason::User => Some("by request"),

@@ -1,4 +1,4 @@
-//! Pages: everything about one task.
+//! Renders the page about a task.
 
 use std::fmt::Write as _;
 
@@ -14,10 +14,10 @@ use super::wall::Clock;
 use super::{bounded, bytes, clean};
 use crate::duration::show_ms;
 
-/// The most characters of a prompt on a page.
+/// The longest part of a prompt on a page, in characters.
 const PROMPT_CHARS: usize = 500;
 
-/// Lines of `name: value`, the values below each other.
+/// Lines of `name: value` with aligned values.
 #[derive(Default)]
 pub(super) struct Page(pub(super) String);
 
@@ -27,7 +27,7 @@ impl Page {
         let _ = writeln!(self.0, "{:<13}{}", format!("{name}:"), clean(value));
     }
 
-    /// A text that may have several lines, which stand below each other.
+    /// Adds a text of one or more lines, each aligned with the value column.
     fn lines(&mut self, name: &str, value: &str) {
         let mut lines = value.split('\n');
         self.line(name, lines.next().unwrap_or_default());
@@ -49,7 +49,7 @@ impl Page {
     }
 }
 
-/// Everything about a task, for somebody with this clock.
+/// Renders everything about a task, with times relative to this clock.
 pub fn task(task: &Task, clock: &Clock) -> String {
     let mut page = Page::default();
     page.line("id", &task.id.to_string());
@@ -100,7 +100,7 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     page.0
 }
 
-/// Where it waits and runs, what for, and how it went before.
+/// Adds what the task waits for, its place in the queue, and its earlier attempts.
 fn order(page: &mut Page, task: &Task, clock: &Clock) {
     page.maybe("waits", waiting(task, clock).as_deref());
     if task.group != DEFAULT_GROUP {
@@ -128,7 +128,7 @@ fn order(page: &mut Page, task: &Task, clock: &Clock) {
     }
 }
 
-/// What its agent waits for, or that it has been silent for long.
+/// Adds the agent's open question, or that the agent has been silent for long.
 fn attention(page: &mut Page, task: &Task, now: Timestamp) {
     if !task.status.is_active() {
         return;
@@ -148,7 +148,7 @@ fn attention(page: &mut Page, task: &Task, now: Timestamp) {
     page.maybe("last output", task.progress.last_words.as_deref());
 }
 
-/// What the task does.
+/// Adds what the task runs.
 fn work(page: &mut Page, task: &Task) {
     if let Some(argv) = &task.argv {
         let words: Vec<String> = argv.iter().map(quoted).collect();
@@ -171,7 +171,7 @@ fn work(page: &mut Page, task: &Task) {
     );
 }
 
-/// What came of it so far.
+/// Adds the output so far.
 fn output(page: &mut Page, task: &Task, clock: &Clock) {
     let dropped = task.output.dropped_bytes + task.output.stderr_dropped_bytes;
     let mut size = bytes(task.output.bytes);
@@ -192,7 +192,7 @@ fn output(page: &mut Page, task: &Task, clock: &Clock) {
     page.time("last activity", task.progress.updated_at, clock);
 }
 
-/// How many tools the agent has called, and the last ones.
+/// Describes how many tools the agent has called, and which it called last.
 fn tools(progress: &Progress) -> String {
     match (progress.tool_calls, progress.last_tools.as_slice()) {
         (0, _) => "none called".to_owned(),
@@ -201,7 +201,7 @@ fn tools(progress: &Progress) -> String {
     }
 }
 
-/// What the agent was denied without anybody's word.
+/// Describes what the agent was denied without asking anybody; `None` if nothing.
 pub fn denied(progress: &Progress) -> Option<String> {
     let last = progress.last_denied.as_deref().map(|what| format!(", at last: {}", clean(what)));
     let times = if progress.denied == 1 { "once".to_owned() } else { format!("{} times", progress.denied) };
@@ -216,7 +216,7 @@ fn exit(exit: &Exit) -> String {
     }
 }
 
-/// An argument as a shell would have to be given it, so that the line can be copied.
+/// Quotes an argument for a shell, so that the line can be copied.
 pub fn quoted(word: &OsText) -> String {
     let text = word.to_string_lossy();
     let is_plain = |character: char| character.is_alphanumeric() || "-_./=:,+@%^".contains(character);

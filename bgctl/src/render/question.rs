@@ -1,4 +1,4 @@
-//! What an agent asks, with the answers that it takes.
+//! Renders an agent's question and its possible answers.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use super::table::between;
 use super::{bounded, clean, clean_lines};
 use crate::duration::show_ms;
 
-/// The most characters of a question that are shown: an agent may ask for leave to write a whole file.
+/// The most characters to show of a question: an agent may ask for permission to write a whole file.
 pub const QUESTION_CHARS: usize = 4000;
 
-/// The question with all that is needed to answer it.
+/// Renders the question with everything needed to answer it.
 pub fn question(id: TaskId, asked: &NeedsInput, now: Timestamp) -> String {
     let text = clean_lines(&bounded(asked.question.trim_end(), QUESTION_CHARS));
     let mut page = format!("question {}: {text}\n{}", asked.request, options(asked));
@@ -25,7 +25,7 @@ pub fn question(id: TaskId, asked: &NeedsInput, now: Timestamp) -> String {
     page
 }
 
-/// One answer a line: its id, its name, what it does.
+/// Lists the options, one per line: id, name, effect.
 pub fn options(asked: &NeedsInput) -> String {
     let widest = asked.options.iter().map(|option| clean(&option.id).chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -35,7 +35,7 @@ pub fn options(asked: &NeedsInput) -> String {
     text
 }
 
-/// An answer with its id as wide as the widest.
+/// Renders an option, with its id padded to `width`.
 pub fn line(option: &InputOption, width: usize) -> String {
     let does = match option.kind {
         OptionKind::AllowOnce => " (allows it once)",
@@ -47,7 +47,7 @@ pub fn line(option: &InputOption, width: usize) -> String {
     format!("{:<width$}  {}{does}", clean(&option.id), clean(&option.name))
 }
 
-/// How it is answered.
+/// Explains how to answer.
 pub fn how(id: TaskId) -> String {
     format!(
         "answer with `bgctl answer {} OPTION`: an id or name from this list, or allow or deny",
@@ -55,12 +55,12 @@ pub fn how(id: TaskId) -> String {
     )
 }
 
-/// When it is denied by itself.
+/// Describes when the question is denied automatically, if ever.
 pub fn expiry(asked: &NeedsInput, now: Timestamp) -> Option<String> {
     asked.expires_at.map(|at| format!("denied in {} unless answered", show_ms(between(now, at))))
 }
 
-/// What comes after it.
+/// Describes how many questions are queued behind this one.
 pub fn behind(asked: &NeedsInput) -> Option<String> {
     match asked.waiting {
         0 => None,

@@ -1,4 +1,4 @@
-//! Lists of tasks: a table for people, columns with tabs for programs.
+//! Renders lists of tasks: a table for people, tab-separated columns for programs.
 
 use std::fmt::Write as _;
 
@@ -16,12 +16,12 @@ use crate::duration::show_ms;
 
 const HEADER: [&str; 5] = ["ID", "STATUS", "AGE", "TIME", "DESCRIPTION"];
 
-/// The tasks in the order given.
+/// Lists the tasks in the given order.
 pub fn list(tasks: &[Task], look: &Look) -> String {
     drawn(tasks.iter().map(|task| (task.status, columns(task, &look.clock))), look)
 }
 
-/// The tasks as a tree of what starts after what.
+/// Renders the tasks as a tree by the tasks that they start after.
 pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
     let rows = nodes(tasks, lines).into_iter().map(|node| {
         let task = &tasks[node.place];
@@ -37,7 +37,7 @@ pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
     drawn(rows, look)
 }
 
-/// A table, or columns with tabs.
+/// Renders rows as a table or as tab-separated columns.
 fn drawn(rows: impl Iterator<Item = (Status, [String; 5])>, look: &Look) -> String {
     if look.table {
         return table(rows.collect(), look);
@@ -45,13 +45,13 @@ fn drawn(rows: impl Iterator<Item = (Status, [String; 5])>, look: &Look) -> Stri
     rows.map(|(_, columns)| columns.join("\t") + "\n").collect()
 }
 
-/// What of a list is left out where it does not fit, the first first.
+/// The columns to drop if the table is too wide, in this order.
 const SPARE: [usize; 3] = [2, 3, 4];
 
-/// The fewest characters of a status and of a description that say something.
+/// The minimum width of a status and of a description, below which they are useless.
 const LEAST: usize = 11;
 
-/// Characters between two columns, as `fitted` sets them.
+/// Characters between two columns, as set by `fitted`.
 const GAP: usize = 2;
 
 fn table(rows: Vec<(Status, [String; 5])>, look: &Look) -> String {
@@ -71,7 +71,7 @@ fn table(rows: Vec<(Status, [String; 5])>, look: &Look) -> String {
             }
         }
     }
-    // What a status may take so that something of the description is left, and what is left then.
+    // The width that the status may take while leaving some for the description, and the width left for the latter.
     let left = |others: usize| look.width.map(|width| usize::from(width).saturating_sub(others).max(LEAST));
     let status = left(needed(&shown) - LEAST);
     let taken = status.map_or(0, |most| widest(1).min(most));
@@ -95,7 +95,7 @@ fn table(rows: Vec<(Status, [String; 5])>, look: &Look) -> String {
     fitted(shown.iter().map(|place| HEADER[*place]), rows.into_iter().map(cells), look)
 }
 
-/// The beginning of a text that has more characters than fit.
+/// Truncates a text with more than `most` characters.
 fn cut(text: String, most: Option<usize>) -> String {
     match most.filter(|most| text.chars().nth(*most).is_some()) {
         Some(most) => text.chars().take(most - 1).chain(['…']).collect(),
@@ -103,8 +103,8 @@ fn cut(text: String, most: Option<usize>) -> String {
     }
 }
 
-/// A table that fits the terminal: a row is one line, its header too, and the last column is cut to what
-/// is left.
+/// Renders a table that fits the width: each row and the header take one line, and the last column is truncated to
+/// the remaining width.
 pub fn fitted(
     header: impl IntoIterator<Item = &'static str>,
     rows: impl Iterator<Item = Row>,
@@ -145,13 +145,13 @@ fn colour(status: Status) -> Color {
     }
 }
 
-/// Id, status, age, run time, description.
+/// Returns id, status, age, run time and description.
 fn columns(task: &Task, clock: &Clock) -> [String; 5] {
     let age = show_ms(between(task.created_at, clock.now));
     [id(task), status(task, clock), age, run_time(task, clock.now), clean(&task.description)]
 }
 
-/// The short id; `(resumed)` behind it tells that the task is more than its first prompt (R38).
+/// Returns the short id; a trailing `(resumed)` marks a task that had further prompts (R38).
 fn id(task: &Task) -> String {
     let mut text = task.id.short();
     if task.resume_count > 0 {
@@ -160,17 +160,17 @@ fn id(task: &Task) -> String {
     text
 }
 
-/// One task on a line: complete id, status, run time, description.
+/// Renders a task on one line: full id, status, run time, description.
 pub fn summary_line(task: &Task, clock: &Clock) -> String {
     let (status, time) = (status(task, clock), run_time(task, clock.now));
     format!("{}\t{status}\t{time}\t{}\n", task.id, clean(&task.description))
 }
 
-/// The status with what is worth knowing at a glance: what a pending task waits for, how a failed one ended, what
-/// lives on, and whether an agent waits for somebody.
+/// Returns the status with the details that matter at a glance: what a pending task waits for, how a failed one
+/// ended, whether processes linger, and whether an agent waits for an answer.
 pub fn status(task: &Task, clock: &Clock) -> String {
     let how = match (&task.exit, task.status) {
-        // The signal that the limit sent would read as if somebody had killed it.
+        // Showing the signal that the time limit sent would suggest that somebody killed the task.
         (_, Status::Failed) if task.timed_out => format!(" ({})", timed_out(task)),
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
@@ -186,13 +186,14 @@ pub fn status(task: &Task, clock: &Clock) -> String {
     format!("{}{how}{lingering}{lost}", task.status)
 }
 
-/// That the time limit ended a task, and which one.
+/// Describes that the time limit ended the task, and which limit.
 fn timed_out(task: &Task) -> String {
     let after = task.time_limit_ms.map(|limit| format!(" after {}", show::duration(limit)));
     format!("timed out{}", after.unwrap_or_default())
 }
 
-/// Why somebody may want to look at a task that goes on. One that asks is silent because it asks.
+/// Describes why an active task may need attention. An agent with an open question is silent because of it, not
+/// stalled.
 fn attention(task: &Task) -> String {
     match (&task.progress.needs_input, task.progress.stalled, &task.progress.last_words) {
         (Some(_), _, _) => " (asks)".to_owned(),
@@ -202,15 +203,15 @@ fn attention(task: &Task) -> String {
     }
 }
 
-/// The most characters of an agent's last words in a list.
+/// The longest part of an agent's last words in a list, in characters.
 const WORDS_CHARS: usize = 40;
 
-/// A signal as people know it.
+/// Returns the name of a signal.
 pub fn signal_name(number: i32) -> String {
     show::signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }
 
-/// How long the task has run, or ran; `-` if it never did.
+/// Returns how long the task has run so far or in total; `-` if it never started.
 pub fn run_time(task: &Task, now: Timestamp) -> String {
     match task.started_at {
         Some(started) => show_ms(between(started, task.completed_at.unwrap_or(now))),
@@ -218,7 +219,7 @@ pub fn run_time(task: &Task, now: Timestamp) -> String {
     }
 }
 
-/// The milliseconds from one time to another; none if the clock was set back in between.
+/// Returns the milliseconds between two times; 0 if the clock was set back in between.
 pub fn between(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.unix_ms().saturating_sub(from.unix_ms())).unwrap_or(0)
 }

@@ -1,11 +1,11 @@
-//! Which task starts after which, drawn in front of their ids.
+//! Computes the tree of which task starts after which, drawn in front of their ids.
 
 use std::collections::HashMap;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 
-/// What a tree is drawn with.
+/// The line-drawing strings of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines {
     branch: &'static str,
@@ -13,28 +13,28 @@ pub struct Lines {
     down: &'static str,
 }
 
-/// Characters made for it.
+/// Box-drawing characters.
 pub const BOXES: Lines = Lines { branch: "├─ ", last: "└─ ", down: "│  " };
 
-/// What every terminal shows.
+/// ASCII characters, which every terminal supports.
 pub const ASCII: Lines = Lines { branch: "|- ", last: "`- ", down: "|  " };
 
-/// How deep a tree is drawn; what is below that is drawn at this depth.
+/// The greatest indentation level; deeper nodes are drawn at this level.
 const DEPTH: usize = 12;
 
 /// A task in a tree.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its place in the list.
+    /// Index of the task in the list.
     pub place: usize,
-    /// What is drawn in front of it.
+    /// Prefix to draw before it.
     pub before: String,
-    /// The other tasks that it starts after.
+    /// Further tasks that it starts after, besides its parent.
     pub others: Vec<TaskId>,
 }
 
-/// The tasks in the order of the tree: each one once, below the first listed one of those that it starts after; else
-/// in the order of the list.
+/// Returns the tasks in tree order: each one once, below the first of its conditions that is in the list; tasks
+/// without such a parent are roots in list order.
 pub fn nodes(tasks: &[Task], lines: Lines) -> Vec<Node> {
     let places: HashMap<TaskId, usize> =
         tasks.iter().enumerate().map(|(place, task)| (task.id, place)).collect();
@@ -53,9 +53,9 @@ pub fn nodes(tasks: &[Task], lines: Lines) -> Vec<Node> {
     let mut nodes = Vec::with_capacity(tasks.len());
     let mut drawn = vec![false; tasks.len()];
     let roots = (0..tasks.len()).filter(|place| parents[*place].is_none());
-    // Pages that were fetched one after the other could name each other in a circle, if a task was edited meanwhile.
+    // Tasks can form a cycle if one was edited between the fetches of two pages; the full range visits those too.
     for root in roots.chain(0..tasks.len()) {
-        // What is to be drawn, the next at the end: a chain may be long.
+        // An explicit stack, as chains may be long; the next node is at the end.
         let mut next = vec![(root, String::new(), String::new(), 0)];
         while let Some((place, before, below, depth)) = next.pop() {
             if std::mem::replace(&mut drawn[place], true) {
@@ -64,7 +64,7 @@ pub fn nodes(tasks: &[Task], lines: Lines) -> Vec<Node> {
             let task = &tasks[place];
             let parent = if depth > 0 { parents[place] } else { None };
             let others = task.after.iter().map(|after| after.id).filter(|id| Some(*id) != parent);
-            // A root has no line to its only one, and its status says what it waits for.
+            // A root lacks a parent line, and its status already says what it waits for.
             let others = if depth > 0 { others.collect() } else { Vec::new() };
             nodes.push(Node { place, before, others });
             let found = children.get(&task.id).map(Vec::as_slice).unwrap_or_default();

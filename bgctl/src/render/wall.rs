@@ -1,4 +1,4 @@
-//! Times as the clock on the wall shows them to whoever looks: in their time zone, to the second.
+//! Formats times in the user's time zone, to the second.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -6,12 +6,12 @@ use std::fs;
 use bgd_shared::time::Timestamp;
 use jiff::tz::TimeZone;
 
-/// A time zone. That of the system is read when the first time is shown, as most runs show none.
+/// A time zone. The system's zone is read when the first time is shown, as most runs show none.
 #[derive(Clone, Debug)]
 pub enum Zone {
-    /// This one.
+    /// A given zone.
     Fixed(TimeZone),
-    /// That of this process.
+    /// The zone of this process.
     System(OnceCell<TimeZone>),
 }
 
@@ -26,20 +26,20 @@ impl Zone {
         }
     }
 
-    /// A time there, such as `2026-03-01 17:45:09`.
+    /// Formats a time in this zone, such as `2026-03-01 17:45:09`.
     pub fn show(&self, at: Timestamp) -> String {
         let stamp = jiff::Timestamp::from_millisecond(at.unix_ms()).unwrap_or_default();
         stamp.to_zoned(self.zone().clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
     }
 }
 
-/// The time zone of this process: `$TZ`, else that of the system; UTC where neither says.
+/// Returns the time zone of this process: `$TZ`, else the system's, else UTC.
 pub fn system_zone() -> TimeZone {
     local().unwrap_or_else(|| TimeZone::try_system().unwrap_or(TimeZone::UTC))
 }
 
-/// The system's zone from the file that has it. To find its name, which nobody asks for, jiff reads all folders of the
-/// time zone database: a millisecond, as much as the rest of a short run.
+/// Reads the system's zone directly from its file. To find the name of the zone, which is not needed, jiff would read
+/// all folders of the time zone database: a millisecond, as much as the rest of a short run.
 fn local() -> Option<TimeZone> {
     if std::env::var_os("TZ").is_some() {
         return None;
@@ -47,37 +47,37 @@ fn local() -> Option<TimeZone> {
     TimeZone::tzif("", &fs::read("/etc/localtime").ok()?).ok()
 }
 
-/// The time that it is, on the wall of whoever looks.
+/// The current time and the time zone to show times in.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
     zone: Zone,
 }
 
 impl Clock {
-    /// The clock of this process, showing this time.
+    /// A clock in the time zone of this process.
     pub fn system(now: Timestamp) -> Self {
         Self { now, zone: Zone::System(OnceCell::new()) }
     }
 
-    /// The clock of somebody elsewhere.
+    /// A clock in a given zone.
     pub fn of(now: Timestamp, zone: Zone) -> Self {
         Self { now, zone }
     }
 
-    /// The same clock at another time.
+    /// Returns the same clock at another time.
     #[must_use]
     pub fn at(&self, now: Timestamp) -> Self {
         Self { now, zone: self.zone.clone() }
     }
 
-    /// A time with its date.
+    /// Formats a time with its date.
     pub fn show(&self, at: Timestamp) -> String {
         self.zone.show(at)
     }
 
-    /// A time, with its date unless that is today.
+    /// Formats a time, with its date unless that is today.
     pub fn near(&self, at: Timestamp) -> String {
         let (today, shown) = (self.zone.show(self.now), self.zone.show(at));
         match (today.split_once(' '), shown.split_once(' ')) {
@@ -86,7 +86,7 @@ impl Clock {
         }
     }
 
-    /// One in UTC at second 1100.
+    /// A UTC clock at second 1100.
     #[cfg(test)]
     pub fn of_tests() -> Self {
         Self::of(Timestamp::from_unix_ms(1_100_000), Zone::UTC)
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_systems_zone_is_the_same_without_its_name() {
-        // Where the system has none, both are UTC.
+        // If the system has no zone, both are UTC.
         let (Some(local), Ok(named)) = (local(), TimeZone::try_system()) else { return };
         for second in [0, 1_700_000_000, 1_720_000_000] {
             let at = jiff::Timestamp::from_second(second).unwrap();

@@ -1,4 +1,4 @@
-//! What the daemon's answers about a job mean, whichever loop shows it.
+//! Interprets the daemon's answers about a job, for all loops that show one.
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::RpcError;
@@ -9,16 +9,16 @@ use bgd_shared::task::Task;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// The job whose end was waited for.
+/// Returns the ended job from the answer to the `task.block` that waited for it.
 ///
 /// # Errors
-/// The daemon refused, or named none.
+/// The daemon refused, or returned no task.
 pub fn ended(outcome: Result<BlockResult, ClientError>) -> Result<Task, Failure> {
     let message = "the daemon's answer about the task's end is empty";
     outcome?.tasks.pop().ok_or_else(|| Failure::new(Code::INTERNAL, "garbled", message))
 }
 
-/// What became of a press of the key.
+/// Returns the outcome of pressing the background key.
 pub fn of_press(outcome: &Result<DetachResult, ClientError>) -> Answer {
     match outcome {
         Ok(result) => Answer::Backgrounded(result.task.id),

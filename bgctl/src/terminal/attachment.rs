@@ -1,6 +1,6 @@
-//! A job that has the user's terminal: what showing its terminal ([`super::show`]) and showing its text
-//! ([`super::talk`]) have in common. That is the connection, the keyboard with the key that leaves, the signals, and
-//! the end. It decides nothing about what is shown or typed.
+//! What showing a job's terminal ([`super::show`]) and showing a job's text ([`super::talk`]) have in common: the
+//! connection, the keyboard with the key that leaves, the signals, and the end. It does not decide what is shown or
+//! how input is used.
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
@@ -22,48 +22,48 @@ use super::ways_out::WaysOut;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// The most bytes that are read from the keyboard at once.
+/// The most bytes to read from the keyboard at once.
 pub const TYPED_BYTES: usize = 4096;
 
-/// Whose job it is that is shown.
+/// How the shown job relates to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The foreground job of this process: the key moves it to the background, signals go to it.
+    /// The foreground job of this process: the key moves it to the background, and signals are forwarded to it.
     Foreground,
-    /// The same, but the user started it directly: the key is its own (R64).
+    /// Like `Foreground`, but started directly by the user: the key belongs to the job (R64).
     Direct,
-    /// A task of the background: the key leaves it alone again.
+    /// A background task: the key detaches from it.
     Attached,
 }
 
 /// What is shown, and for whom.
 pub struct Subject<'a> {
-    /// The connection that the job is of.
+    /// The connection that owns the job.
     pub link: &'a mut PolledClient,
-    /// The program that shows it; the job is one of its.
+    /// The program that shows the job, which is one of its jobs.
     pub host: &'a mut dyn Host,
     /// The job.
     pub task: TaskId,
-    /// Whose it is.
+    /// How the job relates to this process.
     pub role: Role,
     /// The key that leaves.
     pub key: Key,
 }
 
-/// How it ended.
+/// How showing a job ended.
 #[derive(Debug)]
 pub enum Left {
     /// The job has ended.
     Ended(Box<Task>),
-    /// The job was cancelled because of a signal, and this is what a shell reports for that.
+    /// The job was cancelled because of a signal; with the exit code that a shell reports for that signal.
     Cancelled(Box<Task>, u8),
     /// The job was moved to the background.
     Backgrounded(Box<DetachResult>),
-    /// The attachment was left by the key.
+    /// The key detached from the task.
     Detached,
-    /// The job was stopped, and its host goes on without it. With what the terminal was restored by.
+    /// The job was stopped, and its host continues without it; with the sequence that restored the terminal.
     Stopped(String),
-    /// A signal ended it, or the terminal is gone; with what a shell reports for that.
+    /// A signal ended it, or the terminal is gone; with the exit code that a shell reports for that.
     Signalled(u8),
 }
 
@@ -74,58 +74,57 @@ impl Left {
 
 /// Where a job is shown.
 pub trait Output: AsFd {
-    /// Whether something waits to be written.
+    /// Whether output is pending.
     fn wants_write(&self) -> bool;
 
-    /// Writes what is taken now.
+    /// Writes as much as is accepted without blocking.
     ///
     /// # Errors
-    /// Nobody takes it any more.
+    /// The reader is gone.
     fn write(&mut self) -> io::Result<()>;
 
-    /// Leaves it usable, with the cursor at the beginning of a line.
+    /// Leaves the output in a usable state, with the cursor at the start of a line.
     ///
     /// # Errors
     /// As for [`Self::write`].
     fn leave(&mut self) -> io::Result<()>;
 
-    /// Drops what waits to be written.
+    /// Drops pending output.
     fn forget(&mut self);
 
-    /// What it means that nothing is taken any more. `None`: the terminal is gone, so that there is nobody to be
-    /// told.
+    /// Converts a write error into a failure. `None`: the terminal is gone, so nobody is left to tell.
     fn lost(&self, error: io::Error) -> Option<Failure>;
 }
 
 /// A job that has the user's terminal.
 pub struct Attachment<'a, O> {
-    /// The connection that the job is of.
+    /// The connection that owns the job.
     pub link: &'a mut PolledClient,
-    /// The program that shows it.
+    /// The program that shows the job.
     pub host: &'a mut dyn Host,
-    /// Where it is shown.
+    /// Where the job is shown.
     pub out: O,
-    /// `None`: nothing can be typed.
+    /// `None` if nothing can be typed.
     pub keyboard: Option<Keyboard>,
-    /// The signals that are taken.
+    /// The signals handled here.
     pub signals: Signals,
-    /// The key that leaves, or none where nothing can be typed.
+    /// The key that leaves; [`Key::NONE`] if nothing can be typed.
     pub key: Key,
     /// The job.
     pub task: TaskId,
-    /// Whose it is.
+    /// How the job relates to this process.
     pub role: Role,
-    /// This process is to be stopped, as the job was.
+    /// This process is to stop, as its job did.
     pub stops: bool,
-    /// Finds out who wants to leave and does not know how.
+    /// Detects users who want to leave but don't know how.
     pub ways_out: WaysOut,
-    /// When what is held back of a key is given up.
+    /// When an incomplete key sequence is given up and passed on.
     pub held_until: Option<Instant>,
-    /// A hand-over is under way, and the terminal drops further presses by itself: the keyboard is not read.
+    /// A hand-over is in flight and the terminal itself drops further presses, so the keyboard is not read.
     pub drops_presses: bool,
-    /// What the user reads if the connection breaks; the plain error if it is `None`.
+    /// The message to show if the connection breaks; `None` for the plain error.
     pub gone: Option<&'static str>,
-    /// The user was told which key does what.
+    /// Whether the user was told which key does what.
     pub is_hinted: bool,
     block: u64,
     detach: Option<u64>,
@@ -133,10 +132,10 @@ pub struct Attachment<'a, O> {
 }
 
 impl<'a, O: Output> Attachment<'a, O> {
-    /// Asks for the job's end, and takes the signals, before the keyboard is opened.
+    /// Subscribes to the job's end and takes over the signals, then opens the keyboard.
     ///
     /// # Errors
-    /// The system refuses, or the connection is broken.
+    /// A system call fails, or the connection is broken.
     pub fn begin(
         subject: Subject<'a>,
         out: O,
@@ -169,7 +168,7 @@ impl<'a, O: Output> Attachment<'a, O> {
         })
     }
 
-    /// Makes a call; its answer is heard later.
+    /// Makes a call whose answer arrives later.
     ///
     /// # Errors
     /// The connection is broken.
@@ -177,7 +176,7 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.link.call::<M>(params).map_err(|error| self.lost(error))
     }
 
-    /// What a broken connection means to the user.
+    /// Converts the error of a broken connection into a failure for the user.
     pub fn lost(&self, error: ClientError) -> Failure {
         match self.gone {
             Some(message) => Failure::of_link(error, message),
@@ -185,9 +184,9 @@ impl<'a, O: Output> Attachment<'a, O> {
         }
     }
 
-    // What a turn waits for, and what has come.
+    // What a turn waits for, and what has arrived.
 
-    /// What every turn waits for.
+    /// Returns what every turn waits for.
     pub fn wants(&self) -> Wants<'_> {
         let goes_on = !self.is_over();
         Wants {
@@ -203,13 +202,13 @@ impl<'a, O: Output> Attachment<'a, O> {
         }
     }
 
-    /// When to look without having been told.
+    /// Returns when to wake up without an event.
     fn until(&self) -> Option<Instant> {
         let look = self.keyboard.as_ref().filter(|_| !self.is_over()).and_then(Keyboard::next_look);
         self.held_until.into_iter().chain(look).min()
     }
 
-    /// Writes what the screen takes, and notices that the terminal is gone.
+    /// Writes pending output, and notices if the terminal is gone.
     pub fn ready(&mut self, ready: Ready) {
         if ready.screen
             && let Err(error) = self.out.write()
@@ -221,35 +220,36 @@ impl<'a, O: Output> Attachment<'a, O> {
         }
     }
 
-    /// Reads what was typed, at most [`TYPED_BYTES`]; `None` if that is nothing.
+    /// Reads at most [`TYPED_BYTES`] of typed input; `None` if there is none.
     pub fn read_keyboard(&mut self, buffer: &mut [u8; TYPED_BYTES]) -> Option<usize> {
         match self.keyboard.as_ref()?.read(buffer) {
             Ok(count @ 1..) => return Some(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Whatever the error, there is nobody to be told.
+            // Whatever the error, nobody is left to tell.
             Ok(0) | Err(_) => self.hang_up(),
         }
         None
     }
 
-    /// Whether more was typed than was read.
+    /// Whether typed input remains to be read.
     pub fn has_typed(&self) -> bool {
         self.keyboard.as_ref().is_some_and(|keyboard| keyboard.waiting() > 0)
     }
 
     // The terminal.
 
-    /// Whether what is typed comes here.
+    /// Whether this process currently receives what is typed.
     pub fn is_taken(&self) -> bool {
         self.keyboard.as_ref().is_some_and(Keyboard::is_taken)
     }
 
-    /// Whether there is a keyboard that is another job's at this moment.
+    /// Whether there is a keyboard, but another job has it at the moment.
     pub fn is_behind(&self) -> bool {
         self.keyboard.as_ref().is_some_and(|keyboard| !keyboard.is_taken())
     }
 
-    /// Which key does what (R60), once, as soon as it does: in the background of a shell no key comes here.
+    /// Returns the hint on which key does what (R60), once, as soon as this process has the keyboard: in the
+    /// background of a shell it receives no keys.
     pub fn next_hint(&mut self) -> Option<String> {
         if self.is_hinted || !self.is_taken() {
             return None;
@@ -263,39 +263,39 @@ impl<'a, O: Output> Attachment<'a, O> {
         hint.filter(|_| io::stderr().is_terminal())
     }
 
-    /// Puts the terminal back while this process is stopped.
+    /// Restores the terminal while this process is stopped.
     pub fn give_back(&mut self) {
-        // What was on the screen before is far up when it goes on.
+        // By the time it continues, an earlier hint has scrolled away.
         self.is_hinted &= self.role != Role::Attached;
         if let Some(keyboard) = &mut self.keyboard {
             keyboard.give_back();
         }
     }
 
-    /// What was typed may be the beginning of a key: it is held back for a moment.
+    /// Starts or clears the delay during which a possible key sequence is held back.
     pub fn hold(&mut self, is_holding: bool) {
         let hold = Duration::from_millis(HOLD_MS.into());
         self.held_until = is_holding.then(|| Instant::now() + hold);
     }
 
-    /// Whether what is held back of a key is to be given up now.
+    /// Returns whether the delay has expired, and clears it then.
     pub fn is_hold_over(&mut self) -> bool {
         self.held_until.take_if(|until| *until <= Instant::now()).is_some()
     }
 
-    /// Whether somebody who has tried other keys is to be told how to leave.
+    /// Whether a user who tries other keys is to be told how to leave.
     pub fn explains_leaving(&self) -> bool {
         self.role == Role::Attached && self.key != Key::NONE && !self.is_over()
     }
 
     // The hand-over.
 
-    /// Whether one is under way.
+    /// Whether a hand-over is in flight.
     pub fn is_handing_over(&self) -> bool {
         self.detach.is_some()
     }
 
-    /// The key was pressed, for which the terminal sent so many bytes.
+    /// Handles a press of the key, for which the terminal sent `length` bytes.
     ///
     /// # Errors
     /// The connection is broken.
@@ -306,13 +306,13 @@ impl<'a, O: Output> Attachment<'a, O> {
             let params = DetachParams { id: self.task.into(), background: true };
             self.detach = Some(self.call::<TaskDetach>(&params)?);
         }
-        // A terminal knows bytes only, not the longer forms of a key.
+        // The terminal can only drop single bytes, not longer key sequences.
         let drops = |keyboard: &Keyboard| length == 1 && keyboard.drop_presses(self.key);
         self.drops_presses = self.keyboard.as_ref().is_some_and(drops);
         Ok(())
     }
 
-    /// The key takes another job of the host.
+    /// Hands over another job of the host.
     ///
     /// # Errors
     /// The connection is broken.
@@ -325,7 +325,7 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.detach == Some(call)
     }
 
-    /// Takes that answer. If the job stays there may be a sentence about it.
+    /// Handles the answer to the hand-over. Returns a message for the user if the job stays.
     pub fn detached(&mut self, outcome: Result<DetachResult, ClientError>) -> Option<String> {
         self.detach = None;
         let answer = answers::of_press(&outcome);
@@ -335,7 +335,7 @@ impl<'a, O: Output> Attachment<'a, O> {
                 return None;
             }
             (Some(Outcome::Stays(_, message)), _) => Some(message),
-            // It finished first, and its real end comes by the other call (R66).
+            // The job ended first; how it ended arrives with the answer to the other call (R66).
             _ => None,
         };
         if std::mem::take(&mut self.drops_presses)
@@ -353,27 +353,27 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.block == call
     }
 
-    /// Whether it has ended, but for what is still to be written.
+    /// Whether showing the job is over, except for pending output.
     pub fn is_over(&self) -> bool {
         self.left.is_some()
     }
 
-    /// Whether it was left by the key.
+    /// Whether the key detached from the task.
     pub fn is_detached(&self) -> bool {
         matches!(self.left, Some(Ok(Left::Detached)))
     }
 
-    /// How it ended, once all is written.
+    /// Returns how it ended, once all output is written.
     pub fn end(&mut self) -> Option<Result<Left, Failure>> {
         if self.out.wants_write() { None } else { self.left.take() }
     }
 
-    /// Whether this process is to be stopped now.
+    /// Returns whether this process is to stop now, and clears the request.
     pub fn takes_stop(&mut self) -> bool {
         !self.out.wants_write() && !self.is_over() && std::mem::take(&mut self.stops)
     }
 
-    /// Ends it; what came first counts.
+    /// Ends showing the job; the first call wins.
     pub fn leave(&mut self, left: Result<Left, Failure>) {
         if self.is_over() {
             return;
@@ -382,32 +382,32 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.leave_screen();
     }
 
-    /// Leaves the screen usable.
+    /// Leaves the screen in a usable state.
     pub fn leave_screen(&mut self) {
         if let Err(error) = self.out.leave() {
             self.lose_output(error);
         }
     }
 
-    /// The terminal is gone.
+    /// Handles the loss of the terminal.
     pub fn hang_up(&mut self) {
         self.left = Some(Ok(Left::HUNG_UP));
         self.out.forget();
     }
 
-    /// The output takes nothing any more.
+    /// Handles a write error.
     pub fn lose_output(&mut self, error: io::Error) {
         self.left = Some(self.out.lost(error).map_or(Ok(Left::HUNG_UP), Err));
         self.out.forget();
     }
 }
 
-/// Tells at the beginning of an attachment how it is left; `None` for no key.
+/// Returns the hint shown when attaching; `None` without a key.
 fn leave_hint(key: Key) -> Option<String> {
     (key != Key::NONE).then(|| format!("[{key}] Detach (the task keeps running)"))
 }
 
-/// The same for somebody who has tried other keys.
+/// Returns the hint for a user who tries other keys.
 pub fn way_out(key: Key) -> String {
     format!("{key} detaches; the task keeps running")
 }

@@ -1,4 +1,4 @@
-//! The program that shows a job, with the other jobs of the same connection.
+//! The program that shows a job, together with its other jobs on the same connection.
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::foreground::Foreground;
@@ -6,27 +6,27 @@ use bgd_shared::id::TaskId;
 
 /// The program that shows a job.
 pub trait Host {
-    /// All jobs in its foreground, the one that is shown among them, with the rules for the key.
+    /// All foreground jobs, including the one that is shown, with the rules for the key.
     fn jobs(&mut self) -> &mut Foreground<TaskId>;
 
-    /// Whether it goes on without a job that was stopped; else its process stops with the job.
+    /// Whether the program continues when a job is stopped; otherwise its process stops with the job.
     fn leaves_stopped(&self) -> bool;
 
-    /// The key takes another job than the one that is shown: asks the daemon for its hand-over. The answer
-    /// is told by [`Self::received`].
+    /// Asks the daemon to hand over a job other than the one that is shown, as the key requests. The answer is passed
+    /// to [`Self::received`].
     ///
     /// # Errors
-    /// A broken connection.
+    /// The connection is broken.
     fn hand_over(&mut self, link: &mut PolledClient, job: TaskId) -> Result<(), ClientError>;
 
-    /// The daemon said something that is not about the job that is shown.
+    /// Handles a message of the daemon that does not concern the shown job.
     ///
     /// # Errors
-    /// It makes no sense.
+    /// The message is invalid.
     fn received(&mut self, received: Received) -> Result<(), ClientError>;
 }
 
-/// A program with this one job.
+/// A program whose only job is the one that is shown.
 impl Host for Foreground<TaskId> {
     fn jobs(&mut self) -> &mut Foreground<TaskId> {
         self

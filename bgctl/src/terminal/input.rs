@@ -1,41 +1,40 @@
-//! What is typed, on its way to the job: the presses of the key are found, the rest is kept in its order
-//! until the daemon takes it, one call at a time.
+//! Typed input on its way to the job: presses of the key are detected, and everything else is queued in order until
+//! the daemon accepts it, one call at a time.
 
 use bgd_shared::foreground::{Key, KeyScanner, Piece};
 
-/// What was typed and not yet taken by the job before the keyboard is not read any more; the terminal
-/// keeps some more, as it does for every program.
+/// How much input to queue before the keyboard is no longer read. The terminal buffers some more, as for any program.
 const TYPED_BYTES: usize = 64 * 1024;
 
-/// The most bytes that go up with one call.
+/// The most bytes to send with one call.
 const CALL_BYTES: usize = 4096;
 
-/// What is typed.
+/// The queue of typed input.
 #[derive(Debug)]
 pub struct Input {
     scanner: KeyScanner,
-    /// For the job. The first `under_way` bytes of it were sent, and the answer is still to come.
+    /// For the job. The first `under_way` bytes were sent and await the answer.
     typed: Vec<u8>,
     under_way: usize,
-    /// What was typed behind a press while its hand-over is under way: the job's if nothing comes of it.
+    /// Typed after a press whose hand-over is in flight: for the job if the hand-over fails.
     behind: Vec<u8>,
-    /// Whether the last press was the job's, so that it learns when the key is let go, too.
+    /// Whether the last press went to the job, so that the release of the key does too.
     key_passes: bool,
 }
 
-/// What a press does, as whoever knows the jobs decides.
+/// What a press does, decided by the owner of the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
-    /// Nothing: it is dropped.
+    /// The press is dropped.
     Nothing,
-    /// It is the job's.
+    /// The press is passed to the job.
     Pass,
-    /// A hand-over begins. What is typed from now on is kept apart.
+    /// A hand-over begins: queue further input separately.
     Begin,
 }
 
 impl Input {
-    /// Nothing was typed yet.
+    /// Creates an empty queue.
     pub fn new(key: Key) -> Self {
         Self {
             scanner: KeyScanner::new(key),
@@ -46,8 +45,8 @@ impl Input {
         }
     }
 
-    /// Takes what was typed; `press` decides on each press. `is_leaving`: a hand-over is under way.
-    /// Gives the number of bytes that the terminal sent for the press that began one.
+    /// Takes typed input; `press` decides about each press. `is_leaving` means that a hand-over is in flight. Returns
+    /// the number of bytes that the terminal sent for the press that began one.
     pub fn push(
         &mut self,
         mut bytes: &[u8],
@@ -79,28 +78,28 @@ impl Input {
         begun
     }
 
-    /// Whether the beginning of a key is held back, and is to be given up in a moment.
+    /// Whether the beginning of a possible key sequence is held back.
     pub fn is_holding(&self) -> bool {
         self.scanner.is_holding()
     }
 
-    /// Gives it up: it is for the job.
+    /// Passes the held-back bytes to the job.
     pub fn give_up(&mut self, is_leaving: bool) {
         let queue = if is_leaving { &mut self.behind } else { &mut self.typed };
         queue.extend_from_slice(self.scanner.flush());
     }
 
-    /// Whether more may be typed.
+    /// Whether more input may be queued.
     pub fn has_room(&self) -> bool {
         self.typed.len() + self.behind.len() < TYPED_BYTES
     }
 
-    /// The hand-over came to nothing: what was typed meanwhile is the job's.
+    /// The hand-over failed: what was typed meanwhile is for the job.
     pub fn stay(&mut self) {
         self.typed.append(&mut self.behind);
     }
 
-    /// What is to be sent next; `None` while nothing is there, or an answer is to come.
+    /// Returns the bytes to send next; `None` if there are none, or an answer is awaited.
     pub fn next_bytes(&mut self) -> Option<Vec<u8>> {
         if self.under_way > 0 || self.typed.is_empty() {
             return None;
@@ -109,13 +108,13 @@ impl Input {
         Some(self.typed[..self.under_way].to_vec())
     }
 
-    /// The job has taken so many of the bytes that were sent; the rest is sent again.
+    /// The job has accepted `count` of the bytes sent; the rest is sent again.
     pub fn taken(&mut self, count: usize) {
         self.typed.drain(..count.min(self.under_way));
         self.under_way = 0;
     }
 
-    /// The job takes nothing any more.
+    /// The job accepts no more input.
     pub fn drop_all(&mut self) {
         self.typed.clear();
         self.under_way = 0;

@@ -1,7 +1,6 @@
-//! The keyboard side of the user's terminal: its modes, which are put back whatever happens, and what is
-//! typed.
+//! The keyboard side of the user's terminal: its modes, which are always restored, and typed input.
 //!
-//! Nothing here touches a terminal while another job is in its foreground.
+//! Nothing here may touch a terminal while another job is in its foreground.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
@@ -17,30 +16,31 @@ use rustix::termios::{
     InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 };
 
-/// How what is typed is to arrive.
+/// How typed input arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Every byte at once and as it is, Ctrl-C too: it is for the terminal of a job.
+    /// Each byte immediately and unchanged, including Ctrl-C: for a job with its own terminal.
     Raw,
-    /// Every byte at once and without an echo, but Ctrl-C and its like are signals as ever.
+    /// Each byte immediately and without echo, but Ctrl-C and the like still send signals.
     Keys,
 }
 
-/// How often a job in the background of a shell looks whether it is in the foreground by now. No event tells:
-/// shells say nothing to a job that runs when they give it the terminal.
+/// How often a job in the background of a shell checks whether it is in the foreground. There is no event for that:
+/// shells don't notify a running job when they give it the terminal.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The terminal that the user types at.
+/// The terminal that the user types on.
 #[derive(Debug)]
 pub struct Keyboard {
     terminal: OwnedFd,
-    /// Whether it was opened as `/dev/tty`, which is another file for each name of a terminal.
+    /// Whether it was opened as `/dev/tty`, which is a different file from the terminal's own device.
     is_alias: bool,
     mode: Mode,
-    /// How the terminal was before, while it is in that mode.
+    /// The previous modes, while this process has changed them.
     before: Option<Termios>,
-    /// Held while it is: of several in the foreground at once, as in `bgctl run a & bgctl run b` of a script,
-    /// only one may change the modes, or the last to end would put back those of the first.
+    /// Locked while the modes are changed. If several processes are in the foreground at once, as with `bgctl run a &
+    /// bgctl run b` in a script, only one may change the modes: otherwise the last to end would restore the modes
+    /// that the first had set.
     turn: Option<Flock<File>>,
 }
 
@@ -48,15 +48,15 @@ fn reopened(path: &str) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits()).open(path)
 }
 
-/// Whether this process is in the foreground of a terminal. One that does not control this process has no
-/// foreground that could matter.
+/// Returns whether this process is in the foreground of a terminal. A terminal that is not the controlling terminal
+/// has no foreground that matters, so the result is true.
 pub fn is_in_foreground(terminal: impl AsFd) -> bool {
     tcgetpgrp(terminal).map_or(true, |group| group == getpgrp())
 }
 
 impl Keyboard {
-    /// Standard input if that is a terminal, else the terminal that controls this process. `None`: there is
-    /// none. Its modes stay as they are until [`Self::take`].
+    /// Opens standard input if it is a terminal, else the controlling terminal. `None` if there is none. Does not
+    /// change the modes until [`Self::take`].
     pub fn open(mode: Mode) -> Option<Self> {
         let input = io::stdin();
         if input.is_terminal() {
@@ -67,7 +67,7 @@ impl Keyboard {
         Some(keyboard)
     }
 
-    /// The same over a terminal that was opened elsewhere.
+    /// Uses a terminal that was opened elsewhere.
     pub fn over(terminal: OwnedFd, mode: Mode) -> Self {
         Self { terminal, is_alias: false, mode, before: None, turn: None }
     }
@@ -76,17 +76,17 @@ impl Keyboard {
         is_in_foreground(&self.terminal)
     }
 
-    /// Whether the terminal is in the mode that was asked for, so that it may be read from.
+    /// Whether the terminal is in the requested mode, so that it may be read.
     pub fn is_taken(&self) -> bool {
         self.before.is_some()
     }
 
-    /// Whether another process of the same foreground has the terminal in a mode of its own.
+    /// Whether another process in the same foreground has changed the modes.
     pub fn is_anothers(&mut self) -> bool {
         self.is_ours() && !self.take_turn()
     }
 
-    /// Takes the turn to change the modes, unless somebody else has it.
+    /// Locks the right to change the modes; `false` if another process has it.
     fn take_turn(&mut self) -> bool {
         if self.turn.is_some() {
             return true;
@@ -100,8 +100,8 @@ impl Keyboard {
         true
     }
 
-    /// The terminal once more, as a lock belongs to a description. `None`: it can't be had by the one name that all
-    /// know it by, so that nobody is in the way.
+    /// Opens the terminal again, as a lock belongs to an open file description. `None` if the device that all
+    /// processes would lock can't be determined; then there is no lock.
     fn own_description(&self) -> Option<File> {
         let (output, error) = (io::stdout(), io::stderr());
         let known = match (self.is_alias, output.is_terminal(), error.is_terminal()) {
@@ -113,12 +113,12 @@ impl Keyboard {
         reopened(&format!("/proc/self/fd/{known}")).ok()
     }
 
-    /// When to try [`Self::take`] again, while the terminal is not taken.
+    /// Returns when to retry [`Self::take`]; `None` if the terminal is taken.
     pub fn next_look(&self) -> Option<Instant> {
         (!self.is_taken()).then(|| Instant::now() + LOOK)
     }
 
-    /// Puts the terminal into its mode, if this process is in its foreground, and says whether it is.
+    /// Sets the requested mode if this process is in the foreground. Returns whether the terminal is taken.
     pub fn take(&mut self) -> bool {
         if self.is_ours()
             && self.before.is_none()
@@ -133,11 +133,11 @@ impl Keyboard {
         self.is_taken()
     }
 
-    /// Makes the terminal itself drop further presses of the key: what else is typed waits for whoever reads
-    /// next. False: it can't, and the caller has to read and drop them.
+    /// Makes the terminal itself drop further presses of the key; other input stays for the next reader. `false` if
+    /// that is impossible, and the caller has to read and drop the presses.
     ///
-    /// A terminal takes the character that lets output go on (Ctrl-Q, after Ctrl-S) out of what is typed
-    /// the moment that it comes. In this mode that character is the key, and none stops output.
+    /// A terminal removes the character that resumes output (Ctrl-Q after Ctrl-S) from the input as soon as it
+    /// arrives. Here that character is set to the key, and the one that stops output is disabled.
     pub fn drop_presses(&self, key: Key) -> bool {
         let (Some(before), Some(byte @ 1..)) = (&self.before, key.byte()) else { return false };
         let mut wanted = modes(before.clone(), self.mode);
@@ -151,36 +151,36 @@ impl Keyboard {
     /// Ends [`Self::drop_presses`].
     pub fn take_presses(&self) {
         if let Some(before) = &self.before {
-            // If it fails the terminal is gone, which the next read tells.
+            // On failure the terminal is gone, which the next read reports.
             let _ = tcsetattr(&self.terminal, OptionalActions::Now, &modes(before.clone(), self.mode));
         }
     }
 
-    /// Puts the terminal back as it was. What was typed and not read stays there. In the background
-    /// nothing is done: whoever is in the foreground has the modes that it wants.
+    /// Restores the terminal's modes. Unread input stays in the terminal. Does nothing in the background: the
+    /// foreground job has set the modes that it needs.
     pub fn give_back(&mut self) {
         if let Some(before) = self.before.take()
             && self.is_ours()
         {
-            // If it fails the terminal is gone.
+            // On failure the terminal is gone.
             let _ = tcsetattr(&self.terminal, OptionalActions::Now, &before);
         }
         self.turn = None;
     }
 
-    /// How many bytes were typed that nobody has read.
+    /// Returns the number of bytes that were typed but not read.
     pub fn waiting(&self) -> usize {
         let count = rustix::io::ioctl_fionread(&self.terminal).unwrap_or(0);
         usize::try_from(count).unwrap_or(usize::MAX)
     }
 
-    /// Reads what was typed, after a poll has told that there is something. 0: the terminal is gone.
+    /// Reads typed input after a poll has reported some. Returns 0 if the terminal is gone.
     ///
     /// # Errors
-    /// `WouldBlock` if there is nothing after all, or the terminal is another job's by now.
+    /// `WouldBlock` if there is nothing to read after all, or another job has the terminal by now.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match rustix::io::read(&self.terminal, buffer) {
-            // The error of a read from the background, and that of a terminal that was closed.
+            // EIO is returned both for a read from the background and for a closed terminal.
             Err(rustix::io::Errno::IO) if !self.is_ours() => Err(io::ErrorKind::WouldBlock.into()),
             Err(rustix::io::Errno::IO) => Ok(0),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
@@ -201,7 +201,7 @@ impl Drop for Keyboard {
     }
 }
 
-/// These modes, changed as the mode wants.
+/// Returns `modes` adjusted for `mode`.
 fn modes(mut modes: Termios, mode: Mode) -> Termios {
     match mode {
         Mode::Raw => modes.make_raw(),

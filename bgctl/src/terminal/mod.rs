@@ -1,8 +1,8 @@
-//! The user's terminal: what a job shows there, what is typed, the signals, and the loops that bring them
-//! together with the connection to the daemon. They sleep in `poll` and wait for no time, but for the
-//! moment in which a lone Escape could still become another key, and that in which a note is read.
+//! The user's terminal: showing a job, typed input, signals, and the loops that connect them to the daemon. The loops
+//! sleep in `poll`, with a timeout only where no event exists: for a lone Escape that may still become a longer key
+//! sequence, or a note that is shown for a moment.
 //!
-//! Whatever ends a loop, the terminal is as it was before.
+//! However a loop ends, the terminal is restored to its previous state.
 
 mod answers;
 mod attachment;

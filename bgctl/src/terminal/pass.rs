@@ -1,4 +1,4 @@
-//! A job that has bgctl's own standard streams, and so needs nothing of it but its signals.
+//! A job that uses bgctl's own standard streams, so that only signals need forwarding.
 
 use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
 use bgd_shared::id::TaskId;
@@ -12,7 +12,7 @@ use super::turn::Wants;
 use super::view::{self, View};
 use crate::failure::Failure;
 
-/// The signals that are passed on.
+/// The signals to forward.
 pub const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -25,11 +25,10 @@ pub const SIGNALS: &[Signal] = &[
     Signal::SIGWINCH,
 ];
 
-/// Passes on signals until the job has ended, and gives it as it was then. `meanwhile` is done while the
-/// daemon is at work already.
+/// Forwards signals until the job has ended, then returns it. `meanwhile` runs while the daemon is already working.
 ///
 /// # Errors
-/// The daemon is gone, or says what makes no sense; or `meanwhile` failed.
+/// The daemon is gone or sent an invalid message, or `meanwhile` failed.
 pub fn pass_signals(
     link: PolledClient,
     task: TaskId,
@@ -48,7 +47,7 @@ struct Passing {
     signals: Signals,
     /// The call that is answered when the job has ended.
     block: u64,
-    /// The call that stops the job; this process stops behind it.
+    /// The call that stops the job; once it is answered, this process stops too.
     stop: Option<u64>,
     ended: Option<Task>,
 }
@@ -56,7 +55,7 @@ struct Passing {
 impl Passing {
     fn pass(&mut self, caught: Caught) -> Result<(), Failure> {
         match caught.signal {
-            // Not SIGTSTP: the job has no terminal of its own, so that the kernel would not stop it.
+            // Not SIGTSTP: the job has no terminal of its own, so the kernel would not stop it.
             Signal::SIGTSTP => self.stop = Some(self.send("STOP", true)?),
             Signal::SIGCONT => drop(self.send("CONT", true)?),
             _ => drop(self.send(caught.name(), caught.by_terminal)?),
@@ -69,7 +68,7 @@ impl Passing {
         Ok(self.link.call::<TaskSignal>(&params)?)
     }
 
-    /// Stops this process as the job was, until its shell lets both go on.
+    /// Stops this process as the job was stopped, until the shell continues it; then continues the job.
     fn stop(&mut self) -> Result<(), Failure> {
         self.stop = None;
         stop_here();

@@ -1,4 +1,4 @@
-//! The screen side of the user's terminal: what the job shows, in order and whole, without ever waiting.
+//! The screen side of the user's terminal: shows the job's output completely and in order, without ever blocking.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,14 +12,14 @@ use rustix::termios::tcgetwinsize;
 use super::attachment::Output;
 use crate::failure::Failure;
 
-/// Bytes that wait for the terminal before no more are taken from the daemon, which then makes the job
-/// wait. They take the longest after Ctrl-B, so they are few.
+/// How much output to queue for the terminal before no more is accepted from the daemon, which then makes the job
+/// wait. Writing the queue is the slowest part of leaving with Ctrl-B, so it is small.
 const PENDING_BYTES: usize = 64 * 1024;
 
-/// The size of a terminal that does not tell its own.
+/// The size assumed for a terminal that does not report one.
 const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-/// The most rows and columns that the daemon takes.
+/// The most rows and columns that the daemon accepts.
 const SIDE: u16 = 1000;
 
 /// The terminal that the user looks at.
@@ -27,32 +27,33 @@ const SIDE: u16 = 1000;
 pub struct Screen {
     terminal: File,
     pending: Vec<u8>,
-    /// What leaves the terminal usable if nothing more is shown.
+    /// The sequence that returns the terminal to a usable state.
     restore: String,
-    /// Whether that is what was shown last.
+    /// Whether that sequence was the last thing shown.
     is_left: bool,
-    /// Whether the cursor is at the beginning of a line; in the alternate screen, where it will be behind it.
+    /// Whether the cursor is at the start of a line; in the alternate screen, whether it will be after leaving it.
     at_line_start: bool,
 }
 
 impl Screen {
-    /// Standard output, which is a terminal.
+    /// Opens standard output, which must be a terminal.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system refuses.
     pub fn open() -> io::Result<Self> {
         Self::over(io::stdout().as_fd().try_clone_to_owned()?)
     }
 
-    /// The same over a terminal that was opened elsewhere.
+    /// Uses a terminal that was opened elsewhere.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system refuses.
     pub fn over(terminal: OwnedFd) -> io::Result<Self> {
-        // Opened again, it is a description of its own: others who have it must not find it non-blocking.
+        // Reopen the terminal to get an open file description of its own: others that share the original must not
+        // become non-blocking.
         let path = format!("/proc/self/fd/{}", terminal.as_raw_fd());
         let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
-        // A terminal that belongs to another user can't be; writing to it may wait then.
+        // A terminal of another user can't be reopened; then writes may block.
         let terminal = OpenOptions::new()
             .write(true)
             .custom_flags(flags)
@@ -61,7 +62,7 @@ impl Screen {
         Ok(Self { terminal, pending: Vec::new(), restore: String::new(), is_left: true, at_line_start: true })
     }
 
-    /// Its size now.
+    /// Returns the current size.
     pub fn size(&self) -> TerminalSize {
         match tcgetwinsize(&self.terminal) {
             Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
@@ -71,12 +72,13 @@ impl Screen {
         }
     }
 
-    /// Whether more may be shown.
+    /// Whether more output may be queued.
     pub fn has_room(&self) -> bool {
         self.pending.len() < PENDING_BYTES
     }
 
-    /// Shows what the job wrote. `restore`, if it has changed, is what leaves the terminal usable behind that.
+    /// Shows output of the job. `restore`, if it has changed, is the sequence that returns the terminal to a usable
+    /// state after these bytes.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -105,12 +107,12 @@ impl Screen {
         Ok(())
     }
 
-    /// Whether the job has the terminal in a state that is not the usual one, such as the alternate screen.
+    /// Whether the job has put the terminal into a special state such as the alternate screen.
     pub fn is_changed(&self) -> bool {
         is_changed(&self.restore)
     }
 
-    /// What leaves the terminal usable.
+    /// Returns the sequence that makes the terminal usable again.
     pub fn restore(&self) -> &str {
         &self.restore
     }
@@ -170,20 +172,19 @@ impl AsFd for Screen {
 }
 
 impl Drop for Screen {
-    /// Where a loop ends without having left the terminal properly.
+    /// For loops that end without leaving the terminal properly.
     fn drop(&mut self) {
-        // The terminal may be what is gone.
+        // Ignores errors: the terminal may be gone.
         let _ = self.leave().and_then(|()| self.write());
     }
 }
 
-/// Whether what leaves the terminal usable does more than to end colours.
+/// Whether a restore sequence does more than reset colours.
 pub fn is_changed(restore: &str) -> bool {
     !matches!(restore, "" | "\x1b[m")
 }
 
-/// Whether what leaves the terminal usable leaves the alternate screen, which takes the cursor back to
-/// where it was.
+/// Whether a restore sequence leaves the alternate screen, which returns the cursor to its previous position.
 fn is_alternate(restore: &str) -> bool {
     ["\x1b[?1049l", "\x1b[?1047l", "\x1b[?47l"].iter().any(|leave| restore.contains(leave))
 }
@@ -197,7 +198,7 @@ mod tests {
     use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
     use std::io::Read as _;
 
-    /// What the user sees, the screen, and the descriptor that it was opened over.
+    /// Returns the user's side of a terminal, the screen, and the descriptor that it was opened over.
     fn terminal() -> (File, Screen, OwnedFd) {
         let pty = openpty(None, None).unwrap();
         let mut modes = tcgetattr(&pty.slave).unwrap();
@@ -242,7 +243,7 @@ mod tests {
         screen.show(b"more", None).unwrap();
         screen.leave().unwrap();
         sees(&mut user, "text\r\nmore\r\n");
-        // A prompt with bracketed paste: still on its line.
+        // A prompt with bracketed paste keeps the cursor on its line.
         screen.show(b"$ ", Some("\x1b[?2004l".into())).unwrap();
         assert!(screen.is_changed());
         screen.leave().unwrap();
@@ -253,7 +254,7 @@ mod tests {
             assert!(!screen.is_changed());
         }
         screen.show(b"", Some(String::new())).unwrap();
-        // A full-screen program: back on the line where it was started.
+        // A full-screen program returns the cursor to the line where it was started.
         screen.show(b"\x1b[?1049h~", Some("\x1b[?1049l".into())).unwrap();
         screen.show(b"tilde", None).unwrap();
         screen.leave().unwrap();

@@ -1,5 +1,4 @@
-//! Shows a job of the daemon on the user's terminal, and gives it what is typed there, until it ends or is
-//! left.
+//! Shows a job on the user's terminal and passes typed input to it, until the job ends or is left.
 
 mod heard;
 
@@ -25,8 +24,8 @@ use super::view::{self, View};
 use crate::failure::Failure;
 use crate::render::clean;
 
-/// The signals that are dealt with here. The last two would stop bgctl where it touches the terminal just
-/// when it is put into the background.
+/// The signals handled here. The last two would stop bgctl if it touched the terminal at the moment when it is put
+/// into the background.
 pub const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -41,7 +40,7 @@ pub const SIGNALS: &[Signal] = &[
     Signal::SIGTTOU,
 ];
 
-/// How long a note stays over a full-screen program that nothing is typed to.
+/// How long a note stays over a full-screen program while nothing is typed.
 const NOTE_STAYS: Duration = Duration::from_secs(2);
 
 /// A job on the user's terminal.
@@ -49,26 +48,26 @@ pub struct Show<'a> {
     job: Attachment<'a, Screen>,
     input: Input,
     calls: Calls,
-    /// The size that the daemon knows.
+    /// The size last reported to the daemon.
     size: TerminalSize,
-    /// When the job is drawn again, as a note is over it.
+    /// When to redraw the job because a note covers it.
     noted_until: Option<Instant>,
 }
 
-/// The numbers of the calls whose answers are waited for.
+/// The numbers of the calls in flight.
 #[derive(Default)]
 struct Calls {
     write: Option<u64>,
     resize: Option<u64>,
-    /// That the job goes on. A key that stops it must not come before.
+    /// Continues the job. A key that stops it must not overtake this.
     go_on: Option<u64>,
 }
 
 impl<'a> Show<'a> {
-    /// Shows a job that is the only one of this process.
+    /// Shows the only job of this process.
     ///
     /// # Errors
-    /// As for [`Self::begin`] and [`Self::run`].
+    /// See [`Self::begin`] and [`Self::run`].
     pub fn alone(
         mut link: PolledClient,
         task: TaskId,
@@ -83,12 +82,12 @@ impl<'a> Show<'a> {
         Show::begin(subject, screen, size)?.run()
     }
 
-    /// Takes signals and terminal. `size` is what the daemon was told.
+    /// Takes over signals and terminal. `size` is the size last reported to the daemon.
     ///
     /// # Errors
-    /// The system refuses, or the connection is broken.
+    /// A system call fails, or the connection is broken.
     pub fn begin(subject: Subject<'a>, screen: Screen, size: TerminalSize) -> Result<Self, Failure> {
-        // A keyboard that another job in the foreground reads is none for this one.
+        // Don't use a keyboard that another foreground job reads.
         let keyboard = |_: &Screen| {
             Keyboard::open(Mode::Raw).and_then(|mut keyboard| (!keyboard.is_anothers()).then_some(keyboard))
         };
@@ -102,7 +101,7 @@ impl<'a> Show<'a> {
         show.hint();
         show.tell_size()?;
         if show.job.role == Role::Attached {
-            // It may have been stopped where it was shown before, and nobody else would let it go on.
+            // The task may have been stopped where it was shown before, and nobody else would continue it.
             show.calls.go_on = Some(show.send_signal("CONT", true)?);
         }
         Ok(show)
@@ -111,7 +110,7 @@ impl<'a> Show<'a> {
     /// Shows the job until it ends or is left.
     ///
     /// # Errors
-    /// The daemon is gone, or says what makes no sense.
+    /// The daemon is gone, or sent an invalid message.
     pub fn run(mut self) -> Result<Left, Failure> {
         view::run(&mut self)
     }
@@ -128,7 +127,7 @@ impl<'a> Show<'a> {
         let mut buffer = [0; TYPED_BYTES];
         while let Some(count) = self.job.read_keyboard(&mut buffer) {
             self.typed(&buffer[..count])?;
-            // Presses that came before the terminal began to drop them.
+            // Read presses that arrived before the terminal began to drop them.
             let reads_on = self.job.drops_presses || self.job.is_detached();
             if !reads_on || !self.job.has_typed() {
                 break;
@@ -171,7 +170,7 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    /// Tells somebody who wants to leave how to; the keys that were tried are the job's all the same.
+    /// Explains how to leave to a user who seems to want to; the keys that were tried still go to the job.
     fn tell_way_out(&mut self) {
         if self.job.explains_leaving() {
             self.note(&way_out(self.job.key));
@@ -179,12 +178,12 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// Draws the job again, if a note is over it.
+    /// Redraws the job if a note covers it.
     fn end_note(&mut self) -> Result<(), Failure> {
         if self.noted_until.take().is_some() { self.draw_again() } else { Ok(()) }
     }
 
-    /// Draws a job again that draws the whole screen: it need not know that somebody else has drawn there.
+    /// Requests a redraw if the job uses the whole screen, as it does not know that something else was drawn there.
     fn draw_again(&mut self) -> Result<(), Failure> {
         if !self.job.out.is_changed() || self.job.is_over() {
             return Ok(());
@@ -206,7 +205,7 @@ impl<'a> Show<'a> {
         Ok(())
     }
 
-    /// Tells the daemon the size of the terminal, if it has changed.
+    /// Reports the terminal size to the daemon if it has changed.
     fn tell_size(&mut self) -> Result<(), Failure> {
         let size = self.job.out.size();
         if size != self.size && self.calls.resize.is_none() && !self.job.is_over() {
@@ -219,13 +218,13 @@ impl<'a> Show<'a> {
 
     // Signals.
 
-    /// Signals the job. Returns the call, whose answer comes when that is done.
+    /// Signals the job. Returns the call, which is answered once the signal was sent.
     fn send_signal(&mut self, signal: &str, tree: bool) -> Result<u64, Failure> {
         let params = SignalParams { id: self.job.task.into(), signal: signal.to_owned(), tree };
         self.job.call::<TaskSignal>(&params)
     }
 
-    /// The job was stopped.
+    /// Handles that the job was stopped.
     fn stopped(&mut self) {
         if self.job.host.leaves_stopped() {
             let restore = self.job.out.restore().to_owned();
@@ -235,7 +234,7 @@ impl<'a> Show<'a> {
         self.job.leave_screen();
     }
 
-    /// Stops this process with the job, until its shell lets it go on.
+    /// Stops this process with the job, until the shell continues it.
     fn stop(&mut self) -> Result<(), Failure> {
         self.job.give_back();
         stop_group();
@@ -247,7 +246,7 @@ impl<'a> Show<'a> {
         self.go_on()
     }
 
-    /// Lets the job go on, and takes the terminal again if this process is in its foreground.
+    /// Continues the job, and takes the terminal back if this process is in its foreground.
     fn go_on(&mut self) -> Result<(), Failure> {
         if self.job.is_over() {
             return Ok(());
@@ -256,7 +255,7 @@ impl<'a> Show<'a> {
         self.come_back()
     }
 
-    /// Takes the terminal again, if this process is in its foreground.
+    /// Takes the terminal back if this process is in its foreground.
     fn come_back(&mut self) -> Result<(), Failure> {
         let Some(keyboard) = &mut self.job.keyboard else { return self.tell_size() };
         let is_back = !keyboard.is_taken() && keyboard.take();
@@ -265,7 +264,7 @@ impl<'a> Show<'a> {
         if is_back { self.draw_again() } else { Ok(()) }
     }
 
-    /// Says something beside the job.
+    /// Shows a note beside the job's output.
     fn note(&mut self, text: &str) {
         let text = &clean(text);
         if !io::stderr().is_terminal() {
@@ -319,11 +318,11 @@ impl View for Show<'_> {
             (Signal::SIGCONT, _) => self.go_on()?,
             (Signal::SIGTTIN | Signal::SIGTTOU, _) => {}
             (Signal::SIGHUP, _) => self.job.hang_up(),
-            // Nobody waits any longer for a terminal that takes nothing.
+            // Don't wait any longer for a terminal that accepts nothing.
             _ if self.job.is_over() => self.job.out.forget(),
             (Signal::SIGTSTP, Role::Attached) => self.stopped(),
             (_, Role::Attached) => self.job.leave(Ok(Left::Signalled(caught.shell_code()))),
-            // When the job has stopped, the daemon tells, and this process stops too.
+            // The daemon reports when the job has stopped; then this process stops too.
             (Signal::SIGTSTP, _) => drop(self.send_signal("TSTP", true)?),
             _ => drop(self.send_signal(caught.name(), caught.by_terminal)?),
         }
@@ -355,7 +354,7 @@ impl View for Show<'_> {
         self.job.lost(error)
     }
 
-    /// What is still to be shown comes before the end.
+    /// Ends only after pending output was shown.
     fn fail(&mut self, failure: Failure) -> Result<(), Failure> {
         self.job.leave(Err(failure));
         Ok(())

@@ -1,5 +1,5 @@
-//! Signals as something to read: those that bgctl deals with itself are blocked and come from a
-//! descriptor, in the poll loop like everything else.
+//! Signals as readable events: those that bgctl handles are blocked and read from a signalfd, in the same poll loop
+//! as everything else.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -11,44 +11,44 @@ use nix::unistd::Pid;
 
 use crate::failure::Failure;
 
-/// `si_code` of a signal that the kernel sent, as a terminal does for Ctrl-C. Those of other processes are
-/// 0 or less.
+/// `si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C. Signals from other processes have 0 or
+/// less.
 const SI_KERNEL: i32 = 0x80;
 
-/// A signal that came.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caught {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
-    /// Whether a terminal sent it, to all of its foreground.
+    /// Whether a terminal sent it to its whole foreground process group.
     pub by_terminal: bool,
 }
 
 impl Caught {
-    /// The name, without `SIG`.
+    /// Returns the name without `SIG`.
     pub fn name(self) -> &'static str {
         let name = self.signal.as_str();
         name.strip_prefix("SIG").unwrap_or(name)
     }
 
-    /// What a shell reports for a program that it has ended.
+    /// Returns the exit code that a shell reports for a program ended by this signal.
     pub fn shell_code(self) -> u8 {
         u8::try_from(self.signal as i32 + 128).unwrap_or(u8::MAX)
     }
 }
 
-/// The signals that this process reads. They stay blocked to its end.
+/// The signals that this process reads. They stay blocked until it ends.
 #[derive(Debug)]
 pub struct Signals {
     source: SignalFd,
 }
 
 impl Signals {
-    /// Takes these from now on, but for those that the caller of bgctl wants to be ignored, as `nohup` does.
-    /// What is started after this inherits the block.
+    /// Takes over these signals, except those that bgctl was started with as ignored, as under `nohup`. Processes
+    /// started after this inherit the blocked signals.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call fails.
     pub fn take(wanted: &[Signal]) -> Result<Self, Failure> {
         let mask = without_ignored(wanted);
         let source = mask
@@ -58,7 +58,7 @@ impl Signals {
         Ok(Self { source })
     }
 
-    /// The next one that came.
+    /// Returns the next pending signal, if any.
     pub fn next_caught(&self) -> Option<Caught> {
         loop {
             let info = self.source.read_signal().ok().flatten()?;
@@ -70,10 +70,10 @@ impl Signals {
     }
 }
 
-/// Holds these back until [`Signals::take`] reads them: none ends this process on the way there.
+/// Blocks these signals until [`Signals::take`] reads them, so that none ends this process before that.
 ///
 /// # Errors
-/// What the system says.
+/// A system call fails.
 pub fn hold(wanted: &[Signal]) -> Result<(), Failure> {
     without_ignored(wanted).thread_block().map_err(cannot_take)
 }
@@ -89,15 +89,15 @@ fn cannot_take(error: Errno) -> Failure {
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // Borrowed for as long as the descriptor lives.
+        // The borrow lasts as long as the descriptor lives.
         self.source.as_fd()
     }
 }
 
-/// Stops this process as Ctrl-Z does, so that its shell shows it as stopped, and returns when it goes on.
-/// Where nobody could let it go on, as no shell has an eye on it, the kernel does not stop it.
+/// Stops this process as Ctrl-Z does, so that its shell shows it as stopped, and returns when it is continued. The
+/// kernel ignores the stop if no shell could continue the process (orphaned process group).
 pub fn stop_here() {
-    // It can't fail with a signal that exists.
+    // Can't fail for a valid signal.
     stop_by(|| {
         let _ = raise(Signal::SIGTSTP);
     });
@@ -112,15 +112,15 @@ fn stop_by(stop: impl FnOnce()) {
     }
 }
 
-/// Stops this process with all of its group, such as the rest of a pipeline: as the terminal would if it
-/// made signals of keys itself.
+/// Stops this process and its whole group, such as the rest of a pipeline: what the terminal would do if it turned
+/// keys into signals itself.
 pub fn stop_group() {
     stop_by(|| {
         let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
     });
 }
 
-/// Sends a signal that a key stands for to the rest of this process's group, as the terminal would.
+/// Sends the signal of a key to the rest of this process's group, as the terminal would.
 pub fn signal_group(signal: Signal) {
     let mut own = SigSet::empty();
     own.add(signal);
@@ -129,7 +129,7 @@ pub fn signal_group(signal: Signal) {
     }
 }
 
-/// The signals that were ignored when this process was started, one bit each.
+/// Returns the signals that were ignored when this process was started, as a bit mask.
 fn ignored() -> u64 {
     ProcessStat::own().and_then(|stat| stat.field(33)).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Standard output, whatever it is: a terminal, or a file or pipe that somebody else may read from.
+//! Standard output of any kind: a terminal, or a file or pipe that others may share.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -8,10 +8,10 @@ use super::attachment::Output;
 use super::screen::Screen;
 use crate::failure::Failure;
 
-/// Bytes that wait for the reader before no more are taken from the daemon.
+/// How much output to queue before no more is accepted from the daemon.
 const PENDING_BYTES: usize = 64 * 1024;
 
-/// A pipe that `poll` calls writable takes so many bytes without a wait (`PIPE_BUF`).
+/// How many bytes a pipe accepts without blocking once `poll` reports it writable (`PIPE_BUF`).
 const PIPE_BYTES: usize = 4096;
 
 /// Standard output.
@@ -23,8 +23,8 @@ pub enum Sink {
     Plain(Plain),
 }
 
-/// Standard output that is no terminal. Its description may be shared with other programs, so its modes
-/// stay as they are.
+/// Standard output that is not a terminal. Its open file description may be shared with other programs, so its flags
+/// are not changed.
 #[derive(Debug)]
 pub struct Plain {
     out: File,
@@ -53,10 +53,10 @@ impl Plain {
 }
 
 impl Sink {
-    /// Standard output of this process.
+    /// Opens standard output of this process.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system refuses.
     pub fn open() -> io::Result<Self> {
         let out = io::stdout();
         if out.is_terminal() {
@@ -65,12 +65,12 @@ impl Sink {
         Ok(Self::Plain(Plain::over(out.as_fd().try_clone_to_owned()?.into())))
     }
 
-    /// Whether it is a terminal.
+    /// Whether this is a terminal.
     pub fn is_screen(&self) -> bool {
         matches!(self, Self::Screen(_))
     }
 
-    /// Whether more may be shown.
+    /// Whether more output may be queued.
     pub fn has_room(&self) -> bool {
         match self {
             Self::Screen(screen) => screen.has_room(),
@@ -78,13 +78,13 @@ impl Sink {
         }
     }
 
-    /// Shows these bytes, as soon as the reader takes them.
+    /// Shows these bytes as soon as the reader accepts them.
     ///
     /// # Errors
     /// The terminal is gone.
     pub fn show(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            // Without a byte nothing is shown that would have to be left.
+            // Skip empty output: it would mark the screen as needing to be left.
             _ if bytes.is_empty() => Ok(()),
             Self::Screen(screen) => screen.show(bytes, None),
             Self::Plain(plain) => {

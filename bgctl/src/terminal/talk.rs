@@ -1,8 +1,8 @@
-//! A task without a terminal that is shown, such as an agent's in the foreground: its text goes to standard
-//! output as it comes, until the task ends or is left.
+//! Shows a task without a terminal, such as an agent in the foreground: its text goes to standard output as it is
+//! written, until the task ends or is left.
 //!
-//! It has no terminal. So what is typed is for nobody, but for the key; and Ctrl-C is a signal as
-//! ever, which cancels the task, unless it was only attached to.
+//! Typed input is discarded, except for the key. Ctrl-C remains a signal, which cancels the task unless this is only
+//! attached to it.
 
 mod heard;
 
@@ -25,7 +25,7 @@ use super::view::{self, View};
 use crate::failure::Failure;
 use crate::render::clean_lines;
 
-/// The signals that are dealt with here.
+/// The signals handled here.
 pub const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -37,32 +37,32 @@ pub const SIGNALS: &[Signal] = &[
     Signal::SIGTTOU,
 ];
 
-/// A task without a terminal that is shown.
+/// A task without a terminal that is being shown.
 pub struct Talk<'a> {
     job: Attachment<'a, Sink>,
-    /// A connection that tells when there is more of the text. It ends with this, as no subscription does
-    /// on its own.
+    /// A connection that reports when there is more text. It is separate because a subscription only ends with its
+    /// connection.
     news: PolledClient,
     scanner: KeyScanner,
-    /// The call for the next part of the text, and whether that was made when the task had ended.
+    /// The call in flight for the next part of the text, and whether it was made after the task had ended.
     asked: Option<(u64, bool)>,
-    /// Where the text goes on that was not asked for yet.
+    /// Offset of the next text to request.
     next: u64,
-    /// There may be more of it.
+    /// Whether there may be more text.
     has_more: bool,
-    /// The task as it ended; the rest of its text may be still to come.
+    /// The ended task; some of its text may still be missing.
     ended: Option<Box<Task>>,
-    /// The number of the last question that was shown.
+    /// Number of the last question that was shown.
     question: Option<u64>,
-    /// The signal that cancelled the task, as a shell reports it.
+    /// The signal that cancelled the task, as the exit code that a shell reports for it.
     cancelled: Option<u8>,
 }
 
 impl<'a> Talk<'a> {
-    /// Shows a task that is the only one of this process.
+    /// Shows the only task of this process.
     ///
     /// # Errors
-    /// As for [`Self::begin`] and [`Self::run`].
+    /// See [`Self::begin`] and [`Self::run`].
     pub fn alone(
         mut link: PolledClient,
         news: Client,
@@ -76,16 +76,16 @@ impl<'a> Talk<'a> {
         Talk::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?.run()
     }
 
-    /// Takes signals and keyboard; `news` is a connection of its own.
+    /// Takes over signals and keyboard; `news` is a separate connection.
     ///
     /// # Errors
-    /// The system refuses, or a connection is broken.
+    /// A system call fails, or a connection is broken.
     pub fn begin(subject: Subject<'a>, news: Client) -> Result<Self, Failure> {
         let out = Sink::open()?;
         let mut news = PolledClient::from(news);
         news.call::<EventsSubscribe>(&subscription(subject.task))?;
         let key = subject.key;
-        // Without a key to look for, all that is typed is for whoever reads next.
+        // Without a key to detect, leave typed input to the next reader.
         let keyboard = |out: &Sink| {
             if out.is_screen() && key != Key::NONE { Keyboard::open(Mode::Keys) } else { None }
         };
@@ -97,7 +97,7 @@ impl<'a> Talk<'a> {
             job,
             asked: None,
             next: 0,
-            // The answer to the subscription says so.
+            // Set by the answer to the subscription.
             has_more: false,
             ended: None,
             question: None,
@@ -110,7 +110,7 @@ impl<'a> Talk<'a> {
     /// Shows the text until the task ends or is left.
     ///
     /// # Errors
-    /// The daemon is gone, or says what makes no sense; or the reader of standard output has closed it.
+    /// The daemon is gone or sent an invalid message, or the reader of standard output has closed it.
     pub fn run(mut self) -> Result<Left, Failure> {
         view::run(&mut self)
     }
@@ -121,7 +121,7 @@ impl<'a> Talk<'a> {
         let mut buffer = [0; TYPED_BYTES];
         while let Some(count) = self.job.read_keyboard(&mut buffer) {
             self.typed(&buffer[..count])?;
-            // Presses that came before the terminal began to drop them.
+            // Read presses that arrived before the terminal began to drop them.
             if !self.job.drops_presses || !self.job.has_typed() {
                 break;
             }
@@ -152,7 +152,7 @@ impl<'a> Talk<'a> {
 
     fn cancel(&mut self, code: u8) -> Result<(), Failure> {
         if self.cancelled.replace(code).is_some() {
-            // Whoever asks twice does not want to wait. The end of the connection cancels, too.
+            // The second request: don't wait. Closing the connection cancels the task, too.
             self.job.out.forget();
             self.job.leave(Ok(Left::Signalled(code)));
             return Ok(());
@@ -161,14 +161,14 @@ impl<'a> Talk<'a> {
         self.job.call::<TaskCancel>(&params).map(drop)
     }
 
-    /// Stops this process until its shell lets it go on.
+    /// Stops this process until the shell continues it.
     fn stop(&mut self) {
         self.job.give_back();
         stop_here();
         self.come_back();
     }
 
-    /// Takes the terminal again, if this process is in its foreground.
+    /// Takes the terminal back if this process is in its foreground.
     fn come_back(&mut self) {
         if !self.job.is_over()
             && let Some(keyboard) = &mut self.job.keyboard
@@ -180,7 +180,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Says something in lines of its own beside the text.
+    /// Shows a note on lines of its own.
     fn note(&mut self, text: &str) {
         let text = &clean_lines(text);
         let out = &mut self.job.out;
@@ -227,9 +227,9 @@ impl View for Talk<'_> {
             Signal::SIGHUP => self.job.hang_up(),
             Signal::SIGCONT => self.come_back(),
             Signal::SIGTTIN | Signal::SIGTTOU => {}
-            // Nobody waits any longer for a reader that takes nothing.
+            // Don't wait any longer for a reader that accepts nothing.
             _ if self.job.is_over() => self.job.out.forget(),
-            // The agent goes on meanwhile: it is no process of this terminal.
+            // The agent keeps running: it is not a process of this terminal.
             Signal::SIGTSTP if self.job.host.leaves_stopped() => {}
             Signal::SIGTSTP => {
                 self.job.stops = true;
@@ -266,7 +266,7 @@ impl View for Talk<'_> {
         self.job.lost(error)
     }
 
-    /// What is still to be shown comes before the end.
+    /// Ends only after pending output was shown.
     fn fail(&mut self, failure: Failure) -> Result<(), Failure> {
         self.job.leave(Err(failure));
         Ok(())

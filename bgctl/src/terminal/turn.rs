@@ -1,4 +1,4 @@
-//! One turn of a loop: what is waited for, and what has come.
+//! One turn of a loop: what it waits for, and what has happened.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,60 +11,60 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::signals::Signals;
 use crate::link::left_until;
 
-/// What a turn waits for. What is `None` is not waited for at all.
+/// What a turn waits for. A source that is `None` is not polled.
 #[derive(Debug)]
 pub struct Wants<'a> {
-    /// The connection.
+    /// The connection to the daemon.
     pub link: Option<BorrowedFd<'a>>,
-    /// Whether it may be read from.
+    /// Whether to read from the connection.
     pub reads_link: bool,
-    /// Whether something is to be written to it.
+    /// Whether output is pending for the connection.
     pub writes_link: bool,
-    /// When the daemon is to be looked after if it says nothing, as long as it is read from.
+    /// When to check on a silent daemon; ignored unless `reads_link`.
     pub link_until: Option<Instant>,
-    /// Another connection, to be read from.
+    /// A second connection to read from.
     pub news: Option<BorrowedFd<'a>>,
-    /// The keyboard. That it is gone is always told.
+    /// The keyboard. Its loss is always reported.
     pub keyboard: Option<BorrowedFd<'a>>,
-    /// Whether it may be read from.
+    /// Whether to read from the keyboard.
     pub reads_keyboard: bool,
-    /// Signals.
+    /// The signals, which are always read.
     pub signals: BorrowedFd<'a>,
-    /// Where something is to be written.
+    /// Where output is pending.
     pub screen: Option<BorrowedFd<'a>>,
-    /// Something that changes, such as a file.
+    /// A source of changes, such as an inotify descriptor.
     pub changes: Option<BorrowedFd<'a>>,
-    /// When the turn begins at the latest.
+    /// When the wait ends at the latest.
     pub until: Option<Instant>,
 }
 
-/// What has come. None of it, if the time has.
+/// What has happened. Nothing is set if only the deadline passed or a signal arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "any of them may have come together")]
 pub struct Ready {
-    /// The daemon has said something, or is gone.
+    /// The connection is readable or closed.
     pub reads_link: bool,
-    /// The daemon takes more.
+    /// The connection accepts more output.
     pub writes_link: bool,
-    /// The daemon was listened to, and has said nothing.
+    /// The connection was to be read, but has nothing.
     pub quiet_link: bool,
-    /// The other connection has something, or is gone.
+    /// The second connection is readable or closed.
     pub news: bool,
-    /// Something was typed.
+    /// The keyboard has input.
     pub keyboard: bool,
     /// The keyboard is gone.
     pub hung_up: bool,
-    /// The screen takes more, or is gone.
+    /// The screen accepts more output, or is gone.
     pub screen: bool,
-    /// Something has changed.
+    /// The source of changes is readable.
     pub changes: bool,
 }
 
 impl Ready {
-    /// Writes what the daemon takes, and looks after one that says nothing.
+    /// Writes pending output to the daemon, and checks on a silent one.
     ///
     /// # Errors
-    /// A broken connection, or a daemon that does not answer.
+    /// The connection is broken, or the daemon does not answer.
     pub fn tend(self, link: &mut PolledClient) -> Result<(), ClientError> {
         if self.writes_link {
             link.write()?;
@@ -74,7 +74,7 @@ impl Ready {
 }
 
 impl<'a> Wants<'a> {
-    /// Signals, and all that a connection has to say.
+    /// Waits for signals and for anything on a connection.
     pub fn of_link(link: &'a PolledClient, signals: &'a Signals) -> Self {
         Self {
             link: Some(link.as_fd()),
@@ -85,7 +85,7 @@ impl<'a> Wants<'a> {
         }
     }
 
-    /// Nothing but signals.
+    /// Waits for signals only.
     pub const fn new(signals: BorrowedFd<'a>) -> Self {
         Self {
             link: None,
@@ -102,10 +102,10 @@ impl<'a> Wants<'a> {
         }
     }
 
-    /// Sleeps until something has come. A signal is not told: its descriptor is read in every turn.
+    /// Sleeps until something happens. Signals are not reported: their descriptor is read in every turn.
     ///
     /// # Errors
-    /// What the system says.
+    /// `poll` fails.
     pub fn wait(&self) -> io::Result<Ready> {
         let flags = |reads: bool, writes: bool| {
             let mut flags = PollFlags::empty();
@@ -114,7 +114,7 @@ impl<'a> Wants<'a> {
             flags
         };
         let link = self.link.filter(|_| self.reads_link || self.writes_link);
-        // One that is not waited for stands for another, without a wish of its own.
+        // A missing descriptor is replaced by another one without any requested events.
         let other = |descriptor: Option<BorrowedFd<'a>>, flags| match descriptor {
             Some(descriptor) => PollFd::new(descriptor, flags),
             None => PollFd::new(self.signals, PollFlags::empty()),

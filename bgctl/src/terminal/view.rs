@@ -1,5 +1,5 @@
-//! The one loop of the terminal: it sleeps in `poll` until the daemon, a signal or a source of the view's own has
-//! something, and tells the view. It knows no job, no keyboard and no screen.
+//! The terminal's only loop: sleeps in `poll` until the daemon, a signal or one of the view's own sources has
+//! something, and tells the view. It knows nothing about jobs, keyboards or screens.
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 
@@ -7,43 +7,43 @@ use super::signals::{Caught, Signals};
 use super::turn::{Ready, Wants};
 use crate::failure::Failure;
 
-/// What has the terminal for a while.
+/// Something that uses the terminal for a while.
 pub trait View {
-    /// What it ends with.
+    /// The result of the view.
     type End;
 
-    /// The connection to the daemon.
+    /// Returns the connection to the daemon.
     fn link(&mut self) -> &mut PolledClient;
 
-    /// The signals that it takes.
+    /// Returns the signals that the view handles.
     fn signals(&self) -> &Signals;
 
-    /// What the next turn waits for.
+    /// Returns what the next turn waits for.
     fn wants(&self) -> Wants<'_>;
 
-    /// How it ended, once nothing is left to be done.
+    /// Returns the result once nothing is left to do.
     fn end(&mut self) -> Option<Result<Self::End, Failure>>;
 
-    /// Whether it takes more of what the daemon has said.
+    /// Whether the view accepts more messages of the daemon.
     fn is_listening(&self) -> bool {
         true
     }
 
-    /// Does what is due before the next wait. It may end by that.
+    /// Does what is due before the next wait; this may end the view.
     ///
     /// # Errors
-    /// Passed to [`Self::fail`], as those of all steps are.
+    /// Passed to [`Self::fail`], as for all steps.
     fn prepare(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// A signal came.
+    /// Handles a signal.
     ///
     /// # Errors
     /// See [`Self::prepare`].
     fn signal(&mut self, caught: Caught) -> Result<(), Failure>;
 
-    /// Something came from the sources that are the view's own; connection and signals are dealt with by the loop.
+    /// Handles the view's own sources; the loop handles the connection and signals.
     ///
     /// # Errors
     /// See [`Self::prepare`].
@@ -51,17 +51,17 @@ pub trait View {
         Ok(())
     }
 
-    /// The daemon said something.
+    /// Handles a message of the daemon.
     ///
     /// # Errors
     /// See [`Self::prepare`].
     fn received(&mut self, received: Received) -> Result<(), Failure>;
 
-    /// What a broken connection means to the user.
+    /// Converts the error of a broken connection into a failure for the user.
     fn lost(&self, error: ClientError) -> Failure;
 
-    /// A step failed. The loop ends with what this returns; a view that has something to put in order before
-    /// returns `Ok`, and ends by [`Self::end`].
+    /// Handles a failed step. The loop ends with the returned error; a view that has to clean up first returns `Ok`
+    /// and ends through [`Self::end`].
     ///
     /// # Errors
     /// The failure itself, unless the view keeps it.
@@ -70,15 +70,15 @@ pub trait View {
     }
 }
 
-/// Runs a view to its end.
+/// Runs a view until it ends.
 ///
 /// # Errors
-/// What the view ends with.
+/// The failure that the view ends with.
 pub fn run<V: View>(view: &mut V) -> Result<V::End, Failure> {
-    // It may have come together with the answers before, so that the connection has nothing to wait for.
+    // Messages may have arrived together with earlier answers, so that the connection has nothing left to poll for.
     hear(view)?;
     loop {
-        // It may end by this, and then nothing would end the wait.
+        // Check for the end afterwards: if this step ends the view, nothing may wake the next wait.
         settle(view, V::prepare)?;
         if let Some(end) = view.end() {
             return end;
@@ -100,14 +100,14 @@ fn turn<V: View>(view: &mut V) -> Result<(), Failure> {
     settle(view, |view| tended.map_err(|error| view.lost(error)))?;
     if ready.reads_link {
         let read = view.link().read();
-        // What the daemon said before it went comes first.
+        // Handle what the daemon sent before it went away first.
         hear(view)?;
         settle(view, |view| read.map_err(|error| view.lost(error)))?;
     }
     Ok(())
 }
 
-/// Passes on all that has come from the daemon.
+/// Passes on all received messages.
 fn hear<V: View>(view: &mut V) -> Result<(), Failure> {
     while view.is_listening() {
         match view.link().next_received() {

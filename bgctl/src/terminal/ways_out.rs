@@ -1,31 +1,31 @@
-//! The keys that usually get one out of a program. In an attachment they are the task's; somebody who presses them
-//! again and again wants to leave, and does not know how.
+//! The keys that usually leave a program. While attached they go to the task; a user who presses them repeatedly
+//! wants to leave and doesn't know how.
 
 /// Ctrl-C, Ctrl-D, Ctrl-Z and Ctrl-\, as terminals send them.
 const KEYS: [u8; 4] = [0x03, 0x04, 0x1a, 0x1c];
 
-/// How many of them in a row are understood as a wish to leave.
+/// How many presses in a row count as a wish to leave.
 const PRESSES: u8 = 3;
 
-/// Counts them.
+/// Counts such presses.
 #[derive(Debug, Default)]
 pub struct WaysOut {
-    /// How many were pressed since anything else was typed; not more than is needed.
+    /// Presses since anything else was typed, at most [`PRESSES`].
     row: u8,
 }
 
-/// What the first bytes of what was typed are.
+/// What typed bytes start with.
 enum Typed {
-    /// One of the keys was pressed.
+    /// A press of one of the keys.
     Press,
-    /// One of them was let go, or repeats itself.
+    /// A release or repetition of one of the keys.
     Echo,
     /// Anything else.
     Other,
 }
 
 impl WaysOut {
-    /// Takes what was typed. True once in each row: with its third press.
+    /// Counts presses in typed bytes. Returns `true` once per row of presses, at the third one.
     pub fn typed(&mut self, mut bytes: &[u8]) -> bool {
         let mut wants_out = false;
         while !bytes.is_empty() {
@@ -43,13 +43,13 @@ impl WaysOut {
         wants_out
     }
 
-    /// Whether such a key was typed last.
+    /// Whether the last key typed was one of these.
     pub fn is_in_row(&self) -> bool {
         self.row > 0
     }
 }
 
-/// What these bytes begin with, and in how many of them.
+/// Classifies the start of `bytes`, and returns its length.
 fn first(bytes: &[u8]) -> (Typed, usize) {
     match bytes {
         [byte, ..] if KEYS.contains(byte) => (Typed::Press, 1),
@@ -62,8 +62,8 @@ fn first(bytes: &[u8]) -> (Typed, usize) {
     }
 }
 
-/// The same keys in the longer forms that programs can ask a terminal for: `ESC [ 99 ; 5 u`, with an event behind
-/// the modifiers, and `ESC [ 27 ; 5 ; 99 ~`.
+/// Recognises the same keys in the extended forms that programs can enable: `ESC [ 99 ; 5 u`, with an event type
+/// after the modifiers, and `ESC [ 27 ; 5 ; 99 ~`.
 fn sequence(parameters: &[u8], last: u8) -> Typed {
     let fields: Vec<&[u8]> = parameters.split(|byte| *byte == b';').collect();
     let (([code, modifiers, ..], b'u') | ([b"27", modifiers, code], b'~')) = (&*fields, last) else {

@@ -1,4 +1,4 @@
-//! An answer that is owed to a client: where it goes, and what it takes to give it.
+//! A pending response to a client's request: where it goes, and the queue space reserved for it.
 
 use std::io;
 use std::sync::Arc;
@@ -10,40 +10,40 @@ use serde::Serialize;
 
 use crate::client::Client;
 
-/// The place of an answer that is owed.
+/// A pending response.
 #[derive(Debug)]
 pub struct Answer {
     client: Arc<Client>,
-    /// `None` for a notification: nobody wants the answer.
+    /// `None` for a notification, which gets no response.
     id: Option<RequestId>,
     reserved: usize,
 }
 
 impl Answer {
-    /// An answer that a client is owed.
+    /// Creates the pending response; `reserved` is the number of bytes reserved for it in the client's queue.
     pub fn new(client: Arc<Client>, id: Option<RequestId>, reserved: usize) -> Self {
         Self { client, id, reserved }
     }
 
-    /// Who is owed.
+    /// The client that waits for the response.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
-    /// Gives the result.
+    /// Sends the result.
     pub fn give<R: Serialize>(&self, result: &R) {
         let line = self.id.as_ref().map(|id| result_line(id, result)).unwrap_or_default();
         self.client.answer(&line, self.reserved);
     }
 
-    /// Says why there is none.
+    /// Sends an error.
     pub fn refuse(&self, error: &RpcError) {
         let line = self.id.as_ref().map(|id| error_line(Some(id), error)).unwrap_or_default();
         self.client.answer(&line, self.reserved);
     }
 }
 
-/// Why a write to a task's standard input did not happen.
+/// Returns the error for a failed write to a task's standard input.
 pub fn write_error(id: TaskId, error: &io::Error) -> RpcError {
     match error.kind() {
         io::ErrorKind::WouldBlock => RpcError::new(

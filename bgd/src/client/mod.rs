@@ -1,7 +1,7 @@
-//! A connected client as the rest of the daemon sees it: a queue of bytes to be written, with limits.
+//! A connected client as the rest of the daemon sees it: a bounded queue of bytes to write.
 //!
-//! Whoever has an answer appends it; the connection's own task writes. Nothing here waits, so a client
-//! that never reads slows nobody but itself: its next request is read only when there is room again.
+//! Producers append responses to the queue; the connection's own task writes them. Nothing here blocks a producer,
+//! so a client that does not read slows down only itself: its next request is read only when there is room again.
 
 pub mod answer;
 
@@ -16,42 +16,42 @@ use tokio::sync::Notify;
 /// A connected client.
 #[derive(Debug)]
 pub struct Client {
-    /// Its number, never given out twice.
+    /// The connection's number, never reused.
     pub id: u64,
-    /// The process that connected, if it has a number here. It may have ended since.
+    /// The process that connected. `None` if its PID is not visible here. It may have ended since.
     pub process: Option<i32>,
-    /// The leader of that one's session, as of a terminal.
+    /// The leader of that process's session, which identifies its terminal.
     pub leader: Option<i32>,
     queue: Mutex<Queue>,
-    /// Bytes are there to be written, or the last answer was given.
+    /// Signals that there are bytes to write, or that the last response was given.
     written: Notify,
-    /// There is room for requests again.
+    /// Signals that there is room for requests again.
     room: Notify,
-    /// Bytes were written.
+    /// Signals that bytes were written.
     read_on: Notify,
-    /// Its place is needed.
+    /// Signals that the connection is to be closed for another client.
     sent_away: Notify,
     limits: ClientLimits,
 }
 
-/// What one client may use.
+/// The limits of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// Unanswered requests.
+    /// Maximum number of unanswered requests.
     pub requests: usize,
-    /// Bytes that wait to be written before its next request is read.
+    /// Queued bytes above which the next request is not read.
     pub write_queue_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     bytes: Vec<u8>,
-    /// Bytes that were taken to be written and are not written yet.
+    /// Bytes taken from the queue but not yet written.
     in_hand: usize,
-    /// Bytes that answers under way may need.
+    /// Bytes that pending responses may need.
     reserved: usize,
     unanswered: usize,
-    /// Somebody has more for it, as soon as the queue is empty.
+    /// Whether the daemon has more for this client once the queue is empty.
     wants_drained: bool,
     closed: bool,
 }
@@ -67,7 +67,7 @@ impl Queue {
 }
 
 impl Client {
-    /// A client with an empty queue.
+    /// Creates a client with an empty queue.
     pub fn new(id: u64, limits: ClientLimits) -> Self {
         Self {
             id,
@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// The same, connected by this process.
+    /// Sets the process that connected, and its session leader.
     #[must_use]
     pub fn of_process(self, process: Option<i32>) -> Self {
         let leader = process.and_then(|process| getsid(Some(Pid::from_raw(process))).ok());
@@ -93,7 +93,7 @@ impl Client {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request has come in that may need so many bytes for its answer. False: there are too many.
+    /// Registers a request whose response may need `reserve` bytes. Returns false if too many are pending.
     pub fn begin_request(&self, reserve: usize) -> bool {
         let mut queue = self.lock();
         if queue.unanswered >= self.limits.requests {
@@ -104,7 +104,7 @@ impl Client {
         true
     }
 
-    /// A request is answered; with an empty line if nobody wants the answer.
+    /// Completes a request. `line` is empty for a notification, which gets no response.
     pub fn answer(&self, line: &[u8], reserved: usize) {
         let mut queue = self.lock();
         queue.unanswered = queue.unanswered.saturating_sub(1);
@@ -114,11 +114,11 @@ impl Client {
         }
         drop(queue);
         self.written.notify_one();
-        // What was reserved for the answer may be room for the next request, though nothing was written.
+        // Releasing the reservation may make room for the next request even if nothing is written.
         self.room.notify_one();
     }
 
-    /// Appends a line that answers no request, however full the queue is. For words that come once.
+    /// Appends a line that answers no request, however full the queue is. Use it only for one-off messages.
     pub fn tell(&self, line: &[u8]) {
         let mut queue = self.lock();
         if !queue.closed {
@@ -128,7 +128,7 @@ impl Client {
         self.written.notify_one();
     }
 
-    /// Appends lines, piece by piece, if there is room. If there is none, the daemon will be told when
+    /// Appends a line, given in pieces, if there is room. Otherwise returns false, and `wrote` returns true once
     /// the queue is empty.
     pub fn try_tell(&self, line: &[&[u8]]) -> bool {
         let mut queue = self.lock();
@@ -150,18 +150,17 @@ impl Client {
         true
     }
 
-    /// Whether it reads too slowly to be told more of what does not come once: more than half of what may
-    /// wait for it does.
+    /// Whether the client reads too slowly for more streamed messages: more than half of the queue limit is unread.
     pub fn is_slow(&self) -> bool {
         self.lock().unread() > self.limits.write_queue_bytes / 2
     }
 
-    /// Whether it has read nearly everything: at most an eighth of what may wait for it does.
+    /// Whether the client has read nearly everything: at most an eighth of the queue limit is unread.
     pub fn has_caught_up(&self) -> bool {
         self.lock().unread() <= self.limits.write_queue_bytes / 8
     }
 
-    /// Waits until it has caught up, or until it is only not slow any more.
+    /// Waits until the client has caught up if `to_the_end`, else only until it is no longer slow.
     pub async fn reads_on(&self, to_the_end: bool) {
         loop {
             let waiting = self.read_on.notified();
@@ -183,9 +182,9 @@ impl Client {
         }
     }
 
-    /// Waits for bytes to be written; there may be none of them if somebody only waits for the queue to
-    /// be empty. `None`: the connection is at its end, as `finished` says that no
-    /// request will come and every one is answered.
+    /// Waits for bytes to write. They may be empty if someone only waits for the queue to drain. Returns
+    /// `None` at the end of the connection: it was closed, or `finished` says that no more requests will come
+    /// and all are answered.
     pub async fn next_bytes(&self, finished: impl Fn() -> bool) -> Option<Vec<u8>> {
         loop {
             let waiting = self.written.notified();
@@ -204,7 +203,7 @@ impl Client {
         }
     }
 
-    /// The bytes in hand were written. True: somebody has more for this client.
+    /// Marks the bytes taken by `next_bytes` as written. Returns true if the daemon has more for this client.
     #[must_use]
     pub fn wrote(&self) -> bool {
         let mut queue = self.lock();
@@ -216,23 +215,23 @@ impl Client {
         drained
     }
 
-    /// Has the connection closed behind this word.
+    /// Queues a last message and has the connection closed after it.
     pub fn send_away(&self, word: &[u8]) {
         self.tell(word);
         self.sent_away.notify_one();
     }
 
-    /// Waits until it is sent away.
+    /// Waits for `send_away`.
     pub async fn is_sent_away(&self) {
         self.sent_away.notified().await;
     }
 
-    /// No request will come any more.
+    /// Signals that no more requests will come.
     pub fn finish(&self) {
         self.written.notify_one();
     }
 
-    /// The connection is broken: what waits is dropped, and what comes later too.
+    /// Marks the connection as broken: discards queued and future bytes.
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
@@ -245,7 +244,7 @@ impl Client {
     }
 }
 
-/// What there is room for.
+/// Which requests a connection slot admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Any request.
@@ -254,7 +253,7 @@ pub enum Room {
     Daemon,
 }
 
-/// The connections that have not said a word yet, in the order in which they came.
+/// Connections that have not sent a request yet, oldest first.
 #[derive(Debug, Default)]
 pub struct Silent(Mutex<BTreeMap<u64, (Arc<Client>, Room)>>);
 
@@ -263,17 +262,17 @@ impl Silent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has come.
+    /// Adds a new connection.
     pub fn add(&self, client: &Arc<Client>, room: Room) {
         self.all().insert(client.id, (Arc::clone(client), room));
     }
 
-    /// It has said something, or is gone.
+    /// Removes a connection that sent something or is gone.
     pub fn remove(&self, client: &Client) {
         self.all().remove(&client.id);
     }
 
-    /// Closes the one with such a place that has been silent for longest, if there is one.
+    /// Closes the longest-silent connection with such a slot. Returns false if there is none.
     pub fn send_away(&self, room: Room) -> bool {
         let mut all = self.all();
         let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
@@ -330,7 +329,7 @@ mod tests {
         assert!(client.wrote(), "somebody waits");
     }
 
-    /// What a future gives without waiting.
+    /// Returns the output of a future that is ready at once.
     async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         tokio::select! {
             biased;

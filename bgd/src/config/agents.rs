@@ -1,4 +1,4 @@
-//! The part of the configuration that is about agents.
+//! The `[agents]` part of the configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::span::Span;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 
-/// One `[agents.NAME]`. What is left out has the default of [`Agent::new`].
+/// One `[agents.NAME]` table. Omitted keys have the defaults of [`Agent::new`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentConfig {
@@ -47,7 +47,7 @@ pub struct AgentConfig {
     ask_timeout: Option<Span>,
 }
 
-/// The keys of an agent, for the nearest one to a mistyped one and for the documentation.
+/// The keys of an agent, for suggestions on mistyped keys and for the documentation.
 pub const KEYS: [&str; 16] = [
     "protocol",
     "command",
@@ -67,17 +67,17 @@ pub const KEYS: [&str; 16] = [
     "ask_timeout",
 ];
 
-/// The longest name of an agent, in bytes.
+/// The maximum length of an agent name in bytes.
 const NAME_BYTES: usize = 64;
 
 /// A key and what is wrong with its value.
 pub type Fault = (String, String);
 
 impl AgentConfig {
-    /// The agent that it describes.
+    /// Builds and checks the agent.
     ///
     /// # Errors
-    /// A value does not fit; which, and why.
+    /// A value is invalid; the fault names the key and the reason.
     pub fn agent(&self, name: &str) -> Result<Agent, Fault> {
         let default = Agent::new(name);
         let span = |span: Option<Span>, default: Duration| span.map_or(default, |span| span.0);
@@ -177,7 +177,7 @@ impl AgentConfig {
     }
 }
 
-/// Whether what is set in its sessions can be.
+/// Checks whether the session settings are valid and supported by the protocol.
 fn check_settings(agent: &Agent) -> Result<(), Fault> {
     agent.settings.check().map_err(|(key, what)| (format!(".{key}"), what))?;
     match agent.settings.first().filter(|_| agent.protocol != AgentProtocol::Acp) {
@@ -186,7 +186,7 @@ fn check_settings(agent: &Agent) -> Result<(), Fault> {
     }
 }
 
-/// Whether a follow-up prompt can reach the conversation that it belongs to.
+/// Checks whether a follow-up prompt can reach its conversation.
 fn check_resume(agent: &Agent) -> Result<(), Fault> {
     let fault = |what: &str| Err((".resume".to_owned(), what.to_owned()));
     let has = |words: &[String], part: &str| words.iter().any(|word| word.contains(part));
@@ -210,7 +210,7 @@ fn check_resume(agent: &Agent) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The command of an agent that names none. A program that is known speaks one protocol by it.
+/// Returns the default command. A built-in program's command speaks ACP only.
 fn default_command(known: &Agent, protocol: AgentProtocol, has_url: bool) -> Vec<String> {
     match protocol {
         AgentProtocol::Opencode if has_url => Vec::new(),
@@ -220,10 +220,10 @@ fn default_command(known: &Agent, protocol: AgentProtocol, has_url: bool) -> Vec
     }
 }
 
-/// Starts opencode's server on a free port of this machine.
+/// Starts opencode's server on a free port of the loopback interface.
 const SERVER: [&str; 6] = ["opencode", "serve", "--hostname", "127.0.0.1", "--port", "0"];
 
-/// Whether the program can be found, and the system could pass on what it is to get.
+/// Checks whether the program can be looked up and the OS can pass on its arguments and environment.
 fn check_words(agent: &Agent) -> Result<(), Fault> {
     let fault = |key: &str, what: String| Err((key.to_owned(), what));
     for (key, words) in [(".command", &agent.command), (".resume", &agent.resume)] {
@@ -242,7 +242,7 @@ fn check_words(agent: &Agent) -> Result<(), Fault> {
             return fault(".command", what);
         }
     }
-    // Neither the daemon nor a list of agents has a folder of its own in which it could be looked for.
+    // Neither the daemon nor `agent.list` has a working directory to resolve a relative path against.
     let program = agent.command.first().map(String::as_str).unwrap_or_default();
     if program.contains('/') && !program.starts_with('/') {
         let what = format!("begins with {program:?}: use a program in PATH, or an absolute path without ~");

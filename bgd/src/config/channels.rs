@@ -1,4 +1,4 @@
-//! The part of the configuration that is about channels.
+//! The `[channels]` part of the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::span::Span;
 use crate::channels::{Bot, Channel, ChannelKind, NONE, Secret, Token};
 use crate::os::dirs;
 
-/// One `[channels.NAME]`.
+/// One `[channels.NAME]` table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChannelConfig {
@@ -43,7 +43,7 @@ pub struct ChannelConfig {
     started: Option<bool>,
 }
 
-/// The keys of a channel, for the nearest one to a mistyped one and for the documentation.
+/// The keys of a channel, for suggestions on mistyped keys and for the documentation.
 pub const KEYS: [&str; 12] = [
     "type",
     "command",
@@ -59,7 +59,7 @@ pub const KEYS: [&str; 12] = [
     "started",
 ];
 
-/// A text of the configuration that is not shown. Written, it is only good to be compared.
+/// A secret of the configuration, never shown. It serializes as a hash, which is only good for comparing.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 struct Hidden(String);
@@ -84,13 +84,13 @@ impl Hidden {
     }
 }
 
-/// Headers that say how a request is framed.
+/// Headers that control request framing.
 const FRAMING: [&str; 4] = ["connection", "content-length", "expect", "transfer-encoding"];
 
-/// The longest name of a channel, in bytes.
+/// The maximum length of a channel name in bytes.
 const NAME_BYTES: usize = 64;
 
-/// The types with the keys that each takes beside `type` and `started`.
+/// The channel types and the keys that each accepts besides `type` and `started`.
 const TYPES: [(&str, &[&str]); 8] = [
     ("exec", &["command", "env", "timeout"]),
     ("webhook", &["url", "headers", "timeout"]),
@@ -103,10 +103,10 @@ const TYPES: [(&str, &[&str]); 8] = [
 ];
 
 impl ChannelConfig {
-    /// The channel that it describes.
+    /// Builds and checks the channel.
     ///
     /// # Errors
-    /// A value does not fit; which, and why.
+    /// A value is invalid; the fault names the key and the reason.
     pub fn channel(&self, name: &str) -> Result<Channel, Fault> {
         let fault = |(key, what): (&str, String)| (format!("channels.{name}{key}"), what);
         self.checked(name).map_err(fault)
@@ -155,7 +155,7 @@ impl ChannelConfig {
             }
             "discord" => {
                 let chat = self.channel_id.as_deref();
-                // It becomes a part of an address.
+                // It becomes part of a URL.
                 if chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
                     return Err((
                         ".channel_id",
@@ -171,7 +171,7 @@ impl ChannelConfig {
         })
     }
 
-    /// Which keys are there that not every type takes.
+    /// Lists the keys that only some types accept, and whether each is set.
     fn given(&self) -> [(&'static str, &'static str, bool); 10] {
         [
             ("command", ".command", self.command.is_some()),
@@ -259,7 +259,7 @@ impl ChannelConfig {
     }
 }
 
-/// An address of the configuration. It is not shown: it may have a secret in it.
+/// Checks a URL. Errors do not show it, as it may contain a secret.
 fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str, String)> {
     let Some(url) = url.filter(|url| !url.is_empty()) else {
         return Err((key, "is missing: give the address to send to".to_owned()));
@@ -274,14 +274,14 @@ fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str
     }
 }
 
-/// A file of the configuration; `~/` stands for the home folder.
+/// Parses an absolute path; `~/` stands for the home directory.
 fn file_path(text: &str) -> Result<PathBuf, (&'static str, String)> {
     let path = match text.strip_prefix("~/") {
         Some(below) => dirs::home().join(below),
         None => PathBuf::from(text),
     };
     if !Path::new(&path).is_absolute() {
-        // It is not shown: it may be the token itself.
+        // The value is not shown: it may be the token itself.
         let what = "is not a file path: it must begin with / or ~/ (use `token` for the token itself)";
         return Err((".token_file", what.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! The groups of tasks that a configuration names.
+//! The `[groups]` part of the configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::agents::Fault;
 
-/// A group of tasks.
+/// One `[groups.NAME]` table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupConfig {
-    /// How many slots it has.
+    /// How many of its tasks may run at once.
     pub slots: u32,
 }
 
-/// Whether these groups can be.
+/// Checks the number, names and slots of the groups.
 pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
     if groups.len() >= limits::GROUPS {
         let what = format!("has {} groups; at most {} are allowed", groups.len(), limits::GROUPS - 1);
@@ -42,7 +42,7 @@ pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// How many slots each of these groups has.
+/// Returns the number of slots of each group.
 pub fn slots(groups: &BTreeMap<String, GroupConfig>) -> BTreeMap<Arc<str>, u32> {
     groups.iter().map(|(name, group)| (Arc::from(name.as_str()), group.slots)).collect()
 }

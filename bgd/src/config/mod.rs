@@ -1,4 +1,4 @@
-//! The configuration: every key has a default, unknown keys are errors with the nearest known name.
+//! The configuration. Every key has a default; an unknown key is an error that suggests the nearest known one.
 
 mod agents;
 mod channels;
@@ -29,40 +29,40 @@ use crate::core::CoreLimits;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Tasks that run at once.
+    /// Maximum number of concurrently running tasks.
     pub max_concurrent_tasks: usize,
-    /// The agent that gets prompts which name none.
+    /// The agent for prompts that name none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_agent: Option<String>,
-    /// The channels that get news of tasks which name none; the first one that is there (R50).
+    /// The channels for notices of tasks that name none; the first entry is used (R50).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_deliver_to: Option<Vec<String>>,
     /// The key that moves a foreground job to the background.
     pub background_key: Key,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,
-    /// How trees are kept together.
+    /// How the processes of a task are tracked.
     pub tree: TreeMode,
-    /// What is limited.
+    /// The limits.
     pub limits: Limits,
-    /// How long things have to end.
+    /// Grace periods.
     pub grace: Grace,
-    /// The agents, by name.
+    /// The configured agents, by name.
     pub agents: BTreeMap<String, AgentConfig>,
-    /// The channels, by name.
+    /// The configured channels, by name.
     pub channels: BTreeMap<String, ChannelConfig>,
-    /// The groups of tasks besides the default one, by name.
+    /// The task groups besides the default one, by name.
     pub groups: BTreeMap<String, GroupConfig>,
 }
 
-/// How process trees are kept together.
+/// How process trees are tracked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeMode {
-    /// A cgroup for each task where cgroups are delegated to the daemon, else sessions.
+    /// A cgroup per task if cgroups are delegated to the daemon, else sessions.
     #[default]
     Auto,
-    /// A session for each task, and the walk of its descendants.
+    /// A session per task, and a walk of its descendants.
     Session,
 }
 
@@ -70,39 +70,39 @@ pub enum TreeMode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// The longest request line in bytes.
+    /// The maximum length of a request line in bytes.
     pub frame_bytes: usize,
-    /// Connections at once.
+    /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// Unanswered requests of one connection.
+    /// Maximum number of unanswered requests per connection.
     pub requests: usize,
-    /// Bytes that wait for one client before its next request is read.
+    /// Queued bytes per client above which its next request is not read.
     pub write_queue_bytes: usize,
-    /// Tasks held, finished ones included.
+    /// Maximum number of tasks kept, including finished ones.
     pub tasks: usize,
-    /// Bytes that tasks and inboxes may hold in memory when another task comes.
+    /// Memory in bytes that tasks and inboxes may hold when a new task is submitted.
     pub memory: Size,
-    /// Bytes of environments that are kept of tasks that have started, for `task.rerun`.
+    /// Bytes of environments kept of started tasks, for `task.rerun`.
     pub environments: Size,
-    /// Bytes of output kept of one task.
+    /// Bytes of output kept per task.
     pub output_bytes: Size,
     /// Bytes of past events kept.
     pub event_history_bytes: usize,
-    /// Items of one inbox.
+    /// Maximum number of items per inbox.
     pub inbox_items: usize,
-    /// Notices that wait for one channel.
+    /// Maximum number of queued notices per channel.
     pub channel_queue: usize,
 }
 
-/// The times that things have to end.
+/// The grace periods.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Grace {
-    /// Between the first signal and SIGKILL.
+    /// The time between the first signal and SIGKILL.
     pub cancel: Span,
 }
 
-/// A number of bytes: a number, or a text such as `1GiB`.
+/// A number of bytes, written as a number or a text such as `1GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -152,33 +152,33 @@ impl Default for Grace {
 /// What is wrong with a configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It can't be read.
+    /// The file can't be read.
     #[error("{}: {source}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
-    /// It is no TOML, or a value has the wrong type.
+    /// The file is not TOML, or a value has the wrong type.
     #[error("{}: {message}", .path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the problem.
         message: String,
     },
-    /// A key is not known.
+    /// An unknown key.
     #[error("{}: unknown key `{key}`{advice}", .path.display())]
     UnknownKey {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// What may have been meant, behind a semicolon; empty if nobody knows.
+        /// A suggestion, starting with a semicolon; empty if there is none.
         advice: String,
     },
-    /// A value can't be meant.
+    /// An invalid value.
     #[error("{}: `{key}` {what}", .path.display())]
     Value {
         /// The file.
@@ -188,7 +188,7 @@ pub enum ConfigError {
         /// What is wrong with its value.
         what: String,
     },
-    /// A value is out of its range.
+    /// A value out of range.
     #[error("{}: `{key}` is {value}; it must be {range}", .path.display())]
     Range {
         /// The file.
@@ -197,21 +197,21 @@ pub enum ConfigError {
         key: &'static str,
         /// Its value.
         value: u64,
-        /// What it must be.
+        /// The allowed range.
         range: String,
     },
 }
 
 impl Config {
-    /// Where the file is: `$XDG_CONFIG_HOME/bgd/config.toml`, else in `~/.config`.
+    /// Returns the path of the file: `bgd/config.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` by default.
     pub fn default_path() -> PathBuf {
         crate::os::dirs::config_home().join("bgd/config.toml")
     }
 
-    /// Reads the file; a missing one stands for all defaults.
+    /// Reads the file. A missing file means all defaults.
     ///
     /// # Errors
-    /// Names the file, the key and what it must be.
+    /// The file can't be read or is invalid. The error names the file, the key and what the value must be.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(path, &text),
@@ -269,7 +269,7 @@ impl Config {
         Ok(())
     }
 
-    /// Every key with its value, as dotted names.
+    /// Returns every key, as a dotted name, with its value.
     fn flat(&self) -> Vec<(String, toml::Value)> {
         fn walk(prefix: &str, value: toml::Value, into: &mut Vec<(String, toml::Value)>) {
             match value {
@@ -283,19 +283,21 @@ impl Config {
             }
         }
         let mut flat = Vec::new();
-        // The configuration is made of tables, numbers, texts and booleans: all of them are TOML.
+        // The configuration consists of tables, arrays, numbers, strings and booleans, all of which
+        // TOML can represent.
         if let Ok(value) = toml::Value::try_from(self) {
             walk("", value, &mut flat);
         }
         flat
     }
 
-    /// The names of all keys.
+    /// Returns the dotted names of all keys.
     pub fn keys(&self) -> Vec<String> {
         self.flat().into_iter().map(|(key, _)| key).collect()
     }
 
-    /// Takes over what can change while running, and says what that changed.
+    /// Takes over the values that can change at run time. Returns the changed keys, those of them that are back
+    /// at their default, and those that need a restart.
     pub fn take_over(&mut self, new: Self) -> ReloadResult {
         let tree = self.tree;
         let defaults: BTreeMap<String, toml::Value> = Self::default().flat().into_iter().collect();
@@ -306,7 +308,7 @@ impl Config {
             .filter(|(key, value)| old.remove(*key).as_ref() != Some(value))
             .map(|(key, _)| key.clone())
             .collect();
-        // What is left was taken out.
+        // The remaining keys were removed.
         changed.extend(old.into_keys());
         let (needs_restart, changed): (Vec<_>, Vec<_>) =
             changed.into_iter().partition(|key| NEEDS_RESTART.contains(&key.as_str()));
@@ -317,10 +319,10 @@ impl Config {
         ReloadResult { changed, defaulted, needs_restart }
     }
 
-    /// The agents that it describes, with those that are known without it.
+    /// Returns the configured agents combined with the built-in ones.
     ///
     /// # Errors
-    /// A value can't be meant: which, and why.
+    /// A value is invalid; the fault names the key and the reason.
     pub fn agents(&self) -> Result<Agents, agents::Fault> {
         let configured =
             self.agents.iter().map(|(name, config)| config.agent(name)).collect::<Result<_, _>>()?;
@@ -334,10 +336,10 @@ impl Config {
         }
     }
 
-    /// The channels that it describes, with the built-in ones.
+    /// Returns the configured channels combined with the built-in ones.
     ///
     /// # Errors
-    /// A value can't be meant: which, and why.
+    /// A value is invalid; the fault names the key and the reason.
     pub fn channels(&self) -> Result<Channels, agents::Fault> {
         let configured =
             self.channels.iter().map(|(name, config)| config.channel(name)).collect::<Result<_, _>>()?;
@@ -355,7 +357,7 @@ impl Config {
         Ok(channels)
     }
 
-    /// What the core enforces.
+    /// Returns the limits that the core enforces.
     pub fn core_limits(&self) -> CoreLimits {
         CoreLimits {
             max_concurrent_tasks: self.max_concurrent_tasks,
@@ -367,7 +369,7 @@ impl Config {
         }
     }
 
-    /// What clients are told.
+    /// Returns the limits that clients are told.
     pub fn wire_limits(&self) -> WireLimits {
         WireLimits {
             frame_bytes: self.limits.frame_bytes as u64,
@@ -383,10 +385,10 @@ impl Config {
     }
 }
 
-/// Keys that are read only when the daemon starts.
+/// Keys that are read only at startup.
 const NEEDS_RESTART: &[&str] = &["tree"];
 
-/// The keys that this unknown one may have been meant to be.
+/// Returns the keys that an unknown key may be a misspelling of.
 fn known_keys(unknown: &str) -> Vec<String> {
     let mut keys = Config::default().keys();
     keys.extend(
@@ -403,9 +405,9 @@ fn known_keys(unknown: &str) -> Vec<String> {
     keys
 }
 
-/// What may have been meant by a key that is not known.
+/// Returns a suggestion for an unknown key, as in `ConfigError::UnknownKey`.
 fn advice(key: &str) -> String {
-    // In TOML it is the table's above it, wherever its line is meant to be.
+    // In TOML a key belongs to the table header above it, even if it was meant as a top-level key.
     let below = key.rsplit_once('.').map(|(_, last)| last).filter(|last| {
         !matches!(*last, "agents" | "channels" | "groups") && known_keys("").iter().any(|known| known == last)
     });
@@ -428,7 +430,7 @@ fn nearest(key: &str, known: &[String]) -> Option<String> {
 
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Short where that is exact, so that two sizes are never written alike.
+        // Use the short form only if it is exact, so that different sizes never serialize alike.
         let short = ByteSize(self.0).to_string();
         let is_exact = short.parse() == Ok(ByteSize(self.0));
         serializer.serialize_str(&if is_exact { short } else { format!("{} B", self.0) })

@@ -1,4 +1,4 @@
-//! Times in the configuration.
+//! Durations in the configuration.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use bgd_shared::limits;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A time: a text such as `5s` or `1m 30s`.
+/// A duration, written as a text such as `5s` or `1m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 

@@ -1,19 +1,19 @@
-//! What is wrong with the text of a configuration file, in words for whoever wrote it: where, which key, what it
-//! must be, and what it is. It shows no value that may be a secret.
+//! Error messages for invalid configuration files: the position, the key, what the value must be, and what it is.
+//! They show no value that may be a secret.
 
 use serde_path_to_error::{Path, Segment};
 use toml::de::Error;
 
 use super::{AGENT_KEYS, CHANNEL_KEYS, known_keys};
 
-/// That a file is no TOML.
+/// Returns the message for a file that is not TOML.
 pub fn no_toml(text: &str, error: &Error) -> String {
     let (place, line) = place(text, error);
     let key = key_on(line).map(|key| format!(", `{key}`")).unwrap_or_default();
     format!("invalid TOML: {place}{key}: {}", error.message())
 }
 
-/// That a value can't be what it is; `path` is where the reading of it ended.
+/// Returns the message for an invalid value; `path` is where deserializing stopped.
 pub fn no_value(text: &str, error: &Error, path: &Path) -> String {
     let (place, _) = place(text, error);
     let (key, is_within) = key_of(path);
@@ -23,7 +23,7 @@ pub fn no_value(text: &str, error: &Error, path: &Path) -> String {
         let is = if is_within { "this one is" } else { "it is" };
         return format!("{place}: {which} must be {}; {is} {found}", wanted(expected, &key));
     }
-    // A word of ours is no secret, so what is written in its place is none.
+    // `expected` lists bgd's own keywords. A key that takes one of those holds no secret, so its value may be shown.
     let variant = message.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected "));
     match variant {
         Some((found, expected)) => format!("{place}: `{key}` is {found}; it must be {expected}"),
@@ -32,8 +32,8 @@ pub fn no_value(text: &str, error: &Error, path: &Path) -> String {
     }
 }
 
-/// Where an error is, and the line up to there. Not as the error shows itself, with all of the line: there may
-/// be a token in it.
+/// Returns the position of an error, and its line up to there. The error's own `Display` is not used, as it shows
+/// the whole line, which may contain a token.
 fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();
@@ -41,8 +41,7 @@ fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
     (format!("line {number}, column {column}"), line)
 }
 
-/// The key that the value after this beginning of a line is of, if it is known: another word may be a part
-/// of a secret.
+/// Returns the key at the beginning of a line, if it is a known one; any other word may be part of a secret.
 fn key_on(line: &str) -> Option<&str> {
     let key = line.split('=').next()?.trim();
     let mut known = known_keys("");
@@ -51,7 +50,7 @@ fn key_on(line: &str) -> Option<&str> {
     known.iter().any(|name| last(name) == key).then_some(key)
 }
 
-/// The key of the configuration that a path leads to, and whether it leads further into its value.
+/// Returns the configuration key that a path leads to, and whether the path goes on into the key's value.
 fn key_of(path: &Path) -> (String, bool) {
     let names: Vec<&str> = path
         .iter()
@@ -60,13 +59,13 @@ fn key_of(path: &Path) -> (String, bool) {
             Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => None,
         })
         .collect();
-    // `agents` and `channels` have tables by names that users choose.
+    // `agents` and `channels` contain tables with names that users choose.
     let most = if matches!(names.first(), Some(&("agents" | "channels"))) { 3 } else { 2 };
     let is_list = path.iter().any(|segment| matches!(segment, Segment::Seq { .. }));
     (names[..names.len().min(most)].join("."), is_list || names.len() > most)
 }
 
-/// Of what type a value is and must be, in the parser's words but for what was found: without the value itself.
+/// Extracts the found and the expected type from the parser's message, without the value itself.
 fn types(message: &str) -> Option<(&'static str, &str)> {
     let (found, expected) = message
         .strip_prefix("invalid type: ")
@@ -88,7 +87,7 @@ fn is_number(expected: &str) -> bool {
     matches!(expected, "usize" | "u8" | "u16" | "u32" | "u64" | "an integer or string")
 }
 
-/// What a value must be, for users, from the parser's words.
+/// Translates the parser's description of the expected type for users.
 fn wanted(expected: &str, key: &str) -> String {
     let last = key.rsplit('.').next().unwrap_or_default();
     match expected {

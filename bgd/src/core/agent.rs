@@ -1,5 +1,5 @@
-//! What only agent tasks have: the prompt, the agent's own name for the conversation, its tools, its
-//! questions, and how long it has been silent.
+//! Data that only agent tasks have: the prompt, the agent's id for the conversation, its tool calls, its questions,
+//! and how long it has been silent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,112 +12,112 @@ use serde::{Deserialize, Serialize};
 
 use super::time::{Mono, Now};
 
-/// How many of the agent's last tools are remembered.
+/// How many of the agent's latest tools are kept.
 const LAST_TOOLS: usize = 3;
 
-/// How many questions of one task may wait. The agent is denied what it asks beyond that.
+/// How many questions of one task may wait. Further ones are denied at once.
 pub const QUESTIONS: usize = 64;
 
-/// The part of an agent task's order that never changes.
+/// The part of an agent task's spec that only agents have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentWork {
-    /// The agent.
+    /// The agent's name.
     pub name: Arc<str>,
-    /// How long it may be silent before it is marked, in milliseconds.
+    /// How long it may be silent before it is marked as stalled, in milliseconds.
     pub stalled_after_ms: u64,
-    /// How long a question of its waits before it is denied, in milliseconds.
+    /// How long its questions wait before they are denied, in milliseconds.
     pub ask_timeout_ms: u64,
-    /// What is known of the agent from before; see [`Note::Warning`].
+    /// A warning known before the session opens; see [`Note::Warning`].
     pub warning: Option<Arc<str>>,
-    /// What is set in its session, until a resume says otherwise.
+    /// Settings for its session, which a resume may change.
     pub settings: Arc<AgentSettings>,
 }
 
 /// A question that waits for its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// Its number within the task.
+    /// Its number within the task, from 1.
     pub request: u64,
-    /// The executor's number for it.
+    /// The executor's number for the question.
     pub key: u64,
-    /// What is asked, for people.
+    /// The question, for people.
     pub text: Box<str>,
-    /// The answers that are taken.
+    /// The possible answers.
     pub options: Arc<[InputOption]>,
-    /// When it is denied.
+    /// When it is denied if nobody answers.
     pub deadline: Mono,
-    /// The same, for people.
+    /// The same on the wall clock, for people.
     pub expires_at: Timestamp,
 }
 
 /// Something that people should know of an agent's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// What it last said beside its answer: that it tries again, or the last lines of its stderr.
+    /// What it last said besides its answer: that it is retrying, or the last lines of its stderr.
     LastWords,
-    /// Why its success may be none.
+    /// Why a completed turn may not be a success.
     Suspect,
-    /// What it can do that its configuration means to keep it from.
+    /// What the agent can do although its configuration is meant to prevent it.
     Warning,
 }
 
-/// The notes on an agent task, one of a kind.
+/// The latest note of each kind on an agent task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
-    /// See [`Note::LastWords`]; of this run.
+    /// See [`Note::LastWords`]. About the current run.
     pub last_words: Option<Box<str>>,
-    /// See [`Note::Suspect`]; of this run.
+    /// See [`Note::Suspect`]. About the current run.
     pub suspect: Option<Box<str>>,
-    /// See [`Note::Warning`]; of this run.
+    /// See [`Note::Warning`]. About the current run.
     pub warning: Option<Box<str>>,
 }
 
 impl Notes {
-    /// The texts of those that there are.
+    /// Returns the texts of the notes that are set.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         [&self.last_words, &self.suspect, &self.warning].into_iter().filter_map(|note| note.as_deref())
     }
 }
 
-/// What only agent tasks have.
+/// Data that only agent tasks have.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentPart {
     /// The prompt of the latest run.
     pub prompt: Arc<str>,
-    /// The environment, which a resume needs again. Dropped when none can come any more.
+    /// The environment, kept for resumes. Dropped when none can follow.
     pub env: Arc<Env>,
-    /// What is set in the session.
+    /// The settings of the session.
     pub settings: Arc<AgentSettings>,
-    /// The agent's own name for the conversation, once it has one.
+    /// The agent's own id for the conversation, once known.
     pub session: Option<Arc<str>>,
     /// How many tools it has called.
     pub tool_calls: u64,
-    /// The last of them, the latest last.
+    /// The names of the latest ones, latest last.
     pub last_tools: Vec<Box<str>>,
-    /// How often it was denied something because of the configuration, or because nobody answered.
+    /// How many requests were denied because of the configuration or because nobody answered.
     pub denied: u64,
-    /// What that was the last time.
+    /// The request that was denied last.
     pub last_denied: Option<Box<str>>,
-    /// Whether it has been silent for too long.
+    /// Whether it is marked as stalled: it has been silent for too long.
     pub stalled: bool,
-    /// What people should know of it.
+    /// Notes for people.
     pub notes: Notes,
-    /// The run that its latest answer is of; 0 if it has none.
+    /// The run that produced its latest answer; 0 without one.
     pub answered: u32,
-    /// What it asks, the oldest first.
+    /// Its pending questions, oldest first.
     pub questions: VecDeque<Question>,
-    /// How many it has asked.
+    /// How many questions it has asked.
     asked: u64,
-    /// The last of them that was told to those who don't look at it.
+    /// The number of the last question for which a notice was due; 0 for none.
     pub told: u64,
     /// How long it may be silent, in milliseconds.
     stalled_after_ms: u64,
-    /// When it is marked, if it stays silent. `None` while it does not work.
+    /// When it is marked as stalled if it stays silent. `None` while it is not working.
     stalls_at: Option<Mono>,
 }
 
 impl AgentPart {
-    /// The part of a new task.
+    /// Creates the data of a new task.
     pub fn new(work: &AgentWork, prompt: Arc<str>, env: Arc<Env>) -> Self {
         Self {
             prompt,
@@ -139,7 +139,7 @@ impl AgentPart {
         }
     }
 
-    /// The bytes of its texts as lists show them.
+    /// Returns the bytes of its texts as lists show them.
     pub fn text_bytes(&self) -> usize {
         let of_option = |option: &InputOption| option.id.len() + option.name.len();
         let of_question =
@@ -153,20 +153,20 @@ impl AgentPart {
         self.prompt.len().min(PROMPT_BYTES) + session + tools + denied + asked + notes + settings
     }
 
-    /// Its first run begins. What it was warned of before stays.
+    /// Starts the first run. Keeps the warning known before it.
     pub fn begin_run(&mut self, now: Now) {
         self.notes = Notes { warning: self.notes.warning.take(), ..Notes::default() };
         self.begin(now);
     }
 
-    /// Another run of its begins: what was noted on the one before is no more.
+    /// Starts another run with this prompt and these settings. Drops the notes on the run before.
     pub fn begin_again(&mut self, now: Now, prompt: Arc<str>, settings: Arc<AgentSettings>) {
         (self.prompt, self.settings) = (prompt, settings);
         self.notes = Notes::default();
         self.begin(now);
     }
 
-    /// Takes a note.
+    /// Stores a note in place of an earlier one of the same kind.
     pub fn note(&mut self, note: Note, text: Box<str>) {
         let place = match note {
             Note::LastWords => &mut self.notes.last_words,
@@ -176,35 +176,36 @@ impl AgentPart {
         *place = Some(text);
     }
 
-    /// Its turn begins.
+    /// Starts a turn, and with it the clock for silence.
     pub fn begin(&mut self, now: Now) {
         self.stalls_at = Some(now.mono.plus_ms(self.stalled_after_ms));
     }
 
-    /// Its turn is over: nothing of it waits any more.
+    /// Ends the turn, and drops its questions.
     pub fn end(&mut self) {
         self.stalls_at = None;
         self.stalled = false;
         self.questions.clear();
     }
 
-    /// It will not be resumed any more.
+    /// Drops the environment, as no resume can follow.
     pub fn drop_env(&mut self) {
         self.env = Arc::default();
     }
 
-    /// What news of it needs: no environment, no more of the prompt than is shown, no later questions.
+    /// Reduces it to what a notice needs: no environment, only the beginning of the prompt, only the first
+    /// question.
     pub fn shorten(&mut self) {
         self.drop_env();
         self.questions.truncate(1);
-        // A little more than is shown, so that it shows that this is not all.
+        // Slightly more than is shown, so that it is evident that something was cut off.
         let end = self.prompt.floor_char_boundary(PROMPT_BYTES + 4);
         if end < self.prompt.len() {
             self.prompt = self.prompt[..end].into();
         }
     }
 
-    /// Whether its question has not been told yet. From now on it has.
+    /// Returns whether the first question still needs a notice, and marks it as told.
     pub fn is_to_be_told(&mut self) -> bool {
         let Some(question) = self.questions.front() else { return false };
         let is_new = question.request > self.told;
@@ -212,7 +213,7 @@ impl AgentPart {
         is_new
     }
 
-    /// It has shown that it moves. True: it was taken for stalled.
+    /// Records activity. Returns whether the agent was marked as stalled.
     pub fn note_activity(&mut self, now: Now) -> bool {
         if self.stalls_at.is_some() {
             self.stalls_at = Some(now.mono.plus_ms(self.stalled_after_ms));
@@ -222,7 +223,7 @@ impl AgentPart {
         std::mem::take(&mut self.stalled)
     }
 
-    /// It calls a tool.
+    /// Records a tool call.
     pub fn tool(&mut self, name: Box<str>) {
         self.tool_calls += 1;
         if self.last_tools.len() == LAST_TOOLS {
@@ -231,13 +232,13 @@ impl AgentPart {
         self.last_tools.push(name);
     }
 
-    /// It was denied something.
+    /// Records a denied request.
     pub fn deny(&mut self, what: Box<str>) {
         self.denied += 1;
         self.last_denied = Some(what);
     }
 
-    /// It asks something. False: too many questions wait already.
+    /// Adds a question. Returns false if too many are waiting already.
     pub fn ask(
         &mut self,
         now: Now,
@@ -261,7 +262,7 @@ impl AgentPart {
         true
     }
 
-    /// Marks it if it has been silent for too long.
+    /// Marks the agent as stalled if it has been silent for too long. Returns whether it did.
     pub fn mark_if_stalled(&mut self, now: Now) -> bool {
         let is_due = self.silence_ends().is_some_and(|at| at <= now.mono);
         if is_due {
@@ -271,7 +272,7 @@ impl AgentPart {
         is_due
     }
 
-    /// It does not wait for this decision any more. True: it did.
+    /// Removes a question that the agent no longer asks. Returns whether it was pending.
     pub fn withdrawn(&mut self, now: Now, key: u64) -> bool {
         let before = self.questions.len();
         self.questions.retain(|question| question.key != key);
@@ -282,7 +283,8 @@ impl AgentPart {
         gone
     }
 
-    /// Takes out the questions whose time is over. Only then its silence begins: it has waited for us.
+    /// Removes the expired questions, counts them as denied and returns them. The clock for silence starts over, as
+    /// the agent was waiting for us.
     pub fn expired(&mut self, now: Now) -> Vec<Question> {
         let is_over = |question: &Question| question.deadline <= now.mono;
         let over: Vec<Question> =
@@ -292,18 +294,19 @@ impl AgentPart {
             self.note_activity(now);
         }
         for question in &over {
-            // Its first line: the command, or what else would have been done.
+            // The first line names the command, or whatever else the agent asked to do.
             self.deny(question.text.lines().next().unwrap_or_default().into());
         }
         over
     }
 
-    /// When it wants to be looked at again.
+    /// Returns when the core must look at it again.
     pub fn deadline(&self) -> Option<Mono> {
         self.questions.iter().map(|question| question.deadline).chain(self.silence_ends()).min()
     }
 
-    /// When it is marked, if it stays silent. Whoever waits for an answer may be silent.
+    /// Returns when it is to be marked as stalled. `None` while a question is pending: an agent that waits for an
+    /// answer may be silent.
     fn silence_ends(&self) -> Option<Mono> {
         self.stalls_at.filter(|_| self.questions.is_empty())
     }
@@ -313,7 +316,7 @@ impl AgentPart {
 mod tests {
     use super::*;
 
-    /// It may be silent for a second, and its questions wait for ten.
+    /// Creates an agent that may be silent for one second, and whose questions wait for ten.
     fn agent() -> AgentPart {
         let work = AgentWork {
             name: "fake".into(),

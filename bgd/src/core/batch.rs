@@ -1,5 +1,5 @@
-//! Batches: tasks that were submitted together (R112). One comes in parts, which are staged until the last one is there,
-//! and enters in slices, so that nobody else waits for long.
+//! Batches: tasks submitted together (R112). A batch arrives in parts, which are staged until the last one has
+//! arrived. Its tasks are then added in slices, so that other requests never wait long.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::input::{BatchItem, BatchLimits, Command};
 use super::plan::Plan;
 use super::task::{Spec, StopReason};
 
-/// A batch whose last part is not there yet.
+/// A batch whose last part has not arrived yet.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Staged {
     /// The batch.
@@ -24,69 +24,69 @@ pub struct Staged {
     pub limits: BatchLimits,
     /// Its tasks so far.
     pub items: VecDeque<BatchItem>,
-    /// What a task holds beside its command, in bytes.
+    /// What each task holds besides its command, in bytes.
     pub each: usize,
-    /// What all of these hold, in bytes.
+    /// What all of its tasks hold, including what they share, in bytes.
     pub bytes: usize,
 }
 
-/// A batch that is complete, of which some tasks are still to be added.
+/// A complete batch with tasks that are still to be added.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Entering {
     /// The batch.
     pub batch: TaskId,
-    /// Who hears when all are in.
+    /// Who gets the answer once all tasks are added.
     pub to: ReplyTo,
-    /// The tasks of the last part, which the answer names.
+    /// The tasks of the last part, which the answer lists.
     pub last: Vec<TaskId>,
-    /// What all have in common.
+    /// What its tasks have in common.
     pub spec: Spec,
-    /// Their environment.
+    /// The environment of its tasks.
     pub env: Arc<Env>,
-    /// How each is ordered; it follows what becomes of those that they come after.
+    /// The plan of each task. Its conditions are updated as the tasks they depend on start and end.
     pub plan: Box<Plan>,
-    /// Why none of them can start any more.
+    /// Why none of the remaining tasks can start any more.
     pub never: Option<StopReason>,
-    /// Those that are to be added.
+    /// The tasks that are still to be added.
     pub items: VecDeque<BatchItem>,
-    /// What a task holds beside its command, in bytes.
+    /// What each task holds besides its command, in bytes.
     pub each: usize,
-    /// What all hold that are to be added, in bytes.
+    /// What all tasks still to be added hold, in bytes.
     pub bytes: usize,
 }
 
-/// A batch of which there are tasks.
+/// A batch that has tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     /// Its limits.
     pub limits: BatchLimits,
-    /// Its tasks that are there.
+    /// How many of its tasks exist.
     pub members: u64,
-    /// How many have failed.
+    /// How many of its tasks have failed.
     pub failed: u32,
-    /// Whether the rest was cancelled for that.
+    /// Whether the rest was cancelled because too many failed.
     pub is_stopped: bool,
 }
 
-/// Every batch.
+/// All batches.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Batches {
-    /// Those of which there are tasks.
+    /// Batches that have tasks.
     pub known: BTreeMap<TaskId, Batch>,
-    /// Those that are not complete, by the client that submits them.
+    /// Incomplete batches, by the client that submits them.
     pub staged: BTreeMap<u64, Staged>,
-    /// Those that are complete and enter, one after the other.
+    /// Complete batches whose tasks are being added, one batch after the other.
     pub entering: VecDeque<Entering>,
 }
 
 impl Batches {
-    /// How many tasks have a place reserved.
+    /// Returns how many tasks have a place reserved.
     pub fn reserved_tasks(&self) -> usize {
         let staged = self.staged.values().map(|staged| staged.items.len());
         staged.chain(self.entering.iter().map(|entering| entering.items.len())).sum()
     }
 
-    /// How many bytes are reserved for tasks.
+    /// Returns how many bytes are reserved for tasks.
     pub fn reserved_bytes(&self) -> usize {
         let staged = self.staged.values().map(|staged| staged.bytes);
         staged.chain(self.entering.iter().map(|entering| entering.bytes)).sum()

@@ -1,12 +1,12 @@
-//! Who asks.
+//! Callers: who is waiting for an answer.
 
 use serde::{Deserialize, Serialize};
 
-/// Whom an answer goes to: a client and one of its calls.
+/// Where an answer goes: a client and one of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplyTo {
     /// The connection.
     pub client: u64,
-    /// The call on it.
+    /// The dispatcher's number for the call.
     pub call: u64,
 }

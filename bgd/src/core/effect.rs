@@ -1,4 +1,4 @@
-//! What the core wants done, in the order in which it must happen.
+//! Effects: what the core wants done, in the order in which it must happen.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,50 +16,50 @@ use super::input::Refusal;
 use super::notice::{Item, Notice};
 use super::task::{ExecutorName, Finished, Snapshot, Spec};
 
-/// Something for an executor, a client or the subscribers.
+/// A message for an executor, a client or the subscribers.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Begin a run of a task, and report [`super::Fact::Started`], [`super::Fact::StartFailed`] or
-    /// [`super::Fact::Refused`]; nothing of these for what runs already ([`Begin::HandedOver`]).
+    /// Begin a run of a task. The executor reports [`super::Fact::Started`], [`super::Fact::StartFailed`] or
+    /// [`super::Fact::Refused`]; none of them for a process that already runs ([`Begin::HandedOver`]).
     Start {
-        /// Who does that, and hears of the run from now on.
+        /// The executor, which owns the run from now on.
         executor: ExecutorName,
         /// The task.
         task: TaskId,
         /// Its run.
         run: u32,
-        /// What it is.
+        /// What the task is.
         spec: Arc<Spec>,
-        /// What begins.
+        /// What the run begins with.
         begin: Begin,
     },
-    /// Do something about a run.
+    /// Act on a run.
     Control {
-        /// Whose run it is.
+        /// The run's executor.
         executor: ExecutorName,
         /// The task.
         task: TaskId,
         /// Its run.
         run: u32,
-        /// What.
+        /// What to do.
         control: Control,
     },
-    /// End a run. Of a process, its whole tree: this signal to all of it, and to those that it starts meanwhile if it
-    /// is SIGKILL. Stopped processes are continued so that they can obey. An agent is told to end its turn; if it is
-    /// SIGKILL, it is made to.
+    /// End a run. A process: send this signal to its whole tree; SIGKILL also goes to processes that the tree
+    /// starts meanwhile. Stopped processes are continued so that they can react. An agent: ask it to end its turn;
+    /// SIGKILL forces it to.
     End {
-        /// Whose run it is.
+        /// The run's executor.
         executor: ExecutorName,
         /// The task.
         task: TaskId,
         /// Its run.
         run: u32,
-        /// The number of the signal.
+        /// The signal's number.
         signal: i32,
     },
-    /// The task was cleared: remove its output and everything that is kept for it.
+    /// The task was cleared: remove its output and everything else kept for it.
     Forget {
-        /// Whose run it was.
+        /// The executor of its runs.
         executor: ExecutorName,
         /// The task.
         task: TaskId,
@@ -68,12 +68,12 @@ pub enum Effect {
     },
     /// Answer a call.
     Reply {
-        /// Whom.
+        /// Whose call.
         to: ReplyTo,
-        /// What.
+        /// The answer.
         reply: Reply,
     },
-    /// Tell the subscribers.
+    /// Publish an event to the subscribers.
     Event {
         /// Its number.
         seq: u64,
@@ -81,61 +81,61 @@ pub enum Effect {
         at: Timestamp,
         /// What happened.
         kind: EventKind,
-        /// The task as it was then.
+        /// The task at that time.
         task: Snapshot,
     },
-    /// Tell whoever asked for a task. It comes behind the event.
+    /// Notify whoever requested the task. Comes after the event.
     Notice {
-        /// What.
+        /// The notice.
         notice: Arc<Notice>,
-        /// The clients that see it anyway: they wait for the end of the task, or have asked for it.
+        /// Clients that learn of it anyway: they wait for the task's end, or have requested it.
         seen_by: BTreeSet<u64>,
     },
-    /// Every task has ended and every call is answered: end the daemon. Nothing comes after it.
+    /// Every task has ended and every call is answered: end the daemon. No effect follows.
     Exit,
 }
 
 /// What a run begins with.
 #[derive(Clone, Debug)]
 pub enum Begin {
-    /// A process is started.
+    /// Start a process.
     Process {
-        /// With this environment.
+        /// Its environment.
         env: Arc<Env>,
-        /// What it is told of its place among others.
+        /// What it is told about its slots, group, attempt and dependencies.
         place: Box<RunPlace>,
     },
-    /// An agent is given a prompt.
+    /// Give an agent a prompt.
     Prompt {
-        /// In this environment.
+        /// The agent's environment.
         env: Arc<Env>,
-        /// What it is told.
+        /// The prompt.
         prompt: Arc<str>,
-        /// What is set in the session first.
+        /// Settings to apply to the session first.
         settings: Arc<AgentSettings>,
-        /// The session that goes on; a new one if there is none.
+        /// The session to continue; `None` for a new one.
         session: Option<Arc<str>>,
-        /// The tasks that it came after.
+        /// The tasks that it was ordered after.
         after: Box<[AfterTask]>,
     },
-    /// The process that came along with [`super::Request::Adopt`] is supervised.
+    /// Supervise the process that came with [`super::Request::Adopt`].
     HandedOver,
 }
 
-/// What a process is told of its place among others (R102, R104).
+/// What a process is told about its slots, group, attempt and dependencies (R102, R104).
 #[derive(Clone, Debug)]
 pub struct RunPlace {
-    /// The numbers of its slots, the lowest first; none if it takes none.
+    /// The numbers of its slots in ascending order; empty if it takes none.
     pub slots: Box<[u32]>,
-    /// Its group; `None` stands for the default one.
+    /// Its group; `None` means the default group.
     pub group: Option<Arc<str>>,
-    /// The number of this attempt, if it may have several.
+    /// The number of this attempt, if there may be several.
     pub attempt: Option<u32>,
-    /// The tasks that it came after.
+    /// The tasks that it was ordered after.
     pub after: Box<[AfterTask]>,
 }
 
-/// A task that another one came after.
+/// A task that another one was ordered after.
 #[derive(Clone, Debug)]
 pub struct AfterTask {
     /// The task.
@@ -144,28 +144,28 @@ pub struct AfterTask {
     pub task: Option<Snapshot>,
 }
 
-/// What is done about a run besides ending it.
+/// What to do about a run, other than ending it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// A process gets a signal.
+    /// Send a signal to a process.
     Signal {
-        /// Its number.
+        /// The signal's number.
         signal: i32,
-        /// Whether every process of the tree gets it.
+        /// Whether every process of the tree gets it, or only the leader.
         tree: bool,
     },
-    /// An agent gets the answer that it waits for.
+    /// Give an agent the answer that it waits for.
     Answer {
         /// The executor's number for the question.
         key: u64,
-        /// The option; none denies.
+        /// The chosen option; `None` denies.
         option: Option<Box<str>>,
     },
-    /// Every process of the tree stops, those too that it starts meanwhile.
+    /// Stop every process of the tree, including those that it starts meanwhile.
     Pause,
-    /// They go on.
+    /// Continue the tree.
     Continue,
-    /// The task is no foreground job of this client any more: it is shown nothing of the task's terminal.
+    /// The task is no longer a foreground job of this client: stop showing it the task's terminal.
     Detach {
         /// The client.
         client: u64,
@@ -177,73 +177,73 @@ pub enum Control {
 pub enum Reply {
     /// One task.
     Task(Snapshot),
-    /// A part of a batch is staged, or the last one is in: these tasks.
+    /// A part of a batch is staged, or with the last part, all of the batch's tasks are added.
     Many {
         /// The batch.
         batch: TaskId,
-        /// The tasks of the part.
+        /// The tasks of this part.
         ids: Vec<TaskId>,
     },
-    /// Tasks were submitted again: the new ids, each with the old one.
+    /// Tasks were submitted again: pairs of new and old id.
     Rerun(Vec<(TaskId, TaskId)>),
-    /// A job that is in the background now.
+    /// A job that was moved to the background, or a process that was taken over.
     Backgrounded(Snapshot),
-    /// Tasks after a cancel.
+    /// Several tasks, after a cancel, hold, release, pause or continue.
     Tasks(Vec<Snapshot>),
-    /// The end of a block.
+    /// A block has ended.
     Blocked {
-        /// Every task that was named.
+        /// Every task that it named.
         tasks: Vec<Snapshot>,
-        /// Whether the timeout came first.
+        /// Whether it ended by timeout.
         timed_out: bool,
     },
     /// Tasks were removed.
     Cleared {
-        /// How many.
+        /// How many tasks.
         cleared: u64,
     },
     /// A parent session has ended.
     SessionEnded {
         /// How many of its tasks were active.
         cancelled: u64,
-        /// How many were removed.
+        /// How many of its tasks were removed.
         cleared: u64,
     },
-    /// What is in an inbox.
+    /// The content of an inbox.
     Inbox {
         /// The items.
         items: Vec<Item>,
         /// Whether there are more.
         more: bool,
-        /// How many were dropped, and no later one is acknowledged.
+        /// How many dropped items no acknowledgement has covered yet.
         lost: u64,
     },
-    /// Items of an inbox are done with.
+    /// Items of an inbox were removed.
     Acknowledged {
-        /// How many these were.
+        /// How many were removed.
         acknowledged: u64,
         /// How many are left.
         left: u64,
     },
     /// The client owns the parent session.
     Owned,
-    /// A group as it is now.
+    /// The current state of a group.
     Group(GroupState),
-    /// Every task has ended.
+    /// Every task has ended, and the daemon is about to.
     ShutDown {
-        /// How many were cancelled.
+        /// How many tasks were cancelled.
         cancelled: u64,
     },
-    /// It can't be done.
+    /// The request failed.
     Error(CoreError),
 }
 
 /// Why a job that has not ended can't be moved to the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmovable {
-    /// It is there.
+    /// It is already in the background.
     InBackground,
-    /// Another client shows it.
+    /// It is another client's foreground job.
     OfAnother,
     /// The user started it directly (R64).
     Direct,
@@ -256,124 +256,126 @@ pub enum Unpausable {
     Pending,
     /// It is an agent's turn.
     Agent,
-    /// It is being ended.
+    /// It is already being ended.
     Ending,
 }
 
 /// Why a task can't be submitted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unrepeatable {
-    /// It was a foreground job, or another program started it.
+    /// It was a foreground job, or was started by another program.
     Job,
-    /// Its streams were descriptors of its submitter.
+    /// Its standard streams were descriptors of its submitter.
     Streams,
-    /// It was resumed: its prompts build upon each other.
+    /// It was resumed: its prompts build on each other.
     Resumed,
-    /// Its environment is not kept any more.
+    /// Its environment is no longer kept.
     NoEnvironment,
 }
 
-/// Why a request can't be done.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreError {
     /// No task has this id.
     NotFound(String),
-    /// Several tasks have ids that begin like this.
+    /// Several tasks have ids with this prefix; lists the first ones.
     Ambiguous(String, Vec<TaskId>),
-    /// The task has no result.
+    /// The task has not completed, so it has no result.
     NotComplete(TaskId, Status, Option<Box<Finished>>),
-    /// A job that should go to the background has ended before.
+    /// A job that was to be moved to the background has already ended.
     EndedFirst(TaskId, Status),
-    /// The job can't go to the background, and why.
+    /// The job can't be moved to the background, and why.
     NotBackgroundable(TaskId, Unmovable),
-    /// The task does not run.
+    /// The task is not running.
     NotRunning(TaskId, Status),
-    /// Signals are for processes.
+    /// The task is an agent's; only processes take signals.
     NoSignals(TaskId),
     /// The task can't be paused or continued, and why.
     NotPausable(TaskId, Unpausable),
-    /// Only agent tasks have a conversation to go on with.
+    /// The task has no conversation to continue; only agent tasks do.
     NoAgent(TaskId),
     /// Only completed tasks can be resumed.
     NotResumable(TaskId, Status),
-    /// A resume is under way, or the agent works on one.
+    /// A resume is under way, or the agent is working on one.
     BeingResumed(TaskId),
-    /// It is about to be removed, as soon as others that are cleared with it have ended.
+    /// The task is about to be removed, once the tasks cleared together with it have ended.
     BeingCleared(TaskId),
-    /// The resume was cancelled before the prompt was with the agent.
+    /// The resume was cancelled before the agent had the prompt.
     Withdrawn(TaskId),
-    /// The conversation of the task was never known, or the agent has forgotten it, or can't be reached.
+    /// The agent refused the prompt: for example, the conversation never had an id or is forgotten, or the agent
+    /// can't be reached.
     Refused(TaskId, Box<Refusal>),
-    /// The agent does not ask this, or not any more.
+    /// The agent does not, or no longer, ask this question. Names the requested question and the one that is next,
+    /// if any.
     NotAsked(TaskId, u64, Option<u64>),
-    /// The agent does not take this answer.
+    /// The question has no such option; lists those that it has.
     NoSuchOption(TaskId, Box<str>, Vec<Box<str>>),
-    /// The task is active, so it can't be cleared.
+    /// The task is still active, so it can't be cleared.
     StillActive(TaskId, Status),
-    /// The connection has so many foreground jobs.
+    /// The connection already has this many foreground jobs, the limit.
     TooManyJobs(usize),
-    /// The connection owns so many parent sessions.
+    /// The connection already owns this many parent sessions, the limit.
     TooManySessions(usize),
-    /// No more tasks fit.
+    /// The limit on tasks, which is this, is reached.
     Full(usize),
-    /// So many bytes are held, and with so many more it would be more than the limit.
+    /// The request would exceed the limit on memory. All values are in bytes.
     FullMemory {
-        /// By tasks and inboxes.
+        /// Held by tasks, inboxes and batches that are still being added.
         held: usize,
-        /// By what is refused.
+        /// What the request would add.
         more: usize,
-        /// At most.
+        /// The limit.
         limit: usize,
     },
-    /// The daemon is about to end.
+    /// The daemon is shutting down.
     ShuttingDown,
-    /// What tasks shall wait for, or a group, is not possible.
+    /// The request about groups, batches, dependencies or reruns is invalid.
     Order(OrderError),
 }
 
-/// Why tasks can't be ordered so.
+/// Why a request about groups, batches, dependencies or reruns is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OrderError {
-    /// No group has this name; these have one.
+    /// No group has this name; lists the existing ones.
     UnknownGroup(Box<str>, Vec<Arc<str>>),
-    /// No more groups fit.
+    /// The limit on groups, which is this, is reached.
     TooManyGroups(usize),
-    /// So many tasks of the group have not ended.
+    /// This many tasks of the group have not ended.
     GroupInUse(Arc<str>, u64),
     /// The default group can't be removed.
     DefaultGroup,
-    /// The task wants so many slots, and its group has fewer.
+    /// The task wants more slots than its group has.
     TooManySlots {
-        /// Wanted.
+        /// How many it wants.
         wanted: u32,
         /// Its group.
         group: Arc<str>,
-        /// How many that has.
+        /// How many slots the group has.
         slots: u32,
     },
-    /// A batch of so many tasks does not fit, beside those that are there or have their places reserved.
+    /// The batch does not fit beside the tasks that exist or have their places reserved.
     LargeBatch {
-        /// The tasks of the batch, as far as they are known.
+        /// How many tasks of the batch have arrived so far.
         wanted: usize,
-        /// Those that there is room for.
+        /// How many tasks there is room for.
         room: usize,
     },
-    /// Only what has ended is submitted again.
+    /// The task has not ended, so it can't be submitted again.
     NotEnded(TaskId, Status),
     /// The task can't be submitted again, and why.
     NotRepeatable(TaskId, Unrepeatable),
-    /// So many tasks at once are too many to be submitted again.
+    /// This many tasks are too many to submit again in one request.
     TooManyReruns(usize),
-    /// No batch has this id.
+    /// No batch has an id with this prefix.
     NoBatch(Box<str>),
-    /// A further part names a batch that this connection does not submit.
+    /// The part names a batch that this connection is not submitting.
     NotStaged(TaskId),
-    /// The connection submits another batch already, which has further parts.
+    /// The connection is already submitting another batch whose last part has not arrived.
     AlreadyStaged(TaskId),
-    /// Only pending tasks can be held, released or edited.
+    /// The task is not pending, so it can't be held, released or edited.
     NotPending(TaskId, Status),
-    /// The task has nothing that would tell that it is ready.
+    /// The task defines no readiness, so it never becomes ready.
     NeverReady(TaskId),
-    /// The first task comes after the second already, so the second can't come after the first.
+    /// A dependency cycle: the first task already comes after the second, so the second can't come after the first.
     Cycle(TaskId, TaskId),
 }

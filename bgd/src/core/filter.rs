@@ -1,4 +1,4 @@
-//! Which tasks a request is about that names none: those for which something holds.
+//! Filters: how a request selects tasks without naming them.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use bgd_shared::task::Status;
 
 use super::task::Task;
 
-/// Tasks for which all of this holds.
+/// Selects the tasks that meet every condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// The parent session.
     pub session: Option<Arc<str>>,
     /// The group.
     pub group: Option<Arc<str>>,
-    /// The batch: its id, or the beginning of it.
+    /// The batch: its id, or a prefix of it.
     pub batch: Option<TaskRef>,
-    /// Labels, all of which it has.
+    /// Labels; a task must have all of them.
     pub tags: Box<[String]>,
-    /// Statuses, one of which it is in; empty for any.
+    /// Statuses; a task must be in one of them. Empty allows any.
     pub status: Box<[Status]>,
 }
 
 impl Filter {
-    /// Whether a task passes, its parent session apart; `batch` is the one that this names.
+    /// Whether a task passes, ignoring the parent session. `batch` is what [`Self::batch`] was resolved to.
     pub(super) fn holds(&self, task: &Task, batch: Option<TaskId>) -> bool {
         let has = |tag: &String| task.spec.tags.iter().any(|known| **known == **tag);
         (self.status.is_empty() || self.status.contains(&task.status()))
@@ -32,7 +32,7 @@ impl Filter {
             && self.tags.iter().all(has)
     }
 
-    /// Whether no index but that of a parent session finds the tasks.
+    /// Whether the filter uses a field that has no index: group, batch or labels.
     pub(super) fn needs_look(&self) -> bool {
         self.group.is_some() || self.batch.is_some() || !self.tags.is_empty()
     }

@@ -1,22 +1,22 @@
-//! What a group of tasks is at one moment.
+//! The state of a group of tasks at one moment.
 
 use std::sync::Arc;
 
-/// A group with its slots and its tasks.
+/// A group with its slots and its task counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupState {
     /// Its name.
     pub name: Arc<str>,
     /// How many slots it has.
     pub slots: u32,
-    /// How many are taken; more than there are if the limit was lowered or if some did not wait.
+    /// How many slots are taken. More than `slots` if the limit was lowered, or if some tasks did not wait for one.
     pub used: u32,
-    /// Whether nothing in it starts.
+    /// Whether it is paused, so that none of its tasks start.
     pub is_paused: bool,
-    /// Its tasks that wait.
+    /// How many of its tasks wait.
     pub pending: u64,
-    /// Its tasks that have slots.
+    /// How many of its tasks have slots.
     pub running: u64,
-    /// Its tasks that have ended.
+    /// How many of its tasks have ended.
     pub finished: u64,
 }

@@ -1,9 +1,9 @@
-//! What tasks hold, in bytes: their texts, their environments, and what it costs to keep them at all. What several
-//! tasks share counts once.
+//! What tasks hold, in bytes: their texts, their environments and a fixed cost per task. What several tasks share
+//! counts once.
 //!
-//! It is counted as tasks come, change and go, so that a submit can be refused before the memory is gone. What comes
-//! later can't be refused: the error of a task, an agent's questions and tools, the items of inboxes. All of that is
-//! bounded by itself, it counts too, and so the next submits are refused the sooner.
+//! The total is updated as tasks come, change and go, so that a submit can be refused before memory runs out. What
+//! comes later can't be refused: a task's error, an agent's questions and tools, the items of inboxes. All of that
+//! has limits of its own, and as it counts too, submits are refused sooner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use super::agent::AgentPart;
 use super::plan::{Again, Attempt, AttemptError, Dependency, Plan, Rule};
 use super::task::{Failure, Outcome, Place, SpawnFailure, Spec, State, Task, Work};
 
-/// What a task costs beside its texts: itself, its spec and its places in the indexes.
+/// Cost of a task besides its texts: the task, its spec and its index entries.
 pub const TASK_BYTES: usize = 900;
 
-/// What a text costs beside its bytes: the pointer to it, and what the allocator adds.
+/// Cost of a text besides its bytes: the pointer to it and the allocator's overhead.
 const TEXT_BYTES: usize = 32;
 
-/// What a resource limit costs in a map of them.
+/// Cost of one resource limit in a map.
 const RLIMIT_BYTES: usize = 80;
 
-/// What a condition on another task costs where those are kept that come after it.
+/// Cost of a condition in the index of dependents.
 const DEPENDENT_BYTES: usize = 64;
 
-/// What a text costs.
+/// Returns the cost of a text.
 pub fn text_bytes(text: &str) -> usize {
     TEXT_BYTES + text.len()
 }
 
-/// What an agent's settings cost.
+/// Returns the cost of an agent's settings.
 pub fn settings_bytes(settings: &AgentSettings) -> usize {
     settings.texts().map(text_bytes).sum()
 }
@@ -48,12 +48,12 @@ fn optional(some: Option<&str>) -> usize {
     some.map_or(0, text_bytes)
 }
 
-/// What an environment costs, however many tasks share it.
+/// Returns the cost of an environment, however many tasks share it.
 pub fn env_bytes(env: &Env) -> usize {
     env.0.iter().map(|(name, value)| text_bytes(name) + os_text(value)).sum()
 }
 
-/// What the words of a command cost.
+/// Returns the cost of a command line.
 pub fn argv_bytes(argv: &[OsText]) -> usize {
     argv.iter().map(os_text).sum()
 }
@@ -71,7 +71,7 @@ fn rlimits_bytes(rlimits: &Rlimits) -> usize {
 }
 
 impl Spec {
-    /// What a task costs that was submitted so, without what it may share with others.
+    /// Returns the cost of a task with this spec, without what it may share with others.
     pub fn own_bytes(&self) -> usize {
         let work = match &self.work {
             Work::Argv(argv) => argv_bytes(argv),
@@ -87,12 +87,12 @@ impl Spec {
         TASK_BYTES + work + labels + file + ready + optional(self.description.as_deref())
     }
 
-    /// What it costs that others may share.
+    /// Returns the cost of what it may share with other tasks.
     pub fn shared_bytes(&self) -> usize {
         self.shared().map(|shared| shared.bytes).sum()
     }
 
-    /// What others may share of it: where that is, and what it costs.
+    /// Returns what it may share with other tasks.
     fn shared(&self) -> impl Iterator<Item = Shared> {
         let cwd = Shared::new(&self.cwd, os_text(&self.cwd));
         let rlimits = self.rlimits.as_ref().map(|rlimits| Shared::new(rlimits, rlimits_bytes(rlimits)));
@@ -102,12 +102,12 @@ impl Spec {
 }
 
 impl Task {
-    /// What it costs for itself and never changes.
+    /// Returns the unshared cost that never changes.
     fn fixed_bytes(&self) -> usize {
         self.spec.own_bytes() + optional(self.key.as_deref())
     }
 
-    /// What it costs for itself, and changes.
+    /// Returns the unshared cost that changes over time.
     fn changing_bytes(&self) -> usize {
         let state = match &self.state {
             State::Queued { .. }
@@ -123,12 +123,12 @@ impl Task {
         state + plan + self.agent.as_deref().map_or(0, AgentPart::own_bytes)
     }
 
-    /// What it costs, without what it shares with others.
+    /// Returns its cost, without what it shares with others.
     pub fn own_bytes(&self) -> usize {
         self.fixed_bytes() + self.changing_bytes()
     }
 
-    /// The environments that it holds.
+    /// Returns the environments that it holds.
     fn envs(&self) -> [Option<Shared>; 3] {
         let shared = |env: &Arc<Env>| Shared::new(env, env_bytes(env));
         let queued = match &self.state {
@@ -145,7 +145,7 @@ impl Task {
 }
 
 impl Plan {
-    /// What it costs, without what it shares with others.
+    /// Returns its cost, without what it shares with others.
     pub fn own_bytes(&self) -> usize {
         let again = self.again.as_deref().map_or(0, |again| {
             let codes = if let Rule::Retry { codes, .. } = &again.rule { size_of_val(&**codes) } else { 0 };
@@ -160,7 +160,7 @@ impl Plan {
 }
 
 impl Failure {
-    /// What it costs besides the place that it has in its task.
+    /// Returns its cost besides its inline place in the task.
     fn own_bytes(&self) -> usize {
         match self {
             Self::Exit | Self::NotReady { .. } => 0,
@@ -182,7 +182,7 @@ fn outcome_bytes(outcome: &Outcome) -> usize {
 }
 
 impl AgentPart {
-    /// What it costs without the environment.
+    /// Returns its cost, without the environment.
     fn own_bytes(&self) -> usize {
         let of_option =
             |option: &bgd_shared::agent::InputOption| text_bytes(&option.id) + text_bytes(&option.name);
@@ -201,10 +201,10 @@ impl AgentPart {
     }
 }
 
-/// Something that several tasks may hold.
+/// A value that several tasks may hold.
 #[derive(Clone, Copy, Debug)]
 struct Shared {
-    /// Where it is. It stays there, and nothing else is there, as long as any task holds it.
+    /// Its address, which is unique for as long as any task holds the value.
     at: usize,
     bytes: usize,
 }
@@ -215,7 +215,7 @@ impl Shared {
     }
 }
 
-/// What a task holds at one moment that may be different at the next.
+/// The part of a task's cost that may change.
 #[derive(Clone, Copy, Debug)]
 pub struct Changing {
     own: usize,
@@ -223,7 +223,7 @@ pub struct Changing {
 }
 
 impl Changing {
-    /// What this task holds so.
+    /// Returns what this task holds now.
     pub fn of(task: &Task) -> Self {
         Self { own: task.changing_bytes(), envs: task.envs() }
     }
@@ -233,18 +233,18 @@ impl Changing {
 #[derive(Debug, Default, Serialize)]
 pub struct Held {
     bytes: usize,
-    /// How many hold what is shared, by where it is.
+    /// How many tasks hold each shared value, by its address.
     #[serde(skip)]
     shared: HashMap<usize, usize>,
 }
 
 impl Held {
-    /// All of it.
+    /// Returns the total.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How much more it would be with this task.
+    /// Returns by how much adding this task would raise the total.
     pub fn more_with(&self, task: &Task) -> usize {
         let mut new: Vec<Shared> = Vec::new();
         for shared in task.spec.shared().chain(task.envs().into_iter().flatten()) {
@@ -255,23 +255,23 @@ impl Held {
         task.own_bytes() + new.iter().map(|shared| shared.bytes).sum::<usize>()
     }
 
-    /// A task is added.
+    /// Counts a new task.
     pub fn add(&mut self, task: &Task) {
         self.bytes += task.fixed_bytes();
         task.spec.shared().for_each(|shared| self.hold(shared));
         self.begin(Changing::of(task));
     }
 
-    /// A task is removed.
+    /// Uncounts a task that is removed.
     pub fn remove(&mut self, task: &Task) {
         self.bytes = self.bytes.saturating_sub(task.fixed_bytes());
         task.spec.shared().for_each(|shared| self.let_go(shared));
         self.end(Changing::of(task));
     }
 
-    /// A task has changed.
+    /// Replaces what a task held by what it holds now.
     pub fn change(&mut self, before: Changing, after: Changing) {
-        // First what is new: what stays must not be let go of meanwhile.
+        // The new part first: a value that stays must not drop to zero holders in between.
         self.begin(after);
         self.end(before);
     }

@@ -1,6 +1,6 @@
-//! The inboxes of parent sessions: what each was told and has not acknowledged. An item comes again until
-//! it is acknowledged, and never after that. Both an inbox and all of them together are bounded: the
-//! oldest items go first, and are counted. It knows nothing of tasks, and answers nobody itself.
+//! The inboxes of parent sessions: the notices that each has not acknowledged. An item is delivered until it is
+//! acknowledged, and never after that. Each inbox is bounded, and so are all of them together: the oldest items are
+//! dropped first, and counted. This module knows nothing about tasks and sends no answers itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,64 +13,64 @@ use super::caller::ReplyTo;
 use super::notice::{Item, Notice};
 use super::time::Mono;
 
-/// What an item costs beside the texts of its task: the task as it was, and its places in the indexes.
+/// Cost of an item besides the texts of its task: the snapshot and the index entries.
 const ITEM_BYTES: usize = 768;
 
-/// The number of a reader that waits.
+/// Number of a waiting read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InboxWaitId(pub u64);
 
-/// A call that waits for an item.
+/// A read that waits for an item.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InboxWait {
     /// Who gets the answer.
     pub to: ReplyTo,
     /// The parent session.
     pub session: Arc<str>,
-    /// Only items with a higher number.
+    /// Only items with a higher number than this.
     pub after: u64,
-    /// At most so many.
+    /// The most items to return.
     pub limit: usize,
-    /// When it is answered without an item.
+    /// When it is answered even without an item.
     pub deadline: Mono,
 }
 
-/// Waits that are over, with their numbers.
+/// Ended waits with their numbers.
 pub type Ended = Vec<(InboxWaitId, InboxWait)>;
 
-/// What one parent session was told.
+/// The inbox of one parent session.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inbox {
-    /// The oldest first, with their numbers.
+    /// Items with their numbers, oldest first.
     items: VecDeque<Item>,
-    /// Items that were dropped, and not acknowledged since.
+    /// How many dropped items no acknowledgement has covered yet.
     lost: u64,
-    /// The number of the last of them; 0 for none.
+    /// The number of the last of those; 0 for none.
     lost_upto: u64,
-    /// Who waits, behind the number from which on: an item ends those in front.
+    /// Waiting reads by the number after which they want items. An item ends those with a lower number.
     waits: BTreeSet<(u64, InboxWaitId)>,
 }
 
 impl Inbox {
-    /// Whether it could as well not be there.
+    /// Whether it holds nothing that must be kept.
     fn is_idle(&self) -> bool {
         self.items.is_empty() && self.waits.is_empty() && self.lost == 0
     }
 }
 
-/// All inboxes, and who waits at them.
+/// All inboxes, and the reads waiting on them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Inboxes {
     by_session: HashMap<Arc<str>, Inbox>,
-    /// The parent session of every item, the oldest first. A number is never given twice, so that an
-    /// inbox that is not needed any more leaves nothing behind.
+    /// The parent session of every item, oldest first. Numbers are never reused, so an inbox that is no longer
+    /// needed can be dropped without a trace.
     items: BTreeMap<u64, Arc<str>>,
-    /// The bytes of the texts of all items.
+    /// Total bytes of the texts of all items.
     bytes: usize,
     last: u64,
-    /// The parent sessions whose inboxes have lost any, by the number of the last of it.
+    /// The parent sessions whose inboxes have losses, by the number of the last lost item.
     losses: BTreeMap<u64, Arc<str>>,
-    /// Items that were dropped unacknowledged, in all inboxes.
+    /// How many items of any inbox were ever dropped unacknowledged.
     lost: u64,
     waits: BTreeMap<InboxWaitId, InboxWait>,
     by_client: BTreeSet<(u64, InboxWaitId)>,
@@ -78,8 +78,8 @@ pub struct Inboxes {
 }
 
 impl Inboxes {
-    /// Adds an item, and drops what is more than `limit` (at least 1) of this inbox or than all may have.
-    /// Returns the waits that it ends, the oldest first.
+    /// Adds an item, then drops what exceeds `limit` (at least 1) in this inbox or the limits on all inboxes.
+    /// Returns the waits that the item ends, oldest first.
     pub fn add(&mut self, session: &Arc<str>, notice: Arc<Notice>, limit: usize) -> Ended {
         self.last += 1;
         let number = self.last;
@@ -89,7 +89,7 @@ impl Inboxes {
         inbox.items.push_back((number, notice));
         let mut over: Vec<InboxWaitId> =
             inbox.waits.range(..(number, InboxWaitId(0))).map(|(_, id)| *id).collect();
-        // The limit may have been lowered since.
+        // More than one may go: the limit may have been lowered.
         for _ in limit.max(1)..inbox.items.len() {
             self.drop_oldest(session);
         }
@@ -112,7 +112,7 @@ impl Inboxes {
         if let Some(session) = self.items.remove(&number) {
             self.losses.insert(number, session);
         }
-        // An inbox that has nothing but a loss must not be there for ever.
+        // An inbox must not be kept forever only to remember a loss.
         if self.losses.len() > INBOXES_ITEMS
             && let Some((_, session)) = self.losses.pop_first()
             && let Some(inbox) = self.by_session.get_mut(&session)
@@ -122,21 +122,22 @@ impl Inboxes {
         }
     }
 
-    /// Whether there is an item behind this number.
+    /// Whether there is an item after this number.
     pub fn has_any(&self, session: &str, after: u64) -> bool {
         let newest = self.by_session.get(session).and_then(|inbox| inbox.items.back());
         newest.is_some_and(|(number, _)| *number > after)
     }
 
-    /// The items behind this number, the oldest first, and how many were lost.
+    /// Returns the items after this number, oldest first, and how many were lost.
     pub fn read(&self, session: &str, after: u64, limit: usize) -> (Vec<Item>, u64) {
         let Some(inbox) = self.by_session.get(session) else { return (Vec::new(), 0) };
         let begin = inbox.items.partition_point(|(number, _)| *number <= after);
         (inbox.items.range(begin..).take(limit).cloned().collect(), inbox.lost)
     }
 
-    /// Forgets the items up to this number, and what was lost if that is all before it: whoever has read
-    /// up to there was given it or was told of it. Returns how many it forgot and how many are left.
+    /// Removes the items up to this number, and the count of lost ones if all of those are up to it too: a client
+    /// that has read that far either got them or was told of the loss. Returns how many items were removed and how
+    /// many are left.
     pub fn acknowledge(&mut self, session: &str, upto: u64) -> (u64, u64) {
         let (done, left) = self.forget(session, upto);
         (done as u64, left as u64)
@@ -164,7 +165,7 @@ impl Inboxes {
         }
     }
 
-    /// Has a call wait for an item.
+    /// Adds a read that waits for an item.
     pub fn wait(&mut self, wait: InboxWait) -> InboxWaitId {
         self.last_wait += 1;
         let id = InboxWaitId(self.last_wait);
@@ -174,7 +175,7 @@ impl Inboxes {
         id
     }
 
-    /// Ends a wait.
+    /// Removes a waiting read.
     pub fn end_wait(&mut self, id: InboxWaitId) -> Option<InboxWait> {
         let wait = self.waits.remove(&id)?;
         self.by_client.remove(&(wait.to.client, id));
@@ -185,27 +186,27 @@ impl Inboxes {
         Some(wait)
     }
 
-    /// Ends every wait. Returns them, the oldest first.
+    /// Removes every waiting read. Returns them, oldest first.
     pub fn end_waits(&mut self) -> Ended {
         let ids: Vec<InboxWaitId> = self.waits.keys().copied().collect();
         ids.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
     }
 
-    /// A client is gone, and waits no more. Returns its waits, the oldest first.
+    /// Removes the waiting reads of a client that is gone. Returns them, oldest first.
     pub fn disconnect(&mut self, client: u64) -> Ended {
         let theirs = (client, InboxWaitId(0))..=(client, InboxWaitId(u64::MAX));
         let ids: Vec<InboxWaitId> = self.by_client.range(theirs).map(|(_, id)| *id).collect();
         ids.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
     }
 
-    /// The parent session has ended: nobody will read what is left. Whoever waits goes on to wait, as a
-    /// session of the same key may begin.
+    /// Empties the inbox of an ended parent session, as nobody will read it. Waiting reads stay: a session with the
+    /// same key may begin.
     pub fn remove(&mut self, session: &str) {
         self.forget(session, u64::MAX);
     }
 
-    /// The inboxes with items whose oldest one is behind this number, the oldest first: parent session, number of the
-    /// oldest item, and how many there are.
+    /// Lists the inboxes whose oldest item comes after this number, oldest first: parent session, number of the
+    /// oldest item, and number of items.
     pub fn list(&self, after: u64) -> impl Iterator<Item = (&Arc<str>, u64, usize)> {
         self.items.range(after.saturating_add(1)..).filter_map(|(number, session)| {
             let inbox = self.by_session.get(session)?;
@@ -214,12 +215,13 @@ impl Inboxes {
         })
     }
 
-    /// What they hold, in bytes. Tasks that are still there count there too: nobody else may keep their texts soon.
+    /// Returns what the items hold, in bytes. Texts of tasks that still exist are counted here too, since an item
+    /// may soon be their only holder.
     pub fn held(&self) -> usize {
         self.bytes + self.items.len() * ITEM_BYTES
     }
 
-    /// How full they are.
+    /// Returns how full the inboxes are.
     pub fn status(&self) -> InboxesStatus {
         let sessions = self.by_session.values().filter(|inbox| !inbox.items.is_empty()).count();
         InboxesStatus { sessions: sessions as u64, items: self.items.len() as u64, lost: self.lost }
@@ -235,7 +237,7 @@ mod tests {
     use super::super::task::{Spec, State, Task};
     use super::*;
 
-    /// A notice with so many bytes of text.
+    /// Creates a notice with this many bytes of text.
     fn notice(bytes: usize) -> Arc<Notice> {
         let spec =
             Spec { description: Some("x".repeat(bytes).into()), cwd: Arc::default(), ..Spec::of_daemon() };
@@ -381,7 +383,7 @@ mod tests {
         assert_eq!((inboxes.items.len(), numbers(&inboxes, "d")), (1, vec![5]), "the newest is always kept");
     }
 
-    /// With a search through all of them for each, this would not end.
+    /// Would not finish in time if every item needed a search through all of them.
     #[test]
     fn a_hundred_thousand_items_and_ten_thousand_waits_come_and_go() {
         let (mut inboxes, news, session) = (Inboxes::default(), notice(1), Arc::from("a"));

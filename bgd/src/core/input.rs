@@ -1,4 +1,4 @@
-//! What the core is told: requests of clients, facts of executors, and what else happens.
+//! The core's inputs: client requests, executor facts, and everything else that happens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use super::filter::Filter;
 use super::plan::Rule;
 use super::task::{SpawnFailure, Spec};
 
-/// Everything that can happen to the core, apart from time going by.
+/// Everything that can happen to the core, except the passing of time.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A client asks for something.
     Request {
         /// Who gets the answer.
         to: ReplyTo,
-        /// What is asked for.
+        /// What it asks for.
         request: Request,
     },
-    /// An executor saw something.
+    /// An executor observed something.
     Fact {
         /// The task.
         task: TaskId,
-        /// The run of it.
+        /// Its run.
         run: u32,
-        /// What was seen.
+        /// What was observed.
         fact: Fact,
     },
-    /// A client is gone; it waits for nothing any more.
+    /// A client has disconnected. Its waits end.
     Disconnected {
         /// The connection.
         client: u64,
     },
-    /// Nothing has happened; [`super::Core::has_more`] asked for it.
+    /// Nothing happened; [`super::Core::has_more`] asked for another step.
     GoOn,
     /// The configuration has changed.
     Configure {
@@ -55,195 +55,195 @@ pub enum Input {
     },
 }
 
-/// A request that changes something or waits for something. Questions are asked of the core directly.
+/// A request that changes something or waits for something. Plain queries are methods of the core.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// R01. The id is new and random.
+    /// R01: submits a task. The id is new and random.
     Submit(Box<Command>),
-    /// R112: a part of a batch.
+    /// R112: submits a part of a batch.
     SubmitMany(Box<Part>),
     /// R116: submits tasks again.
     Rerun(Box<Rerun>),
-    /// Moves a foreground job of the client to the background.
+    /// Moves a foreground job of the calling client to the background.
     Detach {
         /// The task.
         id: TaskRef,
     },
     /// R70: takes over a process that another program started.
     Adopt {
-        /// What it is. Its environment and its idempotency key are not looked at.
+        /// The task. Its environment and its idempotency key are ignored.
         command: Box<Command>,
-        /// Its number.
+        /// The process id.
         pid: i32,
-        /// Since when it runs.
+        /// When the process started.
         started_at: Timestamp,
     },
     /// R30: gives a follow-up prompt to the session of a completed agent task.
     Resume {
         /// The task.
         id: TaskRef,
-        /// What the agent is told.
+        /// The follow-up prompt.
         prompt: Arc<str>,
-        /// What is set in the session from now on; the rest stays.
+        /// Settings to change in the session; the others stay as they are.
         settings: Box<AgentSettings>,
     },
-    /// Answers a question that an agent waits with.
+    /// Answers a pending question of an agent.
     Answer {
         /// The task.
         id: TaskRef,
-        /// The number of the question.
+        /// The question's number within the task.
         request: u64,
-        /// The id of one of its options.
+        /// The id of the chosen option.
         option: Box<str>,
     },
-    /// R21: notes that the result was asked for.
+    /// R21: records that the result was requested.
     Retrieve {
         /// The task.
         id: TaskRef,
-        /// Whether it must be completed (R07).
+        /// Whether the task must be completed (R07).
         complete: bool,
     },
-    /// R22 to R25.
+    /// R22 to R25: waits for tasks.
     Block {
-        /// The tasks.
+        /// Which tasks.
         which: Selection,
-        /// How long at most, in milliseconds.
+        /// The timeout, in milliseconds; `None` waits without limit.
         timeout_ms: Option<u64>,
-        /// For all of them, or for one.
+        /// Whether all tasks must reach the state, or one is enough.
         mode: BlockMode,
-        /// What each must be.
+        /// The state to wait for.
         until: BlockUntil,
     },
-    /// R05.
+    /// R05: cancels tasks.
     Cancel(Cancel),
-    /// R10.
+    /// R10: clears tasks.
     Clear {
         /// Which tasks.
         which: Selection,
-        /// Whether active ones are cancelled and cleared too.
+        /// Whether active tasks are cancelled and cleared too.
         active_too: bool,
     },
     /// R106: holds pending tasks, or releases them.
     Hold {
-        /// Which tasks. If they are named, all of them must be pending.
+        /// Which tasks. Tasks named by id must all be pending.
         which: Selection,
-        /// Whether they are held from now on.
+        /// True to hold, false to release.
         held: bool,
     },
     /// R107: changes what a pending task waits for.
     Edit(Box<Edit>),
-    /// R100: makes a group, or gives it another number of slots.
+    /// R100: creates a group, or changes its number of slots.
     SetGroup {
-        /// Its name.
+        /// The group's name.
         name: Arc<str>,
         /// How many slots it has, at least 1.
         slots: u32,
     },
-    /// R100: pauses a group, or lets it go on.
+    /// R100: pauses or unpauses a group.
     PauseGroup {
-        /// Its name.
+        /// The group's name.
         name: Arc<str>,
-        /// Whether nothing in it starts from now on.
+        /// True to pause, so that none of its tasks start; false to unpause.
         paused: bool,
     },
     /// R100: removes a group whose tasks have all ended.
     RemoveGroup {
-        /// Its name.
+        /// The group's name.
         name: Arc<str>,
     },
-    /// A signal for a running task.
+    /// Sends a signal to a running task.
     Signal {
         /// The task.
         id: TaskRef,
-        /// The number of the signal.
+        /// The signal's number.
         signal: i32,
-        /// For every process of the tree.
+        /// Whether every process of the tree gets it, or only the leader.
         tree: bool,
     },
-    /// R106: has the processes of tasks stopped, or go on.
+    /// R106: pauses the processes of tasks, or continues them.
     SetPaused {
         /// Which tasks.
         which: Selection,
-        /// Whether they are paused then.
+        /// True to pause, false to continue.
         paused: bool,
     },
-    /// R54.
+    /// R54: ends a parent session.
     EndSession {
         /// The parent session's key.
         session: Arc<str>,
     },
-    /// R54: the parent session ends when this client is gone, unless another one owns it too.
+    /// R54: makes the client an owner of a parent session, which ends when its last owner disconnects.
     OwnSession {
         /// The parent session's key.
         session: Arc<str>,
     },
-    /// What a parent session was told and has not acknowledged.
+    /// Reads the unacknowledged items of a parent session's inbox.
     ReadInbox {
         /// The parent session's key.
         session: Arc<str>,
-        /// Only items with a higher number.
+        /// Only items with a higher number than this.
         after: u64,
-        /// How long to wait for the first one, in milliseconds.
+        /// How long to wait for the first item, in milliseconds.
         wait_ms: u64,
-        /// At most so many.
+        /// The most items to return.
         limit: usize,
     },
-    /// Forgets items of an inbox.
+    /// Removes items from an inbox.
     AckInbox {
         /// The parent session's key.
         session: Arc<str>,
-        /// The number of the last one.
+        /// The number of the last item to remove.
         upto: u64,
     },
-    /// R11.
+    /// R11: ends the daemon.
     Shutdown {
-        /// How long tasks have to end, in milliseconds.
+        /// How long tasks get to end, in milliseconds; `None` for the configured grace.
         grace_ms: Option<u64>,
     },
 }
 
-/// A new task.
+/// The order for a new task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Command {
     /// Its id.
     pub id: TaskId,
-    /// What it is.
+    /// What it runs, and how.
     pub spec: Spec,
     /// The complete environment of its process.
     pub env: Env,
-    /// What an agent is told.
+    /// The prompt, for an agent.
     pub prompt: Option<Arc<str>>,
-    /// Idempotency key, within its parent session.
+    /// Idempotency key, unique within its parent session.
     pub key: Option<Arc<str>>,
-    /// Whether it is a foreground job of the client.
+    /// Whether it is a foreground job of the calling client.
     pub foreground: bool,
-    /// How it shall be ordered among others.
+    /// How it is to be ordered among other tasks.
     pub plan: PlanRequest,
 }
 
 /// The limits of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchLimits {
-    /// How many of it run at once.
+    /// How many of its tasks may run at once.
     pub jobs: Option<u32>,
-    /// When so many have failed, the rest is cancelled.
+    /// When this many tasks have failed, the rest are cancelled.
     pub max_fails: Option<u32>,
 }
 
 /// A part of a batch.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The batch; new with the first part.
+    /// The batch's id; new with the first part.
     pub batch: TaskId,
-    /// With the first part: what its tasks have in common, and its limits. The work and the id are not looked at.
+    /// With the first part: what its tasks have in common, and its limits. The common work and id are ignored.
     pub first: Option<(Box<Command>, BatchLimits)>,
-    /// Its tasks: new random ids, each with its command.
+    /// Its tasks: each has a new random id and a command.
     pub items: Vec<BatchItem>,
-    /// Whether further parts follow.
+    /// Whether more parts follow.
     pub more: bool,
 }
 
-/// A task of a batch before it is one.
+/// A task of a batch that has not been added yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BatchItem {
     /// Its id.
@@ -252,22 +252,22 @@ pub struct BatchItem {
     pub argv: Box<[OsText]>,
 }
 
-/// How a new task shall be ordered among others.
+/// How a new task is to be ordered among others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRequest {
-    /// Its group; `None` stands for the default one.
+    /// Its group; `None` means the default group.
     pub group: Option<Arc<str>>,
-    /// Higher starts first.
+    /// Priority: higher starts first.
     pub priority: i32,
     /// How many slots it takes.
     pub slots: u32,
-    /// What must become of other tasks first.
+    /// Conditions on other tasks.
     pub after: Vec<After>,
-    /// When it may start.
+    /// The earliest start.
     pub start: Option<StartTime>,
-    /// Whether it waits to be released.
+    /// Whether it is held until it is released.
     pub hold: bool,
-    /// Whether and when it starts again after an end of its own.
+    /// Whether and when it starts again after it has ended by itself.
     pub again: Option<Rule>,
 }
 
@@ -281,73 +281,73 @@ impl Default for PlanRequest {
 /// When a task may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartTime {
-    /// So many milliseconds from now.
+    /// This many milliseconds from now.
     In(u64),
-    /// At this time of the wall clock.
+    /// At this wall-clock time.
     At(Timestamp),
 }
 
-/// What is changed about a pending task; the rest stays.
+/// Changes to a pending task; `None` leaves a value as it is.
 #[derive(Clone, Debug)]
 pub struct Edit {
     /// The task.
     pub id: TaskRef,
-    /// For people.
+    /// New description, for people.
     pub description: Option<Box<str>>,
-    /// Its group.
+    /// New group.
     pub group: Option<Arc<str>>,
-    /// Its priority.
+    /// New priority.
     pub priority: Option<i32>,
-    /// How many slots it takes.
+    /// How many slots it takes from now on.
     pub slots: Option<u32>,
-    /// What must become of other tasks first, in place of what was asked before.
+    /// Conditions on other tasks, which replace the earlier ones.
     pub after: Option<Vec<After>>,
-    /// When it may start.
+    /// New earliest start.
     pub start: Option<StartTime>,
 }
 
 /// Which tasks a request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// These.
+    /// The tasks with these ids.
     Ids(Vec<TaskRef>),
-    /// All, or all of one parent session.
+    /// All tasks, or all of one parent session.
     All {
         /// The parent session.
         session: Option<Arc<str>>,
     },
-    /// Those for which this holds.
+    /// The tasks that pass this filter.
     Matching(Box<Filter>),
 }
 
-/// Which tasks are submitted again.
+/// Which tasks to submit again.
 #[derive(Clone, Debug)]
 pub struct Rerun {
-    /// These; of those that are not named one by one, the ones that have ended.
+    /// The tasks. Those not selected by id are skipped unless they have ended.
     pub which: Selection,
-    /// Only those of them that have failed.
+    /// Whether to restrict them to those that have failed.
     pub failed: bool,
-    /// Those too that were cancelled because one of them went otherwise than they wanted.
+    /// Whether to include tasks that were cancelled because a condition on one of them could not come true.
     pub with_dependents: bool,
-    /// A random number, from which the new ids are made.
+    /// A random number from which the new ids are derived.
     pub seed: u128,
 }
 
-/// How tasks are cancelled.
+/// Which tasks to cancel, and how.
 #[derive(Clone, Debug)]
 pub struct Cancel {
     /// Which tasks.
     pub which: Selection,
-    /// The first signal.
+    /// The first signal; `None` for SIGTERM.
     pub signal: Option<i32>,
-    /// How long they have before SIGKILL, in milliseconds.
+    /// The grace before SIGKILL, in milliseconds; `None` for the configured one.
     pub grace_ms: Option<u64>,
 }
 
-/// Why a prompt could not be given to an agent.
+/// Why an agent did not take a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What programs key on.
+    /// Machine-readable kind.
     pub kind: ErrorKind,
     /// What is wrong, for people.
     pub message: Box<str>,
@@ -356,12 +356,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal without advice.
+    /// Creates a refusal without a hint.
     pub fn new(kind: ErrorKind, message: impl Into<Box<str>>) -> Self {
         Self { kind, message: message.into(), hint: None }
     }
 
-    /// The same with a word on what to do.
+    /// Adds a hint on what to do.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<Box<str>>) -> Self {
         self.hint = Some(hint.into());
@@ -369,12 +369,12 @@ impl Refusal {
     }
 }
 
-/// What an executor saw.
+/// What an executor observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The process runs; or the prompt of this run is with the agent's session.
+    /// The process runs, or the agent's session has the prompt of this run.
     Started {
-        /// The process's id; `None` for an agent whose process is not ours.
+        /// The process id; `None` for an agent whose process the daemon did not start.
         pid: Option<i32>,
     },
     /// The process could not be started.
@@ -382,82 +382,82 @@ pub enum Fact {
         /// Why.
         failure: SpawnFailure,
     },
-    /// The prompt could not be given to the agent.
+    /// The agent did not take the prompt.
     Refused(Box<Refusal>),
-    /// The agent has a name for the conversation.
+    /// The agent's id for the conversation is known.
     Session {
-        /// Its own id of it.
+        /// The agent's own id for the conversation.
         id: Arc<str>,
     },
     /// The agent calls a tool.
     Tool {
-        /// Which, for people.
+        /// Name of the tool, for people.
         name: Box<str>,
     },
-    /// The agent was denied something without being asked about.
+    /// The agent was denied something automatically, without asking anybody.
     Denied {
         /// What, for people.
         what: Box<str>,
     },
-    /// There is something that people should know of the agent. It does not show that it moves.
+    /// Something that people should know about the agent. Does not count as activity.
     Noted {
-        /// What it is about.
+        /// The kind of note.
         note: Note,
-        /// The words.
+        /// The text.
         text: Box<str>,
     },
-    /// The agent showed that it moves.
+    /// The agent showed activity.
     Activity,
-    /// The agent asks for a decision, and waits for it.
+    /// The agent asks a question and waits for the answer.
     Asked {
-        /// The executor's number for the question; no other of the same run has it.
+        /// The executor's number for the question, unique within the run.
         key: u64,
-        /// What it asks, for people.
+        /// The question, for people.
         question: Box<str>,
-        /// The answers that it takes.
+        /// The possible answers.
         options: Arc<[InputOption]>,
     },
-    /// The agent does not wait for this decision any more.
+    /// The agent no longer waits for the answer to this question.
     Withdrawn {
         /// The executor's number for the question.
         key: u64,
     },
     /// The agent has ended its turn, and its answer can be read.
     TurnEnded {
-        /// Well, or why not.
+        /// Success, or the error.
         result: Result<(), Box<str>>,
     },
     /// The leader has ended.
     Exited {
         /// How.
         exit: Exit,
-        /// Whether others of its tree live on; [`Fact::TreeEmpty`] will follow then.
+        /// Whether other processes of its tree are still alive; [`Fact::TreeEmpty`] follows then.
         others: bool,
     },
     /// No process of the tree is left.
     TreeEmpty,
-    /// Processes of the tree were sent SIGKILL long ago, and have not ended. [`Fact::Exited`] and
-    /// [`Fact::TreeEmpty`] may still follow, but nobody waits for them any longer.
+    /// Processes of the tree have not ended long after SIGKILL. [`Fact::Exited`] and [`Fact::TreeEmpty`] may still
+    /// follow, but nobody waits for them any longer.
     GaveUp {
-        /// Which ones, and why they live on, for people.
+        /// Which processes, and why they are still alive, for people.
         why: Box<str>,
     },
-    /// The process is ready, as [`Spec::ready`] says.
+    /// The process is ready, as defined by [`Spec::ready`].
     Ready,
-    /// It was not within [`Spec::ready_timeout_ms`].
+    /// The process was not ready within [`Spec::ready_timeout_ms`].
     NotReady,
-    /// The output has grown, or a part of it was dropped.
+    /// The output has grown, or part of it was dropped.
     Output {
-        /// Bytes so far, in each stream.
+        /// Output bytes so far, per stream.
         bytes: [u64; 2],
-        /// Bytes of it that were dropped, in each stream.
+        /// Output bytes dropped so far, per stream.
         dropped: [u64; 2],
-        /// Whether subscribers shall hear of it.
+        /// Whether to publish an event.
         tell: bool,
     },
-    /// The daemon could not write a part of the output, such as on a full disk.
+    /// The daemon could not write part of the output, for example because the disk is full.
     Lost {
-        /// Bytes that were lost since the last such fact.
+        /// Bytes lost since the last such fact.
         bytes: u64,
         /// Why, for people.
         why: Box<str>,

@@ -1,16 +1,16 @@
-//! Equal values are stored once, and dropped when nobody holds them any more.
+//! Interning: equal values are stored once, and dropped when nobody holds them any more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::{Arc, Weak};
 
-/// A set of shared values. It does not keep them alive.
+/// A set of shared values. Holds them weakly, so it does not keep them alive.
 #[derive(Debug)]
 pub struct Interner<T> {
-    /// By hash; hashes that collide share a list. The hasher has no random key: the only ones who
-    /// could choose collisions are this user's own programs.
+    /// By hash; colliding values share a list. The hasher has no random key: only the user's own programs could
+    /// choose collisions.
     values: HashMap<u64, Vec<Weak<T>>, BuildHasherDefault<DefaultHasher>>,
-    /// When this many values are known, those that nobody holds are thrown out.
+    /// At this many entries, those that nobody holds are removed.
     sweep_at: usize,
 }
 
@@ -23,7 +23,7 @@ impl<T> Default for Interner<T> {
 }
 
 impl<T: Hash + Eq> Interner<T> {
-    /// The shared value that equals this one.
+    /// Returns the shared value equal to this one.
     pub fn share(&mut self, value: T) -> Arc<T> {
         let hash = self.values.hasher().hash_one(&value);
         if let Some(known) = self.values.get(&hash) {

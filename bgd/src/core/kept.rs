@@ -1,5 +1,5 @@
-//! The environments that tasks were submitted with, for as long as these can be submitted again (R116). They are no part
-//! of a task: nobody who looks at one gets its environment.
+//! The environments that tasks were submitted with, kept so that the tasks can be submitted again (R116). They are
+//! not part of a task, so nobody who reads a task gets its environment.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::held::env_bytes;
 use super::ordinal::Ordinal;
 
-/// The environments by task, up to a number of bytes, in which each different one counts once. Beyond it those of the
-/// oldest tasks go.
+/// Environments by task, up to a number of bytes. An environment shared by several tasks counts once. Beyond the
+/// limit, those of the oldest tasks are dropped.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KeptEnvs {
     by_task: BTreeMap<Ordinal, Arc<Env>>,
-    /// How many tasks have each, by where it is.
+    /// How many tasks have each environment, by its address.
     #[serde(skip)]
     holders: HashMap<usize, usize>,
     #[serde(skip)]
@@ -35,7 +35,7 @@ impl KeptEnvs {
         self.limit(self.most);
     }
 
-    /// Keeps at most so many bytes from now on.
+    /// Sets the limit, in bytes, and drops what exceeds it.
     pub fn limit(&mut self, most: usize) {
         self.most = most;
         while self.bytes > most
@@ -45,24 +45,24 @@ impl KeptEnvs {
         }
     }
 
-    /// The environment of a task, unless it had to go.
+    /// Returns the environment of a task, unless it was dropped.
     pub fn get(&self, task: Ordinal) -> Option<&Arc<Env>> {
         self.by_task.get(&task)
     }
 
-    /// The task is gone.
+    /// Drops the environment of a removed task.
     pub fn forget(&mut self, task: Ordinal) {
         if let Some(env) = self.by_task.remove(&task) {
             self.let_go(&env);
         }
     }
 
-    /// Every environment, each with its task: what was read back is shared again.
+    /// Returns every environment with its task, so that deserialised ones can be shared again.
     pub fn into_each(self) -> impl Iterator<Item = (Ordinal, Arc<Env>)> {
         self.by_task.into_iter()
     }
 
-    /// How many bytes are kept at most.
+    /// Returns the limit, in bytes.
     pub fn most(&self) -> usize {
         self.most
     }
@@ -105,7 +105,7 @@ mod tests {
         kept.forget(Ordinal(1000));
         kept.forget(Ordinal(1001));
         assert_eq!((kept.bytes, kept.holders.len()), (0, 0));
-        // None at all.
+        // A limit of 0 keeps nothing.
         kept.keep(Ordinal(1002), env(1));
         kept.limit(0);
         kept.keep(Ordinal(1003), env(1));

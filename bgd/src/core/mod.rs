@@ -1,12 +1,11 @@
 //! The core: every decision about tasks, as a pure function with memory.
 //!
-//! [`Core::handle`] takes the time and an input and returns effects; [`Core::deadline`] says when it
-//! wants to be called again and [`Core::on_deadline`] is that call. It may not do I/O, read a clock or
-//! draw random numbers: ids, times and facts come in with the input, so that millions of random
-//! histories can be run against it in seconds. What it asks for is done by executors, which report
-//! facts; a fact names its task and its run, so that a late one changes nothing.
+//! [`Core::handle`] takes the time and an input and returns effects. [`Core::deadline`] says when to call
+//! [`Core::on_deadline`]. The core may not do I/O, read a clock or draw random numbers: ids, times and facts come
+//! in with the input, so that tests can run millions of random histories against it in seconds. Executors carry out
+//! the effects and report facts. A fact names its task and run, so that a late one changes nothing.
 //!
-//! Its state can be serialised whole, at any time.
+//! The whole state can be serialised at any time.
 
 mod agent;
 mod batch;
@@ -58,17 +57,17 @@ use serde::{Deserialize, Serialize};
 /// The limits that the core enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreLimits {
-    /// Tasks that run at once, at least 1. The next ones wait; those that must not wait (foreground jobs,
-    /// resumes, processes that are handed over) count, but begin above the limit too.
+    /// Tasks that run at once, at least 1. Further ones wait, except those that must not (foreground jobs, resumes,
+    /// handed-over processes): they count too, but start even above the limit.
     pub max_concurrent_tasks: usize,
-    /// Tasks held, finished ones included.
+    /// Tasks kept, including finished ones.
     pub tasks: usize,
-    /// Bytes that tasks and inboxes may hold when another task comes.
+    /// Bytes that tasks and inboxes may hold. A request that would exceed it is refused.
     pub memory: usize,
-    /// Bytes of environments that are kept so that tasks can be submitted again.
+    /// Bytes of environments kept so that tasks can be submitted again.
     pub environments: usize,
     /// How long a cancelled task has to end before SIGKILL, in milliseconds.
     pub grace_ms: u64,
-    /// Items of one inbox, at least 1. With one more the oldest are dropped.
+    /// Items per inbox, at least 1. Beyond that, the oldest are dropped.
     pub inbox_items: usize,
 }

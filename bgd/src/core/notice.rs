@@ -1,4 +1,4 @@
-//! What the core has to tell about a task to whoever asked for it.
+//! What the core reports about a task to whoever requested it.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use serde::{Deserialize, Serialize};
 
 use super::task::Snapshot;
 
-/// One piece of news, as it was decided; how it reads is not the core's matter.
+/// One piece of news about a task. How it is worded is not the core's concern.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Notice {
-    /// What is told.
+    /// What happened.
     pub kind: NoticeKind,
     /// When it happened.
     pub at: Timestamp,
-    /// How many other tasks of its parent session were active then; `None` without a parent session.
+    /// How many other tasks of the parent session were active at that time; `None` without a parent session.
     pub active: Option<u64>,
-    /// Whether the task is removed as soon as it has ended, so that nobody can ask for it any more.
+    /// Whether the task is removed as soon as it has ended, so that nobody can query it afterwards.
     pub is_removed: bool,
-    /// The task as it was then, without its environment and with the beginning of its prompt.
+    /// The task at that time, without its environment and with only the beginning of its prompt.
     pub task: Snapshot,
 }
 
 impl Notice {
-    /// The bytes of its texts, which are what it costs to keep beside a fixed part.
+    /// Bytes of its texts: its cost besides a fixed part.
     pub fn text_bytes(&self) -> usize {
         let label = |label: &Option<Arc<str>>| label.as_deref().map_or(0, str::len);
         self.task.text_bytes() + label(&self.task.spec.session) + label(&self.task.spec.channel)
     }
 }
 
-/// A notice in an inbox, with its number there.
+/// An item of an inbox: a number that is unique across all inboxes, and the notice.
 pub type Item = (u64, Arc<Notice>);

@@ -1,21 +1,21 @@
-//! Which client owns which parent session: a session ends with the connection of its last owner (R54). It
-//! ends nothing itself.
+//! Which client owns which parent session: a session ends when its last owner disconnects (R54). This module only
+//! keeps track; it ends nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Clients with the parent sessions that they own.
+/// Clients and the parent sessions that they own.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Owners {
     by_client: BTreeSet<(u64, Arc<str>)>,
-    /// How many clients own each session; at least one.
+    /// How many clients own each session, at least one.
     counts: BTreeMap<Arc<str>, u64>,
 }
 
 impl Owners {
-    /// A client owns a session from now on. Said twice, it is the same. False: it owns `limit` others.
+    /// Makes a client an owner of a session. Idempotent. Returns false if the client already owns `limit` others.
     pub fn insert(&mut self, client: u64, session: Arc<str>, limit: usize) -> bool {
         let own = (client, session);
         if self.by_client.contains(&own) {
@@ -32,7 +32,7 @@ impl Owners {
         self.by_client.range((client, Arc::from(""))..).take_while(move |(owner, _)| *owner == client)
     }
 
-    /// A client is gone. Returns the sessions whose last owner it was, in the order of their keys.
+    /// Removes a client. Returns the sessions whose last owner it was, in the order of their keys.
     pub fn leave(&mut self, client: u64) -> Vec<Arc<str>> {
         let theirs: Vec<(u64, Arc<str>)> = self.of(client).cloned().collect();
         let mut ended = Vec::new();

@@ -1,4 +1,4 @@
-//! How a task is ordered among others: what its submitter asked for, and what has come of it so far.
+//! How a task is ordered among others: what its submitter asked for, and what has come of that so far.
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use serde::{Deserialize, Serialize};
 use super::ordinal::Ordinal;
 use super::time::Mono;
 
-/// The plan of a task. Most tasks have the plain one, and share it.
+/// The plan of a task. Most tasks have none of their own, and use [`PLAIN`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Its group; `None` stands for the default one.
+    /// Its group; `None` means the default group.
     pub group: Option<Arc<str>>,
     /// The batch that it was submitted with.
     pub batch: Option<TaskId>,
-    /// Higher starts first in its group, -100 to 100.
+    /// Priority within its group, -100 to 100; higher starts first.
     pub priority: i32,
     /// How many slots it takes.
     pub slots: u32,
-    /// Whether it waits to be released.
+    /// Whether it is held until it is released.
     pub held: bool,
-    /// When it may start at the earliest, if that is yet to come.
+    /// Its earliest start, if that is still ahead.
     pub not_before: Option<NotBefore>,
-    /// What must become of other tasks first.
+    /// Conditions on other tasks.
     pub after: Vec<Dependency>,
-    /// In place of the description that it was submitted with.
+    /// Replaces the description that it was submitted with.
     pub description: Option<Box<str>>,
-    /// What happens when it fails or ends by itself.
+    /// Whether and when it starts again after it has ended by itself.
     pub again: Option<Box<Again>>,
-    /// The task that it is the same as, submitted again.
+    /// The task of which this is a rerun.
     pub rerun_of: Option<TaskId>,
 }
 
-/// The plan of a task that asks for nothing.
+/// The plan of a task that asks for nothing special.
 pub static PLAIN: Plan = Plan {
     group: None,
     batch: None,
@@ -52,17 +52,17 @@ pub static PLAIN: Plan = Plan {
 };
 
 impl Plan {
-    /// The name of its group.
+    /// Returns the name of its group.
     pub fn group(&self) -> &str {
         self.group.as_deref().unwrap_or(DEFAULT_GROUP)
     }
 
-    /// Whether nothing but slots keeps it from starting.
+    /// Whether it waits for nothing but slots.
     pub fn is_open(&self) -> bool {
         !self.held && self.not_before.is_none() && self.after.iter().all(|dependency| dependency.met)
     }
 
-    /// What this means for its conditions on the task that it has become of, as far as they were open.
+    /// Returns what `became` means for the open conditions on the task `other`.
     pub fn outlook(&self, other: Ordinal, became: Became) -> Outlook {
         let mut outlook = Outlook::default();
         for dependency in self.after.iter().filter(|one| one.ordinal == other && !one.met) {
@@ -75,14 +75,14 @@ impl Plan {
         outlook
     }
 
-    /// Notes which of its conditions have come true by this.
+    /// Marks the conditions on the task `other` that `became` meets.
     pub fn meet(&mut self, other: Ordinal, became: Became) {
         for dependency in self.after.iter_mut().filter(|one| one.ordinal == other) {
             dependency.met |= judge(dependency.condition, became) == Verdict::Met;
         }
     }
 
-    /// The bytes of its texts as lists show them.
+    /// Returns the bytes of its texts as lists show them.
     pub fn text_bytes(&self) -> usize {
         let attempts = self.again.iter().flat_map(|again| &again.attempts);
         self.group().len()
@@ -92,35 +92,35 @@ impl Plan {
     }
 }
 
-/// The bytes of a condition in a task object, at most: once as such, once in what is waited for.
+/// Upper bound for a condition in a task object, in bytes; it appears there as such and in what the task waits for.
 const DEPENDENCY_TEXT: usize = 130;
 
-/// The bytes of an attempt in a task object, about.
+/// Approximate size of an attempt in a task object, in bytes.
 const ATTEMPT_TEXT: usize = 200;
 
 /// The earliest start of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotBefore {
-    /// So long after it was submitted or edited.
+    /// A delay after it was submitted or edited.
     Delay {
-        /// By the clock that decides.
+        /// The end of the delay on the monotonic clock, which decides.
         at: Mono,
-        /// For people.
+        /// The same on the wall clock, for people.
         wall: Timestamp,
     },
-    /// A time of the wall clock, which may be set.
+    /// A wall-clock time. That clock may be set.
     Wall(Timestamp),
-    /// Its next attempt.
+    /// The start of its next attempt.
     Attempt {
-        /// By the clock that decides.
+        /// The start on the monotonic clock, which decides.
         at: Mono,
-        /// For people.
+        /// The same on the wall clock, for people.
         wall: Timestamp,
     },
 }
 
 impl NotBefore {
-    /// When that is by the clock that can't be set.
+    /// Returns the time on the monotonic clock; `None` for a wall-clock time.
     pub const fn mono(self) -> Option<Mono> {
         match self {
             Self::Delay { at, .. } | Self::Attempt { at, .. } => Some(at),
@@ -134,41 +134,41 @@ impl NotBefore {
 pub struct Dependency {
     /// The other task.
     pub task: TaskId,
-    /// Its number.
+    /// Its ordinal.
     pub ordinal: Ordinal,
-    /// What must become of it.
+    /// What must happen to it.
     pub condition: Condition,
-    /// Whether that has come true.
+    /// Whether the condition has come true.
     pub met: bool,
 }
 
-/// What a task has become, as far as conditions on it are concerned.
+/// What happened to a task, as far as conditions on it are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Became {
-    /// It runs.
+    /// It has started.
     Started,
-    /// It runs, and is ready.
+    /// It has started and is ready.
     Ready,
     /// It has ended.
     Ended(EndedTask),
 }
 
-/// How a task ended that others wait for.
+/// How a task ended, for the tasks that depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedTask {
     /// The task.
     pub task: TaskId,
     /// Its status.
     pub status: Status,
-    /// Whether it had started.
+    /// Whether it had ever started.
     pub has_begun: bool,
     /// Whether it was ready in its last attempt.
     pub was_ready: bool,
-    /// How, as far as that is known and short.
+    /// How it ended, if that is known and short.
     pub how: Option<HowEnded>,
 }
 
-/// How a task ended, in short.
+/// A short reason for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HowEnded {
     /// Its process exited with this code.
@@ -181,29 +181,29 @@ pub enum HowEnded {
     NotReady,
 }
 
-/// What has come of the conditions of a task on another one.
+/// What an event of one task means for the conditions of another task on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outlook {
-    /// One has come true.
+    /// Some condition has come true.
     pub is_met: bool,
-    /// One is still open.
+    /// Some condition is still open.
     pub is_open: bool,
-    /// One that can't come true any more, and why.
+    /// A condition that can no longer come true, and why.
     pub never: Option<(Condition, EndedTask)>,
 }
 
-/// Whether a condition holds.
+/// The verdict on a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Not yet.
+    /// It may still come true.
     Open,
-    /// It does.
+    /// It has come true.
     Met,
-    /// It can't any more.
+    /// It can no longer come true.
     Never(EndedTask),
 }
 
-/// What this means for a condition that was not met before.
+/// Judges a condition that was not met before.
 const fn judge(condition: Condition, became: Became) -> Verdict {
     match (condition, became) {
         (Condition::Start, Became::Started | Became::Ready) | (Condition::Ready, Became::Ready) => {
@@ -225,42 +225,42 @@ const fn judge(condition: Condition, became: Became) -> Verdict {
     }
 }
 
-/// Whether and when a task starts again after an end of its own.
+/// Whether and when a task starts again after it has ended by itself, and its attempts so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Again {
     /// The rule.
     pub rule: Rule,
-    /// The environment that every attempt begins with.
+    /// The environment of every attempt.
     pub env: Arc<Env>,
-    /// The number of the attempt that is next or under way, from 1.
+    /// The number of the current or next attempt, from 1.
     pub attempt: u32,
-    /// When the attempt that is under way began, by the clock that decides.
+    /// When the current attempt started; `None` before that.
     pub began: Option<Mono>,
-    /// With [`Rule::Restart`]: how many ends in a row came too soon.
+    /// With [`Rule::Restart`]: how many attempts in a row ended too early.
     pub early_ends: u32,
-    /// Where the output of this attempt begins, and its standard error if that is apart, in bytes.
+    /// Where this attempt begins in the output and, if kept apart, in standard error, in bytes.
     pub offset: [u64; 2],
-    /// Those that have ended: the last few.
+    /// The most recent attempts that have ended.
     pub attempts: Vec<Attempt>,
 }
 
 /// The rule for another attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rule {
-    /// R108: after failures, so often.
+    /// R108: try again after a failure, a limited number of times.
     Retry {
-        /// Attempts after the first one.
+        /// How many attempts may follow the first one.
         times: u32,
-        /// The longest delay before the second attempt, in milliseconds.
+        /// Upper bound of the delay before the second attempt, in milliseconds. It doubles with each attempt.
         delay_ms: u64,
-        /// What the longest delay does not grow beyond.
+        /// What that bound may grow to, in milliseconds.
         max_delay_ms: u64,
-        /// After these codes, and after a signal if told so; without both, after every failure.
+        /// The exit codes to retry after. Empty without `signal` means any failure.
         codes: Box<[i32]>,
-        /// See `codes`.
+        /// Whether to retry after an end by a signal.
         signal: bool,
     },
-    /// R109: for as long as nobody ends it.
+    /// R109: keep the task alive until it is told to end.
     Restart(Restart),
 }
 
@@ -269,22 +269,22 @@ pub enum Rule {
 pub struct Attempt {
     /// Its number, from 1.
     pub attempt: u32,
-    /// The leader that it had.
+    /// The leader's process id, if there was one.
     pub pid: Option<i32>,
     /// When it began.
     pub started_at: Timestamp,
-    /// When it was over.
+    /// When it ended.
     pub completed_at: Timestamp,
     /// How the leader ended.
     pub exit: Option<Exit>,
-    /// Why it failed, where its exit does not tell.
+    /// Why it failed, if its exit does not say.
     pub error: Option<AttemptError>,
-    /// Where its output begins, and its standard error if that is apart, in bytes.
+    /// Where it begins in the output and, if kept apart, in standard error, in bytes.
     pub offset: [u64; 2],
 }
 
 impl Attempt {
-    /// The bytes of its texts.
+    /// Returns the bytes of its texts.
     pub fn text_bytes(&self) -> usize {
         let error = self.error.as_ref().map_or(0, AttemptError::text_bytes);
         let exit = if let Some(Exit::Unknown(why)) = &self.exit { why.len() } else { 0 };
@@ -293,7 +293,7 @@ impl Attempt {
 }
 
 impl AttemptError {
-    /// The bytes of its text.
+    /// Returns the bytes of its text.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Agent(text) | Self::Spawn(text) => text.len(),
@@ -305,19 +305,19 @@ impl AttemptError {
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttemptError {
-    /// As its agent said.
+    /// The agent's error.
     Agent(Box<str>),
-    /// As it could not be started.
+    /// Why it could not be started.
     Spawn(Box<str>),
     /// It was not ready in time.
     NotReady {
-        /// The time that it had, in milliseconds.
+        /// The time that it was allowed, in milliseconds.
         limit_ms: u64,
     },
 }
 
-/// A number from 0 to `longest` that looks random and is the same for the same seed: `SplitMix64`'s mixer
-/// (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// Returns a number from 0 to `longest` that looks random and is always the same for the same seed and attempt.
+/// Uses the mixer of `SplitMix64` (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 #[allow(clippy::cast_possible_truncation, reason = "the halves of a random number are random")]
 pub const fn draw(seed: u128, attempt: u32, longest: u64) -> u64 {
     let mut bits =

@@ -1,6 +1,7 @@
-//! Who starts next: the groups with their slots, and the tasks that wait for these. In a group the highest priority is
-//! first, then who came first; nobody overtakes the first one, even if that does not fit yet (R100 to R102). Of a batch
-//! only so many compete at once (R112). What else a task waits for is not known here.
+//! The queue: groups with their slots, and the tasks that wait for these. Within a group the highest priority goes
+//! first, then the earliest submission. No task overtakes the first one, even while that does not fit (R100 to
+//! R102). A batch may limit how many of its tasks compete at once (R112). The queue knows nothing of the other
+//! reasons for which a task may wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,12 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use super::task::{Ordinal, State, Task};
 
-/// What a task wants of the queue.
+/// What a task demands from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Its group; `None` stands for the default one.
+    /// Its group; `None` means the default group.
     pub group: Option<Arc<str>>,
-    /// Higher starts first.
+    /// Priority: higher starts first.
     pub priority: i32,
     /// How many slots it takes.
     pub slots: u32,
@@ -25,14 +26,14 @@ pub struct Demand {
     pub batch: Option<TaskId>,
 }
 
-/// What a task means to the queue.
+/// How a task stands in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It waits for slots.
     Waits(Demand),
-    /// It has them.
+    /// It has slots.
     HasSlots(Demand),
-    /// It has nothing to do with the queue.
+    /// It is not in the queue.
     Out,
 }
 
@@ -54,12 +55,12 @@ impl From<&Task> for Standing {
     }
 }
 
-/// The numbers of a group's slots. The lowest free one is always given first.
+/// The slot numbers of a group. The lowest free one is always handed out first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Numbers {
-    /// Free ones below `top`.
+    /// Free numbers below `top`.
     holes: BTreeSet<u32>,
-    /// Nobody has a number above this one.
+    /// The highest number in use.
     top: u32,
 }
 
@@ -89,13 +90,13 @@ struct Group {
     slots: u32,
     is_paused: bool,
     numbers: Numbers,
-    /// Those that wait, the first to start first, each with the slots that it takes.
+    /// The waiting tasks in starting order, each with the number of slots that it takes.
     waiting: BTreeSet<(Reverse<i32>, Ordinal, u32)>,
 }
 
 impl Group {
-    /// The one that starts next, if it can now. One that wants more than there is waits until nobody else runs: the
-    /// limit was lowered behind it.
+    /// Returns the first waiting task if it can start now. A task that wants more slots than the group has, because
+    /// the limit was lowered later, starts once nobody else has any.
     fn next(&self) -> Option<Ordinal> {
         let (_, ordinal, slots) = *self.waiting.first().filter(|_| !self.is_paused)?;
         let taken = self.numbers.taken();
@@ -104,17 +105,17 @@ impl Group {
     }
 }
 
-/// A batch of which only so many run at once.
+/// A batch that limits how many of its tasks run at once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Lane {
     jobs: u32,
-    /// How many compete for slots or have some.
+    /// How many of its tasks compete for slots or have some.
     admitted: u32,
-    /// Those that wait to be admitted, the first to be so first, each with its group and the slots that it takes.
+    /// The tasks waiting to be admitted, in order.
     parked: BTreeSet<Parked>,
 }
 
-/// A task that waits to be admitted, in the order of that.
+/// A task waiting to be admitted. The field order defines the order of admission.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Parked {
     priority: Reverse<i32>,
@@ -130,7 +131,7 @@ impl Parked {
     }
 }
 
-/// What a group is at one moment.
+/// The state of a group at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSlots {
     /// Its name.
@@ -139,29 +140,29 @@ pub struct GroupSlots {
     pub slots: u32,
     /// How many are taken.
     pub taken: u32,
-    /// Whether nothing in it starts.
+    /// Whether it is paused, so that none of its tasks start.
     pub is_paused: bool,
 }
 
-/// The groups, and who waits in them. Tasks that must not wait take slots above the limit.
+/// The groups and their waiting tasks. Tasks that must not wait take slots even above the limit.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Queue {
     default: Arc<str>,
     groups: BTreeMap<Arc<str>, Group>,
-    /// Those whose first task can start.
+    /// The groups whose first task can start.
     startable: BTreeSet<Arc<str>>,
-    /// The slots of those that have some.
+    /// The slot numbers of the tasks that have slots.
     numbers: HashMap<Ordinal, Box<[u32]>>,
-    /// What the configuration said last of its groups.
+    /// The groups as last configured.
     configured: BTreeMap<Arc<str>, u32>,
-    /// The batches of which only so many run at once.
+    /// The batches that limit how many of their tasks run at once.
     lanes: BTreeMap<TaskId, Lane>,
-    /// Those of them that may have room.
+    /// Those in `lanes` that may have room for another task.
     roomy: BTreeSet<TaskId>,
 }
 
 impl Queue {
-    /// Only the default group, with so many slots.
+    /// Creates a queue with only the default group, which gets this many slots.
     pub fn new(slots: u32) -> Self {
         let default: Arc<str> = DEFAULT_GROUP.into();
         let mut queue = Self {
@@ -177,7 +178,7 @@ impl Queue {
         queue
     }
 
-    /// A task has come or gone, or wants something else. Returns the lowest of its slots, if it has some.
+    /// Moves a task from one standing to another. Returns the lowest of its slots, if it has any.
     pub fn change(&mut self, task: Ordinal, from: &Standing, to: &Standing) -> Option<u32> {
         if from == to {
             return self.slot(task);
@@ -219,35 +220,35 @@ impl Queue {
         self.slot(task)
     }
 
-    /// The lowest of the slots that a task has.
+    /// Returns the lowest of a task's slots.
     pub fn slot(&self, task: Ordinal) -> Option<u32> {
         self.numbers(task).first().copied()
     }
 
-    /// The numbers of the slots that a task has.
+    /// Returns the numbers of a task's slots in ascending order.
     pub fn numbers(&self, task: Ordinal) -> &[u32] {
         self.numbers.get(&task).map_or(&[], |numbers| numbers)
     }
 
-    /// Of this batch only so many run at once.
+    /// Limits how many tasks of a batch run at once.
     pub fn limit_batch(&mut self, batch: TaskId, jobs: u32) {
         self.lanes.insert(batch, Lane { jobs, ..Lane::default() });
     }
 
-    /// No task of this batch is left.
+    /// Drops a batch that has no tasks left.
     pub fn forget_batch(&mut self, batch: TaskId) {
         self.lanes.remove(&batch);
         self.roomy.remove(&batch);
     }
 
-    /// Whether a task waits for others of its batch.
+    /// Whether a task waits for other tasks of its batch.
     pub fn is_parked(&self, task: Ordinal, standing: &Standing) -> bool {
         let Standing::Waits(demand) = standing else { return false };
         let lane = demand.batch.and_then(|batch| self.lanes.get(&batch));
         lane.is_some_and(|lane| lane.parked.contains(&Parked::new(task, demand)))
     }
 
-    /// Has those compete for slots that their batches have room for.
+    /// Lets parked tasks compete for slots as far as their batches have room.
     pub fn admit(&mut self) {
         while let Some(batch) = self.roomy.pop_first() {
             while let Some(lane) = self.lanes.get_mut(&batch).filter(|lane| lane.admitted < lane.jobs)
@@ -263,7 +264,7 @@ impl Queue {
         }
     }
 
-    /// Has a task wait for others of its batch, if only so many of that run at once.
+    /// Parks a task if its batch is limited. Returns whether it was.
     fn park(&mut self, task: Ordinal, demand: &Demand) -> bool {
         let Some(batch) = demand.batch else { return false };
         let Some(lane) = self.lanes.get_mut(&batch) else { return false };
@@ -272,7 +273,7 @@ impl Queue {
         true
     }
 
-    /// Undoes that; tells whether it did wait so.
+    /// Unparks a task. Returns whether it was parked.
     fn unpark(&mut self, task: Ordinal, demand: &Demand) -> bool {
         let lane = demand.batch.and_then(|batch| self.lanes.get_mut(&batch));
         lane.is_some_and(|lane| lane.parked.remove(&Parked::new(task, demand)))
@@ -286,12 +287,13 @@ impl Queue {
         }
     }
 
-    /// The task that starts next. The answer costs the same however many tasks and groups there are.
+    /// Returns the task to start next. The cost does not depend on how many tasks and groups there are.
     pub fn next(&self) -> Option<Ordinal> {
         self.startable.first().and_then(|name| self.groups.get(name)).and_then(Group::next)
     }
 
-    /// The group of this name as tasks name it, or nothing if there is none.
+    /// Returns the group's name as plans store it, where the default group is an inner `None`. Returns `None` if
+    /// there is no such group.
     #[allow(clippy::option_option, reason = "the inner one is the name, which the default group has not")]
     pub fn find(&self, name: &str) -> Option<Option<Arc<str>>> {
         if name == &*self.default {
@@ -300,35 +302,35 @@ impl Queue {
         self.groups.get_key_value(name).map(|(name, _)| Some(name.clone()))
     }
 
-    /// How many slots a group has.
+    /// Returns how many slots a group has; 0 if there is no such group.
     pub fn slots_of(&self, group: Option<&str>) -> u32 {
         self.groups.get(group.unwrap_or(&self.default)).map_or(0, |group| group.slots)
     }
 
-    /// Whether nothing in a group starts.
+    /// Whether a group is paused.
     pub fn is_paused(&self, group: Option<&str>) -> bool {
         self.groups.get(group.unwrap_or(&self.default)).is_some_and(|group| group.is_paused)
     }
 
-    /// Every group: the default one, then the others by name.
+    /// Returns every group: the default one first, then the others by name.
     pub fn groups(&self) -> impl Iterator<Item = GroupSlots> {
         let others = self.groups.keys().filter(|name| **name != self.default);
         std::iter::once(&self.default).chain(others).filter_map(|name| self.group(name))
     }
 
-    /// How many groups there are.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
 
-    /// One group.
+    /// Returns the state of one group.
     pub fn group(&self, name: &str) -> Option<GroupSlots> {
         let (name, group) = self.groups.get_key_value(name)?;
         let (slots, taken, is_paused) = (group.slots, group.numbers.taken(), group.is_paused);
         Some(GroupSlots { name: name.clone(), slots, taken, is_paused })
     }
 
-    /// Makes a group, or gives it another number of slots.
+    /// Creates a group, or changes its number of slots.
     pub fn set(&mut self, name: &str, slots: u32) {
         let name = match self.groups.get_key_value(name) {
             Some((name, _)) => name.clone(),
@@ -338,7 +340,7 @@ impl Queue {
         self.look_at(&name);
     }
 
-    /// Pauses a group, or lets it go on.
+    /// Pauses or unpauses a group.
     pub fn pause(&mut self, name: &str, is_paused: bool) {
         if let Some((name, _)) = self.groups.get_key_value(name) {
             let name = name.clone();
@@ -347,16 +349,17 @@ impl Queue {
         }
     }
 
-    /// Removes a group in which nobody waits and nobody runs.
+    /// Removes a group that has no waiting and no running tasks.
     pub fn remove(&mut self, name: &str) {
         self.groups.remove(name);
         self.startable.remove(name);
-        // A configuration that still has it makes it again.
+        // If the configuration still has the group, the next reload creates it again.
         self.configured.remove(name);
     }
 
-    /// The groups of the configuration: a new or changed one has so many slots, one that was set by hand and is not
-    /// changed there keeps its own. Those that are in it no more stay; they may have tasks.
+    /// Applies the groups of the configuration. New and changed ones get their configured slots. A group that was
+    /// changed at runtime keeps its slots until its entry changes. Groups that are no longer configured stay, as
+    /// they may have tasks.
     pub fn configure(&mut self, groups: BTreeMap<Arc<str>, u32>) {
         for (name, slots) in &groups {
             if self.configured.get(name) != Some(slots) {
@@ -372,7 +375,7 @@ impl Queue {
         self.look_at(&name);
     }
 
-    /// Keeps whether the group's first task can start.
+    /// Updates whether the group is in `startable`.
     fn look_at(&mut self, name: &Arc<str>) {
         if self.groups.get(name).and_then(Group::next).is_some() {
             self.startable.insert(name.clone());
@@ -394,7 +397,7 @@ mod tests {
         queue.change(Ordinal(task), &Standing::Out, &Standing::Waits(demand));
     }
 
-    /// Starts what can be started, and tells which tasks these were, with their lowest slots.
+    /// Starts every task that can start. Returns them with their lowest slots.
     fn start(queue: &mut Queue, demand: impl Fn(u64) -> Demand) -> Vec<(u64, Option<u32>)> {
         let mut started = Vec::new();
         while let Some(task) = queue.next() {

@@ -1,4 +1,4 @@
-//! All tasks, with the indexes that keep every look-up independent of how many there are.
+//! All tasks, with indexes that keep the cost of each look-up independent of their number.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use super::intern::Interner;
 use super::kept::KeptEnvs;
 use super::task::{Ordinal, Place, Snapshot, Spec, State, Task};
 
-/// The most candidates that an ambiguous id is answered with.
+/// The most candidates that the error for an ambiguous id lists.
 pub const CANDIDATES: usize = 20;
 
-/// A question for a page of tasks.
+/// A query for a page of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
-    /// Only those that pass.
+    /// Only tasks that pass this filter.
     pub filter: Filter,
-    /// At most so many.
+    /// The page size.
     pub limit: usize,
-    /// Only older ones than this.
+    /// Only tasks older than this one.
     pub after: Option<Ordinal>,
 }
 
-/// A page of tasks, the newest first.
+/// A page of tasks, newest first.
 #[derive(Debug)]
 pub struct Page {
     /// The tasks.
     pub tasks: Vec<Snapshot>,
-    /// The cursor of the next page.
+    /// The cursor of the next page; `None` if this is the last.
     pub next: Option<Ordinal>,
-    /// The counts of the session, or of all.
+    /// The counts of the parent session that the filter names, or of all tasks.
     pub summary: Summary,
 }
 
@@ -51,15 +51,15 @@ struct SessionIndex {
     keys: HashMap<Arc<str>, Ordinal>,
 }
 
-/// The tasks and their indexes. Tasks change only through [`Registry::change`], which keeps the indexes.
+/// The tasks and their indexes. Change tasks only through [`Registry::change`], which updates the indexes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Registry {
-    /// Boxed, as the map's nodes are half empty and a task is large.
+    /// Boxed: the map's nodes are half empty, and tasks are large.
     tasks: BTreeMap<Ordinal, Box<Task>>,
     by_id: BTreeMap<TaskId, Ordinal>,
     by_status: BTreeMap<Status, BTreeSet<Ordinal>>,
-    /// The empty key, which no session can have, holds the tasks without a parent session.
+    /// By parent session. Tasks without one are under the empty key, which no session can have.
     sessions: BTreeMap<Arc<str>, SessionIndex>,
     summary: Summary,
     last: Ordinal,
@@ -75,7 +75,7 @@ pub struct Registry {
     places: Interner<Place>,
 }
 
-/// What of a registry was written down. The rest follows from it.
+/// The serialised part of a registry. The rest is derived from it.
 #[derive(Deserialize)]
 struct Stored {
     tasks: BTreeMap<Ordinal, Box<Task>>,
@@ -88,7 +88,7 @@ struct Stored {
 }
 
 impl From<Stored> for Registry {
-    /// What tasks shared was written down with each of them, and is shared again.
+    /// Shared values were serialised with each task; this shares them again.
     fn from(stored: Stored) -> Self {
         let Stored { tasks, by_id, by_status, sessions, summary, last, kept } = stored;
         let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
@@ -116,22 +116,22 @@ impl From<Stored> for Registry {
 }
 
 impl Registry {
-    /// How many tasks there are.
+    /// Returns the number of tasks.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// How many are in each status.
+    /// Returns how many tasks are in each status.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// The one shared copy of an environment.
+    /// Returns the shared copy of an environment.
     pub fn share_env(&mut self, env: Env) -> Arc<Env> {
         self.envs.share(env)
     }
 
-    /// Has a new task share with the others what is equal.
+    /// Makes a new task share equal values with the others.
     pub fn share_spec(&mut self, spec: &mut Spec) {
         spec.cwd = self.folders.share(OsText::clone(&spec.cwd));
         spec.rlimits = spec.rlimits.take().map(|rlimits| self.rlimits.share(Rlimits::clone(&rlimits)));
@@ -143,23 +143,23 @@ impl Registry {
         }
     }
 
-    /// What all tasks hold, in bytes.
+    /// Returns what all tasks hold, in bytes.
     pub fn held(&self) -> usize {
         self.held.bytes()
     }
 
-    /// How much more they would hold with this one.
+    /// Returns by how many bytes adding this task would raise [`Self::held`].
     pub fn held_more_with(&self, task: &Task) -> usize {
         self.held.more_with(task)
     }
 
-    /// The task that was submitted under this key.
+    /// Returns the task that was submitted with this idempotency key.
     pub fn by_key(&self, session: Option<&str>, key: &str) -> Option<&Task> {
         let ordinal = self.sessions.get(session.unwrap_or_default())?.keys.get(key)?;
         self.tasks.get(ordinal).map(Box::as_ref)
     }
 
-    /// Adds a task as the newest.
+    /// Adds a task as the newest one.
     pub fn insert(&mut self, task: Task) -> Ordinal {
         self.last.0 += 1;
         let ordinal = self.last;
@@ -206,7 +206,7 @@ impl Registry {
         Some(*task)
     }
 
-    /// Changes a task and returns what the change returns; the indexes follow.
+    /// Changes a task and updates the indexes. Returns what `change` returns.
     pub fn change<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
         let task = self.tasks.get_mut(&ordinal)?;
         let (before, held) = (task.status(), Changing::of(task));
@@ -228,30 +228,30 @@ impl Registry {
         Some(result)
     }
 
-    /// A task by its number.
+    /// Returns a task by its ordinal.
     pub fn get(&self, ordinal: Ordinal) -> Option<&Task> {
         self.tasks.get(&ordinal).map(Box::as_ref)
     }
 
-    /// Keeps at most so many bytes of environments from now on.
+    /// Limits the environments kept for reruns to this many bytes.
     pub fn limit_kept_envs(&mut self, most: usize) {
         self.kept.limit(most);
     }
 
-    /// The environment that a task was submitted with, unless it had to go.
+    /// Returns the environment that a task was submitted with, unless it was dropped.
     pub fn kept_env(&self, ordinal: Ordinal) -> Option<&Arc<Env>> {
         self.kept.get(ordinal)
     }
 
-    /// The number of a task.
+    /// Returns the ordinal of a task.
     pub fn ordinal(&self, id: TaskId) -> Option<Ordinal> {
         self.by_id.get(&id).copied()
     }
 
-    /// The one task that a user means.
+    /// Resolves a reference to the one task that it names.
     ///
     /// # Errors
-    /// There is none, or there are several; then the error lists them and nothing is guessed.
+    /// No task matches, or several do; the error then lists candidates.
     pub fn find(&self, reference: &TaskRef) -> Result<Ordinal, CoreError> {
         let mut found = self.by_id.range(reference.range()).map(|(id, ordinal)| (*id, *ordinal));
         match (found.next(), found.next()) {
@@ -265,7 +265,7 @@ impl Registry {
         }
     }
 
-    /// All tasks, or all of a parent session, the oldest first.
+    /// Returns all tasks, or all of a parent session, oldest first.
     pub fn of_session(&self, session: Option<&str>) -> Vec<Ordinal> {
         match session {
             None => self.tasks.keys().copied().collect(),
@@ -277,25 +277,26 @@ impl Registry {
         }
     }
 
-    /// Those for which this holds, the oldest first; `batch` is the one that the filter names.
+    /// Returns the tasks that pass a filter, oldest first. `batch` is what the filter's batch was resolved to.
     pub fn matching(&self, filter: &Filter, batch: Option<TaskId>) -> Vec<Ordinal> {
         let mut found = self.of_session(filter.session.as_deref());
         found.retain(|ordinal| self.get(*ordinal).is_some_and(|task| filter.holds(task, batch)));
         found
     }
 
-    /// How many tasks of a parent session are to end yet.
+    /// Returns how many tasks of a parent session are active.
     pub fn active_of(&self, session: &str) -> u64 {
         self.sessions.get(session).map_or(0, |index| index.summary.active())
     }
 
-    /// Every task, the oldest first.
+    /// Returns every task, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Ordinal, &Task)> {
         self.tasks.iter().map(|(ordinal, task)| (*ordinal, task.as_ref()))
     }
 
-    /// A page of tasks. Its cost depends on its length, and with a filter by group, batch or label, or by status within
-    /// a session, on how many tasks are passed over: of that session, or of all. `batch` is the one that the query names.
+    /// Returns a page of tasks. The cost depends on the length of the page. With a filter by group, batch or label,
+    /// or by status within a session, it also depends on how many tasks are passed over, of that session or of all.
+    /// `batch` is what the query's batch was resolved to.
     pub fn list(&self, query: &ListQuery, batch: Option<TaskId>) -> Page {
         let ListQuery { filter, limit, after } = query;
         let end = after.unwrap_or(Ordinal(u64::MAX));
@@ -330,7 +331,7 @@ impl Registry {
         Page { tasks, next: more.then(|| found.last().copied()).flatten(), summary }
     }
 
-    /// How many of these have room on one page; at least one.
+    /// Returns how many of these fit on one page, at least 1.
     fn how_many_fit(&self, found: &[Ordinal]) -> usize {
         let mut bytes = 0;
         let fits = found.iter().take_while(|ordinal| {
@@ -352,7 +353,7 @@ impl Registry {
     }
 }
 
-/// The key of the session index that a task belongs to.
+/// Returns a task's key in the index by parent session.
 fn session_key(task: &Task) -> Arc<str> {
     task.spec.session.clone().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A task in the core: what never changes of it, and the state that it is in with that state's data.
+//! A task in the core: what never changes, and its state with the data that belongs to that state.
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ pub use super::ordinal::Ordinal;
 use super::plan::{AttemptError, EndedTask, NotBefore, PLAIN, Plan};
 use super::time::Mono;
 
-/// The signal that nobody survives.
+/// The signal that no process can catch or ignore.
 pub const SIGKILL: i32 = 9;
 
-/// The first signal that ends a task, unless another one is named.
+/// The first signal sent to end a task, unless the request names another.
 pub const SIGTERM: i32 = 15;
 
-/// What does the work.
+/// What a task runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// A program with its arguments.
+    /// A program and its arguments.
     Argv(Box<[OsText]>),
-    /// A line for the shell.
+    /// A command line for the shell.
     Shell(OsText),
-    /// An agent, which is given a prompt.
+    /// A prompt for an agent.
     Agent(AgentWork),
 }
 
 impl Work {
-    /// Who does it.
+    /// Returns the executor for this kind of work.
     pub const fn executor(&self) -> ExecutorName {
         match self {
             Self::Argv(_) | Self::Shell(_) => ExecutorName::LOCAL,
@@ -46,45 +46,45 @@ impl Work {
     }
 }
 
-/// The name that an executor has in the daemon's table of them.
+/// Name of an executor in the dispatcher's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutorName(pub &'static str);
 
 impl ExecutorName {
-    /// Processes of this machine.
+    /// Runs processes on this machine.
     pub const LOCAL: Self = Self("local");
-    /// Prompts for AI agents.
+    /// Gives prompts to AI agents.
     pub const AGENT: Self = Self("agent");
 }
 
-/// Where a submitter can be reached. Told tasks of one place share it.
+/// Where a submitter can be reached. Tasks with equal places share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The terminal that it was submitted from.
+    /// The terminal that the task was submitted from.
     pub terminal: Option<OriginTerminal>,
-    /// The variables of its environment that say how it can be reached, such as
-    /// `DBUS_SESSION_BUS_ADDRESS` and `TERM_PROGRAM`.
+    /// The submitter's environment variables that are needed to reach it, such as `DBUS_SESSION_BUS_ADDRESS` and
+    /// `TERM_PROGRAM`.
     pub env: Env,
 }
 
-/// Everything about a task that never changes, shared by all snapshots of it.
+/// Everything about a task that never changes. All snapshots of the task share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// How it came.
+    /// How the task was submitted.
     pub origin: Origin,
-    /// For people; `None` stands for the command.
+    /// Description for people; `None` means the command line.
     pub description: Option<Box<str>>,
-    /// What does the work.
+    /// What it runs.
     pub work: Work,
     /// The parent session.
     pub session: Option<Arc<str>>,
-    /// Where news is delivered.
+    /// The channel for its notices.
     pub channel: Option<Arc<str>>,
-    /// Where the submitter is, if its channel wants to know.
+    /// Where the submitter is; only set if the channel needs it.
     pub place: Option<Arc<Place>>,
     /// Free labels.
     pub tags: Box<[Box<str>]>,
-    /// The folder to run in.
+    /// The working directory.
     pub cwd: Arc<OsText>,
     /// File mode creation mask.
     pub umask: u32,
@@ -92,26 +92,27 @@ pub struct Spec {
     pub rlimits: Option<Arc<Rlimits>>,
     /// Standard input.
     pub stdin: Option<Stdin>,
-    /// Which of standard output and error go to a descriptor of the submitter.
+    /// Whether standard output and standard error go to descriptors of the submitter.
     pub given: [bool; 2],
-    /// The terminal that it begins in.
+    /// The initial size of its pseudo-terminal; `None` without one.
     pub pty: Option<TerminalSize>,
-    /// The user started it directly: it can't be moved to the background.
+    /// Whether the user started it directly, so that it can't be moved to the background.
     pub direct: bool,
-    /// Two output files.
+    /// Whether standard output and standard error have separate output files.
     pub split: bool,
-    /// The file that it writes to by itself, in place of one of the daemon's.
+    /// The file that the process itself writes to, in place of an output file of the daemon.
     pub output_file: Option<Box<OsText>>,
-    /// How long it may run, in milliseconds.
+    /// Time limit for a run, in milliseconds.
     pub time_limit_ms: Option<u64>,
-    /// When it is ready.
+    /// When the process counts as ready.
     pub ready: Option<Box<Ready>>,
-    /// How long it has for that, in milliseconds.
+    /// How long it may take to become ready, in milliseconds.
     pub ready_timeout_ms: Option<u64>,
 }
 
 impl Spec {
-    /// The order for a process that is no task's own: nothing in it differs from the daemon's.
+    /// Creates a spec with nothing but the daemon's own settings: for helper processes, and as a base for other
+    /// specs.
     pub fn of_daemon() -> Self {
         Self {
             origin: Origin::Submit,
@@ -136,7 +137,7 @@ impl Spec {
         }
     }
 
-    /// Command or agent.
+    /// Returns whether it is a process or an agent.
     pub const fn kind(&self) -> Kind {
         match self.work {
             Work::Argv(_) | Work::Shell(_) => Kind::Process,
@@ -144,7 +145,7 @@ impl Spec {
         }
     }
 
-    /// The bytes of its texts: what the size of its task object depends on.
+    /// Returns the bytes of its texts, which the size of its task object depends on.
     pub fn text_bytes(&self) -> usize {
         let work = match &self.work {
             Work::Argv(argv) => argv.iter().map(|text| text.as_bytes().len()).sum(),
@@ -162,97 +163,97 @@ impl Spec {
     }
 }
 
-/// Why a task is being ended. The first reason is kept.
+/// Why a task is being ended. The first reason wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
     /// A user asked for it.
     Cancelled,
-    /// Its time limit, in milliseconds, was over.
+    /// Its time limit was exceeded, in milliseconds.
     TimedOut(u64),
-    /// It was not ready after so long, in milliseconds.
+    /// It was not ready within this time, in milliseconds.
     NotReady(u64),
     /// Its parent session has ended.
     SessionEnded,
     /// It was a foreground job, and its client is gone (R71).
     Abandoned,
-    /// The daemon ends.
+    /// The daemon is shutting down.
     Shutdown,
-    /// A condition on another task can't come true any more (R103).
+    /// A condition on another task can no longer come true (R103).
     Dependency(Condition, EndedTask),
-    /// So many of its batch have failed (R112).
+    /// This many tasks of its batch have failed (R112).
     MaxFails(u32),
-    /// It has ended by itself, and what is left of its tree goes before its next attempt (R108, R109).
+    /// It has ended by itself, and the rest of its tree must end before the next attempt (R108, R109).
     NextAttempt,
 }
 
-/// The order to end a task that has not started yet.
+/// A request to end a task that has not started yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
     /// Why.
     pub reason: StopReason,
     /// The first signal.
     pub signal: i32,
-    /// How long it has, in milliseconds.
+    /// The grace before SIGKILL, in milliseconds.
     pub grace_ms: u64,
 }
 
 impl StopOrder {
-    /// This order with a later one on top: the first reason is kept, and SIGKILL can only come sooner.
+    /// Merges a later order into this one: the first reason is kept, and SIGKILL can only come sooner.
     pub fn then(self, later: Self) -> Self {
         let signal = if self.signal == SIGKILL { SIGKILL } else { later.signal };
         Self { reason: self.reason, signal, grace_ms: self.grace_ms.min(later.grace_ms) }
     }
 }
 
-/// Where a task is, with the data that only exists there.
+/// The state of a task, with the data that only exists in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// Waits for a slot.
+    /// Waits for a slot, or for something else that its plan asks for.
     Queued {
-        /// Dropped as soon as the process has it.
+        /// Its environment. Dropped as soon as the process has it.
         env: Arc<Env>,
     },
-    /// Has a slot; its process is being started, or its agent is being told.
+    /// Has a slot. The process is being started, or the agent is being given the prompt.
     Starting {
-        /// It was told to end meanwhile.
+        /// Set if the task was told to end meanwhile.
         stop: Option<StopOrder>,
     },
-    /// Its process runs, or its agent works.
+    /// The process runs, or the agent works.
     Running {
-        /// The leader, or the agent's process; none if that is not ours.
+        /// The leader, or the agent's process; `None` if the daemon did not start that.
         pid: Option<i32>,
-        /// Since when.
+        /// When it started.
         started_at: Timestamp,
-        /// When its time is over.
+        /// When its time limit is exceeded.
         time_limit: Option<Mono>,
     },
-    /// Its tree is being ended.
+    /// The tree, or the agent's turn, is being ended.
     Stopping {
-        /// The leader, or the agent's process.
+        /// The leader, or the agent's process; `None` if the daemon did not start that.
         pid: Option<i32>,
-        /// Since when it ran.
+        /// When it started.
         started_at: Timestamp,
-        /// Why it is ended.
+        /// Why it is being ended.
         reason: StopReason,
-        /// When SIGKILL comes; `None` once it has.
+        /// When SIGKILL is due; `None` once it was sent.
         kill_at: Option<Mono>,
-        /// How the leader ended, if only others are left.
+        /// How the leader ended, if only other processes of the tree are left.
         exit: Option<Exit>,
     },
     /// It has ended.
     Finished(Finished),
-    /// It has ended, and a follow-up prompt is on its way to the agent. Until that is there, everybody
-    /// sees the task as it was.
+    /// It has ended, and a follow-up prompt is on its way to the agent. Until the agent has it, clients see the
+    /// task as it was.
     Resuming {
         /// How it had ended.
         finished: Finished,
-        /// What the agent will be told.
+        /// The follow-up prompt.
         prompt: Arc<str>,
-        /// What will be set in its session.
+        /// The settings to apply to the session.
         settings: Arc<AgentSettings>,
-        /// Who resumes it.
+        /// Who gets the answer to the resume.
         to: ReplyTo,
-        /// It was told to end meanwhile.
+        /// Set if the task was told to end meanwhile.
         stop: Option<StopOrder>,
     },
 }
@@ -260,63 +261,63 @@ pub enum State {
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Well, badly, or by request.
+    /// Completed, failed or cancelled.
     pub outcome: Outcome,
-    /// The leader that it had.
+    /// The leader's process id, if there was one.
     pub pid: Option<i32>,
-    /// When that began.
+    /// When the run started; `None` if it never did.
     pub started_at: Option<Timestamp>,
-    /// When it was over.
+    /// When it ended.
     pub completed_at: Timestamp,
     /// How the leader ended.
     pub exit: Option<Exit>,
-    /// What is left of its tree.
+    /// Whether processes of its tree are left.
     pub lingering: Lingering,
 }
 
-/// The verdict on a task.
+/// The outcome of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Well.
+    /// It completed.
     Completed,
-    /// Badly, and why.
+    /// It failed, and why.
     Failed(Failure),
-    /// By request, and for which reason.
+    /// It was ended on purpose, and why.
     Cancelled(StopReason),
 }
 
-/// Why a task ended badly.
+/// Why a task failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
     /// Its process could not be started.
     Spawn(Box<SpawnFailure>),
-    /// Its process ended by itself, and not well; [`Finished::exit`] says how.
+    /// Its process ended unsuccessfully by itself; [`Finished::exit`] says how.
     Exit,
-    /// Its agent refused the prompt, or ended the turn badly, and what was said of that.
+    /// Its agent refused the prompt or ended the turn with this error.
     Agent(Box<str>),
-    /// It was to run for ever, and ended too soon so often in a row (R109).
+    /// It was to be kept alive, but ended too soon too often in a row (R109).
     CrashLoop {
-        /// How often.
+        /// How often in a row.
         ends: u32,
-        /// Why the last time, where its exit does not tell.
+        /// Why the last attempt failed, if its exit does not say.
         error: Option<Box<AttemptError>>,
     },
-    /// Its time limit ended it.
+    /// It exceeded its time limit.
     TimedOut {
         /// The limit, in milliseconds.
         limit_ms: u64,
-        /// What its agent had said last beside its answer.
+        /// The last thing that its agent said besides its answer.
         last_words: Option<Box<str>>,
     },
     /// It was not ready in time.
     NotReady {
-        /// The time that it had, in milliseconds.
+        /// The time that it was allowed, in milliseconds.
         limit_ms: u64,
     },
 }
 
 impl Failure {
-    /// The bytes of the texts in it.
+    /// Returns the bytes of its texts.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Exit | Self::NotReady { .. } => 0,
@@ -331,11 +332,12 @@ impl Failure {
 /// Why a process could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpawnFailure {
-    /// The system's number of the error, if the system refused.
+    /// The errno, if a system call failed.
     pub errno: Option<i32>,
-    /// What a shell exits with where the program itself is to blame: 127 if it is not there, 126 if it can't be run.
+    /// The exit code that a shell would report if the program itself is at fault: 127 if it is not found, 126 if it
+    /// can't be executed.
     pub code: Option<i32>,
-    /// What is wrong with what, as the executor says it.
+    /// What went wrong, as worded by the executor.
     pub message: Box<str>,
 }
 
@@ -345,21 +347,21 @@ impl<T: Into<Box<str>>> From<T> for SpawnFailure {
     }
 }
 
-/// What is left of a finished task's tree.
+/// What is left of the tree of a finished task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lingering {
     /// Nothing.
     No,
-    /// Processes, which nobody has told to end.
+    /// Processes that nobody has told to end.
     Yes,
-    /// Processes that were told to end; when SIGKILL comes, if it has not come yet.
+    /// Processes that were told to end. Holds the time at which SIGKILL is due; `None` once it was sent.
     Ending(Option<Mono>),
-    /// Processes that SIGKILL does not end. Nobody waits for them, and there is nothing left to be tried.
+    /// Processes that survive SIGKILL. Nobody waits for them: nothing is left to try.
     Stuck,
 }
 
 impl Lingering {
-    /// Whether there is nobody left to wait for.
+    /// Whether there is nothing left to wait for.
     pub const fn is_settled(self) -> bool {
         match self {
             Self::No | Self::Stuck => true,
@@ -368,12 +370,12 @@ impl Lingering {
     }
 }
 
-/// What of a task's output the daemon could not write.
+/// Output that the daemon could not write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// So many bytes.
+    /// How many bytes.
     pub bytes: u64,
-    /// Why, the last time.
+    /// The most recent reason.
     pub why: Box<str>,
 }
 
@@ -382,65 +384,65 @@ pub struct Lost {
 pub struct Task {
     /// Its id.
     pub id: TaskId,
-    /// What never changes.
+    /// Everything about it that never changes.
     pub spec: Arc<Spec>,
-    /// Its idempotency key, within its parent session.
+    /// Its idempotency key, unique within its parent session.
     pub key: Option<Arc<str>>,
     /// When it was submitted.
     pub created_at: Timestamp,
-    /// When its result was first asked for.
+    /// When its result was first requested; reset by a resume.
     pub retrieved_at: Option<Timestamp>,
     /// When this run became ready.
     pub ready_at: Option<Timestamp>,
     /// Whether its processes are paused.
     pub paused: bool,
-    /// The number that facts of this run carry. It counts every attempt, also a resume that the agent
-    /// refused, so that no late fact is taken for one of another run.
+    /// The number of this run, which its facts carry. It counts every attempt, including a resume that the agent
+    /// refused, so that a late fact is never taken for one of another run.
     pub run: u32,
     /// How often it was resumed.
     pub resume_count: u32,
-    /// Bytes of output, as far as known, in each stream: all of it in the first unless the two are kept apart.
+    /// Output bytes, as far as known, per stream; everything counts for the first unless the two are kept apart.
     pub output_bytes: [u64; 2],
-    /// Bytes of it that were dropped, in each stream.
+    /// Output bytes that were dropped, per stream.
     pub dropped: [u64; 2],
-    /// What could not be kept at all.
+    /// Output that could not be written at all.
     pub lost: Option<Box<Lost>>,
-    /// When it last showed that it moves.
+    /// When it last showed activity.
     pub updated_at: Option<Timestamp>,
     /// The client whose foreground job it is.
     pub foreground: Option<u64>,
-    /// What only agent tasks have.
+    /// Data of an agent task; `None` for a process.
     pub agent: Option<Box<AgentPart>>,
-    /// How it is ordered among others; `None` stands for the plain plan.
+    /// How it is ordered among others; `None` means [`PLAIN`].
     pub plan: Option<Box<Plan>>,
-    /// Where it is.
+    /// Its state.
     pub state: State,
-    /// Only in snapshots: the lowest of the slots that it has, or whether the group that it waits in is paused.
+    /// Its standing in the queue. Only set in snapshots.
     pub place: QueuePlace,
 }
 
-/// The most bytes that the words and numbers of a failure take besides its own texts.
+/// Upper bound for the fixed wording and numbers of a failure, in bytes.
 const FAILURE_BYTES: usize = 64;
 
-/// The most bytes of the sentence on a condition that can't come true.
+/// Upper bound for the sentence about a condition that can't come true, in bytes.
 const DEPENDENCY_BYTES: usize = 160;
 
-/// How a snapshot's task stood with its group.
+/// How a task stood in the queue when its snapshot was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePlace {
-    /// The lowest of its slots.
+    /// The lowest of its slots, if it has any.
     pub slot: Option<u32>,
-    /// Whether its group is paused.
+    /// Whether it waits in a paused group.
     pub is_paused: bool,
-    /// Whether it waits for other tasks of its batch (--jobs).
+    /// Whether it waits for other tasks of its batch (`--jobs`).
     pub is_parked: bool,
 }
 
-/// A task as it was at one moment; cheap to take.
+/// A task as it was at one moment. Cheap to take.
 pub type Snapshot = Box<Task>;
 
 impl Task {
-    /// Its status on the wire.
+    /// Returns its status on the wire.
     pub fn status(&self) -> Status {
         match &self.state {
             State::Queued { .. } => Status::Pending,
@@ -454,7 +456,7 @@ impl Task {
         }
     }
 
-    /// The bytes of its texts as lists show them: what the size of its task object depends on.
+    /// Returns the bytes of its texts as lists show them, which the size of its task object depends on.
     pub fn text_bytes(&self) -> usize {
         let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
         let lost = self.lost.as_ref().map_or(0, |lost| lost.why.len());
@@ -463,28 +465,28 @@ impl Task {
         self.spec.text_bytes() + agent + lost + key + plan + self.failure_bytes()
     }
 
-    /// How it is ordered among others.
+    /// Returns its plan.
     pub fn plan(&self) -> &Plan {
         self.plan.as_deref().unwrap_or(&PLAIN)
     }
 
-    /// Whether its time limit ended it.
+    /// Whether it failed because it exceeded its time limit.
     pub fn timed_out(&self) -> bool {
         let outcome = self.finished().map(|finished| &finished.outcome);
         matches!(outcome, Some(Outcome::Failed(Failure::TimedOut { .. })))
     }
 
-    /// Whether it has ended, and nobody is about to resume it.
+    /// Whether it has ended and is not being resumed.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished(_))
     }
 
-    /// Whether it has ended and no process of its tree is left that can be ended.
+    /// Whether it has ended and its tree has no process left that could still be ended.
     pub fn is_settled(&self) -> bool {
         matches!(&self.state, State::Finished(finished) if finished.lingering.is_settled())
     }
 
-    /// Whether its first run has begun, so that its output is there.
+    /// Whether its first run has started, so that its output exists.
     pub fn has_begun(&self) -> bool {
         match &self.state {
             State::Queued { .. } | State::Starting { .. } => {
@@ -495,7 +497,7 @@ impl Task {
         }
     }
 
-    /// When it wants to be looked at again.
+    /// Returns when the core must look at it again.
     pub fn deadline(&self) -> Option<Mono> {
         match &self.state {
             State::Queued { .. } => self.plan().not_before.and_then(NotBefore::mono),
@@ -512,7 +514,8 @@ impl Task {
         }
     }
 
-    /// The bytes of what is told of its failure: twice, as `error` and in `failure`.
+    /// Returns the bytes that its failure takes in a task object, where it appears twice: in `error` and in
+    /// `failure`.
     fn failure_bytes(&self) -> usize {
         let Some(finished) = self.finished() else { return 0 };
         match (&finished.outcome, &finished.exit) {
@@ -526,7 +529,7 @@ impl Task {
         }
     }
 
-    /// Drops what only its own runs need: whoever keeps a copy of it must not keep its environment.
+    /// Drops the environments, which only its own runs need. Call it on snapshots that are kept.
     pub fn drop_env(&mut self) {
         if let Some(agent) = self.agent.as_deref_mut() {
             agent.drop_env();
@@ -536,7 +539,7 @@ impl Task {
         }
     }
 
-    /// How it ended, if it has; also while it is being resumed.
+    /// Returns how it ended, if it has. Also while it is being resumed.
     pub fn finished(&self) -> Option<&Finished> {
         match &self.state {
             State::Queued { .. }

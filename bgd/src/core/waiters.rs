@@ -1,4 +1,4 @@
-//! Calls that are answered later: when tasks have ended, or at a deadline.
+//! Calls that are answered later: when tasks have reached a state, or at a deadline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,11 +9,11 @@ use super::caller::ReplyTo;
 use super::task::{Ordinal, Snapshot, Task};
 use super::time::Mono;
 
-/// The number of a waiter.
+/// Number of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WaiterId(pub u64);
 
-/// What a waiter waits for each of its tasks to be.
+/// The state that a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Until {
     /// Ended.
@@ -25,7 +25,7 @@ pub enum Until {
 }
 
 impl Until {
-    /// Whether a task is so.
+    /// Whether a task is in this state.
     pub fn holds(self, task: &Task) -> bool {
         match self {
             Self::Finished => task.is_finished(),
@@ -34,27 +34,27 @@ impl Until {
         }
     }
 
-    /// Whether a task is so when it has become that.
+    /// Whether a task reaches this state when it reaches `what`: one that finishes ends a wait for readiness too.
     fn comes_with(self, what: Self) -> bool {
         self == what || (self, what) == (Self::Ready, Self::Finished)
     }
 }
 
-/// What is done when the wait is over.
+/// What to do when the wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
-    /// Answer a block with the summary.
+    /// Answer a block with the tasks.
     Block,
     /// Answer a cancel with the tasks.
     Cancel,
-    /// Remove the tasks and say how many they were.
+    /// Remove the tasks and answer with how many there were.
     Clear,
-    /// The same for a parent session.
+    /// The same for the tasks of a parent session that has ended.
     EndSession {
         /// How many of its tasks were active.
         cancelled: u64,
     },
-    /// Say so, and end the daemon.
+    /// Answer, and end the daemon.
     Shutdown {
         /// How many tasks were active.
         cancelled: u64,
@@ -62,7 +62,7 @@ pub enum Then {
 }
 
 impl Then {
-    /// Whether it removes the tasks.
+    /// Whether this removes the tasks.
     pub fn removes(self) -> bool {
         match self {
             Self::Clear | Self::EndSession { .. } => true,
@@ -70,7 +70,7 @@ impl Then {
         }
     }
 
-    /// Of waits that are over at the same moment, those with a lower number come first.
+    /// Returns the order of waits that end at the same moment: lower goes first.
     pub fn turn(self) -> u8 {
         match self {
             Self::Block | Self::Cancel => 0,
@@ -80,31 +80,30 @@ impl Then {
     }
 }
 
-/// A call that waits.
+/// A call that is waiting.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Who gets the answer; nobody if the client is gone but the work goes on.
+    /// Who gets the answer; `None` if the client is gone but the work goes on.
     pub to: Option<ReplyTo>,
-    /// The tasks, each once, in the order of naming.
+    /// The tasks, each once, in the order in which they were named.
     pub tasks: Vec<(Ordinal, TaskId)>,
-    /// What each must be.
+    /// The state that each must reach.
     pub until: Until,
-    /// Those that have not been so yet. Each counts once: one that has ended may be resumed, and ends
-    /// again.
+    /// Tasks that have not reached it yet. Each counts once: a finished task may be resumed and end again.
     pub open: BTreeSet<Ordinal>,
-    /// How many must still become so. 0: the wait is over.
+    /// How many must still reach it. At 0 the wait is over.
     pub missing: usize,
-    /// Whether a question of one of the open ones ends it.
+    /// Whether a question from one of the open tasks ends the wait.
     pub hears_questions: bool,
-    /// When it is over at the latest.
+    /// When the wait ends at the latest.
     pub deadline: Option<Mono>,
-    /// What comes then.
+    /// What to do then.
     pub then: Then,
-    /// Those of its tasks that were cleared while it waited, as they were last.
+    /// The last state of those of its tasks that were cleared during the wait.
     pub cleared: Vec<Snapshot>,
 }
 
-/// All calls that wait.
+/// All waiting calls.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Waiters {
     by_id: BTreeMap<WaiterId, Waiter>,
@@ -114,7 +113,7 @@ pub struct Waiters {
 }
 
 impl Waiters {
-    /// Adds a waiter that is not over yet.
+    /// Adds a waiter, which must not be over yet.
     pub fn insert(&mut self, waiter: Waiter) -> WaiterId {
         self.last += 1;
         let id = WaiterId(self.last);
@@ -128,7 +127,7 @@ impl Waiters {
         id
     }
 
-    /// Ends a wait.
+    /// Removes a waiter.
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.by_id.remove(&id)?;
         for (ordinal, _) in &waiter.tasks {
@@ -140,7 +139,7 @@ impl Waiters {
         Some(waiter)
     }
 
-    /// A task has become ready, finished or settled: returns the waits that are over by it, the oldest first.
+    /// Notes that a task became ready, finished or settled. Returns the waits that end by it, oldest first.
     pub fn became(&mut self, ordinal: Ordinal, what: Until) -> Vec<WaiterId> {
         let Some(waiting) = self.by_task.get(&ordinal) else { return Vec::new() };
         let mut over = Vec::new();
@@ -158,14 +157,15 @@ impl Waiters {
         over
     }
 
-    /// A task asks something: returns the waits that are over by it, the oldest first.
+    /// Returns the waits that end because a task asks a question, oldest first.
     pub fn asked(&self, ordinal: Ordinal) -> Vec<WaiterId> {
         let waiting = self.by_task.get(&ordinal).into_iter().flatten();
         let hears = |waiter: &Waiter| waiter.hears_questions && waiter.open.contains(&ordinal);
         waiting.filter(|id| self.by_id.get(id).is_some_and(hears)).copied().collect()
     }
 
-    /// Takes many ended waits out at once: 10,000 on one task must not cost 10,000 searches each.
+    /// Removes several finished waits of a task at once: ending 10,000 waits on one task must not cost 10,000
+    /// searches each.
     pub fn take_all(&mut self, ordinal: Ordinal, over: &[WaiterId]) -> Vec<(WaiterId, Waiter)> {
         if let Some(waiting) = self.by_task.get_mut(&ordinal) {
             let over: std::collections::HashSet<&WaiterId> = over.iter().collect();
@@ -177,7 +177,7 @@ impl Waiters {
         over.iter().filter_map(|id| self.remove(*id).map(|waiter| (*id, waiter))).collect()
     }
 
-    /// A task is about to be cleared: those who wait for others too keep what it was.
+    /// Saves a task that is about to be cleared for the waiters that are still waiting for others.
     pub fn remember_cleared(&mut self, ordinal: Ordinal, snapshot: &Snapshot) {
         for id in self.by_task.remove(&ordinal).unwrap_or_default() {
             if let Some(waiter) = self.by_id.get_mut(&id) {
@@ -186,7 +186,8 @@ impl Waiters {
         }
     }
 
-    /// The clients that are waiting for the end of this task, or have asked for it. Not those who end the daemon.
+    /// Returns the clients that wait for the end of a task or have requested it, except those shutting down the
+    /// daemon.
     pub fn watching(&self, ordinal: Ordinal) -> BTreeSet<u64> {
         let waiting = self.by_task.get(&ordinal).into_iter().flatten();
         let waiting = waiting.filter_map(|id| self.by_id.get(id));
@@ -195,7 +196,7 @@ impl Waiters {
         waiting.filter_map(|waiter| Some(waiter.to?.client)).collect()
     }
 
-    /// Whether a wait will remove this task when it is over.
+    /// Whether a wait will remove this task when it ends.
     pub fn will_remove(&self, ordinal: Ordinal) -> bool {
         let removes = |id: &WaiterId| self.by_id.get(id).is_some_and(|waiter| waiter.then.removes());
         self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(removes))
@@ -209,8 +210,8 @@ impl Waiters {
         self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(ends))
     }
 
-    /// The waits of a client that is gone. Blocks are for it alone and end: they are returned. The
-    /// others do their work and tell nobody.
+    /// Detaches the waits of a client that is gone. Blocks serve only their caller, so they are removed and
+    /// returned. The others still do their work, but answer nobody.
     pub fn disconnect(&mut self, client: u64) -> Vec<(WaiterId, Waiter)> {
         let mut ended = Vec::new();
         for id in self.by_client.remove(&client).unwrap_or_default() {
@@ -226,7 +227,7 @@ impl Waiters {
     }
 }
 
-/// Takes an id out of an index, and the entry with its last one.
+/// Removes an id from an index, and the whole entry with its last id.
 fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<WaiterId>>, key: &K, id: WaiterId) {
     if let Some(ids) = index.get_mut(key) {
         ids.retain(|known| *known != id);

@@ -1,4 +1,5 @@
-//! The dispatcher's part in agent tasks: who gets a prompt. The agents themselves live on their own thread.
+//! The dispatcher's part in agent tasks: submitting prompts, checking who answers, listing agents. The agents
+//! themselves live on their own thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::exec::kin;
 use crate::wire::mailbox::Internal;
 
 impl Dispatcher {
-    /// Submits a prompt when a worker has seen that its agent's program is there.
+    /// Submits a prompt once a worker has seen that the agent's program is there.
     pub(super) fn submit_prompt(&self, answer: Answer, mut command: Box<Command>, agent: Option<&str>) {
         let agent = match self.agents.known().find(agent) {
             Ok(agent) => Arc::clone(agent),
@@ -49,13 +50,13 @@ impl Dispatcher {
         });
     }
 
-    /// What earlier sessions have shown of an agent, unless this one may be another matter.
+    /// Returns the warning from earlier sessions of an agent, unless the settings of this one may make it obsolete.
     fn known_warning(&self, agent: &Agent, env: &Env, named: &AgentSettings) -> Option<Arc<str>> {
         let is_other = agent.is_told_to_ask(env) || named.mode.is_some() || !named.config.is_empty();
         self.agent_warnings.get(&agent.name).filter(|_| !is_other).cloned()
     }
 
-    /// A session has shown what its agent can do: whoever submits a prompt to that is told.
+    /// Keeps a warning that a session reported, for later prompts to the same agent.
     pub(super) fn warned(&mut self, task: TaskId, text: &str) {
         let task = self.core.get(&task.into()).ok();
         if let Some(Work::Agent(work)) = task.as_ref().map(|task| &task.spec.work) {
@@ -63,7 +64,7 @@ impl Dispatcher {
         }
     }
 
-    /// Has a worker look at who answers an agent's question, which must not be that agent.
+    /// Has a worker check who answers an agent's question: it must not be that agent itself.
     pub(super) fn answer_question(&mut self, answer: Answer, request: Request) {
         let asking = match &request {
             Request::Answer { id, .. } => self.core.get(id).ok(),
@@ -73,7 +74,8 @@ impl Dispatcher {
             State::Running { pid: Some(pid), .. } => Some((task.id, pid)),
             _ => None,
         });
-        // A client in another pid namespace is no child of the agent; a server of the user's own is not looked at.
+        // A client in another pid namespace is no child of the agent. An agent without a process of ours, such as a
+        // server of the user's, is not checked.
         let (Some(client), Some((task, agent))) = (answer.client().process, agent) else {
             return self.ask(answer, Shape::Plain, request);
         };
@@ -84,7 +86,7 @@ impl Dispatcher {
         });
     }
 
-    /// Lists the agents when a worker has seen which programs are there; with `check`, starts these.
+    /// Lists the agents once a worker has seen which programs are there. With `check`, also starts them.
     pub(super) fn list_agents(&mut self, answer: Answer, params: AgentListParams) {
         let AgentListParams { env, check, names, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));

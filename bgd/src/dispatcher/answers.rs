@@ -1,4 +1,4 @@
-//! The dispatcher's part in answers: what the core has decided, as clients are told it.
+//! The dispatcher's part in answers: turns the core's replies into what clients get.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::core::{CoreError, Reply, Snapshot};
 use crate::exec::executor::Done;
 use crate::wire::view;
 
-/// How long an answer waits for what it is about: processes may take a moment to stop.
+/// How long an answer waits until what it reports is done: processes may take a moment to stop.
 const DONE: Duration = Duration::from_secs(6);
 
 impl Dispatcher {
-    /// Has the outputs of cleared tasks removed, and gives the answers when they are gone.
+    /// Removes the outputs of cleared tasks on a worker, and sends the answers once they are gone.
     pub(super) fn remove_outputs(&self, tasks: Vec<(TaskId, u32)>, clears: Vec<(Answer, Clear)>) {
         if tasks.is_empty() && clears.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl Dispatcher {
         });
     }
 
-    /// Answers with a task, or with several, when all that was to be done about them is done, or takes too long.
+    /// Answers with one task or several once `done` is complete, or after a timeout.
     pub(super) fn reply_later(&self, answer: Answer, reply: &Reply, done: Vec<Done>) {
         let task = |task: &Snapshot| view::task(task, &self.context.folder);
         let give: Box<dyn FnOnce(Answer) + Send> = match reply {
@@ -102,13 +102,13 @@ impl Dispatcher {
             }
             Reply::Group(group) => answer.give(&GroupResult { group: view::group(&group) }),
             Reply::Owned => answer.give(&self.hello()),
-            // Given when the outputs are gone, by `remove_outputs`.
+            // Answered by `remove_outputs` once the outputs are gone.
             Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
             Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
         }
     }
 
-    /// An error with the task that ended first, if that is what went wrong (R66).
+    /// Converts an error. Adds the task if the failure is that it ended first (R66).
     fn refusal(&self, error: CoreError) -> RpcError {
         let ended = match &error {
             CoreError::EndedFirst(id, _) => self.core.get(&(*id).into()).ok(),

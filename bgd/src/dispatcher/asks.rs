@@ -1,5 +1,5 @@
-//! The dispatcher's part in what clients ask of runs that go on: whether the core knows of such a run. What is asked for is
-//! done by its executor.
+//! The dispatcher's part in what clients ask of running tasks: checks that the core knows such a run, and forwards
+//! the rest to its executor.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
@@ -11,7 +11,7 @@ use crate::exec::executor::{Ask, Asked};
 use crate::wire::view;
 
 impl Dispatcher {
-    /// Asks the executor of a task that runs.
+    /// Forwards a client's request to the executor of a running task.
     pub(super) fn ask_executor(&mut self, answer: Answer, task: &TaskRef, what: Ask) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,

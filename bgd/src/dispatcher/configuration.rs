@@ -1,4 +1,4 @@
-//! The dispatcher's part in the configuration: reading it again, and what follows from that.
+//! The dispatcher's part in the configuration: reloading it, and applying the changes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::core::Input;
 use crate::wire::mailbox::Internal;
 
 impl Dispatcher {
-    /// Has the configuration read on a worker; [`Internal::ConfigRead`] follows.
+    /// Reads the configuration on a worker; [`Internal::ConfigRead`] follows.
     pub(super) fn read_config(&self, asked: Option<Answer>) {
         let (path, internals) = (self.identity.config_path.clone(), self.internals.clone());
         self.context.workers.later(move || {
@@ -38,7 +38,7 @@ impl Dispatcher {
         let ReloadResult { changed, defaulted, needs_restart } = self.config.take_over(config);
         tracing::info!(?changed, ?needs_restart, "configuration read");
         self.agents.configure(Arc::new(self.config.agents().unwrap_or_default()));
-        // They may have a mode now.
+        // Agents may have a mode now, which may make the warnings obsolete.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
         let (limits, groups) = (self.config.core_limits(), group_slots(&self.config.groups));
@@ -53,7 +53,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether a task would find the folder for its output; one that was removed is made again.
+    /// Ensures that the folder for outputs exists: recreates it if it was removed.
     pub(super) fn has_folder(&self) -> Result<(), RpcError> {
         self.context.folder.ensure().map_err(|error| {
             let path = self.context.folder.path().display();

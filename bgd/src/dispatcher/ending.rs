@@ -1,8 +1,8 @@
-//! How far the daemon's end has come: it has a deadline, whatever tasks, agents and channels do.
+//! Progress of the shutdown, which has a deadline whatever tasks, agents and channels do.
 
 use std::time::{Duration, Instant};
 
-/// How far the daemon's end has come.
+/// Progress of the daemon's shutdown.
 #[derive(Debug, Default)]
 pub struct Ending {
     over_at: Option<Instant>,
@@ -10,17 +10,17 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// When the daemon ends at the latest; nothing while it was not told to.
+    /// Returns when the daemon ends at the latest; `None` while it is not shutting down.
     pub fn over_at(&self) -> Option<Instant> {
         self.over_at
     }
 
-    /// Whether it was told twice.
+    /// Whether the daemon was told to end a second time, so that it must hurry.
     pub fn is_hurried(&self) -> bool {
         self.is_hurried
     }
 
-    /// It has so long from now on, and no longer than it had.
+    /// Limits the shutdown to this long from now. Never extends the deadline.
     pub(super) fn limit(&mut self, time: Duration) {
         let at = Instant::now().checked_add(time);
         self.over_at = self.over_at.into_iter().chain(at).min();

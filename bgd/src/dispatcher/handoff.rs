@@ -1,5 +1,5 @@
-//! The dispatcher's part in processes that other programs hand over (R70): the executor makes ready, then the core takes
-//! the task, and whatever fails before that leaves the process with who offered it.
+//! The dispatcher's part in processes that other programs hand over (R70). The executor prepares first, then the
+//! core takes the task. If anything fails before that, the process stays with the program that offered it.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::exec::handed::Handoff;
 use crate::wire::mailbox::Internal;
 use crate::wire::view;
 
-/// Who takes over processes.
+/// The executor that takes over processes.
 const TAKER: ExecutorName = ExecutorName::LOCAL;
 
 impl Dispatcher {
-    /// Has a process that is offered looked at; [`Internal::Offered`] follows.
+    /// Has the executor inspect an offered process; [`Internal::Offered`] follows.
     pub(super) fn handoff(&mut self, answer: Answer, handoff: Box<Handoff>) {
         let Some(executor) = self.executors.of(TAKER) else { return };
         let (internals, params) = (self.internals.clone(), Box::new(handoff.params.clone()));
@@ -31,7 +31,7 @@ impl Dispatcher {
         executor.offer(TaskId::random(), handoff, &client, tell);
     }
 
-    /// Asks the core to take a process over that was looked at.
+    /// Asks the core to take over a process that was inspected.
     pub(super) fn offered(
         &mut self,
         answer: Answer,
@@ -56,18 +56,18 @@ impl Dispatcher {
         }
         let is_taken = self.core.get(&task.into()).is_ok();
         let Some(executor) = self.executors.of(TAKER) else { return };
-        // The process stays where it is.
+        // The process stays with the program that offered it.
         if !is_taken {
             executor.forget(task);
         }
-        // It may have gone before there was anything of its to be left.
+        // The client may have disconnected before the executor had anything of it to release.
         if !self.clients.contains_key(&client.id) {
             executor.disconnected(client.id);
         }
     }
 
-    /// `task.exit`: how a process ended that was handed over, as its parent says. The answer is given when
-    /// the daemon knows that it has.
+    /// `task.exit`: the parent of a handed-over process reports how it ended. The answer is sent once the daemon
+    /// itself knows that it has ended.
     pub(super) fn exit_told(&mut self, answer: Answer, task: &TaskRef, exit: Exit) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,
@@ -87,7 +87,7 @@ impl Dispatcher {
         self.exits.entry(snapshot.id).or_default().push(answer);
     }
 
-    /// The end of a process is known: tells whoever has said how it was.
+    /// Answers those who reported the exit of a process, as its end is now known.
     pub(super) fn exit_known(&mut self, task: TaskId) {
         for answer in self.exits.remove(&task).unwrap_or_default() {
             match self.core.get(&task.into()) {
@@ -100,7 +100,7 @@ impl Dispatcher {
     }
 }
 
-/// What the core is told of a process that is handed over.
+/// Builds the order for a task from a handed-over process.
 fn command(id: TaskId, params: HandoffParams, offer: Offer) -> Command {
     let spec = Spec {
         origin: Origin::Handoff,

@@ -1,32 +1,32 @@
-//! When memory is given back to the system: a while after much of it was freed. Else the allocator keeps what the
-//! largest burst has needed.
+//! Decides when to return memory to the system: a while after much of it was freed. Otherwise the allocator keeps
+//! what the largest burst needed.
 
 use std::time::{Duration, Instant};
 
-/// So many bytes that tasks held are worth the trouble.
+/// This many freed bytes of tasks are worth returning.
 const MANY_BYTES: usize = 512 * 1024;
 
-/// So many events are: what passes by with each leaves holes.
+/// After this many events it is worthwhile, too: the temporary data of each leaves holes.
 const MANY_EVENTS: usize = 1000;
 
-/// It is done when nothing of the kind has happened for so long,
+/// Memory is returned once nothing has been freed for this long.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// or at the latest after this time.
+/// The longest that this may delay the return.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was freed since memory was given back.
+/// What was freed since memory was last returned.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
     held: usize,
     bytes: usize,
     events: usize,
-    /// Since when it is worth the trouble, and when something was freed last.
+    /// Since when it has been worthwhile, and when something was last freed.
     since: Option<(Instant, Instant)>,
 }
 
 impl Freed {
-    /// Notes what tasks hold now, and how many events passed by.
+    /// Records what tasks hold now, in bytes, and how many events were published.
     pub(super) fn note(&mut self, held: usize, events: usize, now: Instant) {
         let bytes = self.held.saturating_sub(held);
         self.held = held;
@@ -41,12 +41,12 @@ impl Freed {
         }
     }
 
-    /// Memory was given back.
+    /// Resets the counters after memory was returned.
     pub(super) fn given_back(&mut self) {
         *self = Self { held: self.held, ..Self::default() };
     }
 
-    /// When it is to be given back.
+    /// Returns when to return memory.
     pub(super) fn due(&self) -> Option<Instant> {
         self.since.map(|(since, last)| (last + QUIET).min(since + PATIENCE))
     }

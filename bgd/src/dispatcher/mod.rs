@@ -1,4 +1,4 @@
-//! The dispatcher: the only owner of the core. One loop takes calls and facts, asks the core, and hands
+//! The dispatcher: the only owner of the core. One loop takes calls and facts, passes them to the core, and hands
 //! its effects to executors, clients and subscribers. It never waits for I/O.
 
 mod agents;
@@ -47,7 +47,7 @@ use crate::wire::status::Identity;
 use crate::wire::subscribers::Subscribers;
 use crate::wire::view;
 
-/// How many calls are taken from the mailbox before effects of timers get their turn.
+/// How many calls or facts are taken from the mailbox before timers and others get their turn.
 const BATCH: usize = 64;
 
 /// The answer to a call that removed tasks.
@@ -57,32 +57,32 @@ enum Clear {
     Session(SessionEndResult),
 }
 
-/// What a call's reply is made into.
+/// How a call's reply is turned into its answer.
 #[derive(Debug)]
 enum Shape {
-    /// What the reply says.
+    /// As it is.
     Plain,
-    /// With a part of the output.
+    /// With a part of the task's output.
     Output(OutputParams),
-    /// With the result.
+    /// With the task's result.
     Result,
 }
 
-/// The owner of the core, and of everything that belongs to it.
+/// Owns the core and everything around it.
 pub struct Dispatcher {
     core: Core,
     executors: Executors,
-    /// The one of them that knows agents.
+    /// The executor for agents, for what only it can do.
     agents: AgentThread,
-    /// What sessions have shown that they can do, by their agents.
+    /// Warnings that sessions reported, by agent.
     agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
     subscribers: Subscribers,
     notifier: Notifier,
-    /// Cleared tasks, with their latest runs, whose output is removed when the notices of them have it.
+    /// Cleared tasks, with their latest runs, whose output is removed once pending notices have read it.
     kept_for_notices: HashMap<TaskId, u32>,
     figures: Figures,
     context: Context,
-    /// Where workers tell what they have found.
+    /// Where workers send their results.
     internals: Internals,
     reader: Reader,
     identity: Identity,
@@ -92,24 +92,24 @@ pub struct Dispatcher {
     /// Calls that the core has not answered yet.
     pending: BTreeMap<ReplyTo, (Answer, Shape)>,
     last_call: u64,
-    /// Calls that wait for a process that is being started.
+    /// Calls that wait until a task's process has started.
     early: HashMap<TaskId, Vec<(Answer, Body)>>,
-    /// Something was started in this turn, and waits for its answers to be on their way.
+    /// Whether something was started in this turn. Executors go ahead once the turn's answers are on their way.
     has_started: bool,
-    /// Descriptors for the standard streams of tasks that have not started.
+    /// Descriptors for the standard streams of tasks that have not started yet.
     inherited: HashMap<TaskId, Inherited>,
-    /// Those who told how a process ended that they handed over, until that is known.
+    /// Callers that reported the exit of a handed-over process, until the end is known.
     exits: HashMap<TaskId, Vec<Answer>>,
     freed: Freed,
     epoch: Instant,
     ended: bool,
-    /// When executors and channels are made to end, once the core has ended.
+    /// When executors and channels are forced to end, after the core has ended.
     forced_at: Option<Instant>,
     ending: Ending,
 }
 
 impl Dispatcher {
-    /// A dispatcher without tasks.
+    /// Creates a dispatcher without tasks.
     pub fn new(
         config: Config,
         identity: Identity,
@@ -154,7 +154,8 @@ impl Dispatcher {
         }
     }
 
-    /// Works until the core has ended, or the time for that is over. Tells whether the rest is in a hurry, too.
+    /// Runs until the shutdown is complete or its deadline has passed. Returns whether the rest of the shutdown
+    /// must hurry, too.
     pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> bool {
         let mut incoming = Vec::with_capacity(BATCH);
         let mut facts = Vec::with_capacity(BATCH);
@@ -185,7 +186,7 @@ impl Dispatcher {
                         self.incoming(incoming);
                     }
                 }
-                // Last, so that nobody waits for more than one piece of it.
+                // Last, so that other inputs wait for at most one part of it.
                 () = tokio::task::yield_now(), if self.core.has_more() => self.handle(Input::GoOn),
             }
             if std::mem::take(&mut self.has_started) {
@@ -196,7 +197,7 @@ impl Dispatcher {
         self.ending.is_hurried()
     }
 
-    /// Something may be due, or the wall clock was set.
+    /// Lets the core do what is due; the wall clock may have been set.
     fn look_at_time(&mut self) {
         let effects = self.core.on_deadline(self.now());
         self.apply(effects);
@@ -208,7 +209,8 @@ impl Dispatcher {
     }
 
     fn instant(&self, at: Mono) -> Instant {
-        // A deadline is reached when its whole millisecond is over, and never lies beyond what fits.
+        // `now` rounds down to whole milliseconds, so the deadline is due at this instant. One that does not fit is
+        // capped.
         self.epoch
             .checked_add(Duration::from_millis(at.0))
             .unwrap_or(self.epoch + Duration::from_secs(u32::MAX.into()))
@@ -222,7 +224,8 @@ impl Dispatcher {
     fn internal(&mut self, internal: Internal) {
         match internal {
             Internal::AgentFound { answer, command, result } => match result {
-                // Its client went away meanwhile, and nobody would tell the core so again (R71).
+                // The client has disconnected meanwhile. The core was told before it had this task, so nothing
+                // would end the foreground job (R71).
                 Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
                 Ok(()) => self.submit(answer, command, Inherited::default()),
                 Err(error) => answer.refuse(&error),
@@ -240,7 +243,7 @@ impl Dispatcher {
         }
     }
 
-    /// What an executor saw.
+    /// Handles what an executor observed.
     fn fact(&mut self, seen: Seen) {
         let Seen { task, run, fact } = seen;
         let (mut has_begun, mut has_ended) = (false, false);
@@ -277,10 +280,10 @@ impl Dispatcher {
         }
     }
 
-    /// Does what was asked for while a task was being started.
+    /// Handles the calls that waited for a task to start.
     fn act_on_early(&mut self, task: TaskId) {
         for (answer, body) in self.early.remove(&task).unwrap_or_default() {
-            // Nobody is shown anything who is gone; what else was asked for is done.
+            // Terminals are not shown to clients that are gone; everything else is still done.
             let shows = matches!(body, Body::Attach(..) | Body::Resize(..));
             if !shows || self.clients.contains_key(&answer.client().id) {
                 self.act(answer, body);
@@ -308,7 +311,7 @@ impl Dispatcher {
         }
     }
 
-    /// Nobody wants the answers of a client that is gone.
+    /// Drops the pending calls of a client that is gone.
     fn forget_calls(&mut self, client: u64) {
         let calls = ReplyTo { client, call: 0 }..=ReplyTo { client, call: u64::MAX };
         let calls: Vec<ReplyTo> = self.pending.range(calls).map(|(to, _)| *to).collect();
@@ -322,14 +325,14 @@ impl Dispatcher {
         self.act(Answer::new(client, id, reserved), body);
     }
 
-    /// Keeps what can only be done when a task's process runs, if that is being started. Gives back the rest.
+    /// Keeps a call that needs a running process while the task is being started. Otherwise returns the call.
     fn keep_until_begun(&mut self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
         let starting = match &body {
             Body::Write(id, ..)
             | Body::Attach(id, _)
             | Body::Resize(id, _)
             | Body::Core(Request::Signal { id, .. }) => self.core.starting(slice::from_ref(id)),
-            // Of those that are not named nobody knows which are meant.
+            // Other selections name no task to wait for.
             Body::Core(Request::SetPaused { which: Selection::Ids(ids), .. }) => self.core.starting(ids),
             _ => None,
         };
@@ -397,7 +400,7 @@ impl Dispatcher {
             self.inherited.insert(id, inherited);
         }
         self.ask(answer, Shape::Plain, Request::Submit(command));
-        // A key that is known, or a refusal: there is no such task, and nobody uses the descriptors.
+        // A known idempotency key or a refusal: the task does not exist, and nobody uses the descriptors.
         if inherits_any && self.core.get(&id.into()).is_err() {
             self.inherited.remove(&id);
         }
@@ -413,7 +416,7 @@ impl Dispatcher {
         self.ask(answer, Shape::Plain, Request::SubmitMany(part));
     }
 
-    /// Puts a request to the core; the reply comes as an effect, now or later.
+    /// Passes a request to the core. The reply comes as an effect, at once or later.
     fn ask(&mut self, answer: Answer, shape: Shape, request: Request) {
         self.last_call += 1;
         let to = ReplyTo { client: answer.client().id, call: self.last_call };

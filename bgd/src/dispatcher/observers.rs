@@ -1,5 +1,5 @@
-//! The dispatcher's part in telling: which channel a task has, who hears of events, which tasks there are, and how the
-//! daemon is.
+//! The dispatcher's part in observing: choosing channels, subscriptions to events, inboxes, lists of tasks, and the
+//! daemon's status.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -23,15 +23,15 @@ impl Dispatcher {
     pub(super) fn choose_channel(&self, spec: &mut Spec) -> Result<(), RpcError> {
         let channels = self.notifier.channels();
         spec.channel = channels.resolve(spec.channel.as_deref(), spec.session.as_deref())?;
-        // Where the submitter is matters only to the channels that go there.
+        // Only some channels need to know where the submitter is.
         if !spec.channel.as_deref().is_some_and(|name| channels.wants_place(name)) {
             spec.place = None;
         }
         Ok(())
     }
 
-    /// Tells the channel of a task, unless that is a terminal at which somebody sees it anyway, as whoever waits
-    /// for the task there, or has just cancelled it.
+    /// Passes a notice to the task's channel. Skips a terminal where somebody learns of it anyway, having waited
+    /// for the task or cancelled it there.
     pub(super) fn tell(&mut self, notice: Arc<Notice>, seen_by: &BTreeSet<u64>) {
         let spec = &notice.task.spec;
         let terminal = spec.place.as_ref().and_then(|place| place.terminal.as_ref());
@@ -75,7 +75,7 @@ impl Dispatcher {
         self.subscribers.begin(answer.client(), subscription, gap);
     }
 
-    /// A notice has what it needs of its task's output.
+    /// Notes that a notice has read what it needs of its task's output.
     pub(super) fn notice_read(&mut self, task: TaskId) {
         if self.notifier.was_read(task)
             && let Some(runs) = self.kept_for_notices.remove(&task)
@@ -85,7 +85,7 @@ impl Dispatcher {
         }
     }
 
-    /// Reads or empties an inbox, if it is one of this daemon.
+    /// Reads or acknowledges an inbox, if the instance is this daemon.
     pub(super) fn inbox(&mut self, answer: Answer, instance: Option<String>, request: Request) {
         match self.check_instance(instance) {
             Ok(()) => self.ask(answer, Shape::Plain, request),
@@ -93,9 +93,9 @@ impl Dispatcher {
         }
     }
 
-    /// The parent sessions whose inboxes have items behind this number.
+    /// Lists the parent sessions whose inboxes have their oldest item after this number.
     pub(super) fn list_inboxes(&self, after: u64, limit: usize) -> InboxListResult {
-        // One more than is given tells whether there is more.
+        // Asks for one more to learn whether there are more.
         let listed = self.core.list_inboxes(after).take(limit + 1).map(|(session, oldest, items)| {
             InboxSummary { session: session.to_string(), oldest, items: items as u64 }
         });
@@ -105,7 +105,7 @@ impl Dispatcher {
         InboxListResult { inboxes, more, instance: self.identity.instance.clone() }
     }
 
-    /// Numbers of another daemon mean nothing here.
+    /// Refuses numbers from another daemon, which mean nothing here.
     fn check_instance(&self, instance: Option<String>) -> Result<(), RpcError> {
         let own = &self.identity.instance;
         let Some(other) = instance.filter(|other| other != own) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! The dispatcher's part in the daemon's end.
+//! The dispatcher's part in shutting down.
 
 use std::time::{Duration, Instant};
 
@@ -6,18 +6,18 @@ use super::Dispatcher;
 use crate::core::{Input, ReplyTo, Request};
 use crate::exec::executor::Close;
 
-/// How long the daemon has to end behind the grace of its tasks: executors have told by then which processes
-/// SIGKILL does not end, and the grace of agents and channels is over.
+/// How long the shutdown may take beyond the grace of tasks. Long enough for executors to report processes that
+/// survive SIGKILL, and for the grace of agents and channels.
 const LAST: Duration = Duration::from_secs(15);
 
-/// The same for one that was told twice.
+/// The same after a second signal.
 const LAST_IN_A_HURRY: Duration = Duration::from_secs(2);
 
-/// How long executors and channels have to end with the daemon, before they are made to.
+/// How long executors and channels get to end by themselves before they are forced to.
 const GRACE: Duration = Duration::from_secs(2);
 
 impl Dispatcher {
-    /// A signal says that the daemon shall end. The second one means now.
+    /// Shuts down on a signal. A second signal means at once.
     pub(super) fn terminate(&mut self, signal: &str) {
         tracing::info!(signal, "shutting down");
         let is_second = self.core.is_closing();
@@ -34,13 +34,13 @@ impl Dispatcher {
         }
     }
 
-    /// The daemon ends, and its tasks have this grace.
+    /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds.
     pub(super) fn limit_the_end(&mut self, grace_ms: Option<u64>) {
         let grace_ms = grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms);
         self.ending.limit(Duration::from_millis(grace_ms).saturating_add(LAST));
     }
 
-    /// No task is left: what executors keep for themselves ends, and channels have a while to deliver.
+    /// Starts the last phase, when no task is left: executors close, and channels get a while to deliver.
     pub(super) fn begin_to_end(&mut self) {
         self.ended = true;
         self.forced_at = Instant::now().checked_add(GRACE);
@@ -48,15 +48,15 @@ impl Dispatcher {
         self.notifier.close();
     }
 
-    /// The grace is over.
+    /// Forces executors and channels to end, as their grace is over.
     pub(super) fn end_by_force(&mut self) {
         self.forced_at = None;
         self.executors.all().for_each(|executor| executor.close(Close::Forced));
-        // Who could not be told by now is not waited for.
+        // Undelivered notices are not waited for.
         self.notifier.give_up();
     }
 
-    /// Whether something of an executor is left, or something is still to be told.
+    /// Whether an executor is still busy or a notice is still to be delivered.
     pub(super) fn is_busy(&self) -> bool {
         self.executors.is_busy() || self.notifier.is_busy()
     }

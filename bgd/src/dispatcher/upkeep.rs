@@ -1,4 +1,4 @@
-//! The dispatcher's part in what memory is given back to the system.
+//! The dispatcher's part in returning memory to the system.
 
 use std::time::Instant;
 
@@ -7,13 +7,13 @@ use crate::core::Effect;
 use crate::os::memory;
 
 impl Dispatcher {
-    /// Something was done: notes what was freed by it.
+    /// Notes what these effects freed.
     pub(super) fn note_freed(&mut self, effects: &[Effect]) {
         let events = effects.iter().filter(|effect| matches!(effect, Effect::Event { .. })).count();
         self.freed.note(self.core.held(), events, Instant::now());
     }
 
-    /// Has a worker give back what was freed.
+    /// Has a worker return freed memory.
     pub(super) fn give_memory_back(&mut self) {
         self.freed.given_back();
         self.context.workers.later(memory::give_back);

@@ -1,5 +1,5 @@
-//! What is noted of a process before it begins, so that whoever looks can tell when it is ready (R110): where its output
-//! was, and the socket by which it tells. It looks at nothing itself.
+//! What is recorded of a process before it starts, so that readiness can be detected (R110): the sizes of its output
+//! files, and the socket for its notification. This checks nothing itself.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,23 +15,23 @@ use nix::sys::socket::sockopt::PassCred;
 
 use crate::core::Spec;
 
-/// When a process that was started is ready.
+/// How to tell when a started process is ready.
 #[derive(Debug)]
 pub struct Awaited {
-    /// As its submitter says.
+    /// The condition that its submitter set.
     pub ready: Ready,
-    /// How long it has for that.
+    /// How long it has to become ready.
     pub timeout: Option<Duration>,
-    /// Its folder.
+    /// Its working directory.
     pub folder: PathBuf,
     /// The sizes of its output files when it was started.
     pub sizes: [u64; 2],
-    /// The socket by which it tells.
+    /// The socket by which it reports that it is ready.
     pub socket: Option<NotifySocket>,
 }
 
 impl Awaited {
-    /// When the process of this order is ready; nothing if nobody wants to know.
+    /// Records how to tell when the process of this spec is ready; `None` if nobody wants to know.
     pub fn new(spec: &Spec, sizes: [u64; 2], socket: Option<NotifySocket>) -> Option<Box<Self>> {
         let ready = Ready::clone(spec.ready.as_deref()?);
         let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
@@ -40,22 +40,22 @@ impl Awaited {
     }
 }
 
-/// What the name of a socket has behind that of the daemon's, before a part of the task's id.
+/// What follows the name of the daemon's socket in that of a notification socket, before a part of the task's id.
 const INFIX: &str = ".notify-";
 
-/// A socket that a process can tell something by, as `sd_notify(3)` does. It is removed when it is dropped.
+/// A socket by which a process can send messages, as `sd_notify(3)` does. Its file is removed when this is dropped.
 #[derive(Debug)]
 pub struct NotifySocket {
     path: PathBuf,
-    /// Its end here. Each message comes with who has sent it.
+    /// The daemon's end. Each message comes with its sender's credentials.
     pub socket: UnixDatagram,
 }
 
 impl NotifySocket {
-    /// Makes the socket of a task, beside that of the daemon.
+    /// Creates the socket of a task, next to that of the daemon.
     ///
     /// # Errors
-    /// What the system says: a path has at most 107 bytes.
+    /// Returns the system error: the path of a socket has at most 107 bytes.
     pub fn bind(daemon: &Path, task: TaskId) -> io::Result<Self> {
         let mut path = daemon.as_os_str().to_owned();
         path.push(format!("{INFIX}{:016x}", task.as_u128() >> 64));
@@ -67,10 +67,10 @@ impl NotifySocket {
         Ok(this)
     }
 
-    /// The variable that tells a process where it is.
+    /// Returns the variable that tells a process the socket's path.
     pub fn variable(&self) -> CString {
         let path = self.path.as_os_str().as_encoded_bytes();
-        // A path that was bound has no NUL.
+        // A path that was bound contains no NUL.
         CString::new([b"NOTIFY_SOCKET=", path].concat()).unwrap_or_default()
     }
 }
@@ -81,7 +81,7 @@ impl Drop for NotifySocket {
     }
 }
 
-/// Removes the sockets that an earlier daemon of this socket has left, because it was killed.
+/// Removes the sockets left behind by an earlier daemon of this socket that was killed.
 pub fn sweep(daemon: &Path) {
     let (Some(folder), Some(name)) = (daemon.parent(), daemon.file_name()) else { return };
     let prefix = [name.as_encoded_bytes(), INFIX.as_bytes()].concat();

@@ -1,4 +1,4 @@
-//! A cgroup of a task: who is in it, its end, and its removal.
+//! A task's cgroup: which processes are in it, how to kill them, and its removal.
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _};
@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use bgd_shared::proc;
 
-/// Whether a process is in a cgroup of ours, or in one inside it: their names begin with ids of tasks.
+/// Whether a process is in this cgroup or in one nested in it. The name identifies it, as it begins with a task's id.
 pub(super) fn is_in_cgroup(pid: i32, cgroup: &Path) -> bool {
     let name = cgroup.file_name().unwrap_or_default().to_string_lossy();
     proc::cgroup(pid).is_some_and(|path| path.split('/').any(|part| part == name))
@@ -26,10 +26,10 @@ pub(super) fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
     pids
 }
 
-/// Ends every process of a cgroup at once.
+/// Kills every process of a cgroup at once.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system error.
 pub fn kill(cgroup: &Path) -> io::Result<()> {
     fs::write(cgroup.join("cgroup.kill"), "1")
 }
@@ -37,8 +37,8 @@ pub fn kill(cgroup: &Path) -> io::Result<()> {
 /// How long a cgroup whose processes have ended has to become empty.
 const EMPTYING: Duration = Duration::from_secs(5);
 
-/// Removes a cgroup whose processes have ended, with those that were made inside it. A process that ends
-/// stays in its cgroup for a moment longer, so this waits for the kernel's word; to be called on a worker.
+/// Removes a cgroup whose processes have ended, with those nested in it. A process that ends stays in its cgroup for
+/// a moment longer, so this waits until the kernel reports it empty; call it on a worker.
 pub fn remove(cgroup: &Path) {
     if let Err(error) = until_empty(cgroup, Instant::now() + EMPTYING) {
         tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup can't be watched");
@@ -46,16 +46,16 @@ pub fn remove(cgroup: &Path) {
     remove_empty_cgroup(cgroup);
 }
 
-/// Waits until no process is in a cgroup or below it: the kernel tells by an exceptional condition on
-/// the file that says so.
+/// Waits until no process is in a cgroup or below it. The kernel reports a change of `cgroup.events` as an
+/// exceptional condition (`POLLPRI`).
 fn until_empty(cgroup: &Path, deadline: Instant) -> io::Result<()> {
     until_it_says(cgroup, "populated 0", deadline).map(drop)
 }
 
-/// Waits until every process of a cgroup and below it is frozen, as [`until_empty`] does. Tells whether all are.
+/// Waits until every process of a cgroup and below it is frozen, as [`until_empty`] does. Returns whether all are.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system error.
 pub fn until_frozen(cgroup: &Path, deadline: Instant) -> io::Result<bool> {
     until_it_says(cgroup, "frozen 1", deadline)
 }

@@ -1,4 +1,4 @@
-//! What executors and channels share: where outputs are, who does what blocks, and where they report to.
+//! The context that executors and channels share: output files, workers for blocking jobs, and where to report.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use super::messages::{Facts, Reports};
 use super::output::{OutputFolder, OutputWatch};
 use super::workers::Workers;
 
-/// What is the same for all of them.
+/// Shared handles, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Where outputs are.
+    /// The folder of the output files.
     pub folder: Arc<OutputFolder>,
-    /// Who follows them.
+    /// Follows the growth of output files.
     pub outputs: OutputWatch,
-    /// Who does what blocks.
+    /// Threads for blocking jobs.
     pub workers: Workers,
-    /// Who hears of it.
+    /// Sends facts to the dispatcher.
     pub facts: Facts,
-    /// Who owns the processes.
+    /// Sends reports to the owner of all processes.
     pub reports: Reports,
-    /// The daemon's socket.
+    /// The path of the daemon's socket.
     pub socket: Arc<Path>,
 }

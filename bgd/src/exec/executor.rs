@@ -1,5 +1,5 @@
-//! The seam between the dispatcher and whatever runs tasks: the trait, and the table of those who have it. It knows no
-//! kind of work.
+//! The interface between the dispatcher and whatever runs tasks: the trait, and the table of its implementations. It
+//! knows no kind of work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,32 +20,32 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::core::{Begin, Control, ExecutorName, Spec};
 
-/// Runs tasks of one kind, on the dispatcher's thread. What it sees it reports as facts, by the channel that it was made
-/// with; each has the task and the run. None of its calls waits for anything.
+/// Runs tasks of one kind, on the dispatcher's thread. Reports what it observes as facts, each with its task and run,
+/// through the channel that it was created with. None of its calls blocks.
 ///
-/// A run is started once. Its facts are, in this order: `Started`, or one of `StartFailed` and `Refused`, after which
-/// nothing comes; then, when it has ended by itself or was told to, what that kind of work ends with. The dispatcher
-/// may also name runs that have ended; that means nothing.
+/// Each run is started once. Its facts come in this order: `Started`, or one of `StartFailed` and `Refused`, after
+/// which nothing follows; then, once the run has ended by itself or on request, the final facts of that kind of work.
+/// The dispatcher may also name runs that have already ended; such calls do nothing.
 pub trait Executor {
-    /// Begins a run of a task.
+    /// Starts a run of a task.
     fn start(&mut self, start: Start);
 
-    /// Does something about a run that was started. What takes a moment resolves when it is done, or can't be done any
-    /// more: its answer waits for that.
+    /// Applies a control operation to a started run. If that takes a moment, returns a receiver that resolves when it
+    /// is done or can no longer be done; the client's answer waits for it.
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done>;
 
-    /// Ends a run, with this signal where it is one of processes. It comes again, with SIGKILL at last.
+    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL.
     fn end(&mut self, task: TaskId, run: u32, signal: i32);
 
-    /// Forgets a task, none of whose runs goes on.
+    /// Forgets a task that has no run left.
     fn forget(&mut self, task: TaskId);
 
-    /// Does what a client asks for, which only some executors can, and answers.
+    /// Serves and answers a client's request on a run, which only some executors support.
     fn ask(&mut self, asked: Asked) {
         asked.refuse();
     }
 
-    /// Makes ready to take over a process that another program offers. It stays untouched until
+    /// Prepares to take over a process that another program offers. The process stays untouched until
     /// [`Begin::HandedOver`] is started; [`Self::forget`] lets go of it.
     fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
         let _ = (handoff, client);
@@ -53,124 +53,125 @@ pub trait Executor {
         tell(task, Err(error));
     }
 
-    /// The program that handed over the process of a task says how that ended.
+    /// Takes the exit of a handed-over process, as reported by the program that handed it over.
     fn exited(&mut self, task: TaskId, exit: Exit) {
         let _ = (task, exit);
     }
 
-    /// A client is gone.
+    /// Called when a client has disconnected.
     fn disconnected(&mut self, client: u64) {
         let _ = client;
     }
 
-    /// The answers of a turn are on their way: what would compete with whoever waits for one may begin.
+    /// Called when the answers of a dispatcher turn are on their way: work that would compete with the clients
+    /// waiting for them may begin.
     fn answered(&mut self) {}
 
-    /// Waits for the next thing from this executor's own workers, and does what follows from it. It may be dropped while
-    /// it waits, and loses nothing.
+    /// Waits for the next event from this executor's own workers and handles it. Cancel-safe: the future may be
+    /// dropped while it waits, and nothing is lost.
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
         Box::pin(std::future::pending())
     }
 
-    /// The daemon ends, and no task is left: what this executor keeps for itself ends.
+    /// Called when the daemon ends and no task is left: ends what the executor keeps for itself.
     fn close(&mut self, close: Close) {
         let _ = close;
     }
 
-    /// Whether something of it is left that the daemon's end must wait for.
+    /// Whether the executor still has something that the daemon must wait for before it ends.
     fn is_busy(&self) -> bool {
         false
     }
 }
 
-/// Resolves when something was done, also if it can't be done any more.
+/// Resolves when an operation is done or can no longer be done.
 pub type Done = oneshot::Receiver<()>;
 
 /// How an executor ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// In its own time.
+    /// Gracefully, in its own time.
     Asked,
-    /// Now.
+    /// Immediately.
     Forced,
 }
 
-/// Takes what became of an offer: a worker's result.
+/// Receives a worker's result for an offer.
 pub type TellOffer = Box<dyn FnOnce(TaskId, Result<Offer, RpcError>) + Send>;
 
 /// A process that is ready to be taken over.
 #[derive(Debug)]
 pub struct Offer {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// Since when it runs.
+    /// When it was started.
     pub started_at: Timestamp,
     /// Its program with the arguments.
     pub argv: Vec<OsText>,
-    /// Its folder.
+    /// Its working directory.
     pub cwd: OsText,
-    /// Whether its output is in two files.
+    /// Whether standard output and error go to separate files.
     pub split: bool,
-    /// Its terminal's size, if it has one.
+    /// The size of its terminal, if it has one.
     pub pty: Option<TerminalSize>,
-    /// The file that it writes to by itself.
+    /// The file that the process itself writes its output to, if it does.
     pub output_file: Option<OsText>,
 }
 
-/// The order to begin a run of a task.
+/// The order to start a run of a task.
 #[derive(Debug)]
 pub struct Start {
     /// The task.
     pub task: TaskId,
-    /// Its run: what facts about it carry.
+    /// The run, which facts about it carry.
     pub run: u32,
-    /// What it is.
+    /// The task's specification.
     pub spec: Arc<Spec>,
-    /// What begins.
+    /// How the run begins.
     pub begin: Begin,
-    /// Descriptors for its standard streams.
+    /// Descriptors for its standard streams, from the submitter.
     pub inherited: Inherited,
     /// The client whose foreground job it is.
     pub owner: Option<Arc<Client>>,
 }
 
-/// What a client asks of a run that goes on.
+/// A client's request on a running task.
 #[derive(Debug)]
 pub struct Asked {
-    /// Who gets the answer.
+    /// Where the answer goes.
     pub answer: Answer,
     /// The task, as clients see it.
     pub task: Box<WireTask>,
-    /// What is asked for.
+    /// The request.
     pub what: Ask,
 }
 
-/// What a client asks for.
+/// What a client requests.
 #[derive(Debug)]
 pub enum Ask {
-    /// To write to its standard input, or to its terminal.
+    /// Write to its standard input or its terminal.
     Write {
         /// The bytes.
         data: Vec<u8>,
-        /// Whether no more come.
+        /// Whether this ends the input.
         eof: bool,
     },
-    /// To be shown its terminal.
+    /// Show its terminal to the client.
     Attach {
-        /// How large the client's own is.
+        /// The size of the client's own terminal.
         size: Option<TerminalSize>,
     },
-    /// To be shown it no more.
+    /// Stop showing it to the client.
     Leave,
-    /// To have it as large as this.
+    /// Note a new size of the client's own terminal.
     Resize {
-        /// How large.
+        /// The size.
         size: TerminalSize,
     },
 }
 
 impl Asked {
-    /// Answers for an executor that can't do this for that task.
+    /// Refuses the request, for an executor that can't serve it for that task.
     pub fn refuse(&self) {
         let id = self.task.id;
         let unsupported =
@@ -193,13 +194,13 @@ impl Asked {
     }
 }
 
-/// A client wants to leave a terminal that it is not shown, or to change its size.
+/// The error for a client that wants to leave or resize a terminal that it is not shown.
 pub fn not_shown(id: TaskId) -> RpcError {
     let message = format!("this connection does not show the terminal of task {id}");
     RpcError::new(ErrorKind::InvalidParams, message).hint("call `task.attach` first")
 }
 
-/// The executors by the names that the core has for them.
+/// The executors, by the names that the core has for them.
 #[derive(Default)]
 pub struct Executors(BTreeMap<ExecutorName, Box<dyn Executor>>);
 
@@ -210,14 +211,14 @@ impl fmt::Debug for Executors {
 }
 
 impl Executors {
-    /// The same with one more, in place of one of the same name.
+    /// Adds an executor, replacing one of the same name.
     #[must_use]
     pub fn with(mut self, name: ExecutorName, executor: impl Executor + 'static) -> Self {
         self.0.insert(name, Box::new(executor));
         self
     }
 
-    /// That of this name.
+    /// Returns the executor of this name; logs an error if there is none.
     pub fn of(&mut self, name: ExecutorName) -> Option<&mut (dyn Executor + 'static)> {
         let executor = self.0.get_mut(&name);
         if executor.is_none() {
@@ -226,17 +227,17 @@ impl Executors {
         executor.map(|executor| &mut **executor)
     }
 
-    /// All of them.
+    /// Iterates over all executors.
     pub fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Executor>> {
         self.0.values_mut()
     }
 
-    /// Waits until one of them has done what follows from something that its workers have found.
+    /// Waits until one of the executors has handled an event from its workers.
     pub async fn attend(&mut self) {
         select_all(self.0.values_mut().map(|executor| executor.attend())).await;
     }
 
-    /// Whether the daemon's end must wait for one of them.
+    /// Whether the daemon must wait for one of the executors before it ends.
     pub fn is_busy(&self) -> bool {
         self.0.values().any(|executor| executor.is_busy())
     }

@@ -1,4 +1,4 @@
-//! The wait for the exit of a process that is no child of the daemon, while its supervisor obeys orders.
+//! Waits for the exit of a process that is not a child of the daemon, while its supervisor handles commands.
 
 use bgd_shared::task::Exit;
 use tokio::io::unix::AsyncFd;
@@ -9,7 +9,7 @@ use super::process::Supervisor;
 use crate::os::pidfd::PidFd;
 
 impl Supervisor {
-    /// Finds out how a process ended that was handed over. Obeys orders meanwhile.
+    /// Finds out how a handed-over process ended. Handles commands meanwhile.
     pub(in crate::exec) async fn exit_of_handed(&mut self, pidfd: &AsyncFd<PidFd>) -> Exit {
         let pid = self.tree.leader;
         let mut known = look(pid, pidfd.get_ref());

@@ -1,4 +1,4 @@
-//! What is known of a helper, and how the one who asked for it hears of that.
+//! The state of a helper, and how whoever asked for it is notified.
 
 use bgd_shared::task::Exit;
 use tokio::sync::{oneshot, watch};
@@ -26,27 +26,27 @@ impl Purpose {
     }
 }
 
-/// A process that runs.
+/// A running process.
 #[derive(Debug)]
 pub struct Alive {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// A handle that tells whether it still lives, before anybody else has seen that it does not.
+    /// A pidfd that shows whether it still lives, before anybody else has noticed its end.
     pub handle: Option<PidFd>,
 }
 
-/// How far a process has come.
+/// The life cycle of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It runs.
     Running,
-    /// Its leader has ended, others of its tree have not.
+    /// Its leader has ended, but others of its tree have not.
     Exited(Exit),
-    /// Nothing of it is left.
+    /// Its whole tree has ended.
     Gone(Exit),
 }
 
-/// The way of news about a helper to the one who asked for it.
+/// Notifies whoever asked for a helper.
 #[derive(Debug)]
 pub struct Watcher {
     pub(super) begun: Option<oneshot::Sender<Result<Alive, Box<str>>>>,
@@ -54,7 +54,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// It runs, or could not be started.
+    /// Reports that it runs, or why it could not be started.
     pub fn begun(&mut self, result: Result<Alive, Box<str>>) {
         if let Some(begun) = self.begun.take() {
             // One that nobody waits for any more has been told to end.
@@ -62,7 +62,7 @@ impl Watcher {
         }
     }
 
-    /// Takes what was seen of its end. True: nothing of it is left.
+    /// Takes a fact about its end. Returns whether its whole tree has ended.
     pub(super) fn fact(&self, fact: Fact) -> bool {
         match fact {
             Fact::Exited { exit, others } => {

@@ -1,6 +1,6 @@
-//! Helpers: processes that the daemon needs for work of its own, those of agents and of hooks. The
-//! dispatcher's executor starts, watches and ends them like those of tasks, so that their trees are kept
-//! together by the same rules. Here they are asked for and waited for, on whichever thread needs them.
+//! Helpers: processes that the daemon needs for work of its own, that of agents and of hooks. The local executor
+//! starts, watches and ends them like those of tasks, so that the same rules keep their trees together. This module
+//! requests them and waits for them, on whichever thread needs them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,24 +19,24 @@ use crate::core::{Spec, Work};
 use crate::os::pidfd::PidFd;
 pub use crate::os::pidfd::SIGKILL;
 
-/// The signal that asks to end.
+/// The signal that asks a process to end.
 pub const SIGTERM: i32 = 15;
 
-/// The run that every helper has: it is started once.
+/// The run of every helper: each is started once.
 pub const RUN: u32 = 1;
 
-/// What a process is started with.
+/// How to start a helper.
 #[derive(Debug)]
 pub struct Launch {
     /// The program with its arguments.
     pub argv: Vec<OsText>,
-    /// Its folder.
+    /// Its working directory.
     pub cwd: OsText,
     /// Its environment.
     pub env: Env,
-    /// The task that it works for, if it is one only.
+    /// The task that it works for, if there is exactly one.
     pub task: Option<TaskId>,
-    /// The order that umask and resource limits are taken from.
+    /// The spec that umask and resource limits are taken from.
     pub like: Arc<Spec>,
     /// Standard input, output and error.
     pub streams: [OwnedFd; 3],
@@ -49,11 +49,11 @@ pub struct Host {
     purpose: Purpose,
 }
 
-/// A process that runs. Letting go of it ends nothing.
+/// A running helper. Dropping this ends nothing.
 #[derive(Clone, Debug)]
 pub struct Process {
     id: TaskId,
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
     handle: Arc<Option<PidFd>>,
     life: watch::Receiver<Life>,
@@ -61,7 +61,7 @@ pub struct Process {
 }
 
 impl Host {
-    /// Starts processes by way of the dispatcher.
+    /// Creates a host whose processes the dispatcher's thread starts.
     pub fn new(reports: Reports, purpose: Purpose) -> Self {
         Self { reports, purpose }
     }
@@ -69,10 +69,10 @@ impl Host {
     /// Starts a process.
     ///
     /// # Errors
-    /// Why it could not be started, for people.
+    /// Why it could not be started, in words for humans.
     pub async fn start(&self, launch: Launch) -> Result<Process, Box<str>> {
         let Launch { argv, cwd, env, task, like, streams } = launch;
-        // The submitter may be a process of a task itself; what it starts is no part of that.
+        // The submitter may itself be a process of a task; the helper is no part of that task.
         let others = env.0.iter().filter(|(name, _)| &**name != TASK_MARK).cloned();
         let own = task.map(|task| (TASK_MARK.into(), task.to_string().as_str().into()));
         let env = Arc::new(others.chain(own).collect());
@@ -86,7 +86,7 @@ impl Host {
         let id = TaskId::random();
         let (begun, has_begun) = oneshot::channel();
         let (life, lives) = watch::channel(Life::Running);
-        // Whoever asked may stop waiting before the process runs. Then it is ended when it does.
+        // The caller may stop waiting before the process runs. Then it is killed as soon as it does.
         let guard = Unwanted { id, reports: self.reports.clone(), armed: true };
         let streams = Streams::Given { streams, mark: self.purpose.mark() };
         let order = StartOrder { task: id, run: RUN, spec: Arc::new(spec), env, place: None, streams };
@@ -99,7 +99,7 @@ impl Host {
     }
 }
 
-/// Ends a process whose start nobody waits for any more.
+/// Ends a process if nobody waits for its start any more.
 struct Unwanted {
     id: TaskId,
     reports: Reports,
@@ -121,17 +121,17 @@ impl Drop for Unwanted {
 }
 
 impl Process {
-    /// Sends a signal to its whole tree; SIGKILL also to what that starts meanwhile.
+    /// Signals its whole tree; SIGKILL also reaches processes started meanwhile.
     pub fn end(&self, signal: i32) {
         self.reports.send(Report::EndHelper { process: self.id, signal });
     }
 
-    /// Whether its leader has ended, be it in this very moment.
+    /// Whether its leader has ended, even if that was not reported yet.
     pub fn has_exited(&self) -> bool {
         *self.life.borrow() != Life::Running || self.handle.as_ref().as_ref().is_some_and(PidFd::has_ended)
     }
 
-    /// Waits until its leader has ended.
+    /// Waits until its leader has ended, and returns its exit.
     pub async fn exited(&self) -> Exit {
         self.until(|life| match life {
             Life::Running => None,
@@ -140,7 +140,7 @@ impl Process {
         .await
     }
 
-    /// Waits until nothing of its tree is left.
+    /// Waits until its whole tree has ended, and returns the leader's exit.
     pub async fn gone(&self) -> Exit {
         self.until(|life| match life {
             Life::Running | Life::Exited(_) => None,
@@ -166,7 +166,7 @@ impl Process {
     }
 }
 
-/// A process that ends when nobody needs it any more.
+/// A process that is killed when this is dropped.
 #[derive(Debug)]
 pub struct Leased(pub Process);
 
@@ -176,7 +176,7 @@ impl Drop for Leased {
     }
 }
 
-/// The system's end of a process's life in words.
+/// Describes an exit in words.
 pub fn said(exit: &Exit) -> String {
     match exit {
         Exit::Code(code) => format!("exited with code {code}"),
@@ -185,16 +185,16 @@ pub fn said(exit: &Exit) -> String {
     }
 }
 
-/// Which end of a pipe goes to the process. It expects an end that blocks; ours must not.
+/// Which end of a pipe goes to the process. The process expects a blocking end; ours must not block.
 #[derive(Clone, Copy)]
 pub enum Theirs {
-    /// It reads.
+    /// The process reads.
     Reading,
-    /// It writes.
+    /// The process writes.
     Writing,
 }
 
-/// A pipe: their end, and ours.
+/// Creates a pipe. Returns the process's end, then ours.
 ///
 /// # Errors
 /// No descriptors are left.

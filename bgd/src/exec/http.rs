@@ -1,9 +1,9 @@
-//! Requests to one HTTP server. It knows nothing of opencode, keeps no connection open between two
-//! requests, and reads no more of an answer than it is told to.
+//! Requests to one HTTP server. It knows nothing of opencode, keeps no connection open between two requests, and
+//! reads no more of a response than it is told to.
 //!
-//! Each request has a connection of its own: on loopback that costs next to nothing, and no request can be
-//! lost to a kept connection that the server was about to close. TLS is left out on purpose, because the
-//! server itself does not speak it.
+//! Each request has a connection of its own: on loopback that costs next to nothing, and no request can be lost to a
+//! kept-alive connection that the server was about to close. TLS is left out on purpose, because the server itself
+//! does not speak it.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use reqwest::{Client, Method, Response, StatusCode, Url};
 
 use crate::http::{self, root_cause};
 
-/// How long a connection may take to be made.
+/// The timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The user of the basic authentication, as the server expects it.
+/// The user name for basic authentication that the server expects.
 const USER: &str = "opencode";
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub enum HttpError {
     /// No connection could be made, so nothing was sent.
     Unreachable(String),
-    /// The connection broke: whether the request arrived is not known.
+    /// The connection broke; it is unknown whether the request arrived.
     Broken(String),
-    /// The answer is longer than the limit, in bytes.
+    /// The response is longer than the limit, in bytes.
     TooLarge(usize),
 }
 
@@ -59,18 +59,18 @@ impl From<reqwest::Error> for HttpError {
     }
 }
 
-/// An answer that was read to its end.
+/// A response that was read completely.
 #[derive(Debug)]
 pub struct Answer {
     /// Its status.
     pub status: StatusCode,
-    /// Its content.
+    /// Its body.
     pub body: Vec<u8>,
-    /// Where the next page begins, if the server has one.
+    /// The cursor of the next page, if there is one.
     pub next: Option<String>,
 }
 
-/// An answer whose content comes bit by bit. The connection ends with it.
+/// A response whose body is streamed. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Streamed(Response);
 
@@ -80,7 +80,7 @@ impl Streamed {
         self.0.status()
     }
 
-    /// Its content, as it comes.
+    /// Streams the body as it arrives.
     pub fn content(self) -> impl Stream<Item = Result<Bytes, HttpError>> {
         stream::try_unfold(self.0, async |mut response| {
             let piece = response.chunk().await?;
@@ -89,17 +89,17 @@ impl Streamed {
     }
 }
 
-/// A server.
+/// A client of one server.
 #[derive(Debug)]
 pub struct Http {
     client: Client,
-    /// What comes before the target of every request, without a slash at its end.
+    /// The prefix of every request's target, without a trailing slash.
     base: String,
     authorization: Option<HeaderValue>,
 }
 
 impl Http {
-    /// The server of this address. Says what is wrong with the address otherwise.
+    /// Creates a client of the server at this address, or says what is wrong with the address.
     pub fn new(url: &str, password: Option<&str>) -> Result<Self, String> {
         let base = base(url)?;
         let authorization = password.map(authorization).transpose()?;
@@ -108,7 +108,7 @@ impl Http {
         Ok(Self { client, base, authorization })
     }
 
-    /// Sends a request, and reads an answer of at most `limit` bytes.
+    /// Sends a request and reads a response of at most `limit` bytes.
     pub async fn ask(
         &self,
         method: Method,
@@ -126,7 +126,7 @@ impl Http {
         Ok(Answer { status: response.status(), body, next })
     }
 
-    /// Asks for something that comes bit by bit.
+    /// Sends a GET request whose response is streamed.
     pub async fn stream(&self, target: &str) -> Result<Streamed, HttpError> {
         self.send(Method::GET, target, None).await.map(Streamed)
     }
@@ -148,7 +148,7 @@ impl Http {
     }
 }
 
-/// What comes before the target of every request to this address, if it is one. What is wrong with it otherwise.
+/// Returns the prefix of every request's target at this address, or what is wrong with the address.
 pub fn base(url: &str) -> Result<String, String> {
     let url = url.trim();
     let has = |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
@@ -165,15 +165,15 @@ pub fn base(url: &str) -> Result<String, String> {
 fn authorization(password: &str) -> Result<HeaderValue, String> {
     let words = STANDARD.encode(format!("{USER}:{password}"));
     let mut value = HeaderValue::from_str(&format!("Basic {words}")).map_err(|error| error.to_string())?;
-    // So it appears in no log.
+    // Keeps it out of logs.
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// What could mean something in an address: all but what its grammar calls unreserved.
+/// The characters to escape in an address: all but those that its grammar calls unreserved.
 const MEANINGFUL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A word of an address, with everything escaped that could mean something there.
+/// Escapes everything in a component of an address that could have a meaning there.
 pub fn escaped(word: &str) -> PercentEncode<'_> {
     utf8_percent_encode(word, MEANINGFUL)
 }
@@ -194,8 +194,8 @@ mod tests {
 
     const LIMIT: usize = 4;
 
-    /// A server for one request, which is answered with these bytes. Gives what came of the connection: the request,
-    /// and all that was sent behind it until the other side closed, unless `closes` says that this one does.
+    /// A server for one request, which it answers with these bytes. Resolves to the request's head and to how many
+    /// bytes followed until the client closed the connection; with `closes`, the server closes it instead.
     async fn server(answer: &'static str, closes: bool) -> (Http, JoinHandle<(String, usize)>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = Http::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
@@ -220,7 +220,7 @@ mod tests {
         String::from_utf8(head).unwrap()
     }
 
-    /// How many bytes come until the other side closes.
+    /// Counts the bytes that arrive until the peer closes the connection.
     async fn rest(stream: &mut TcpStream) -> usize {
         let mut bytes = Vec::new();
         tokio::time::timeout(SOON, stream.read_to_end(&mut bytes))

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 
-/// How many writes may wait for one task.
+/// How many writes may be queued for one task.
 const QUEUE: usize = 64;
 
 /// A write to a task's standard input.
@@ -17,15 +17,15 @@ struct Write {
     done: oneshot::Sender<io::Result<u64>>,
 }
 
-/// The writing end of a task's standard input. It closes when the last clone is dropped.
+/// The write end of a task's standard input. It closes when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct InputPipe(mpsc::Sender<Write>);
 
 impl InputPipe {
-    /// Serves the daemon's end of a pipe.
+    /// Takes over the daemon's end of a pipe.
     ///
     /// # Errors
-    /// It can't be watched.
+    /// The pipe can't be registered with the runtime.
     pub fn new(end: OwnedFd) -> io::Result<Self> {
         let mut pipe = pipe::Sender::from_owned_fd(end)?;
         let (sender, mut queue) = mpsc::channel::<Write>(QUEUE);
@@ -42,11 +42,11 @@ impl InputPipe {
         Ok(Self(sender))
     }
 
-    /// Writes all of the data, waiting for the task to take it.
+    /// Writes all of the data, waiting while the pipe is full.
     ///
     /// # Errors
-    /// `BrokenPipe` when the task, or an earlier write with `eof`, has closed it; `WouldBlock` when too
-    /// many writes wait already.
+    /// `BrokenPipe` if the task, or an earlier write with `eof`, has closed it; `WouldBlock` if too many writes are
+    /// queued already.
     pub async fn write(&self, data: Vec<u8>, eof: bool) -> io::Result<u64> {
         let (done, result) = oneshot::channel();
         self.0.try_send(Write { data, eof, done }).map_err(|error| match error {

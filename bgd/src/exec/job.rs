@@ -1,15 +1,15 @@
-//! A task of the runtime that ends with its owner.
+//! A runtime task that ends with its owner.
 
 use std::future::Future;
 
 use tokio::task::JoinHandle;
 
-/// Work that ends when this is dropped.
+/// A handle to a runtime task; dropping it aborts the task.
 #[derive(Debug)]
 pub struct Job(JoinHandle<()>);
 
 impl Job {
-    /// Starts it on the current runtime.
+    /// Spawns the work on the current runtime.
     pub fn start(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }

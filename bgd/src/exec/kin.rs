@@ -1,9 +1,9 @@
-//! Who a client is kin to, by what `/proc` tells of the processes above it: the processes of an agent may not
-//! answer that agent's own questions, and only a process's family hands it over. Blocks for a short time; to be
-//! called on a worker.
+//! Decides from the processes above a client in `/proc` what that client may do: an agent's processes may not answer
+//! that agent's own questions, and only a process's family may hand it over. Blocks for a short time: call it on a
+//! worker.
 //!
-//! This keeps honest programs honest. All processes of a user may do what that user may, and one that is set on
-//! it finds a way around.
+//! This only keeps honest programs honest: every process of a user has that user's rights, and one that is determined
+//! to get around these checks will.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
@@ -11,13 +11,13 @@ use bgd_shared::proc::ProcessStat;
 
 use super::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
-/// How often the processes above a client are looked at: some of them may end meanwhile.
+/// How often the processes above a client are looked up: some of them may end meanwhile.
 const LOOKS: u32 = 3;
 
-/// Whether a client may decide what an agent asks in this task.
+/// Checks that a client may answer what an agent asks in this task.
 ///
 /// # Errors
-/// It belongs to the agent, or has ended, so that nobody can tell.
+/// The client belongs to the agent, or has ended and can't be checked.
 pub fn may_answer(client: i32, agent: i32, task: TaskId) -> Result<(), RpcError> {
     let refuse = |message: String| {
         Err(RpcError::new(ErrorKind::PermissionDenied, message)
@@ -32,7 +32,7 @@ pub fn may_answer(client: i32, agent: i32, task: TaskId) -> Result<(), RpcError>
     }
 }
 
-/// Whether a process belongs to an agent; `None` if one on the way up has ended.
+/// Returns whether a process belongs to an agent; `None` if the process or one of its ancestors has ended.
 fn belongs_to(process: i32, agent: i32, task: TaskId) -> Option<bool> {
     let me = std::process::id().cast_signed();
     let mark = mark_of(agent, AGENT_MARK);
@@ -49,7 +49,7 @@ fn belongs_to(process: i32, agent: i32, task: TaskId) -> Option<bool> {
         }
         is_marked |= of_task.is_some() || of_agent.is_some();
         if stat.parent == me {
-            // Started by the daemon, it would have a mark: this one has got rid of it.
+            // Every process that the daemon starts is marked, so one without a mark has removed it.
             return Some(!is_marked);
         }
         if stat.parent <= 1 {
@@ -60,14 +60,14 @@ fn belongs_to(process: i32, agent: i32, task: TaskId) -> Option<bool> {
     None
 }
 
-/// Whether a client may hand over a process: it or its parent has started that. A shell starts both the process
-/// and the `bgctl` that hands it over. A client that has ended meanwhile can't be asked: the process must be an
-/// orphan then.
+/// Checks that a client may hand over a process: it or its parent must have started that process, as a shell starts
+/// both the process and the `bgctl` that hands it over. A client that has ended meanwhile can't be looked up; the
+/// process must then be an orphan.
 ///
 /// # Errors
-/// Neither has.
+/// Neither has started it.
 pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> {
-    // The process first: the client's end changes its parent.
+    // Look up the process first: its parent changes when the client ends.
     let Some(parent) = Stat::of(process).map(|stat| stat.parent) else { return Ok(()) };
     let above = client.and_then(Stat::of).map(|stat| stat.parent);
     let is_kin = Some(parent) == client || above.is_some_and(|above| above > 1 && above == parent);
@@ -87,8 +87,7 @@ fn has_ended(process: i32) -> bool {
     ProcessStat::of(process).is_none_or(|stat| stat.has_ended())
 }
 
-/// Whether a process is one of those that orphans are left to: the first of all, or one that the daemon or the
-/// client itself lives under.
+/// Whether `parent` may have adopted an orphan: it is pid 1, or the daemon, the client or an ancestor of one of them.
 fn adopts(parent: i32, client: i32) -> bool {
     let me = std::process::id().cast_signed();
     parent == 1 || ancestors_of(me).contains(&parent) || ancestors_of(client).contains(&parent)

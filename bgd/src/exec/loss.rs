@@ -1,5 +1,5 @@
-//! Output that the daemon could not write, on its way to the task: whoever reads the task must see that it is
-//! incomplete, as the job itself gets no error.
+//! Reports output that the daemon could not write: whoever reads the task must see that its output is incomplete, as
+//! the job itself gets no error.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use nix::errno::Errno;
 use super::messages::Facts;
 use crate::core::Fact;
 
-/// The core hears of a loss that goes on at most once in this time; of the first and the last at once.
+/// How often at most an ongoing loss is reported to the core; the first loss and the last are reported at once.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
-/// Counts what one stream of a task loses.
+/// Counts the bytes that one stream of a task loses.
 #[derive(Debug)]
 pub struct Loss {
     task: TaskId,
@@ -25,18 +25,18 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Nothing is lost yet.
+    /// Creates a counter for one stream of a run.
     pub fn new(task: TaskId, run: u32, facts: Facts) -> Self {
         Self { task, run, facts, untold: 0, why: Box::default(), told_at: None }
     }
 
-    /// The same for another stream of the task.
+    /// Creates a counter for another stream of the same run.
     #[must_use]
     pub fn of_another_stream(&self) -> Self {
         Self::new(self.task, self.run, self.facts.clone())
     }
 
-    /// So many bytes are lost.
+    /// Adds lost bytes.
     pub fn add(&mut self, bytes: usize, error: &io::Error) {
         if bytes == 0 {
             return;
@@ -48,7 +48,7 @@ impl Loss {
         }
     }
 
-    /// Has the core know of all that is lost so far.
+    /// Reports everything lost so far to the core.
     pub fn tell(&mut self) {
         let bytes = std::mem::take(&mut self.untold);
         if bytes == 0 {
@@ -66,7 +66,7 @@ impl Drop for Loss {
     }
 }
 
-/// The system's words for an error, without its number.
+/// Describes a system error without its number.
 fn reason(error: &io::Error) -> Box<str> {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(errno) => errno.desc().into(),

@@ -1,10 +1,9 @@
-//! The mark on processes that a cleared environment does not remove: a resource limit.
+//! A mark on processes that survives a cleared environment: a resource limit.
 //!
 //! Every process of a task inherits its resource limits, whatever becomes of its session, its parents, its
-//! environment and its descriptors, and anybody may read them in `/proc/PID/limits`. One of them,
-//! `RLIMIT_LOCKS`, has had no effect since Linux 2.4.25 and is unlimited everywhere. So its soft value can
-//! name the task: 31 bits for the life of the daemon, 32 for the start. Only a process that sets this very
-//! limit itself loses the mark.
+//! environment and its descriptors, and anybody may read them in `/proc/PID/limits`. One of them, `RLIMIT_LOCKS`, has
+//! had no effect since Linux 2.4.25 and is unlimited everywhere. So its soft value can identify the task: 31 bits for
+//! the daemon instance, 32 for the start. Only a process that sets this very limit itself loses the mark.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,18 +18,18 @@ pub const RESOURCE: Resource = Resource::RLIMIT_LOCKS;
 pub struct Mark(u64);
 
 impl Mark {
-    /// Whether a process has it. Blocks for a moment, as it reads from `/proc`.
+    /// Whether a process carries this mark. Blocks for a moment, as it reads `/proc`.
     pub fn is_on(self, pid: i32) -> bool {
         of(pid) == Some(self)
     }
 
-    /// The soft limit that a process is to be started with.
+    /// Returns the soft limit to start a process with.
     pub fn soft_limit(self) -> u64 {
         self.0
     }
 }
 
-/// The marks of one life of the daemon.
+/// Generates the marks of one daemon instance.
 #[derive(Debug)]
 pub struct Marks {
     instance: u64,
@@ -38,33 +37,33 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Those of the life with this id, a UUID.
+    /// Creates the generator for the instance with this id, a UUID.
     pub fn new(instance: &str) -> Self {
         Self { instance: bits_of(instance), next: AtomicU32::new(1) }
     }
 
-    /// One that no other start of this life has; after four thousand million starts they come again.
+    /// Returns a mark that no other start of this instance has; marks repeat after 2^32 starts.
     pub fn next(&self) -> Mark {
         Mark((self.instance << 32) | u64::from(self.next.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
-/// Whether a process carries any mark of the life with this id. Blocks for a moment.
+/// Whether a process carries any mark of the instance with this id. Blocks for a moment, as it reads `/proc`.
 pub fn is_of_instance(pid: i32, instance: &str) -> bool {
     of(pid).is_some_and(|mark| mark.0 >> 32 == bits_of(instance))
 }
 
-/// Takes the mark off this process: a daemon that a task of another one started is no part of that task.
+/// Removes the mark from this process: a daemon that a task of another daemon has started is no part of that task.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system error.
 pub fn remove_own() -> nix::Result<()> {
     let (soft, hard) = getrlimit(RESOURCE)?;
     if soft == hard { Ok(()) } else { setrlimit(RESOURCE, hard, hard) }
 }
 
-/// The first 31 bits of a life's id, with the highest one set: such a limit is neither infinite nor one that
-/// a person sets.
+/// The first 31 bits of an instance's id, with the highest one set: the resulting limit is neither infinite nor one
+/// that a person would set.
 fn bits_of(instance: &str) -> u64 {
     let bits = uuid::Uuid::parse_str(instance).map_or(0, |id| id.as_u64_pair().0 >> 33);
     bits | 1 << 30

@@ -1,5 +1,5 @@
-//! Processes as `/proc` shows them: their places in trees, their marks, what they have open. It only looks; a member
-//! of a tree is signalled by its handle.
+//! Processes as `/proc` shows them: their places in trees, their marks, their open files. It only looks; a member of
+//! a tree is signalled by its pidfd.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -25,20 +25,20 @@ pub const AGENT_MARK: &str = "BGD_AGENT_ID";
 /// The environment variable that marks every process of a channel's command.
 pub const HOOK_MARK: &str = "BGD_HOOK_ID";
 
-/// The environment variable that marks every process of this life of the daemon.
+/// The environment variable that marks every process of this daemon instance.
 pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
 
 /// A process of a tree.
 #[derive(Debug)]
 pub struct Member {
-    /// Its number, for messages only.
+    /// Its pid, for messages only.
     pub pid: i32,
-    /// The handle by which it is signalled.
+    /// The pidfd by which it is signalled.
     pub handle: PidFd,
 }
 
 impl Member {
-    /// Sends it a signal. One that has ended needs none.
+    /// Sends it a signal, unless it has ended.
     pub fn send(&self, signal: i32) {
         if let Err(error) = self.handle.signal(signal)
             && errno(&error) != Errno::ESRCH
@@ -52,10 +52,10 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-/// A handle to the process of this number; none if there is no such process.
+/// Opens a pidfd of this process; `None` if there is no such process.
 ///
 /// # Errors
-/// No descriptor is left for it.
+/// No descriptor is left.
 pub(super) fn hold(pid: i32) -> io::Result<Option<PidFd>> {
     match PidFd::open(pid) {
         Ok(handle) => Ok(Some(handle)),
@@ -64,11 +64,11 @@ pub(super) fn hold(pid: i32) -> io::Result<Option<PidFd>> {
     }
 }
 
-/// How long a process is given that is about to end.
+/// How long to wait for a process that is about to end.
 const LEAVING: Duration = Duration::from_millis(1);
 
-/// Whether one of these processes is on its way out: it has given up its memory, and so can't be known,
-/// but still has its children. It is given a moment then.
+/// Waits a moment if one of these processes is exiting, and returns whether one is. Such a process has given up its
+/// memory, and so can't be identified, but still has its children.
 pub(super) fn wait_for_leaving(pids: &[i32]) -> bool {
     let is_leaving = pids.iter().any(|pid| Stat::of(*pid).is_some_and(|stat| stat.is_leaving()));
     if is_leaving {
@@ -77,15 +77,15 @@ pub(super) fn wait_for_leaving(pids: &[i32]) -> bool {
     is_leaving
 }
 
-/// How deep a tree may be; deeper ones are cut, and their rest is found as orphans later.
+/// The maximum depth of a tree; deeper ones are cut, and their rest is found as orphans later.
 pub(super) const MAX_DEPTH: usize = 10_000;
 
-/// The children of the daemon's first thread: processes that lost their parents.
+/// Returns the children of the daemon's first thread: processes that lost their parents.
 pub fn orphans() -> Vec<i32> {
     proc::children_of_thread("self", std::process::id())
 }
 
-/// These processes and all that descend from them.
+/// Returns these processes and all their descendants.
 pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
     let mut seen: HashSet<i32> = roots.iter().copied().collect();
     let mut found = roots.to_vec();
@@ -101,21 +101,21 @@ pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
     found
 }
 
-/// The part of `/proc/PID/stat` that trees are made of.
+/// The fields of `/proc/PID/stat` that trees are built from.
 pub(super) struct Stat {
     pub(super) state: char,
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) session: i32,
-    /// Bytes of its address space; none of a process that ends, or of a thread of the kernel.
+    /// The size of its address space in bytes; 0 for an exiting process or a kernel thread.
     memory: u64,
-    /// When it was born, in clock ticks after the machine was.
+    /// Its start, in clock ticks since boot.
     born: u64,
     pub(super) image: Image,
 }
 
-/// Where the program and the stack of a process lie. A child has those of its parent until it runs a program, for
-/// which they are chosen anew, at random.
+/// The addresses of the program and the stack of a process. A child has those of its parent until it executes a
+/// program, for which they are chosen anew at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image([u64; 3]);
 
@@ -124,7 +124,7 @@ impl Stat {
         self.memory == 0 && !matches!(self.state, 'Z' | 'X')
     }
 
-    /// Whether it runs nothing: it has stopped, or ended.
+    /// Whether it has stopped or ended.
     pub(super) fn is_at_rest(&self) -> bool {
         matches!(self.state, 'T' | 't' | 'Z' | 'X')
     }
@@ -142,7 +142,7 @@ impl Stat {
         })
     }
 
-    /// How long ago it was born, to a clock tick.
+    /// Returns the time since its start, to a clock tick.
     pub(super) fn age(&self) -> Duration {
         let up = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or(Duration::MAX);
         let born = self.born.saturating_mul(1000) / clock_ticks_per_second().max(1);
@@ -154,12 +154,12 @@ pub(super) fn is_zombie(pid: i32) -> bool {
     Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
 }
 
-/// How often a process has gone to sleep of its own will; 0 if there is none.
+/// Returns how often a process has gone to sleep voluntarily; 0 if there is no such process.
 pub fn sleeps(pid: i32) -> u64 {
     proc::status(pid, "voluntary_ctxt_switches").and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Whether a process ignores a signal, from 1 to 64.
+/// Whether a process ignores a signal (1 to 64).
 pub fn ignores(pid: i32, signal: i32) -> bool {
     proc::ignored_signals(pid) & (1 << (signal - 1)) != 0
 }
@@ -169,7 +169,7 @@ pub fn has_mark(pid: i32, mark: &[u8]) -> bool {
     proc::environment(pid).split(|byte| *byte == 0).any(|variable| variable == mark)
 }
 
-/// The value that a process was started with for a variable, if that is text.
+/// Returns the value of a variable in the environment that a process was started with, if it is text.
 pub fn mark_of(pid: i32, name: &str) -> Option<String> {
     let environ = proc::environment(pid);
     let value = environ.split(|byte| *byte == 0).find_map(|variable| {
@@ -178,8 +178,8 @@ pub fn mark_of(pid: i32, name: &str) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// Whether a process has a file at this path, or below it, open as a task has its output: for
-/// appending. Somebody's `tail -f` or pager on the same file is no part of any task.
+/// Whether a process has a file at or below this path open for appending, as a task has its output. Somebody's `tail
+/// -f` or pager on the same file is no part of any task.
 pub fn appends_to(pid: i32, path: &Path) -> bool {
     proc::open_files(pid).any(|(descriptor, file)| file.starts_with(path) && is_appending(pid, &descriptor))
 }
@@ -194,13 +194,13 @@ fn is_appending(pid: i32, descriptor: &OsStr) -> bool {
     flags.is_some_and(|flags| flags & OFlag::O_ACCMODE == OFlag::O_WRONLY && flags.contains(OFlag::O_APPEND))
 }
 
-/// Every process of this user, by number.
+/// Returns the pids of all processes of this user.
 pub fn processes_of_user() -> Vec<i32> {
     let me = nix::unistd::Uid::effective().as_raw();
     proc::processes().filter(|pid| proc::owner(pid).is_ok_and(|owner| owner == me)).collect()
 }
 
-/// A process that lives on after SIGKILL, and why.
+/// Describes a process that survives SIGKILL, and why it does.
 pub(super) fn survivor(pid: i32) -> String {
     let me = nix::unistd::Uid::effective();
     let why = match (proc::owner(pid), Stat::of(pid).map(|stat| stat.state)) {
@@ -213,12 +213,12 @@ pub(super) fn survivor(pid: i32) -> String {
     format!("process {pid} ({}) {why}", String::from_utf8_lossy(&proc::name(pid)))
 }
 
-/// The session of a process.
+/// Returns the session of a process.
 pub fn session_of(pid: i32) -> Option<i32> {
     Stat::of(pid).map(|stat| stat.session)
 }
 
-/// A process and its ancestors.
+/// Returns a process and its ancestors.
 pub fn ancestors_of(pid: i32) -> HashSet<i32> {
     let mut found = HashSet::new();
     let mut current = pid;

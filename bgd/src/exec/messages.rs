@@ -1,5 +1,5 @@
-//! What the parts of executors say to each other and to the dispatcher: orders down, facts up. Everybody may use it; it
-//! uses no executor.
+//! The messages between the parts of executors and the dispatcher: orders down, facts up. Everybody may use this
+//! module; it uses no executor.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -22,19 +22,19 @@ use crate::os::pidfd::PidFd;
 pub struct StartOrder {
     /// The task.
     pub task: TaskId,
-    /// Its run.
+    /// The task's run.
     pub run: u32,
     /// What to start.
     pub spec: Arc<Spec>,
     /// Its complete environment.
     pub env: Arc<Env>,
-    /// What it is told of its place among others; nothing, for a helper.
+    /// Its place among other tasks, which it is told by variables; `None` for a helper.
     pub place: Option<Box<RunPlace>>,
     /// Its standard streams.
     pub streams: Streams,
 }
 
-/// Descriptors that the submitter sent along for the standard streams of a process.
+/// Descriptors that the submitter sent for the standard streams of a process.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// Standard input.
@@ -44,19 +44,19 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Whether there are none.
+    /// Whether the submitter sent none.
     pub fn is_empty(&self) -> bool {
         self.stdin.is_none() && self.outputs.iter().all(Option::is_none)
     }
 }
 
-/// What a process has as standard streams.
+/// The standard streams of a process.
 #[derive(Debug)]
 pub enum Streams {
-    /// Output files of its own, and what the task asks for as standard input: nothing, or a pipe; what
-    /// its submitter sent along takes their place.
+    /// Output files of its own, and the standard input that the task asks for: nothing, or a pipe. Descriptors from
+    /// the submitter replace them.
     Own(Inherited),
-    /// These, for a helper.
+    /// These descriptors, for a helper.
     Given {
         /// Standard input, output and error.
         streams: [OwnedFd; 3],
@@ -65,123 +65,123 @@ pub enum Streams {
     },
 }
 
-/// A process that has begun.
+/// A process that has started.
 #[derive(Debug)]
 pub struct Begun {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// The handle to it.
+    /// Its pidfd.
     pub pidfd: PidFd,
     /// The daemon's end of its standard input, if it is a pipe.
     pub input: Option<OwnedFd>,
-    /// Its cgroup.
+    /// Its cgroup, if it has one.
     pub cgroup: Option<PathBuf>,
-    /// What every process of its tree is marked with.
+    /// The mark of every process in its tree.
     pub mark: Mark,
-    /// Its output files, if it writes to some of its own: whether they are two.
+    /// Whether its standard output and error have separate files; `None` for a helper, which has no output files.
     pub split: Option<bool>,
-    /// When it is ready, if somebody wants to know.
+    /// How to tell when it is ready, if somebody wants to know.
     pub awaited: Option<Box<Awaited>>,
-    /// Its terminal. The process is only the leader of the terminal then, and its job the real one.
+    /// Its terminal. The process then only leads the terminal, and its job does the work.
     pub terminal: Option<Box<NewTerminal>>,
 }
 
-/// A terminal that a job has begun in.
+/// A terminal in which a job has started.
 #[derive(Debug)]
 pub struct NewTerminal {
     /// The terminal.
     pub pty: Pty,
     /// Its size.
     pub size: TerminalSize,
-    /// Where what it shows is kept.
+    /// The output file, for what it shows.
     pub output: OwnedFd,
-    /// Where its leader tells of the job.
+    /// The socket on which its leader reports about the job.
     pub leader_news: Option<OwnedFd>,
-    /// The job's number.
+    /// The job's pid.
     pub job: i32,
-    /// The handle to the job.
+    /// The job's pidfd.
     pub job_handle: PidFd,
 }
 
-/// Something for the owner of all processes.
+/// A report to the owner of all processes.
 #[derive(Debug)]
 pub enum Report {
-    /// A process has begun, or could not.
+    /// A process has started, or could not be started.
     Begun {
         /// The task.
         task: TaskId,
-        /// Its run.
+        /// The task's run.
         run: u32,
         /// The process, or why there is none.
         result: Result<Box<Begun>, SpawnFailure>,
     },
-    /// A supervisor saw something.
+    /// A supervisor observed something.
     Fact {
         /// The task.
         task: TaskId,
-        /// Its run.
+        /// The task's run.
         run: u32,
-        /// What was seen.
+        /// What was observed.
         fact: Fact,
     },
-    /// A helper shall be started.
+    /// A helper is to be started.
     StartHelper {
-        /// What for.
+        /// Its purpose.
         purpose: Purpose,
-        /// How.
+        /// How to start it.
         order: Box<StartOrder>,
-        /// Who hears what becomes of it.
+        /// Is notified of what becomes of it.
         watcher: Watcher,
     },
-    /// A helper shall be ended with this signal.
+    /// A helper is to be ended with this signal.
     EndHelper {
         /// The process, by the id that it was started under.
         process: TaskId,
-        /// The number of the signal.
+        /// The signal's number.
         signal: i32,
     },
 }
 
-/// Where spawners, supervisors and those who need helpers report to.
+/// Sends the reports of spawners, of supervisors and of those who need helpers.
 #[derive(Clone, Debug)]
 pub struct Reports(mpsc::UnboundedSender<Report>);
 
 impl Reports {
-    /// Reports. Nobody listens any more when the daemon ends; then it does not matter.
+    /// Sends a report. When the daemon ends there is no receiver any more, which doesn't matter then.
     pub fn send(&self, report: Report) {
         let _ = self.0.send(report);
     }
 }
 
-/// An empty channel of reports.
+/// Creates a channel for reports.
 pub fn reports() -> (Reports, mpsc::UnboundedReceiver<Report>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (Reports(sender), receiver)
 }
 
-/// What an executor saw of a run.
+/// A fact that an executor observed about a run.
 #[derive(Debug)]
 pub struct Seen {
     /// The task.
     pub task: TaskId,
-    /// Its run.
+    /// The task's run.
     pub run: u32,
-    /// What was seen.
+    /// What was observed.
     pub fact: Fact,
 }
 
-/// Where executors tell the dispatcher what they see.
+/// Sends the facts of executors to the dispatcher.
 #[derive(Clone, Debug)]
 pub struct Facts(mpsc::UnboundedSender<Seen>);
 
 impl Facts {
-    /// Tells. Nobody listens any more when the daemon ends; then it does not matter.
+    /// Sends a fact. When the daemon ends there is no receiver any more, which doesn't matter then.
     pub fn send(&self, task: TaskId, run: u32, fact: Fact) {
         let _ = self.0.send(Seen { task, run, fact });
     }
 }
 
-/// An empty channel of facts.
+/// Creates a channel for facts.
 pub fn facts() -> (Facts, mpsc::UnboundedReceiver<Seen>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (Facts(sender), receiver)

@@ -1,5 +1,5 @@
-//! Executors: they act and report facts. They decide nothing, and they may not touch the core. A new one is a folder,
-//! which implements [`executor::Executor`], and a line in [`table`].
+//! Executors run tasks and report facts. They make no decisions and may not touch the core. A new executor is a
+//! folder that implements [`executor::Executor`], plus a line in [`table`].
 
 pub mod agent;
 pub mod awaited;
@@ -39,7 +39,7 @@ use self::executor::Executors;
 use self::local::Local;
 use crate::core::ExecutorName;
 
-/// The executors of the daemon.
+/// Returns the daemon's executors.
 pub fn table(local: Local, agents: AgentThread) -> Executors {
     Executors::default().with(ExecutorName::LOCAL, local).with(ExecutorName::AGENT, agents)
 }

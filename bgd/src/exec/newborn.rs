@@ -1,20 +1,21 @@
-//! Processes that were told to end between their birth and their program.
+//! Processes that were told to end between their fork and their exec.
 //!
-//! Until it runs its own program a child has the signal handlers of its parent, which swallow a signal that was
-//! meant to end it: a shell's `sleep` would then run on, and its shell wait for it. So such children are told again
-//! when they run another program. This only looks at them and signals them; whom to end is decided elsewhere.
+//! Until it executes its own program, a child has the signal handlers of its parent, which swallow a signal that was
+//! meant to end it: a shell's `sleep` would then run on, and its shell wait for it. So such children are signalled
+//! again when they execute another program. This only looks at them and signals them; what to end is decided
+//! elsewhere.
 
 use std::time::{Duration, Instant};
 
 use super::members::{Image, Member, Stat};
 
-/// How long after its birth a process may take to run its program, even on a busy machine.
+/// How long after its fork a process may take to execute its program, even on a busy machine.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// How many are watched at once, each by a descriptor.
+/// How many are watched at once; each takes up a descriptor.
 const MAX: usize = 64;
 
-/// Processes that are told again if they run another program soon.
+/// Processes that are signalled again if they execute another program soon.
 #[derive(Debug, Default)]
 pub struct Newborns {
     watched: Vec<Newborn>,
@@ -28,25 +29,25 @@ struct Newborn {
 }
 
 impl Newborns {
-    /// Those of these processes that may still be what their parents are. To be called before they are signalled.
-    /// `leader` was started with its program, so that it is none.
+    /// Returns those of these processes that may still be copies of their parents. Call it before they are signalled.
+    /// `leader` was started with its program, so it is never one of them.
     pub fn among(members: &[Member], leader: Option<i32>) -> Self {
         let others = members.iter().filter(|member| Some(member.pid) != leader);
         Self { watched: others.filter_map(Newborn::of).take(MAX).collect() }
     }
 
-    /// Watches those too, as far as there is room.
+    /// Also watches these, as far as there is room.
     pub fn add(&mut self, others: Self) {
         self.watched.extend(others.watched);
         self.watched.truncate(MAX);
     }
 
-    /// Whether there is nobody to look at any more.
+    /// Whether there is nothing left to watch.
     pub fn is_empty(&self) -> bool {
         self.watched.is_empty()
     }
 
-    /// Signals those that run another program by now.
+    /// Signals those that have executed another program by now.
     pub fn tell(&mut self, signal: i32) {
         let now = Instant::now();
         self.watched.retain(|newborn| {
@@ -64,7 +65,7 @@ impl Newborn {
     fn of(member: &Member) -> Option<Self> {
         let stat = Stat::of(member.pid)?;
         let me = std::process::id().cast_signed();
-        // Nobody knows what the parent of an orphan was.
+        // What the original parent of an orphan ran is unknown.
         let is_copy =
             stat.parent == me || Stat::of(stat.parent).is_some_and(|parent| parent.image == stat.image);
         if !is_copy || stat.age() > YOUNG {
@@ -88,8 +89,8 @@ mod tests {
         Member { pid, handle: PidFd::open(pid).unwrap() }
     }
 
-    /// A shell whose child says its number, swallows SIGTERM, and becomes `sleep` at the end of a line. A signal that
-    /// arrives during `read` ends that in some shells, hence the loop.
+    /// A shell whose child prints its pid, swallows SIGTERM, and becomes `sleep` at the end of a line. A signal that
+    /// arrives during `read` ends it in some shells, hence the loop.
     fn family() -> (Child, BufReader<std::process::ChildStdout>, Member) {
         let script = "trap : TERM; (trap : TERM; sh -c 'echo $PPID'; until read line; do :; done; exec sleep 1000) \
                       <&3 & wait; wait";
@@ -125,7 +126,7 @@ mod tests {
     fn who_runs_a_program_already_is_told_once() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let members = [member(child.id())];
-        // Its parent, this process, is taken for the daemon, so only the leader is known to run its program.
+        // Its parent, this process, is taken for the daemon; only the leader is known to run its own program already.
         assert!(Newborns::among(&members, Some(members[0].pid)).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();

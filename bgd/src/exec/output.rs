@@ -1,12 +1,12 @@
 //! Output files. A process writes into its file itself; the daemon is not in the data path.
 //!
-//! To bound the size of a file and to tell how far it has grown, the daemon must learn that it grows,
-//! without polling quiet tasks and without a wake-up for each write: it watches the folder for one
-//! write, and from then on looks at the running tasks' files a few times a second until none has grown
-//! any more. Then it watches again. Quiet tasks cost no system call, loud ones a few a second.
+//! To bound the size of a file and to report how far it has grown, the daemon must notice growth, without polling
+//! quiet tasks and without a wake-up per write: it watches the folder for one write, then polls the running tasks'
+//! files a few times a second until none has grown any more, and then watches again. Quiet tasks cost no system call,
+//! busy ones a few per second.
 //!
-//! A process that was handed over may write to a file of its own somewhere else. That is read and looked at
-//! in the same way, and never changed or removed.
+//! A handed-over process may write to a file of its own somewhere else. That file is read and polled in the same way,
+//! but never changed or removed.
 
 mod kept;
 mod read;
@@ -36,10 +36,10 @@ use super::messages::Facts;
 use super::workers::Workers;
 use crate::core::{Fact, Spec};
 
-/// How often growing files are looked at.
+/// The poll interval for growing files.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Subscribers hear of a task's growing output at most once in so many ticks.
+/// Subscribers are notified of a task's growing output at most once in this many ticks.
 const TELL_EVERY: u32 = 2;
 
 /// Holes are punched in whole blocks of this size, so that they really free space.
@@ -53,17 +53,17 @@ pub struct OutputFiles {
 }
 
 impl OutputFiles {
-    /// The files of both streams.
+    /// Returns the paths of both streams' files; just one if the streams share it.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(self.out.as_path()).chain(self.err.as_deref())
     }
 
-    /// How large they are, together.
+    /// Returns their total size in bytes; missing files count as empty.
     pub fn size(&self) -> u64 {
         self.paths().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.len()).sum()
     }
 
-    /// The file of a stream.
+    /// Returns the path of a stream's file.
     pub fn path(&self, stream: Stream) -> &Path {
         match (stream, &self.err) {
             (Stream::Stderr, Some(err)) => err,
@@ -72,29 +72,29 @@ impl OutputFiles {
     }
 }
 
-/// The folder that holds the output of all tasks of this life of the daemon.
+/// The folder with the output of all tasks of this daemon instance.
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
     kept: Kept,
 }
 
-/// How many runs of an agent task have their results kept: one more run, and the oldest goes.
+/// How many runs of an agent task keep their results; each further run removes the oldest one.
 const RESULTS_KEPT: u32 = 8;
 
 impl OutputFolder {
-    /// Opens the folder, which exists.
+    /// Opens an existing folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system error.
     pub fn open(path: PathBuf) -> io::Result<Self> {
         Ok(Self { kept: Kept::open(path.clone(), None)?, path })
     }
 
-    /// Opens a folder that `restore` makes again when it is removed.
+    /// Opens a folder that `restore` recreates after it was removed.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system error.
     pub fn kept(
         path: PathBuf,
         restore: impl Fn() -> io::Result<()> + Send + Sync + 'static,
@@ -102,15 +102,15 @@ impl OutputFolder {
         Ok(Self { kept: Kept::open(path.clone(), Some(Box::new(restore)))?, path })
     }
 
-    /// Makes sure that the folder is where it belongs: it is made again if somebody has removed it.
+    /// Recreates the folder if somebody has removed it.
     ///
     /// # Errors
-    /// It is gone, and can't be made again.
+    /// The folder is gone and can't be recreated.
     pub fn ensure(&self) -> io::Result<()> {
         self.kept.ensure()
     }
 
-    /// Opens a file of the folder, which must be where it belongs if the file is to be made.
+    /// Opens a file in the folder. Before creating one, makes sure that the folder exists.
     fn open_at(&self, task: TaskId, stream: Stream, flags: OFlag) -> io::Result<OwnedFd> {
         if flags.contains(OFlag::O_CREAT) {
             self.ensure()?;
@@ -119,12 +119,12 @@ impl OutputFolder {
         Ok(openat(&*self.kept.handle(), name(task, stream).as_str(), flags | OFlag::O_CLOEXEC, mode)?)
     }
 
-    /// Where the folder is.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where a task's files are.
+    /// Returns the paths of a task's files.
     pub fn files(&self, task: TaskId, split: bool) -> OutputFiles {
         OutputFiles {
             out: self.path.join(name(task, Stream::Stdout)),
@@ -132,7 +132,7 @@ impl OutputFolder {
         }
     }
 
-    /// Where the files of a task with this order are.
+    /// Returns the paths of the files of a task with this spec, which may name a file of the process's own.
     pub fn files_of(&self, task: TaskId, spec: &Spec) -> OutputFiles {
         match &spec.output_file {
             Some(own) => OutputFiles { out: own.as_os_str().into(), err: None },
@@ -140,42 +140,42 @@ impl OutputFolder {
         }
     }
 
-    /// Makes a task's file for a stream, which must be new.
+    /// Creates a task's file for a stream; it must not exist yet.
     ///
     /// # Errors
-    /// What the system says: the disk may be full.
+    /// Returns the system error, such as a full disk.
     pub fn create(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
         self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_APPEND)
     }
 
-    /// Makes a task's file for a stream, which must be new, for the daemon alone to write to: each write
-    /// says where, as `splice` takes no file that is open for appending.
+    /// Creates a task's file for a stream that only the daemon writes to; it must not exist yet. `splice` refuses
+    /// files in append mode, so each write names its offset.
     ///
     /// # Errors
-    /// What the system says: the disk may be full.
+    /// Returns the system error, such as a full disk.
     pub fn create_to_drain(&self, task: TaskId, stream: Stream) -> io::Result<fs::File> {
         Ok(self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY)?.into())
     }
 
-    /// Opens a task's file for a stream, new or not, to go on writing at its end.
+    /// Opens a task's file for a stream for appending; creates it if needed.
     ///
     /// # Errors
-    /// What the system says: the disk may be full.
+    /// Returns the system error, such as a full disk.
     pub fn append(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
         self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW)
     }
 
-    /// Where the result of a run of an agent task is.
+    /// Returns the path of the result of an agent task's run.
     pub fn result(&self, task: TaskId, run: u32) -> PathBuf {
         self.path.join(format!("{task}.result.{run}"))
     }
 
-    /// Keeps the result of a run of an agent task. What was cut off before it becomes a hole, so that the
-    /// file tells how much that was. Results of the last few runs stay, as notices of them may not have
-    /// been read yet.
+    /// Saves the result of an agent task's run. What was cut off its beginning becomes a hole of `cut` bytes, so that
+    /// the file shows how much is missing. The results of the last few runs stay, as their notices may not have been
+    /// read yet.
     ///
     /// # Errors
-    /// What the system says: the disk may be full.
+    /// Returns the system error, such as a full disk.
     pub fn keep_result(&self, task: TaskId, run: u32, cut: u64, result: &[u8]) -> io::Result<()> {
         let path = self.result(task, run);
         if let Some(old) = run.checked_sub(RESULTS_KEPT) {
@@ -189,16 +189,16 @@ impl OutputFolder {
             .and_then(|_| file.write_all(result))
             .and_then(|()| fs::rename(&new, path));
         if kept.is_err() {
-            // A part of it is of no use, and may have taken the last of the disk.
+            // A partial file is useless and may occupy the last free space of the disk.
             let _ = fs::remove_file(new);
         }
         kept
     }
 
-    /// Makes the file that holds a prompt for as long as its turn goes on, and that its user alone can read.
+    /// Creates the file that holds a prompt for the duration of its turn, readable only by its user.
     ///
     /// # Errors
-    /// What the system says: the disk may be full.
+    /// Returns the system error, such as a full disk.
     pub fn create_prompt(&self, task: TaskId) -> io::Result<(PathBuf, fs::File)> {
         let path = self.path.join(format!("{task}.prompt"));
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -209,13 +209,13 @@ impl OutputFolder {
         fstatat(&*self.kept.handle(), name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
     }
 
-    /// How large a task's output is, in each stream.
+    /// Returns the size of a task's output in bytes, per stream.
     pub fn sizes(&self, task: TaskId, split: bool) -> [u64; 2] {
         let size = |stream| self.stat(task, stream).map_or(0, |stat| stat.st_size.cast_unsigned());
         [size(Stream::Stdout), if split { size(Stream::Stderr) } else { 0 }]
     }
 
-    /// Removes the files of a task that has had so many runs; 0 if it never was one. Missing ones are fine.
+    /// Removes the files of a task that has had `runs` runs; 0 if it never became a task. Missing files are fine.
     pub fn remove(&self, task: TaskId, runs: u32) {
         let files = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
         let results =
@@ -229,8 +229,8 @@ impl OutputFolder {
         }
     }
 
-    /// Gives back what lies between the first part of a file and its last `limit` bytes. Returns how
-    /// many bytes are dropped altogether.
+    /// Punches a hole between the head of a file and its tail, so that about `limit` bytes remain. Returns how many
+    /// bytes are dropped in total.
     fn bound(&self, task: TaskId, stream: Stream, size: u64, dropped: u64, limit: u64) -> io::Result<u64> {
         let keep_from = size.saturating_sub(limit.saturating_sub(OUTPUT_HEAD_BYTES)) / BLOCK * BLOCK;
         let from = OUTPUT_HEAD_BYTES + dropped;
@@ -251,17 +251,17 @@ fn name(task: TaskId, stream: Stream) -> String {
     }
 }
 
-/// A running task's files, as they were when last looked at.
+/// A running task's files, as of the last look.
 #[derive(Clone, Debug)]
 struct Tracked {
     run: u32,
     split: bool,
-    /// The file that is not in the folder.
+    /// The output file outside of the folder, if the process writes to one of its own.
     own: Option<Arc<Path>>,
     size: [u64; 2],
     dropped: [u64; 2],
     ticks_to_tell: u32,
-    /// It has grown since subscribers heard of it.
+    /// It has grown since subscribers were last notified.
     untold: bool,
 }
 
@@ -272,11 +272,11 @@ struct Shared {
     limit: AtomicU64,
     facts: Facts,
     workers: Workers,
-    /// A task was added or may have written; only needed while the folder can't be watched.
+    /// Signalled when a task was added; only needed while the folder can't be watched.
     added: Notify,
-    /// A file that is not in the folder was added, so it must be watched, too.
+    /// Signalled when a file outside of the folder was added and must be watched, too.
     own_added: Notify,
-    /// Whether the system tells of writes. Else files are looked at as long as tasks run.
+    /// Whether inotify reports writes. Otherwise the files are polled as long as tasks run.
     is_watching: AtomicBool,
 }
 
@@ -285,7 +285,7 @@ struct Shared {
 pub struct OutputWatch(Arc<Shared>);
 
 impl OutputWatch {
-    /// Begins to watch.
+    /// Starts to watch; at most `limit` bytes are kept per task.
     pub fn start(folder: Arc<OutputFolder>, limit: u64, facts: Facts, workers: Workers) -> Self {
         let shared = Arc::new(Shared {
             folder,
@@ -303,7 +303,7 @@ impl OutputWatch {
         Self(shared)
     }
 
-    /// Whether the system tells of writes to outputs, so that quiet ones need not be looked at.
+    /// Whether inotify reports writes to outputs, so that quiet ones need not be polled.
     pub fn is_watching(&self) -> bool {
         self.0.is_watching.load(Ordering::Relaxed)
     }
@@ -313,12 +313,12 @@ impl OutputWatch {
         self.0.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// A task has begun to run.
+    /// Follows the output of a task that has started to run.
     pub fn track(&self, task: TaskId, run: u32, split: bool) {
         self.insert(task, Tracked::new(run, split, None));
     }
 
-    /// The same for a task whose output is a file that is not in the folder.
+    /// Like [`Self::track`], for a task whose output is a file outside of the folder.
     pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
         self.insert(task, Tracked::new(run, false, Some(file.into())));
         self.0.own_added.notify_one();
@@ -329,15 +329,15 @@ impl OutputWatch {
         self.0.added.notify_one();
     }
 
-    /// A task's leader has ended: the size of its output now, and what was dropped of it. If processes
-    /// of the task live on, its files are followed further.
+    /// Returns the final size of a task's output and how much of it was dropped, after the task's leader has ended;
+    /// `None` if the task isn't tracked. Continues to follow its files if processes of the task live on.
     pub async fn settle(&self, task: TaskId, lives_on: bool) -> Option<Fact> {
         let mut tracked = self.0.lock().get(&task)?.clone();
         if !lives_on {
             self.0.lock().remove(&task);
         }
         let limit = self.0.limit();
-        // A folder that is not ours may be on a disk that is slow.
+        // A file outside of our folder may be on a slow disk.
         if tracked.own.is_none() {
             let bytes = self.0.folder.sizes(task, tracked.split);
             if bytes.iter().sum::<u64>() <= limit / 2 {
@@ -359,7 +359,7 @@ impl Tracked {
 }
 
 impl Shared {
-    /// The files of running tasks that are not in the folder.
+    /// Returns the output files of running tasks that are outside of the folder.
     fn own_files(&self) -> Vec<Arc<Path>> {
         self.lock().values().filter_map(|tracked| tracked.own.clone()).collect()
     }
@@ -381,7 +381,7 @@ impl Shared {
         }
     }
 
-    /// Looks at every running task's files; whether any has grown.
+    /// Looks at every running task's files. Returns whether any has grown.
     fn tick(&self) -> bool {
         let running: Vec<(TaskId, Tracked)> =
             self.lock().iter().map(|(task, known)| (*task, known.clone())).collect();
@@ -392,12 +392,12 @@ impl Shared {
                 continue;
             }
             any = true;
-            // What has grown is told, be it a tick later: a subscriber may wait for the last of it.
+            // Growth is always reported, if only a tick later: a subscriber may wait for the last of it.
             let tell = tracked.ticks_to_tell == 0;
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
             tracked.untold = !tell;
             let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell };
-            // The task may have ended meanwhile; then its final size is told by `settle`.
+            // The task may have ended meanwhile; then `settle` reports its final size.
             if let Some(known) = self.lock().get_mut(&task) {
                 let run = tracked.run;
                 *known = tracked;
@@ -408,14 +408,14 @@ impl Shared {
     }
 }
 
-/// Looks at a task's files and bounds them. Whether they have grown; `None` if they are gone.
+/// Looks at a task's files and bounds them. Returns whether they have grown; `None` if they are gone.
 fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) -> Option<bool> {
     if let Some(own) = &tracked.own {
         let size = fs::metadata(own).ok()?.len();
         return Some(std::mem::replace(&mut tracked.size[0], size) != size);
     }
     let mut grown = false;
-    // The limit is a task's, so two streams share it.
+    // The limit is per task, so two streams share it.
     let (streams, limit): (&[Stream], u64) = if tracked.split {
         (&[Stream::Stdout, Stream::Stderr], limit / 2)
     } else {
@@ -435,12 +435,11 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
     Some(grown)
 }
 
-/// Waits for a first write, then ticks until nothing grows any more. There is a pause after every
-/// write, so that writes to files that nobody tracks cost no more than others. Without a watch it
-/// ticks while tasks run.
+/// Waits for a first write, then ticks until nothing grows any more. Pauses after every write, so that writes to
+/// untracked files cost no more than others. Without a watch, ticks as long as tasks run.
 async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
     loop {
-        // Others of this user may have given an instance back.
+        // Other processes of this user may have released an inotify instance.
         watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok());
         let is_armed = watch.as_mut().is_some_and(|watch| watch.arm(&shared.own_files()));
         shared.note_watching(is_armed);

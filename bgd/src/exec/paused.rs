@@ -1,17 +1,17 @@
-//! The supervisor's part in pausing: when a tree is stopped, and when it must go on.
+//! Pausing in the supervisor: when a tree is stopped, and when it must continue.
 
 use std::time::{Duration, Instant};
 
 use super::process::Supervisor;
 
-/// How long processes have to stop. One that waits in the kernel stops when it has got what it waits for.
+/// How long processes have to stop. One that waits in the kernel stops only when that wait is over.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// How long it takes until they are looked at again: nothing tells that a process has stopped.
+/// The interval between looks: no event reports that a process has stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Supervisor {
-    /// Stops the tree, unless its leader has ended, or lets it go on.
+    /// Pauses the tree, unless its leader has ended, or continues it.
     pub(super) async fn set_paused(&mut self, paused: bool) {
         if paused && !self.has_ended {
             self.pause().await;
@@ -37,7 +37,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets the tree go on if it is paused. What stopped by itself in one that is not stays as it is.
+    /// Continues the tree if it is paused. Otherwise, processes that have stopped by themselves stay stopped.
     pub(super) async fn unpause(&mut self) {
         if let Some(before) = self.paused.take() {
             let tree = self.tree.clone();

@@ -1,5 +1,5 @@
-//! The variables that tell a process of its place among others (R102, R104). What a submitter has of them, being a task
-//! itself, is not passed on.
+//! The variables that tell a process its place among other tasks (R102, R104). If the submitter is a task itself, its
+//! own ones are not passed on.
 
 use std::ffi::CString;
 
@@ -9,13 +9,13 @@ use bgd_shared::request::Stream;
 use super::output::OutputFolder;
 use crate::core::{AfterTask, RunPlace};
 
-/// The lowest of its slots.
+/// The lowest of the task's slots.
 const SLOT: &str = "BGD_SLOT";
 
-/// How many slots it has.
+/// The number of its slots.
 const SLOTS: &str = "BGD_SLOTS";
 
-/// The numbers of all its slots, with commas between them, if they fit a variable.
+/// All its slots, separated by commas, if they fit into a variable.
 const SLOT_LIST: &str = "BGD_SLOT_LIST";
 
 /// Its group.
@@ -24,21 +24,21 @@ const GROUP: &str = "BGD_GROUP";
 /// The number of its attempt.
 const ATTEMPT: &str = "BGD_ATTEMPT";
 
-/// The ids of the tasks that it came after, with spaces between them.
+/// The ids of the tasks that it was run after, separated by spaces.
 const AFTER: &str = "BGD_AFTER";
 
-/// In front of a number, from 1: the path of that task's output.
+/// The prefix of the variables with the output paths of those tasks, numbered from 1.
 const AFTER_FILE: &str = "BGD_AFTER_FILE_";
 
-/// The most bytes of a variable (Linux: `MAX_ARG_STRLEN`, with its NUL).
+/// The limit of a variable in bytes (Linux: `MAX_ARG_STRLEN`, including its NUL).
 const VARIABLE_BYTES: usize = 128 * 1024;
 
-/// Whether this is the name of such a variable.
+/// Whether this is the name of one of these variables.
 pub fn is_variable(name: &str) -> bool {
     [SLOT, SLOTS, SLOT_LIST, GROUP, ATTEMPT, AFTER].contains(&name) || name.starts_with(AFTER_FILE)
 }
 
-/// The variables of a process.
+/// Returns the variables of a process with this place.
 pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
     let RunPlace { slots, group, attempt, after } = place;
     let mut list = vec![
@@ -63,7 +63,7 @@ pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
             .map(|(other, number)| format!("{AFTER_FILE}{number}={}", output_of(other, folder)));
         list.extend(files);
     }
-    // Ids, names of groups and the paths of a folder of ours have no NUL.
+    // Ids, group names and the paths of a folder of ours contain no NUL.
     list.into_iter().filter_map(|variable| CString::new(variable).ok()).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The process executor: one small task supervises each process, from its start to the end of its tree.
+//! Supervises processes: one small runtime task per process, from its start to the end of its tree.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -30,41 +30,41 @@ use crate::core::Fact;
 use crate::os::pidfd::{PidFd, SIGKILL};
 use crate::os::watch;
 
-/// How many processes of a tree without its leader are watched at once. When these have ended, the next
-/// ones are; so a large tree does not use up the descriptors.
+/// How many processes of a tree are watched at once after its leader has ended. When these have ended, the next ones
+/// are watched, so that a large tree does not use up the descriptors.
 const WATCHED: usize = 8;
 
-/// How long a supervisor rests when it must try again and no event tells when.
+/// The delay before a supervisor retries something if no event tells when to.
 const REST: Duration = Duration::from_millis(100);
 
-/// How long processes have to be gone that were sent SIGKILL. Then nobody waits for them any longer.
+/// How long processes have to disappear after SIGKILL. After that nobody waits for them any longer.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
 const SIGCONT: i32 = 18;
 
-/// What a supervisor is told.
+/// A command to a supervisor.
 #[derive(Debug)]
 pub(super) enum Control {
-    /// A signal for the leader, or for the whole tree.
+    /// Signal the leader, or the whole tree.
     Signal { signal: i32, tree: bool, done: oneshot::Sender<()> },
-    /// Stop the tree, or let it go on.
+    /// Pause the tree, or continue it.
     SetPaused { paused: bool, done: oneshot::Sender<()> },
     /// End the tree.
     End { signal: i32 },
-    /// How the leader ended, as the program says that handed it over.
+    /// The leader's exit, as reported by the program that handed it over.
     Reported(Exit),
-    /// That program is gone.
+    /// That program has disconnected.
     Left,
 }
 
 /// The job of a process that leads a terminal.
 #[derive(Debug)]
 pub struct TerminalJob {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// The handle to it.
+    /// Its pidfd.
     pub handle: PidFd,
-    /// The terminal's name.
+    /// The terminal's path.
     pub name: PathBuf,
     /// The terminal.
     pub terminal: Terminal,
@@ -73,27 +73,26 @@ pub struct TerminalJob {
 /// A process that another program started and the daemon takes over.
 #[derive(Debug)]
 pub struct Taken {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// The handle to it, which is watched already: what can't be watched is not taken.
+    /// Its pidfd, already watched: what can't be watched is not taken over.
     pub pidfd: AsyncFd<PidFd>,
-    /// Who belongs to it.
+    /// Its process tree.
     pub tree: HandedTree,
-    /// Whether its output files are two.
+    /// Whether standard output and error have separate files.
     pub split: bool,
-    /// The file that it writes to by itself, if that is its output.
+    /// The file that the process itself writes its output to, if it does.
     pub own_file: Option<PathBuf>,
-    /// What else its supervisor must know.
+    /// What else its supervisor needs to know.
     pub handed: Handed,
 }
 
-/// A supervised process.
 #[derive(Debug)]
 struct Supervised {
     run: u32,
     control: async_mpsc::UnboundedSender<Control>,
     input: Option<InputPipe>,
-    /// Who looks whether it is ready, for as long as its leader lives.
+    /// Checks whether it is ready, for as long as its leader lives.
     probe: Option<Job>,
 }
 
@@ -106,12 +105,12 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// No processes yet.
+    /// Creates the owner without processes; `orders` goes to the spawner threads.
     pub fn new(orders: mpsc::Sender<StartOrder>, context: Context) -> Self {
         Self { supervised: HashMap::new(), orders, context }
     }
 
-    /// Has a process started; [`Report::Begun`] follows.
+    /// Orders a process to be started; [`Report::Begun`] follows.
     pub fn start(&self, order: StartOrder) {
         let (task, run) = (order.task, order.run);
         if self.orders.send(order).is_err() {
@@ -120,8 +119,8 @@ impl Processes {
         }
     }
 
-    /// Takes over a process that has begun, and returns its number. If it leads a terminal, its job does
-    /// the work, and is what the number is of.
+    /// Supervises a started process, and returns its pid: that of its job, which does the work, if it leads a
+    /// terminal.
     pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun, job: Option<TerminalJob>) -> i32 {
         let Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal: _ } = begun;
         let input = input.and_then(|end| {
@@ -151,7 +150,7 @@ impl Processes {
         pid
     }
 
-    /// Takes over a process that another program started.
+    /// Supervises a process that another program started.
     pub fn take_over(&mut self, task: TaskId, run: u32, taken: Taken) {
         let Taken { pid, pidfd, tree, split, own_file, handed } = taken;
         match own_file {
@@ -204,31 +203,31 @@ impl Processes {
         tokio::spawn(supervisor.run(pidfd));
     }
 
-    /// The program that handed over this task's process says how that ended.
+    /// Takes the exit of a handed-over process, as reported by the program that handed it over.
     pub fn told(&self, task: TaskId, exit: Exit) {
         self.tell(task, Control::Reported(exit));
     }
 
-    /// The program that handed over this task's process is gone.
+    /// Notes that the program that handed over this task's process has disconnected.
     pub fn left(&self, task: TaskId) {
         self.tell(task, Control::Left);
     }
 
-    /// Sends a signal to a task's leader or to its tree. Resolves when it was sent.
+    /// Sends a signal to a task's leader or to its whole tree. Resolves when it was sent.
     pub fn signal(&self, task: TaskId, run: u32, signal: i32, tree: bool) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.control(task, run, Control::Signal { signal, tree, done });
         is_done
     }
 
-    /// Pauses a task's tree, or continues it. Resolves when it has stopped, or goes on.
+    /// Pauses or continues a task's tree. Resolves when it has stopped or runs again.
     pub fn set_paused(&self, task: TaskId, run: u32, paused: bool) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.control(task, run, Control::SetPaused { paused, done });
         is_done
     }
 
-    /// Ends a task's tree.
+    /// Ends a task's tree with this signal.
     pub fn end(&self, task: TaskId, run: u32, signal: i32) {
         self.control(task, run, Control::End { signal });
     }
@@ -241,24 +240,24 @@ impl Processes {
 
     fn tell(&self, task: TaskId, control: Control) {
         if let Some(supervised) = self.supervised.get(&task) {
-            // A supervisor that has ended has reported so already.
+            // A supervisor that has ended has already reported that.
             let _ = supervised.control.send(control);
         }
     }
 
-    /// The standard input of a task.
+    /// Returns the standard input of a task, if it is a pipe.
     pub fn input(&self, task: TaskId) -> Option<InputPipe> {
         self.supervised.get(&task)?.input.clone()
     }
 
-    /// A task's leader has ended: nobody reads its standard input any more, and it becomes ready no more.
+    /// Drops the standard input and the readiness check of a task whose leader has ended.
     pub fn close_input(&mut self, task: TaskId, run: u32) {
         if let Some(supervised) = self.supervised.get_mut(&task).filter(|known| known.run == run) {
             (supervised.input, supervised.probe) = (None, None);
         }
     }
 
-    /// The tree of a run has ended. Whether that was the task's latest run.
+    /// Forgets a run whose tree has ended. Returns whether it was the task's latest run.
     pub fn gone(&mut self, task: TaskId, run: u32) -> bool {
         let is_latest = self.supervised.get(&task).is_none_or(|supervised| supervised.run == run);
         if is_latest {
@@ -268,29 +267,29 @@ impl Processes {
     }
 }
 
-/// Watches over one tree.
+/// Supervises one tree.
 pub(super) struct Supervisor {
     pub(super) tree: Tree,
-    /// What must be known to let it go on, if it is paused.
+    /// What is needed to continue the tree, if it is paused.
     pub(super) paused: Option<Paused>,
-    /// Whether the leader has ended: what is left is not paused any more, as nobody could let it go on.
+    /// Whether the leader has ended. The rest of the tree is not paused any more then, as nobody could continue it.
     pub(super) has_ended: bool,
-    /// What the leader stands for, if it leads a terminal.
+    /// The job that the leader stands for, if it leads a terminal.
     job: Option<TerminalJob>,
     run: u32,
     pub(super) context: Context,
     pub(super) orders: async_mpsc::UnboundedReceiver<Control>,
-    /// The signal that the tree was told to end with.
+    /// The signal by which the tree was told to end.
     ending: Option<i32>,
-    /// When whoever waits for the end is told that it does not come, after SIGKILL.
+    /// When to report, after SIGKILL, that the tree does not end.
     give_up_at: Option<Instant>,
-    /// Not every process could be reached with it, so it is sent again.
+    /// Not every process could be reached by that signal, so it is sent again.
     missed: bool,
-    /// The processes that were sent it.
+    /// The processes that were sent the signal.
     asked: HashSet<i32>,
-    /// Those of them that may have swallowed it.
+    /// Those of them that may have swallowed the signal.
     newborns: Newborns,
-    /// What is known of a process that was handed over.
+    /// The state of a process that was handed over.
     pub(super) handed: Option<Handed>,
 }
 
@@ -304,8 +303,7 @@ impl Supervisor {
                     Some(_) => self.exit_of_handed(&pidfd).await,
                 }
             }
-            // Without a watch nobody would learn of the end, and nothing that the daemon started may run
-            // unseen.
+            // Without a watch nobody would notice the end, and nothing that the daemon started may run unsupervised.
             Err(error) => {
                 let why = format!("the process could not be watched: {error}");
                 self.end_all(SIGKILL).await;
@@ -320,7 +318,7 @@ impl Supervisor {
         let drains = self.handed.as_ref().map(|handed| handed.drains.clone()).unwrap_or_default();
         drains.settle().await;
         let unknown = self.tell_output(others || !drains.have_ended()).await;
-        // A terminal's leader ends as its job did, unless it does not know how that was.
+        // A terminal's leader exits as its job did, unless it does not know how the job ended.
         let exit = unknown.map_or(exit, Exit::Unknown);
         self.report(Fact::Exited { exit, others });
         if others {
@@ -352,8 +350,8 @@ impl Supervisor {
         self.context.reports.send(Report::Fact { task: self.tree.task, run: self.run, fact });
     }
 
-    /// Has all output kept and tells how much it is. Returns why it is not known how the job of a terminal
-    /// has ended, if its leader said so.
+    /// Saves all output and reports its size. Returns why the exit of a terminal's job is unknown, if its leader said
+    /// so.
     async fn tell_output(&self, lives_on: bool) -> Option<Box<str>> {
         let mut unknown = None;
         let handed = self.handed.as_ref().and_then(|handed| handed.terminal.as_ref());
@@ -366,7 +364,7 @@ impl Supervisor {
         unknown
     }
 
-    /// Waits for the leader's end and obeys orders meanwhile.
+    /// Waits until the leader has ended, and handles commands meanwhile.
     async fn until_ended(&mut self, pidfd: &AsyncFd<PidFd>) {
         let handle = self.job.as_ref().and_then(|job| job.handle.as_fd().try_clone_to_owned().ok());
         let mut job = handle.and_then(|handle| watch::process(handle.into()).ok());
@@ -375,7 +373,7 @@ impl Supervisor {
                 biased;
                 _ = pidfd.readable() => return,
                 () = ended(job.as_ref()) => {
-                    // Its leader ends as it did, but not while it is stopped: the job may have done that to it.
+                    // The leader exits as the job did, but not while it is stopped, which the job may have caused.
                     job = None;
                     send(pidfd.get_ref(), SIGCONT);
                 }
@@ -388,7 +386,7 @@ impl Supervisor {
                 },
                 () = at(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST), if self.missed => {
-                    // Not all could be held; the leader is, by this handle.
+                    // No pidfd could be opened for some process, but the leader has this one.
                     if let Some(signal) = self.ending {
                         self.send_to_leader(pidfd.get_ref(), signal);
                         self.end_all(signal).await;
@@ -404,8 +402,7 @@ impl Supervisor {
         send(self.job.as_ref().map_or(leader, |job| &job.handle), signal);
     }
 
-    /// Takes the ended leader away. A debugger may hold on to it for a while, and no event tells when it
-    /// lets go.
+    /// Reaps the ended leader. A debugger may hold on to it for a while, and no event tells when it lets go.
     async fn reap(&mut self, pidfd: &PidFd) -> Exit {
         loop {
             if let Some(exit) = pidfd.reap() {
@@ -420,7 +417,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until all of these have ended and obeys orders meanwhile.
+    /// Waits until all of these have ended, and handles commands meanwhile.
     async fn until_all_ended(&mut self, members: Vec<Member>) {
         let mut watched = Vec::new();
         for Member { pid, handle } in members {
@@ -453,7 +450,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells those once more who run another program by now.
+    /// Repeats the signal to newborns that run another program by now.
     fn ask_newborns(&mut self) {
         match self.ending {
             Some(signal) if signal != SIGKILL => self.newborns.tell(signal),
@@ -461,10 +458,10 @@ impl Supervisor {
         }
     }
 
-    /// Tells those to end that are waited for and were not found in the tree any more: a process can leave all
-    /// that it is found by, but not the handle that is held to it.
+    /// Ends processes that are waited for but no longer found in the tree: a process can shed all that it is found
+    /// by, but not the pidfd that is held to it.
     fn end_held(&mut self, watched: &[(i32, AsyncFd<PidFd>)]) {
-        // What was handed over keeps handles of its own.
+        // A handed-over tree keeps handles of its own.
         let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
         for (pid, handle) in watched {
             if self.asked.insert(*pid) {
@@ -474,8 +471,7 @@ impl Supervisor {
         }
     }
 
-    /// Reports that processes live on after SIGKILL, and which. They are waited for all the same, as they may end
-    /// later.
+    /// Reports that processes survive SIGKILL, and which. They are still waited for, as they may end later.
     async fn give_up(&mut self) {
         self.give_up_at = None;
         let tree = self.tree.clone();
@@ -493,7 +489,7 @@ impl Supervisor {
             Control::Left => self.know(|handed| handed.is_left = true),
             Control::Signal { signal, done, .. } => {
                 self.signal(signal).await;
-                // The client may be gone.
+                // The client may have disconnected.
                 let _ = done.send(());
             }
             Control::SetPaused { paused, done } => {
@@ -527,12 +523,13 @@ impl Supervisor {
         self.asked = signalled.pids.into_iter().collect();
         self.newborns = signalled.newborns;
         if signal != SIGKILL && signal != SIGCONT {
-            // A stopped process can't obey.
+            // A stopped process can't act on the signal.
             self.signal(SIGCONT).await;
         }
     }
 
-    /// Who is left behind the leader. Nearly always nobody, so the quick question comes first.
+    /// Returns what is left of the tree after its leader has ended. Nearly always nothing, so the cheap check comes
+    /// first.
     async fn rest(&mut self) -> Vec<Member> {
         if self.tree.is_plainly_empty() {
             return Vec::new();
@@ -560,8 +557,9 @@ impl Supervisor {
         self.context.workers.run(move || tree.signal(signal)).await.unwrap_or_default()
     }
 
-    /// Tells those to end that were born while the others were told, and whose parents have ended: nobody else would
-    /// before SIGKILL. A child of one that was told and lives is its own affair: it may help to put things in order.
+    /// Ends processes that were born while the others were signalled and whose parents have ended: nobody else would
+    /// before SIGKILL. A child of a signalled process that still lives is left to its parent: it may help with
+    /// cleaning up.
     fn ask_newcomers(&mut self, members: &[Member]) {
         let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
         let living: HashSet<i32> = members.iter().map(|member| member.pid).collect();

@@ -1,4 +1,4 @@
-//! Pseudo-terminals: making them, and their size.
+//! Opens pseudo-terminals, and gets and sets their size.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,20 +15,20 @@ use rustix::termios::{
 /// A pseudo-terminal.
 #[derive(Debug)]
 pub struct Pty {
-    /// The daemon's side, which does not block.
+    /// The daemon's side, which is non-blocking.
     pub master: OwnedFd,
-    /// The processes' side. The daemon keeps it open too: without it the master would report a hang-up
-    /// whenever no process has the terminal open for a while.
+    /// The processes' side. The daemon keeps it open too: otherwise the master would report a hang-up whenever no
+    /// process has the terminal open.
     pub slave: OwnedFd,
-    /// The name of the processes' side, such as `/dev/pts/3`.
+    /// The path of the processes' side, such as `/dev/pts/3`.
     pub name: PathBuf,
 }
 
 impl Pty {
-    /// A new one of this size, for text in UTF-8.
+    /// Opens a pseudo-terminal of this size, for text in UTF-8.
     ///
     /// # Errors
-    /// What the system says: the most pseudo-terminals may be in use.
+    /// Returns the system error; all pseudo-terminals may be in use.
     pub fn open(size: TerminalSize) -> io::Result<Self> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags)?;
@@ -44,28 +44,28 @@ impl Pty {
     }
 }
 
-/// Sets the size of a terminal. If it has changed, the foreground group of the terminal is told by SIGWINCH.
+/// Sets the size of a terminal. If it has changed, the kernel sends SIGWINCH to the terminal's foreground group.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system error.
 pub fn set_size(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
     let TerminalSize { rows: ws_row, cols: ws_col } = size;
     Ok(tcsetwinsize(master, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?)
 }
 
-/// The size of a terminal.
+/// Returns the size of a terminal.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system error.
 pub fn size_of(master: &OwnedFd) -> io::Result<TerminalSize> {
     let Winsize { ws_row: rows, ws_col: cols, .. } = tcgetwinsize(master)?;
     Ok(TerminalSize { rows, cols })
 }
 
-/// The processes' side of a terminal.
+/// Opens the processes' side of a terminal.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system error.
 pub fn slave_of(master: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(ioctl_tiocgptpeer(master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?)
 }

@@ -1,9 +1,9 @@
-//! Takes away orphans: descendants of tasks whose parents have ended become children of the daemon,
-//! because it is a subreaper, and would stay zombies.
+//! Reaps orphans: descendants of tasks whose parents have ended become children of the daemon, because it is a
+//! subreaper, and would stay zombies.
 //!
-//! Processes that the daemon started are children of the spawner threads and are waited for by their
-//! own pidfds. The kernel hands orphans to the first thread, so a wait for children of that thread
-//! alone never takes a leader's exit away.
+//! Processes that the daemon started are children of the spawner threads and are waited for by their own pidfds. The
+//! kernel reparents orphans to the first thread, so waiting for the children of that thread alone never consumes a
+//! leader's exit.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What a task has brought: the answer of an agent, or what a command wrote. It only reads.
+//! The result of a task: the answer of an agent, or what a command wrote. This only reads.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use bgd_shared::task::Kind;
 use super::output::{OutputFolder, Part, read_part};
 use crate::core::Task;
 
-/// The result of a task, or its end: an agent's answer is in a file of its own, a command's result is what it
-/// wrote.
+/// Returns the result of a task, or the end of a long one: an agent's answer has a file of its own, a command's
+/// result is what it wrote.
 ///
 /// # Errors
 /// The file can't be read.
@@ -22,7 +22,7 @@ pub fn result(task: &Task, folder: &OutputFolder) -> io::Result<Part> {
     }
 }
 
-/// The last bytes of a task's output.
+/// Returns the last bytes of a task's output.
 ///
 /// # Errors
 /// The file can't be read.
@@ -31,12 +31,11 @@ pub fn end_of_output(task: &Task, folder: &OutputFolder, bytes: u64) -> io::Resu
     last_part(files.path(Stream::Stdout), task.has_begun(), bytes, task.dropped[0])
 }
 
-/// Where the latest answer of an agent's task is.
+/// Returns the path of the latest answer of an agent's task.
 fn answer_file(task: &Task, folder: &OutputFolder) -> PathBuf {
     folder.result(task.id, task.agent.as_deref().map_or(0, |agent| agent.answered))
 }
 
-/// The last bytes of a file.
 fn last_part(path: &Path, begun: bool, bytes: u64, dropped: u64) -> io::Result<Part> {
     read_part(path, begun, -bytes.cast_signed(), bytes, dropped)
 }

@@ -1,7 +1,7 @@
-//! Threads that start processes. Starting one takes up to a millisecond, so the dispatcher hands it on.
+//! Threads that start processes. Starting one takes up to a millisecond, so the dispatcher delegates it.
 //!
-//! The threads live as long as the daemon and have all signals blocked. That they are not the first
-//! thread matters to the reaper.
+//! The threads live as long as the daemon and have all signals blocked. The reaper relies on their not being the
+//! first thread.
 
 use std::ffi::CString;
 use std::io;
@@ -36,28 +36,28 @@ use crate::core::{SpawnFailure, Spec, Work};
 use crate::os::descriptors;
 use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
-/// What every start needs.
+/// The settings that all starts share.
 #[derive(Debug)]
 pub struct SpawnSettings {
-    /// This life of the daemon, as processes are marked with it.
+    /// The id of this daemon instance, which processes are marked with.
     pub instance: String,
-    /// Where outputs go.
+    /// The folder of the output files.
     pub folder: Arc<OutputFolder>,
-    /// The cgroup under which each task gets its own.
+    /// The cgroup under which each task gets its own, if there is one.
     pub cgroup: Option<PathBuf>,
     /// The daemon's socket.
     pub socket: Arc<Path>,
-    /// The limit of descriptors for tasks whose submitter names none: the daemon has raised its own.
+    /// The limit of descriptors for tasks whose submitter sets none: the daemon has raised its own.
     pub nofile: Option<libc::rlimit>,
 }
 
-/// Two at once keep both cores busy, as the thread waits while the child executes its program.
+/// Two threads keep both cores busy, as a thread waits while its child executes the program.
 const THREADS: usize = 2;
 
 /// Starts the threads; they end when the returned sender is dropped.
 ///
 /// # Errors
-/// The system allows no more threads, or gives no `/dev/null`.
+/// The system allows no more threads, or `/dev/null` can't be opened.
 pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<mpsc::Sender<StartOrder>> {
     let (orders, queue) = mpsc::channel::<StartOrder>();
     let queue = Arc::new(Mutex::new(queue));
@@ -89,7 +89,7 @@ pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<mpsc::Sen
     Ok(orders)
 }
 
-/// Signals that the daemon handles or ignores; a child begins with the default for all of them.
+/// Returns the signals that the daemon handles or ignores; a child begins with the default for all of them.
 fn ignored_signals() -> Vec<i32> {
     use nix::sys::signal::Signal;
     let mut signals: Vec<i32> = [
@@ -105,7 +105,7 @@ fn ignored_signals() -> Vec<i32> {
     ]
     .map(|signal| signal as i32)
     .to_vec();
-    // Whoever started the daemon may have ignored others: that must not reach the tasks.
+    // The daemon's parent may have ignored others, which tasks must not inherit.
     let mask = proc::ignored_signals("self");
     signals.extend((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0));
     signals.sort_unstable();
@@ -115,15 +115,15 @@ fn ignored_signals() -> Vec<i32> {
 
 /// Opened standard streams.
 struct Open {
-    /// None stands for nothing to read, or for the terminal.
+    /// `None` stands for `/dev/null`, or for the terminal.
     stdin: Option<OwnedFd>,
-    /// What the submitter gave for standard output and error.
+    /// What the submitter sent for standard output and error.
     given: [Option<OwnedFd>; 2],
     out: OwnedFd,
     err: Option<OwnedFd>,
-    /// The daemon's end of standard input.
+    /// The daemon's end of standard input, if it is a pipe.
     input: Option<OwnedFd>,
-    /// Whether output files of its own are two.
+    /// Whether standard output and error have separate files; `None` for a helper.
     split: Option<bool>,
 }
 
@@ -137,13 +137,13 @@ impl Open {
         ]
     }
 
-    /// How large the output files are that it goes on writing to.
+    /// Returns the sizes of the output files, which the process appends to.
     fn sizes(&self) -> [u64; 2] {
         let size = |fd: &OwnedFd| fstat(fd).map_or(0, |stat| stat.st_size.cast_unsigned());
         [size(&self.out), self.err.as_ref().map_or(0, size)]
     }
 
-    /// What is not the terminal, where there is one.
+    /// Returns the streams that are not the terminal, for a process that has one.
     fn not_terminal(&self) -> [Option<BorrowedFd<'_>>; 3] {
         let [out, err] = &self.given;
         [&self.stdin, out, err].map(|fd| fd.as_ref().map(OwnedFd::as_fd))
@@ -155,12 +155,11 @@ struct Common {
     marks: Marks,
     null: OwnedFd,
     reset_signals: Vec<i32>,
-    /// The daemon's own resource limits, which children begin with.
+    /// The daemon's own resource limits, which children inherit.
     own_limits: Vec<(&'static str, Resource, libc::rlimit)>,
 }
 
 impl Common {
-    /// Starts a process.
     fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, SpawnFailure> {
         let StartOrder { task, run, spec, env, place, streams } = order;
         let name = match &streams {
@@ -274,7 +273,7 @@ impl Common {
         Ok(Begun { pid, pidfd, input: None, cgroup: None, mark, split, awaited: None, terminal })
     }
 
-    /// Opens what a process has as standard streams.
+    /// Opens the standard streams of a process.
     fn streams(&self, task: TaskId, run: u32, spec: &Spec, streams: Streams) -> Result<Open, SpawnFailure> {
         let Inherited { stdin, outputs: given } = match streams {
             Streams::Given { streams: [stdin, out, err], .. } => {
@@ -307,7 +306,7 @@ impl Common {
         Ok(Open { stdin, given, out, err, input, split: Some(spec.split) })
     }
 
-    /// The socket by which a process tells that it is ready, if it does so.
+    /// Creates the socket by which a process reports that it is ready, if it does so.
     fn notify_socket(&self, task: TaskId, spec: &Spec) -> Result<Option<NotifySocket>, SpawnFailure> {
         if spec.ready.as_deref() != Some(&Ready::Notify) {
             return Ok(None);
@@ -321,7 +320,7 @@ impl Common {
 
     fn make_cgroup(&self, task: TaskId, run: u32) -> Result<Option<(PathBuf, OwnedFd)>, SpawnFailure> {
         let Some(parent) = &self.settings.cgroup else { return Ok(None) };
-        // That of the attempt before may not have been removed yet.
+        // The cgroup of the previous attempt may not have been removed yet.
         let path = parent.join(if run == 1 { task.to_string() } else { format!("{task}.{run}") });
         let make = || -> io::Result<OwnedFd> {
             std::fs::create_dir(&path)?;
@@ -331,7 +330,7 @@ impl Common {
         Ok(Some((path, procs)))
     }
 
-    /// The limits to set for a process: those that its submitter has, and the one that marks it.
+    /// Returns the limits to set for a process: those of its submitter, and the one that marks it.
     fn rlimits(&self, wanted: Option<&Rlimits>, mark: Mark) -> Vec<(i32, libc::rlimit)> {
         let mut list = wanted.map(|wanted| rlimits_to_set(wanted, &self.own_limits)).unwrap_or_default();
         self.add_mark(&mut list, mark);
@@ -343,7 +342,8 @@ impl Common {
         list
     }
 
-    /// A hard limit below the mark leaves a process without it: only root could raise that again.
+    /// Adds the limit that is the mark. A process whose hard limit is below the mark goes without: only root could
+    /// raise it again.
     fn add_mark(&self, list: &mut Vec<(i32, libc::rlimit)>, mark: Mark) {
         let set = list.iter().position(|(resource, _)| *resource == RESOURCE as i32);
         let set = set.map(|place| list.swap_remove(place).1);
@@ -357,7 +357,7 @@ impl Common {
         }
     }
 
-    /// The submitter's environment with the marks by which a process of ours is known.
+    /// Returns the submitter's environment with the marks that identify a process of ours.
     fn environment(&self, mark: &str, id: TaskId, env: &Env, place: Vec<CString>) -> Vec<CString> {
         let is_replaced = |name: &str| {
             let value =
@@ -378,9 +378,9 @@ impl Common {
     }
 }
 
-/// A program as it is executed.
+/// A program to execute.
 struct Program {
-    /// The files to try.
+    /// The paths to try, in order.
     programs: Vec<CString>,
     argv: Vec<CString>,
     env: Vec<CString>,
@@ -393,7 +393,7 @@ impl Program {
             Work::Shell(line) => {
                 [b"/bin/sh".as_slice(), b"-c", b"--", line.as_bytes()].map(c_string).to_vec()
             }
-            // The agents' thread starts its programs as commands of their own.
+            // The agent thread starts its programs as commands of their own.
             Work::Agent(agent) => vec![c_string(agent.name.as_bytes())],
         };
         let name = argv.first().map(CString::as_bytes).unwrap_or_default();
@@ -401,16 +401,16 @@ impl Program {
     }
 }
 
-/// Requests with NUL bytes are refused when they come in, so nothing is cut here.
+/// Requests with NUL bytes are refused on arrival, so nothing is cut off here.
 fn c_string(bytes: &[u8]) -> CString {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     CString::new(&bytes[..end]).unwrap_or_default()
 }
 
-/// What a PATH that is not set stands for.
+/// The search path if PATH is not set.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
-/// The files that a program's name may stand for, in the order in which `execvp` tries them.
+/// Returns the paths that a program's name may stand for, in the order in which `execvp` tries them.
 fn candidates(name: &[u8], path: Option<&OsText>) -> Vec<CString> {
     if name.contains(&b'/') {
         return vec![c_string(name)];
@@ -432,7 +432,7 @@ fn own_limits() -> Vec<(&'static str, Resource, libc::rlimit)> {
     RESOURCES.iter().filter_map(limit).collect()
 }
 
-/// The limits that differ from the daemon's own, none above what the daemon may have.
+/// Returns the limits that differ from the daemon's own, capped at what the daemon may have.
 fn rlimits_to_set(
     wanted: &Rlimits,
     own: &[(&'static str, Resource, libc::rlimit)],
@@ -454,7 +454,7 @@ fn set_blocking(fd: &OwnedFd) -> nix::Result<()> {
     nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFL(OFlag::empty())).map(drop)
 }
 
-/// A system error in words, naming the limit that was met.
+/// Describes a system error, naming the limit that was reached.
 fn say(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
@@ -465,7 +465,7 @@ fn say(error: &io::Error) -> String {
     }
 }
 
-/// Why a start failed, in a sentence that names the thing.
+/// Describes why a start failed, in a sentence that names what is affected.
 fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
     let SpawnError { stage, errno } = error;
     let why = errno.desc();
@@ -496,13 +496,13 @@ fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
     SpawnFailure { errno: Some(errno as i32), code, message: message.into() }
 }
 
-/// What a shell exits with if there is no such program.
+/// The exit code of a shell if there is no such program.
 const NOT_FOUND: i32 = 127;
 
-/// The same if it can't be run.
+/// The exit code of a shell if the program can't be run.
 const NOT_EXECUTABLE: i32 = 126;
 
-/// What a shell exits with then, and a sentence.
+/// Returns a shell's exit code for this error, and a message.
 fn exec_error(program: &str, folder: &Path, errno: Errno) -> (i32, String) {
     let is_missing = errno == Errno::ENOENT && !(program.contains('/') && folder.join(program).exists());
     let message = match errno {

@@ -1,4 +1,5 @@
-//! What has left its task's tree unseen: such processes are orphans of the daemon, and are ended with it.
+//! Ends strays: processes that have left their task's tree unnoticed. They are orphans of the daemon, and end with
+//! it.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -8,26 +9,26 @@ use super::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use bgd_shared::proc;
 
-/// How long killed processes have to be gone.
+/// How long killed processes have to disappear.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same for a daemon that is in a hurry.
+/// The same for a daemon that must end quickly.
 const PATIENCE_IN_A_HURRY: Duration = Duration::from_secs(1);
 
-/// Knows which children of this process are none of the daemon's.
+/// Finds strays. Knows which children of this process are not the daemon's.
 #[derive(Debug)]
 pub struct Strays {
     spared: HashSet<i32>,
 }
 
 impl Strays {
-    /// To be called before anything is started: children that this process has by then are not the
-    /// daemon's (a shell may have started them and then become the daemon).
+    /// Records the children that this process already has. Call it before anything is started: they are not the
+    /// daemon's, as a shell may have started them and then become the daemon by exec.
     pub fn before_anything() -> Self {
         Self { spared: members::orphans().into_iter().collect() }
     }
 
-    /// Ends every stray, and waits until they are gone. False: some do not end.
+    /// Kills every stray, and waits until they are gone. Returns false if some do not end.
     pub fn end(&self, is_hurried: bool) -> bool {
         let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };
         let deadline = Instant::now() + patience;
@@ -48,7 +49,7 @@ impl Strays {
     }
 
     fn find(&self) -> Vec<(i32, PidFd)> {
-        // Also those that spawners started: some may not end by SIGKILL, and were given up.
+        // Includes children of the spawner threads: some may have survived SIGKILL and been given up.
         let mut roots = proc::children("self");
         roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid));
         let processes = members::descendants_of(&roots).into_iter();
@@ -58,12 +59,11 @@ impl Strays {
     }
 }
 
-/// Whether a process is a daemon like this one, with tasks of its own: one of our tasks may have
-/// started it.
+/// Whether a process is a daemon like this one, with tasks of its own: one of our tasks may have started it.
 fn is_daemon(pid: i32) -> bool {
     match (proc::program(pid), proc::program("self")) {
         (Ok(exe), Ok(own)) => exe == own,
-        // A daemon keeps its memory to itself, and with it the kernel keeps which program it runs.
+        // A daemon is not dumpable, so the kernel also hides which program it runs.
         (Err(error), Ok(_)) if error.kind() == ErrorKind::PermissionDenied => {
             proc::name(pid) == proc::name("self")
         }

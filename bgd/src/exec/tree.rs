@@ -1,9 +1,9 @@
-//! Process trees: who belongs to a task, and how all of them are reached.
+//! Process trees: which processes belong to a task, and how all of them are reached.
 //!
-//! With a delegated cgroup the kernel keeps the list, but for those that move to another cgroup by themselves.
-//! Without one, and for those, a task's tree is its leader's descendants, and those orphans of the daemon that
-//! carry the task's [`Mark`], which they inherit, are in the leader's session, have the task's id in their
-//! environment, or hold its output open. What rids itself of all four is ended when the daemon ends.
+//! With a delegated cgroup the kernel keeps the list, except for processes that move to another cgroup by themselves.
+//! Without one, and for those, a task's tree consists of its leader's descendants, and of the daemon's orphans that
+//! carry the task's inherited [`Mark`], are in the leader's session, have the task's id in their environment, or hold
+//! its output or its terminal open. What sheds all of that is ended when the daemon ends.
 
 pub mod pause;
 
@@ -25,42 +25,42 @@ use super::newborn::Newborns;
 use super::output::OutputFiles;
 use crate::os::pidfd::SIGKILL;
 
-/// Who was sent a signal.
+/// The outcome of signalling a tree.
 #[derive(Debug, Default)]
 pub struct Signalled {
-    /// Whether every process could be reached. One can't if no descriptor is left to hold it.
+    /// Whether every process could be reached. One can't be if no descriptor is left for its pidfd.
     pub all: bool,
-    /// Their numbers; none of a process that was handed over.
+    /// The pids that were signalled; empty for a tree that was handed over.
     pub pids: Vec<i32>,
-    /// Those that may have swallowed it.
+    /// Those that may have swallowed the signal.
     pub newborns: Newborns,
 }
 
-/// What is known of a task's tree.
+/// What identifies a task's tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
     /// The task.
     pub task: TaskId,
-    /// Its leader's number, which is also the number of its session.
+    /// Its leader's pid, which is also the id of its session.
     pub leader: i32,
-    /// Whether the leader has not been reaped yet, so that its number is still its own.
+    /// Whether the leader has not been reaped yet, so that its pid is still its own.
     pub leader_is_ours: bool,
-    /// Whether the leader only leads a terminal: it stands for its job, and no signal but SIGKILL is for it.
+    /// Whether the leader only leads a terminal: it stands for its job, and only SIGKILL and SIGCONT are for it.
     pub leader_stands_by: bool,
     /// Its output files.
     pub files: OutputFiles,
-    /// Its terminal, if it has one: whoever has it open belongs to the tree.
+    /// The path of its terminal, if it has one: a process that has it open belongs to the tree.
     pub terminal: Option<PathBuf>,
     /// Its cgroup, if there is one.
     pub cgroup: Option<PathBuf>,
-    /// What every process of it is marked with; nothing if another program started it.
+    /// The mark of all its processes; `None` if another program started it.
     pub mark: Option<Mark>,
-    /// That of a process that another program started: nothing of it is the daemon's by birth.
+    /// The tree of a process that another program started: none of it descends from the daemon.
     pub handed: Option<Arc<HandedTree>>,
 }
 
 impl Tree {
-    /// Whether a quick look tells that nobody is left behind the leader, as is nearly always so.
+    /// Whether a quick look shows that nothing outlives the leader, as is nearly always the case.
     pub fn is_plainly_empty(&self) -> bool {
         match &self.handed {
             Some(handed) => handed.is_plainly_empty(),
@@ -68,10 +68,10 @@ impl Tree {
         }
     }
 
-    /// Living processes of the tree, so many at most. Blocks for a short time; to be called on a worker.
+    /// Returns living processes of the tree, at most this many. Blocks for a short time: call it on a worker.
     ///
     /// # Errors
-    /// No descriptor is left to hold even one of them.
+    /// No descriptor is left for even one pidfd.
     pub fn members(&self, at_most: usize) -> io::Result<Vec<Member>> {
         if let Some(handed) = &self.handed {
             return handed.members(at_most);
@@ -89,7 +89,7 @@ impl Tree {
                     break;
                 }
             }
-            // Those that were there have ended, but may have left children behind.
+            // Those that were listed have ended, but may have left children behind.
             if !found.is_empty() || pids.is_empty() {
                 break;
             }
@@ -105,10 +105,10 @@ impl Tree {
             return Signalled { all, newborns, ..Signalled::default() };
         }
         let mut signalled = Signalled { all: true, ..Signalled::default() };
-        // All are held before the first one is signalled, as its end may make others hard to find; fewer
-        // at a time where descriptors are short.
+        // All pidfds are opened before the first process is signalled, as its end may make others hard to find; fewer
+        // at a time when descriptors are short.
         let mut held: Vec<Member> = Vec::new();
-        // A leader that its job has stopped must go on, to end as the job does.
+        // A leader that its job has stopped must continue, to exit as the job does.
         let is_for_leader = [SIGKILL, libc::SIGCONT].contains(&signal);
         let spared = (self.leader_stands_by && self.leader_is_ours && !is_for_leader).then_some(self.leader);
         for pid in self.pids().into_iter().filter(|pid| Some(*pid) != spared) {
@@ -132,18 +132,17 @@ impl Tree {
         signalled
     }
 
-    /// Names some processes of the tree that live on after SIGKILL, for people, and why they do. Blocks as
+    /// Describes, for humans, some processes of the tree that survive SIGKILL, and why they do. Blocks as
     /// [`Self::members`] does.
     pub fn survivors(&self) -> Box<str> {
-        /// How many are named.
+        /// How many processes are named.
         const NAMED: usize = 3;
         let members = self.members(NAMED).unwrap_or_default();
         let named: Vec<String> = members.iter().map(|member| survivor(member.pid)).collect();
         if named.is_empty() { "its processes are not found".into() } else { named.join(", ").into() }
     }
 
-    /// Whether this is a process that lives, and belongs to another tree. Blocks for a short time; to be called on a
-    /// worker.
+    /// Whether this is a living process of another tree. Blocks for a short time: call it on a worker.
     pub fn is_foreign(&self, pid: i32) -> bool {
         let is_marked = || self.mark.is_some_and(|mark| mark.is_on(pid));
         match hold(pid) {
@@ -159,16 +158,16 @@ impl Tree {
         let Some(cgroup) = &self.cgroup else { return self.descendants() };
         let mut pids = cgroup_pids(cgroup);
         let inside: HashSet<i32> = pids.iter().copied().collect();
-        // One may have moved to a cgroup elsewhere, as `systemd-run --scope` does.
+        // A process may have moved to a cgroup elsewhere, as `systemd-run --scope` does.
         pids.extend(self.descendants().into_iter().filter(|pid| !inside.contains(pid)));
         pids
     }
 
-    /// The process of this number, if it lives and belongs to the tree; an error if that can't be known.
+    /// Returns this process if it lives and belongs to the tree; an error if no descriptor is left.
     fn member(&self, pid: i32) -> io::Result<Option<Member>> {
         let Some(handle) = hold(pid)? else { return Ok(None) };
-        // The handle is taken first and the process looked at through /proc afterwards: if it was
-        // still alive then, the look was at the process that the handle holds.
+        // The pidfd is opened first and `/proc` read afterwards: if the process still lives then, `/proc` showed the
+        // process that the pidfd refers to.
         let is_member = match &self.cgroup {
             Some(cgroup) => is_in_cgroup(pid, cgroup) || self.is_mine(pid),
             None => self.is_mine(pid),
@@ -181,8 +180,8 @@ impl Tree {
         let mut roots: Vec<i32> = Vec::new();
         for _ in 0..LOOKS {
             roots = listed.iter().copied().filter(|pid| self.owns_orphan(*pid)).collect();
-            // One that ends meanwhile can't be known any more, and leaves its children to the daemon; and
-            // while one is taken away the kernel may leave another one out of the list.
+            // An orphan that is exiting can't be identified any more, and leaves its children to the daemon; and
+            // while one is reaped the kernel may leave another one out of the list.
             let is_leaving = wait_for_leaving(&listed);
             let now = orphans();
             if now == listed && !is_leaving {
@@ -196,8 +195,8 @@ impl Tree {
         descendants_of(&roots)
     }
 
-    /// Whether a process that was found in the tree is still there: its chain of parents leads to the
-    /// leader, or to the daemon by way of an orphan of this task.
+    /// Whether a process that was found in the tree still belongs to it: its chain of parents leads to the leader, or
+    /// through an orphan of this task to the daemon.
     fn is_mine(&self, pid: i32) -> bool {
         let me = std::process::id().cast_signed();
         let mut current = pid;
@@ -226,5 +225,5 @@ impl Tree {
     }
 }
 
-/// How often a tree is looked at, at most, until it holds still.
+/// How often a tree is looked at, at most, until it stops changing.
 const LOOKS: usize = 16;

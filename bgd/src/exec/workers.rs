@@ -1,8 +1,8 @@
-//! A few threads for what blocks: reading output files, removing them, walking process trees.
+//! A few threads for blocking jobs: reading output files, removing them, walking process trees.
 //!
-//! They are made at the start, not on demand, so that a process limit that is met later can't take
-//! them away. Their queue needs no bound of its own: a connection has a bounded number of requests, a
-//! task is walked once at a time, and removals come in large pieces.
+//! They are created at start-up, not on demand, so that a process limit reached later can't take them away. Their
+//! queue needs no bound of its own: a connection has a bounded number of requests, a task's tree is walked by one job
+//! at a time, and removals come in large batches.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// How many blocking jobs run at once.
 const THREADS: usize = 2;
 
-/// Handle to the threads; they end when the last handle is dropped.
+/// A handle to the threads; they end when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Workers {
     jobs: mpsc::Sender<Job>,
@@ -37,7 +37,7 @@ impl Workers {
                     loop {
                         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                         match job {
-                            // A job that panics takes its answer with it, but not the thread.
+                            // A job that panics loses its answer, but does not end the thread.
                             Ok(job) => {
                                 let _ = catch_unwind(AssertUnwindSafe(job));
                             }
@@ -50,13 +50,13 @@ impl Workers {
         Ok(Self { jobs })
     }
 
-    /// Does a job some time soon.
+    /// Queues a job.
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
         // The threads live as long as this handle, so the queue is open.
         let _ = self.jobs.send(Box::new(job));
     }
 
-    /// Waits until every job that was given so far is done.
+    /// Waits until every job queued so far is done.
     pub async fn drain(&self) {
         let all = Arc::new(Barrier::new(THREADS));
         let waits: Vec<_> = (0..THREADS)
@@ -75,7 +75,7 @@ impl Workers {
         }
     }
 
-    /// Does a job and waits for what it returns; `None` if it panicked.
+    /// Runs a job and returns its result; `None` if it panicked.
     pub async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         self.later(move || {

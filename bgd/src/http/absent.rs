@@ -1,11 +1,11 @@
-//! What stands for `tls` in a build without channels that speak HTTPS: its clients speak plain HTTP only.
+//! Stub for `tls` in builds without HTTPS channels: clients speak plain HTTP only.
 
 use reqwest::ClientBuilder;
 
-/// Provides nothing.
+/// Does nothing.
 pub fn provide() {}
 
-/// A client that knows of no certificates trusts none.
+/// Returns the builder unchanged: a client without TLS trusts no certificates.
 pub fn trust_nobody(client: ClientBuilder) -> ClientBuilder {
     client
 }

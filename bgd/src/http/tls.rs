@@ -1,15 +1,14 @@
-//! TLS, as clients have it: who encrypts, and which certificates are trusted.
+//! TLS settings of clients: the crypto provider, and which certificates are trusted.
 
 use reqwest::ClientBuilder;
 
-/// Has the same provider encrypt for all clients from now on.
+/// Installs the crypto provider that all clients use from now on.
 pub fn provide() {
-    // Whoever has set one first has set the same.
+    // It fails only if a provider is installed already, which is the same one.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Makes a client trust no certificate, so that it need not load those of the system: that would take milliseconds
-/// and memory.
+/// Makes a client trust no certificates, so that it does not load the system's, which takes milliseconds and memory.
 pub fn trust_nobody(client: ClientBuilder) -> ClientBuilder {
     client.tls_certs_only([])
 }

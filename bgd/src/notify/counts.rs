@@ -1,5 +1,5 @@
-//! What is counted and known of one channel. The dispatcher's side and the channel's worker share it; it
-//! decides and delivers nothing.
+//! Counters and status of one channel, shared by the dispatcher and the channel's worker. This module decides and
+//! delivers nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,54 +10,54 @@ use bgd_shared::time::Timestamp;
 
 use super::undelivered::Undelivered;
 
-/// What is counted of a channel.
+/// Counters and status of a channel.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Notices that are not delivered yet.
+    /// Notices not yet delivered, held ones included.
     pub queued: AtomicU64,
-    /// Those of the queued ones that have left the queue, and are held where they take no more room.
+    /// Undelivered notices that the adapter holds; they no longer take up room in the queue.
     pub held: AtomicU64,
     sent: AtomicU64,
     failed: AtomicU64,
-    /// Notices that wait for another terminal, as the one that they were for is closed.
+    /// Notices that wait for another terminal because their own is closed.
     pub missed: AtomicU64,
-    /// Notices that found the queue full.
+    /// Notices dropped because the queue was full.
     pub dropped: AtomicU64,
     known: Mutex<Known>,
 }
 
-/// What is known in words, never with a secret in it.
+/// Status texts; they contain no secrets.
 #[derive(Debug, Default)]
 struct Known {
-    /// Why the last one failed that did, and when.
+    /// The last failure and its time.
     last_error: Option<(String, Timestamp)>,
-    /// What the notice that is being tried again has met so far.
+    /// The state of the notice that is being retried.
     retry: Option<ChannelRetry>,
-    /// What is wrong with its settings.
+    /// What is wrong with the channel's settings.
     settings: Option<String>,
-    /// The file of its token, if it has one.
+    /// The token file, if the channel has one.
     token_file: Option<PathBuf>,
-    /// What is wrong with that.
+    /// What is wrong with the token file.
     token: Option<String>,
 }
 
 impl Counts {
-    /// Adds one to a count.
+    /// Increments a counter.
     pub fn add(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes one from a count.
+    /// Decrements a counter.
     pub fn subtract(count: &AtomicU64) {
         count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many notices are not delivered yet.
+    /// Returns the number of undelivered notices.
     pub fn waiting(&self) -> u64 {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// How many of them take room in the queue.
+    /// Returns the number of notices that take up room in the queue.
     pub fn in_queue(&self) -> u64 {
         self.waiting().saturating_sub(self.held.load(Ordering::Relaxed))
     }
@@ -66,7 +66,7 @@ impl Counts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queued notice was delivered, or not.
+    /// Records the outcome of a queued notice.
     pub fn done(&self, outcome: Result<(), Undelivered>) {
         let mut known = self.known();
         known.retry = None;
@@ -80,8 +80,8 @@ impl Counts {
         Self::subtract(&self.queued);
     }
 
-    /// Its settings were read: what is wrong with them, and the file of its token, at which nobody has looked
-    /// yet.
+    /// Records the result of reading the channel's settings: the problem, if any, and the token file, which is
+    /// not checked yet.
     pub fn configured(&self, wrong: Option<String>, token_file: Option<&Path>) {
         let mut known = self.known();
         known.settings = wrong;
@@ -89,7 +89,7 @@ impl Counts {
         known.token = None;
     }
 
-    /// How the channel of this name and type does.
+    /// Returns the status of the channel under this name and type.
     pub fn status(&self, name: &str, kind: &str) -> ChannelStatus {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let known = self.known();
@@ -109,15 +109,15 @@ impl Counts {
     }
 }
 
-/// What there is to tell of a channel that speaks HTTPS only.
+/// Status that only HTTPS channels have.
 #[cfg(feature = "chats")]
 impl Counts {
-    /// The notice that is being delivered is tried again later.
+    /// Records that the current notice will be retried.
     pub fn tried(&self, retry: ChannelRetry) {
         self.known().retry = Some(retry);
     }
 
-    /// What is wrong with the file of a token, if it still is the one of this channel.
+    /// Records the problem with a token file, if any; ignored if the channel has another token file by now.
     pub fn looked_at(&self, token_file: &Path, wrong: Option<&str>) {
         let mut known = self.known();
         if known.token_file.as_deref() == Some(token_file) {

@@ -1,4 +1,4 @@
-//! The workers: each takes the notices of one channel in their order, has the result read, and delivers.
+//! The workers. Each takes the notices of one channel in order, has the result read, and delivers.
 
 use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
@@ -21,7 +21,7 @@ use crate::exec::context::Context;
 use crate::wire::mailbox::{Internal, Internals};
 use crate::wire::reader;
 
-/// Serves channels until no more come and every queue is empty.
+/// Serves channels until no more are added and every queue is empty.
 pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, context: Context, internals: Internals) {
     let chats = Rc::new(Chats::default());
     let mut workers = JoinSet::new();
@@ -39,13 +39,13 @@ pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, context: Con
     while workers.join_next().await.is_some() {}
 }
 
-/// Serves one channel until nobody can tell it anything more.
+/// Serves one channel until all senders are gone.
 async fn serve(served: Served, chats: Rc<Chats>, context: Context, internals: Internals) {
     let Served { channel, mut orders, mut typing, mut signs, counts } = served;
     let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
     let Some(adapter) = adapter(&outcomes, &chats, &context) else { return };
     let mut shown = Typing::new(Rc::clone(&adapter));
-    // It waits for no notice, and no notice for it.
+    // Independent of notices: neither waits for the other.
     let show = async {
         while let Some((session, stopped)) = typing.recv().await {
             shown.begin(session.as_deref(), stopped);
@@ -74,10 +74,10 @@ async fn serve(served: Served, chats: Rc<Chats>, context: Context, internals: In
     tokio::join!(show, heed, deliver);
 }
 
-/// Delivers a notice and tells what became of it, also if that panics.
+/// Delivers a notice and reports the outcome, even if delivering panics.
 async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Result<(), Undelivered>>) {
     let outcome = AssertUnwindSafe(delivered).catch_unwind().await;
-    // An adapter that holds it has taken this, and tells by itself.
+    // An adapter that holds the notice has taken `done` and reports the outcome itself.
     if let Some(done) = done.take()
         && let Ok(outcome) = outcome
     {
@@ -85,7 +85,7 @@ async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Resul
     }
 }
 
-/// A notice with its result.
+/// Reads the result of a notice.
 async fn read(
     notice: Arc<Notice>,
     context: &Context,
@@ -95,7 +95,7 @@ async fn read(
     let folder = Arc::clone(&context.folder);
     let (place, task) = (notice.task.spec.place.clone(), notice.task.id);
     let outcome = notice.task.finished().map(|finished| &finished.outcome);
-    // What the daemon ends with itself, it takes with it.
+    // Tasks that the daemon stops at its own shutdown are removed with it.
     let is_removed = notice.is_removed || outcome == Some(&Outcome::Cancelled(StopReason::Shutdown));
     let read = context.workers.run(move || reader::notice(&notice, &folder)).await;
     internals.send(Internal::NoticeRead { task });
@@ -103,7 +103,7 @@ async fn read(
     Ok(Notification { notice, place, is_removed, done })
 }
 
-/// The adapter to a channel. `None` for the inbox, which has its items from the core and gets no queue.
+/// Creates the adapter of a channel. `None` for the inbox, which gets its items from the core and has no queue.
 fn adapter(outcomes: &Outcomes, chats: &Chats, context: &Context) -> Option<Rc<dyn Adapter>> {
     Some(match &outcomes.channel.kind {
         ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, context)),

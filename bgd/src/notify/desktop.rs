@@ -1,5 +1,5 @@
-//! The channel `desktop`: a bubble by `org.freedesktop.Notifications` on the D-Bus of the submitter's
-//! session. Every notice makes a connection of its own, as there may be a new session each time.
+//! The channel `desktop`: a bubble via `org.freedesktop.Notifications` on the D-Bus of the submitter's session.
+//! Each notice opens its own connection, as the session may have changed.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -17,25 +17,26 @@ use super::{Adapter, Notification, Undelivered};
 use crate::core::Place;
 use crate::notice::{escaped, one_line, part_of};
 
-/// How long all of it may take. A bus or a server that takes longer is given up.
+/// The timeout for a whole notification, including the connection to the bus.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The bubbles of tasks that go on which are remembered to be replaced; of more, the oldest stay as they are.
+/// Maximum number of bubbles of unfinished tasks remembered for replacement. Beyond that, the oldest
+/// are not replaced.
 const BUBBLES: usize = 256;
 
-/// The most characters of a bubble's text: nobody reads more there.
+/// The maximum number of characters in a bubble's text; nobody reads more there.
 const BODY_CHARS: usize = 400;
 
-/// The most lines of a result in a bubble.
+/// The maximum number of result lines in a bubble.
 const BODY_LINES: usize = 5;
 
 const SERVER: &str = "org.freedesktop.Notifications";
 const OBJECT: &str = "/org/freedesktop/Notifications";
 
-/// Bubbles on the desktop.
+/// The adapter for desktop notifications.
 #[derive(Default)]
 pub struct Desktop {
-    /// What was told of tasks that go on: on which bus, and the number of the bubble there.
+    /// The last bubbles of unfinished tasks: task, bus address, and the bubble's ID on that bus.
     shown: RefCell<VecDeque<(TaskId, String, u32)>>,
 }
 
@@ -87,7 +88,7 @@ impl Desktop {
         answer.body().deserialize()
     }
 
-    /// The bubble that the next one of this task takes the place of; 0 for none.
+    /// Returns and forgets the ID of the bubble that the task's next one replaces; 0 for none.
     fn take(&self, task: TaskId, address: &str) -> u32 {
         let mut shown = self.shown.borrow_mut();
         let at = shown.iter().position(|(of, bus, _)| *of == task && bus == address);
@@ -104,7 +105,7 @@ impl Adapter for Desktop {
     }
 }
 
-/// Where the session's bus is: as the submitter's environment says, else as the daemon's does.
+/// Returns the address of the session bus, from the submitter's environment or else the daemon's.
 fn address(place: Option<&Place>) -> Result<String, String> {
     let of_place = |name: &str| {
         let value = place.and_then(|place| place.env.get(name))?;
@@ -113,7 +114,7 @@ fn address(place: Option<&Place>) -> Result<String, String> {
     let own = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let named = of_place("DBUS_SESSION_BUS_ADDRESS").or_else(|| own("DBUS_SESSION_BUS_ADDRESS"));
     if let Some(address) = named {
-        // Others would have programs started, or talk to other machines.
+        // Other transports could start programs or talk to other machines.
         return if address.starts_with("unix:") {
             Ok(address)
         } else {
@@ -134,7 +135,7 @@ fn address(place: Option<&Place>) -> Result<String, String> {
     })
 }
 
-/// The address of a bus at this path, as D-Bus wants it written.
+/// Returns the D-Bus address of a socket at this path.
 fn address_of(socket: &Path) -> String {
     let mut address = "unix:path=".to_owned();
     for byte in socket.as_os_str().as_encoded_bytes() {
@@ -150,7 +151,7 @@ fn address_of(socket: &Path) -> String {
     address
 }
 
-/// What went wrong in a sentence.
+/// Describes an error in one sentence.
 fn explain(error: &zbus::Error, address: &str) -> String {
     match error {
         zbus::Error::FDO(error) if matches!(**error, fdo::Error::ServiceUnknown(_)) => {
@@ -160,7 +161,7 @@ fn explain(error: &zbus::Error, address: &str) -> String {
     }
 }
 
-/// What happened, and to what.
+/// Builds the bubble's title: what happened to which task.
 fn summary(notice: &Notice) -> String {
     let what = match (notice.kind, notice.resume) {
         (NoticeKind::Started, _) => "Started",
@@ -174,7 +175,7 @@ fn summary(notice: &Notice) -> String {
     format!("{what}: {}", one_line(&notice.task.description))
 }
 
-/// The question or the error, and what can be shown of the result.
+/// Builds the bubble's text: the question or the error, and the part of the result that fits.
 fn body(notice: &Notice) -> String {
     let task = &notice.task;
     let asked = task.progress.needs_input.as_ref().filter(|_| notice.kind == NoticeKind::NeedsInput);
@@ -182,7 +183,7 @@ fn body(notice: &Notice) -> String {
     let result = notice.result.as_ref().map(|result| &*result.text).unwrap_or_default();
     let lines: Vec<String> =
         result.lines().filter(|line| !show::is_blank(line)).map(|line| show::line(line.trim_end())).collect();
-    // An agent's answer is read from its beginning, a command says at its end how it went.
+    // An agent's answer is read from its beginning; a command reports at its end how it went.
     let lines = match part_of(notice) {
         Part::End => &lines[lines.len().saturating_sub(BODY_LINES)..],
         Part::All | Part::Beginning | Part::Gone => &lines[..lines.len().min(BODY_LINES)],

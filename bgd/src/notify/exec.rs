@@ -1,7 +1,7 @@
-//! The channel `exec`: a command of the user that gets each notice as one line of JSON on standard input.
+//! The channel `exec`: a user-defined command that receives each notice as one line of JSON on standard input.
 //!
-//! Its processes are helpers of the dispatcher's executor: all of its tree ends when the command has ended,
-//! when its time is over, and with the daemon.
+//! Its processes are helpers of the dispatcher's executor: the whole process tree is ended when the command
+//! exits, when it times out, and when the daemon ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,28 +27,28 @@ use crate::exec::host::{Host, Launch, Leased, Purpose, SIGKILL, SIGTERM, Theirs,
 use crate::exec::members::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::os::dirs;
 
-/// How long a command has between SIGTERM and SIGKILL when its time is over.
+/// The time between SIGTERM and SIGKILL after a timeout.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long words may be on their way when everybody who could write them has ended.
+/// How long to wait for output still in the pipe once every writer has ended.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
 
-/// What the daemon's own environment may say of the one who started it: it is about nobody here.
+/// Variables in the daemon's own environment that describe whoever started it. They do not apply to the command.
 const OF_OTHERS: [&str; 5] = [TASK_MARK, AGENT_MARK, HOOK_MARK, INSTANCE_MARK, "BGD_SESSION"];
 
-/// A command that is told of each notice.
+/// The adapter that runs a command for each notice.
 pub struct Exec {
     host: Host,
     command: Vec<OsText>,
-    /// The daemon's environment, the configured one, and where the daemon is.
+    /// The daemon's environment, the configured variables, and the path of the daemon's socket.
     env: Env,
-    /// The configured values, which are not shown if the command writes them.
+    /// The configured values, which are hidden in what the command writes.
     secrets: Secrets,
     timeout: Duration,
 }
 
 impl Exec {
-    /// For this command.
+    /// Creates the adapter for this command.
     pub fn new(
         command: &[String],
         env: &BTreeMap<String, Secret>,
@@ -69,7 +69,7 @@ impl Exec {
         }
     }
 
-    /// The environment for a notice.
+    /// Returns the environment for a notice.
     fn environment(&self, notice: &Notice) -> Env {
         let own = [("BGD_NOTICE_KEY", &*notice.key), ("BGD_NOTICE_KIND", notice.kind.as_str())];
         let others = self.env.0.iter().filter(|(name, _)| own.iter().all(|(own, _)| **name != **own));
@@ -101,11 +101,11 @@ impl Exec {
             let ended = tokio::select! {
                 biased;
                 ended = &mut ending => ended,
-                // It has closed its output, and may live on.
+                // The command has closed its output, but may still run.
                 () = &mut reading => (&mut ending).await,
             };
             if !reading.is_terminated() {
-                // Nobody is left who could write; what is in the pipe is still of interest.
+                // No writer is left, but the pipe may still hold output.
                 let _ = tokio::time::timeout(ON_THE_WAY, reading).await;
             }
             ended
@@ -121,7 +121,7 @@ impl Exec {
         }
     }
 
-    /// Waits for its end and ends what it leaves behind. `None`: its time was over.
+    /// Waits for the command to exit, then kills what it leaves behind. `None`: it timed out.
     async fn end_of(&self, process: &Leased) -> Option<Exit> {
         let exit = tokio::time::timeout(self.timeout, process.0.exited()).await.ok();
         if exit.is_none() {
@@ -140,11 +140,11 @@ impl Adapter for Exec {
     }
 }
 
-/// Its standard streams, and our ends of them.
+/// The command's standard streams, and the daemon's ends of them.
 struct Pipes {
     streams: [OwnedFd; 3],
     stdin: Sender,
-    /// Standard output and error in one, in their true order.
+    /// Standard output and error combined, in their true order.
     output: Receiver,
 }
 
@@ -161,7 +161,7 @@ impl Pipes {
     }
 }
 
-/// Writes a notice for as long as this lives.
+/// The task that writes a notice to the command; dropping this aborts it.
 struct Feeder(AbortHandle);
 
 impl Drop for Feeder {
@@ -174,16 +174,16 @@ fn feed(mut stdin: Sender, notice: &Notice) -> Feeder {
     let mut line = serde_json::to_vec(notice).unwrap_or_default();
     line.push(b'\n');
     let feeding = tokio::task::spawn_local(async move {
-        // A command that does not read all of it has its reasons.
+        // A command need not read its whole input.
         let _ = stdin.write_all(&line).await;
     });
     Feeder(feeding.abort_handle())
 }
 
-/// The bytes that are kept of the beginning of what a command writes, and of its end.
+/// How many bytes are kept of the beginning of a command's output, and of its end.
 const KEPT_BYTES: usize = 2048;
 
-/// What a command wrote: the beginning and the end, however much it was.
+/// The beginning and the end of a command's output, however long it is.
 #[derive(Debug, Default)]
 struct Words {
     first: Vec<u8>,
@@ -192,7 +192,7 @@ struct Words {
 }
 
 impl Words {
-    /// Reads until nobody can write any more.
+    /// Reads until no writer is left.
     async fn read(&mut self, mut pipe: Receiver) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(count) = pipe.read(&mut buffer).await
@@ -205,7 +205,7 @@ impl Words {
     fn push(&mut self, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len().min(KEPT_BYTES - self.first.len()));
         self.first.extend_from_slice(first);
-        // No more than that can be kept of it.
+        // More than `KEPT_BYTES` of the rest can't be kept.
         self.left_out |= self.last.len() + rest.len() > KEPT_BYTES;
         self.last.extend_from_slice(&rest[rest.len().saturating_sub(KEPT_BYTES)..]);
         self.last.drain(..self.last.len().saturating_sub(KEPT_BYTES));
@@ -213,7 +213,7 @@ impl Words {
 }
 
 impl Words {
-    /// As the end of a sentence, without secrets; nothing if there are none.
+    /// Formats the output as the end of a sentence, without secrets; empty if there is no output.
     fn said(&self, secrets: &Secrets) -> String {
         let text = if self.left_out {
             let [first, last] = [&self.first, &self.last].map(|part| String::from_utf8_lossy(part));
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_secret_that_is_cut_in_two_is_not_said() {
         let mut words = Words::default();
-        // Its first half is at the end of what is kept first, the other at the beginning of the rest.
+        // The secret starts in the part kept first and continues in the rest.
         words.push(&[b'x'; KEPT_BYTES - 6]);
         words.push(b"s3cret-value-of-it");
         assert!(said(&words).ends_with("x(secret)"));

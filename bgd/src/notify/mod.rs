@@ -1,8 +1,8 @@
-//! Telling whoever asked for a task: a queue for each channel, and the adapters that deliver (R51 to R53).
+//! Delivery of notices to whoever asked for a task: a queue per channel, and the adapters that deliver (R51 to R53).
 //!
-//! All of it lives on a thread of its own, started with the first notice, so that a channel that is slow,
-//! dead or flooded delays no task; and each channel has a queue and a worker of its own, so that it delays
-//! no other channel. It may not decide what is told to whom: that comes from the core and `channels`.
+//! All of it runs on a separate thread, started with the first notice, so that a slow, dead or flooded channel
+//! delays no task. Each channel has its own queue and worker, so that it delays no other channel. This module
+//! must not decide who is told what: that is up to the core and `channels`.
 
 #[cfg_attr(not(feature = "chats"), path = "chats/absent.rs")]
 mod chats;
@@ -38,61 +38,61 @@ use crate::core::{Notice, Place, Spec};
 use crate::exec::context::Context;
 use crate::wire::mailbox::{Internal, Internals};
 
-/// An adapter to one channel.
+/// The adapter of one channel.
 pub trait Adapter {
-    /// Delivers a notice, with as many tries as make sense there. Notices of one channel are delivered one
-    /// after the other; one that can't be delivered yet may be held ([`Notification::hold`]), so that it delays none.
+    /// Delivers a notice, with retries where they make sense. A channel's notices are delivered one after the
+    /// other; a notice that can't be delivered yet may be held ([`Notification::hold`]), so that it delays none.
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
 
-    /// Somebody uses `bgctl` in the terminal that this process leads.
+    /// Called when someone uses `bgctl` in the terminal whose session leader is this process.
     fn visited(&self, leader: i32) {
         let _ = leader;
     }
 
-    /// A task was submitted by this process in this terminal, which will be told of its end.
+    /// Called when this process submits a task in this terminal, which will be told of the task's end.
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
         let _ = (terminal, submitter);
     }
 
-    /// A task is gone: nobody can ask for it any more.
+    /// Called when a task was removed, so that clients can no longer ask for it.
     fn forget(&self, task: TaskId) {
         let _ = task;
     }
 
-    /// No more notices come: what it still holds is to be delivered, or given up. Then this is over.
+    /// Called when no more notices will come. Delivers or gives up the held ones, then returns.
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
-    /// How it is shown to a parent session that somebody works on an answer. `None`: it can't be.
+    /// Returns a signal that shows a parent session that an agent is working. `None` if the channel can't show it.
     fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
         let _ = session;
         None
     }
 }
 
-/// What shows in a chat that somebody works.
+/// A typing indicator in a chat.
 pub struct Signal {
-    /// The chat: one signal at a time is enough for it.
+    /// The chat, which needs only one signal at a time.
     pub chat: String,
-    /// Shows it until it is dropped.
+    /// Shows the indicator until it is dropped.
     pub shown: LocalBoxFuture<'static, ()>,
 }
 
-/// A notice with what it takes to deliver it.
+/// A notice with everything needed to deliver it.
 pub struct Notification {
-    /// What is told.
+    /// The notice.
     pub notice: Wire,
-    /// Where the submitter is.
+    /// The submitter's environment and terminal.
     pub place: Option<Arc<Place>>,
-    /// Whether the task is removed already.
+    /// Whether the task was removed already.
     pub is_removed: bool,
     done: Rc<Cell<Option<Done>>>,
 }
 
 impl Notification {
-    /// Takes over to tell what becomes of it, later; what [`Adapter::notify`] gives now says nothing then.
-    /// `None` if that was done before.
+    /// Takes over reporting the outcome later; the result of [`Adapter::notify`] is ignored then. `None` if it
+    /// was taken over before.
     pub fn hold(&self) -> Option<Done> {
         let mut done = self.done.take()?;
         done.hold();
@@ -100,17 +100,17 @@ impl Notification {
     }
 }
 
-/// A parent session that is shown that somebody works, until the other end is dropped.
+/// A parent session that is shown typing until the other end of the receiver is dropped.
 type TypingOrder = (Option<Arc<str>>, oneshot::Receiver<()>);
 
-/// What the notices of a channel have in common when it is told what became of them.
+/// What all notices of a channel need to report their outcomes.
 struct Outcomes {
     channel: Arc<Channel>,
     counts: Arc<Counts>,
     log: RefCell<RateLimiter>,
 }
 
-/// Takes what became of one notice. One of which nobody tells that was not delivered.
+/// Reports the outcome of one notice. Dropped without a report, it counts as not delivered.
 pub struct Done {
     of: Rc<Outcomes>,
     is_held: bool,
@@ -122,14 +122,14 @@ impl Done {
         Self { of: Rc::clone(of), is_held: false, is_told: false }
     }
 
-    /// It is held by its channel, so that its room in the queue is free for others.
+    /// Marks the notice as held by its channel, which frees its room in the queue.
     fn hold(&mut self) {
         self.is_held = true;
         Counts::add(&self.of.counts.held);
         tracing::debug!(channel = %self.of.channel.name, "a notice is held");
     }
 
-    /// It was delivered, or not.
+    /// Reports whether the notice was delivered.
     pub fn tell(mut self, outcome: Result<(), Undelivered>) {
         self.take(outcome);
     }
@@ -160,30 +160,31 @@ impl Drop for Done {
     }
 }
 
-/// A channel that has a worker.
+/// The sending side of a channel that has a worker.
 #[derive(Debug)]
 struct Queue {
     channel: Arc<Channel>,
-    /// How many wait is counted, and bounded, by [`Counts`]: the limit may change meanwhile.
+    /// Unbounded, because [`Counts`] counts and bounds the notices: the limit can change at run time.
     orders: mpsc::UnboundedSender<Arc<Notice>>,
-    /// One for each turn of an agent, which are bounded themselves.
+    /// One message per turn of an agent; turns are bounded themselves.
     typing: mpsc::UnboundedSender<TypingOrder>,
-    /// One for each visit or end of a task while something waits; none else.
+    /// One message per submission in a terminal, and per visit or removed task while something waits;
+    /// bounded by those.
     signs: mpsc::UnboundedSender<Sign>,
 }
 
-/// What is of use to a channel beside its notices.
+/// Events that help a channel deliver, other than notices.
 #[derive(Clone, Debug)]
 enum Sign {
-    /// Somebody uses `bgctl` in the terminal that this process leads.
+    /// Someone uses `bgctl` in the terminal whose session leader is this process.
     Visited(i32),
-    /// A task was submitted by this process in this terminal, which will be told of its end.
+    /// This process submitted a task in this terminal, which will be told of the task's end.
     Awaited(OriginTerminal, Option<i32>),
-    /// A task is gone.
+    /// A task was removed.
     Forgotten(TaskId),
 }
 
-/// A channel that is to be served.
+/// The receiving side of a channel, for its worker.
 #[derive(Debug)]
 pub struct Served {
     channel: Arc<Channel>,
@@ -193,12 +194,12 @@ pub struct Served {
     counts: Arc<Counts>,
 }
 
-/// How often the same thing is logged within this time: that a task has no channel, that a queue is full,
-/// that a channel fails. A hundred thousand tasks must not fill the log.
+/// How often the same kind of event is logged per `LOG_EVERY`: a task without a channel, a full queue, a failing
+/// channel. A hundred thousand tasks must not fill the log.
 const LOG_BURST: u32 = 20;
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// What may come so often that not all of it is logged, with how often it was left out.
+/// Limits how often an event is logged, and counts the suppressed ones.
 #[derive(Debug, Default)]
 struct RateLimiter {
     begun: Option<Instant>,
@@ -207,7 +208,7 @@ struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// How often it was left out since it was logged last, if it may be logged.
+    /// Returns how many events were suppressed since the last logged one. `None` if this one is to be suppressed.
     fn is_due(&mut self) -> Option<u64> {
         if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_EVERY) {
             (self.begun, self.logged) = (Some(Instant::now()), 0);
@@ -221,12 +222,12 @@ impl RateLimiter {
     }
 }
 
-/// A turn of an agent that is shown, or could be if its channel were another.
+/// A turn of an agent that is shown as typing, or would be if its channel could show it.
 #[derive(Debug)]
 struct Turn {
     channel: Arc<str>,
     session: Option<Arc<str>>,
-    /// Dropped, it ends what is shown.
+    /// Dropping it ends the indicator.
     _stop: Option<oneshot::Sender<()>>,
 }
 
@@ -234,17 +235,17 @@ struct Turn {
 #[derive(Debug)]
 pub struct Notifier {
     channels: Channels,
-    /// How many notices of a channel wait at most, the one that is being delivered included. Those that
-    /// come when there are so many are dropped, and counted.
+    /// Maximum number of waiting notices per channel, including the one in delivery. Further ones are
+    /// dropped and counted.
     queue_limit: usize,
     context: Context,
     internals: Internals,
     thread: Option<mpsc::UnboundedSender<Served>>,
     queues: BTreeMap<Arc<str>, Queue>,
-    /// By the channel's name, so that they outlive a change of it.
+    /// By channel name, so that the counters survive a change of the channel.
     counts: BTreeMap<Arc<str>, Arc<Counts>>,
     typing: HashMap<TaskId, Turn>,
-    /// Tasks with notices whose results were not read yet, and how many these are.
+    /// Tasks with notices whose results are not read yet, with the number of those notices.
     unread: HashMap<TaskId, usize>,
     untold: u64,
     log_untold: RateLimiter,
@@ -254,7 +255,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Without the thread, until there is something to tell.
+    /// Creates a notifier. Its thread starts with the first notice.
     pub fn new(channels: Channels, queue_limit: usize, context: Context, internals: Internals) -> Self {
         let mut this = Self {
             channels,
@@ -276,7 +277,7 @@ impl Notifier {
         this
     }
 
-    /// Looks for what is wrong with the settings of channels before there is anything to tell.
+    /// Checks the channels' settings before the first notice.
     fn look_at_settings(&mut self) {
         let bots: Vec<_> = self.channels.iter().filter(|channel| channel.kind.is_bot()).cloned().collect();
         for channel in bots {
@@ -289,13 +290,13 @@ impl Notifier {
         chats::look_at(self.channels.iter().filter_map(with_counts).collect());
     }
 
-    /// The channels that are known.
+    /// Returns the known channels.
     pub fn channels(&self) -> &Channels {
         &self.channels
     }
 
-    /// Takes over other channels. What waits for one that is gone or has changed is still delivered, as it
-    /// was to be then; whoever types there goes on in the new one.
+    /// Replaces the channels. Notices queued for a removed or changed channel are still delivered the old way;
+    /// typing continues on the new channel.
     pub fn configure(&mut self, channels: Channels, queue_limit: usize) {
         self.queues.retain(|name, queue| channels.get(name) == Some(&queue.channel));
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
@@ -311,7 +312,7 @@ impl Notifier {
         }
     }
 
-    /// Tells the channel of a task.
+    /// Queues a notice on the task's channel.
     pub fn tell(&mut self, notice: Arc<Notice>) {
         let name = match notice.task.spec.channel.as_deref() {
             None => return self.nobody_told(&notice, "the task has no channel"),
@@ -343,12 +344,13 @@ impl Notifier {
         }
     }
 
-    /// Somebody uses `bgctl` in the terminal that this process leads: what was missed elsewhere goes there.
+    /// Reports that someone uses `bgctl` in the terminal whose session leader is this process. Notices missed at
+    /// closed terminals go there.
     pub fn visited(&self, leader: i32) {
         self.sign(&Sign::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
     }
 
-    /// A task was submitted by this process: its terminal will be told of its end.
+    /// Reports that this process submitted a task whose terminal will be told of its end.
     pub fn awaits(&mut self, spec: &Spec, submitter: Option<i32>) {
         let name = spec.channel.as_deref().filter(|name| self.channels.is_terminals(name));
         let terminal = spec.place.as_ref().and_then(|place| place.terminal.clone());
@@ -360,28 +362,29 @@ impl Notifier {
         }
     }
 
-    /// A task is gone, and no notice of it is still to be read: a line that waits must not send anybody there.
+    /// Reports that a task was removed and none of its notices is still to be read. Waiting lines must not refer
+    /// to it any more.
     pub fn forget(&self, task: TaskId) {
         let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
         self.sign(&Sign::Forgotten(task), waits);
     }
 
-    /// Gives it to the terminals of which this is so.
+    /// Sends an event to the terminal channels whose counters satisfy the condition.
     fn sign(&self, sign: &Sign, is_so: impl Fn(&Counts) -> bool) {
         for (name, queue) in self.queues.iter().filter(|(_, queue)| queue.channel.kind == ChannelKind::Tty) {
             if self.counts.get(name).is_some_and(|counts| is_so(counts)) {
-                // If nobody serves it, nothing waits there any more.
+                // If there is no worker, no line is waiting either.
                 let _ = queue.signs.send(sign.clone());
             }
         }
     }
 
-    /// Whether the output of a task is still to be read for a notice of it.
+    /// Whether the output of a task must still be read for a notice.
     pub fn reads(&self, task: TaskId) -> bool {
         self.unread.contains_key(&task)
     }
 
-    /// The result for a notice was read. True: no other notice of the task needs its output.
+    /// Records that the result for a notice was read. Returns true if no other notice of the task needs its output.
     pub fn was_read(&mut self, task: TaskId) -> bool {
         let Some(count) = self.unread.get_mut(&task) else { return true };
         *count -= 1;
@@ -396,7 +399,8 @@ impl Notifier {
         Arc::clone(self.counts.entry(Arc::clone(name)).or_default())
     }
 
-    /// R52: a warning with a hint for the end of a run; a start is skipped in silence.
+    /// Logs a warning with a hint if the end of a run is reported to nobody (R52); other notices are
+    /// skipped silently.
     fn nobody_told(&mut self, notice: &Notice, why: &str) {
         if !notice.kind.is_end() {
             return;
@@ -413,7 +417,7 @@ impl Notifier {
         }
     }
 
-    /// R53: shows that an agent works, where the channel of its task can.
+    /// Starts the typing indicator if the task's channel has one (R53).
     pub fn begin_typing(&mut self, task: TaskId, spec: &Spec) {
         if let Some(channel) = spec.channel.clone() {
             self.show_typing(task, channel, spec.session.clone());
@@ -434,14 +438,15 @@ impl Notifier {
         self.typing.insert(task, Turn { channel: name, session, _stop: stop });
     }
 
-    /// The agent works no more.
+    /// Stops the typing indicator.
     pub fn end_typing(&mut self, task: TaskId) {
         self.typing.remove(&task);
     }
 
-    /// The queue of a channel, made with the first notice; `None` if there can be no more.
+    /// Returns the queue of a channel, creating it on first use. `None` during shutdown, or if the thread
+    /// can't be started.
     fn queue(&mut self, channel: &Arc<Channel>) -> Option<&Queue> {
-        // One whose worker is gone, with the whole thread, is none.
+        // A queue whose worker is gone, with the whole thread, does not count.
         let has_one = self.queues.get(&channel.name).is_some_and(|queue| !queue.orders.is_closed());
         if !has_one {
             if self.is_closing {
@@ -480,7 +485,8 @@ impl Notifier {
         Ok(())
     }
 
-    /// How the channels do: those that are configured, and those that were told something.
+    /// Returns the status of the configured channels, of built-in ones that were used, and of removed ones with
+    /// waiting notices.
     pub fn status(&self) -> Vec<ChannelStatus> {
         let none = Counts::default();
         let known = self.channels.iter().filter_map(|channel| match self.counts.get(&channel.name) {
@@ -495,13 +501,13 @@ impl Notifier {
         known.chain(gone.map(|(name, counts)| counts.status(name, "gone"))).collect()
     }
 
-    /// How many ends of runs were told to no channel.
+    /// Returns the number of ends of runs that were reported to no channel.
     pub fn untold(&self) -> u64 {
         self.untold
     }
 
-    /// The daemon ends: what waits is delivered, if that does not take long; [`Internal::ChannelsDone`]
-    /// follows then.
+    /// Starts the shutdown: waiting notices are still delivered if that does not take long, then
+    /// [`Internal::ChannelsDone`] follows.
     pub fn close(&mut self) {
         self.is_closing = true;
         self.typing.clear();
@@ -509,12 +515,12 @@ impl Notifier {
         self.thread = None;
     }
 
-    /// Everything is delivered.
+    /// Records that everything is delivered.
     pub fn is_done(&mut self) {
         self.is_busy = false;
     }
 
-    /// The grace is over: who could not be told by now is not told.
+    /// Ends the grace period: logs and abandons the undelivered notices.
     pub fn give_up(&mut self) {
         for (name, counts) in &self.counts {
             let undelivered = counts.waiting();
@@ -525,13 +531,13 @@ impl Notifier {
         self.is_busy = false;
     }
 
-    /// Whether something is still to be delivered.
+    /// Whether notices are still to be delivered.
     pub fn is_busy(&self) -> bool {
         self.is_busy
     }
 }
 
-/// Starts the thread. It ends when its handle is dropped and every queue is empty.
+/// Starts the thread. It ends once its handle is dropped and every queue is empty.
 fn start(context: Context, internals: Internals) -> io::Result<mpsc::UnboundedSender<Served>> {
     let (served, waiting) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

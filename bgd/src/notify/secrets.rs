@@ -1,9 +1,9 @@
-//! Leaving secrets out of what is logged and shown. It knows nothing of where they come from.
+//! Hides secrets in what is logged and shown. This module does not know where they come from.
 
-/// What is shorter can't be told from a word.
+/// The minimum length of a secret; a shorter one can't be told from an ordinary word.
 const SECRET_BYTES: usize = 6;
 
-/// What stands in the place of a secret.
+/// The replacement for a secret.
 const HIDDEN: &str = "(secret)";
 
 /// Texts that must not be shown.
@@ -11,17 +11,17 @@ const HIDDEN: &str = "(secret)";
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// These, but for those that are shorter than [`SECRET_BYTES`].
+    /// Keeps the secrets of at least [`SECRET_BYTES`] bytes.
     pub fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: Vec<String> =
             secrets.into_iter().filter(|secret| secret.len() >= SECRET_BYTES).collect();
-        // The longest first, as it may contain another.
+        // The longest first, as it may contain another one.
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
         Self(secrets)
     }
 
-    /// A text without them.
+    /// Replaces all secrets in a text.
     pub fn hide(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.0 {
@@ -32,8 +32,8 @@ impl Secrets {
         text
     }
 
-    /// The same for the beginning of a text that was cut anywhere: what is left of a secret at its end is
-    /// left out, too.
+    /// Replaces all secrets in the beginning of a text that was cut at an arbitrary place, including a part of a
+    /// secret at the cut.
     pub fn hide_in_beginning(&self, text: &str) -> String {
         let text = self.hide(text);
         let beginnings = self.0.iter().flat_map(|secret| secret.char_indices().map(|(at, _)| &secret[..at]));
@@ -41,7 +41,8 @@ impl Secrets {
         cut.map_or(text.clone(), |cut| format!("{}{HIDDEN}", &text[..text.len() - cut]))
     }
 
-    /// The same for the end of a text that was cut anywhere.
+    /// Replaces all secrets in the end of a text that was cut at an arbitrary place, including a part of a
+    /// secret at the cut.
     pub fn hide_in_end(&self, text: &str) -> String {
         let text = self.hide(text);
         let ends = self.0.iter().flat_map(|secret| secret.char_indices().map(|(at, _)| &secret[at..]));
@@ -50,7 +51,7 @@ impl Secrets {
     }
 }
 
-/// Whether so much of a secret has to be hidden.
+/// Whether a part of a secret is long enough to be hidden.
 fn is_part(part: &str) -> bool {
     part.len() >= SECRET_BYTES
 }
@@ -75,7 +76,7 @@ mod tests {
         assert_eq!(secrets.hide_in_beginning("it is 01234567"), "it is (secret)");
         assert_eq!(secrets.hide_in_end("23456789 it is"), "(secret) it is");
         assert_eq!(secrets.hide_in_beginning("it is 0123456789"), "it is (secret)");
-        // So little of it may as well be a word.
+        // A part this short may as well be an ordinary word.
         assert_eq!(secrets.hide_in_beginning("it is 01234"), "it is 01234");
         assert_eq!(secrets.hide_in_end("56789 it is"), "56789 it is");
     }

@@ -1,11 +1,10 @@
-//! The channel `tty`: a line in the terminal that a task was submitted from, above the one that is being
-//! typed there.
+//! The channel `tty`: a line in the terminal that a task was submitted from, above the line being typed there.
 //!
-//! Only a shell at its prompt can be written to without harm. While another program has the terminal, lines
-//! are held until that has ended or was stopped; no terminal waits for another. What comes to one within
-//! [`MOMENT`] of the line before is written together, so that many ends at once do not fill a screen. Lines for a
-//! terminal that is closed go to the next one that somebody uses `bgctl` in. Those that are held are lost with
-//! the daemon: the inbox has their notices.
+//! Writing is harmless only while a shell is at its prompt. While another program has the terminal, lines are
+//! held until it ends or is stopped; terminals do not wait for each other. Lines that arrive within [`MOMENT`] of
+//! the previous one are written together, so that many simultaneous ends do not fill the screen. Lines for a
+//! closed terminal go to the next terminal in which someone uses `bgctl`. Held lines are lost when the daemon
+//! ends: the inbox has their notices.
 
 mod device;
 mod keys;
@@ -36,42 +35,42 @@ use crate::core::Place;
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
 
-/// The lines that are held for a terminal. When there are more, they become one that counts them.
+/// Maximum number of lines held per terminal. More are summarized in one line of counts.
 const HELD_LINES: usize = 32;
 
-/// The lines that are put at once where something may be typed. More become one that counts them.
+/// Maximum number of lines written at once where something may be typed. More are summarized in one line of counts.
 const TYPED_LINES: usize = 3;
 
-/// How long a terminal at whose prompt something was written gets nothing more, but for the last lines of all.
+/// How long a terminal gets no more lines after a write at its prompt, except for the last ones at shutdown.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// How often it is looked whether a shell has taken its terminal back when a program has ended, and how long
-/// it rests in between. After the last look it is written to as it is, or given up.
+/// How often, and at what interval, to check whether a shell has taken its terminal back after a program ended.
+/// After the last check the line is written anyway, or given up.
 const LOOKS: u32 = 20;
 const REST: Duration = Duration::from_millis(50);
 
-/// How long it rests at least between two looks at a terminal that a program writes to: it may write much.
+/// The minimum interval between two checks of a terminal that a program writes to: it may write a lot.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a terminal is looked at that the system tells nothing of.
+/// The interval between checks of a terminal if inotify is not available.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What is to be written to one terminal.
+/// The lines to write to one terminal.
 #[derive(Default)]
 struct Lines {
-    /// Not more than [`HELD_LINES`]; empty if there are too many.
+    /// At most [`HELD_LINES`]; empty if there are more.
     each: Vec<Line>,
-    /// How many notices there are of each kind.
+    /// The number of notices of each kind, in the order of [`KINDS`].
     counts: [(u64, &'static str); 5],
-    /// Where the latest submitter was.
+    /// The environment and terminal of the latest submitter.
     place: Option<Arc<Place>>,
-    /// Whether every task has a parent session, whose inbox has the notices.
+    /// Whether every task has a parent session, whose inbox holds the notices.
     in_inbox: bool,
-    /// Whether some were for a terminal that is closed.
+    /// Whether some lines were for a terminal that is closed.
     is_missed: bool,
 }
 
-/// The kinds in the order of [`Lines::counts`].
+/// The notice kinds in the order of [`Lines::counts`], with the words for the summary.
 const KINDS: [(NoticeKind, &str); 5] = [
     (NoticeKind::Completed, "completed"),
     (NoticeKind::Failed, "failed"),
@@ -98,7 +97,7 @@ impl Lines {
         self.in_inbox &= notification.notice.task.session.is_some();
     }
 
-    /// Takes those that were for a terminal that is closed.
+    /// Adds lines that were for a closed terminal.
     fn absorb(&mut self, missed: Self) {
         for ((count, _), (more, _)) in self.counts.iter_mut().zip(missed.counts) {
             *count += more;
@@ -114,7 +113,7 @@ impl Lines {
         self.counts.iter().map(|(count, _)| count).sum()
     }
 
-    /// All of it in one line.
+    /// Summarizes all notices in one line.
     fn summary(&self) -> String {
         let counts: Vec<String> = self
             .counts
@@ -126,7 +125,7 @@ impl Lines {
         format!("[BACKGROUND TASKS] {} (bgctl {verb} shows them)", counts.join(", "))
     }
 
-    /// What is written for it to a terminal with so many rows and columns.
+    /// Returns the bytes to write to a terminal of `size` rows and columns.
     fn bytes(&self, to: At, size: (u16, u16)) -> Vec<u8> {
         let (rows, columns) = size;
         let summary = [line::plain(&self.summary())];
@@ -139,7 +138,7 @@ impl Lines {
             At::Cursor => line::above_cursor(lines, columns),
             At::Top => line::at_top(lines, size),
         };
-        // One bubble, however much there is.
+        // Only one bubble, however many lines there are.
         let bubble = if let [one] = lines { one } else { &summary[0] };
         bytes.extend(line::bubble(self.place.as_deref(), &bubble.text()));
         bytes
@@ -148,38 +147,38 @@ impl Lines {
 
 const HELD_COUNT: u64 = HELD_LINES as u64;
 
-/// Where lines are put; see `line` for why.
+/// Where lines are put; `line` explains why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Above the row of the cursor: nothing is typed there yet.
+    /// Above the cursor's row: nothing is typed there yet.
     Cursor,
-    /// At the top of the screen: what is typed may take several rows.
+    /// At the top of the screen: the typed text may take up several rows.
     Top,
 }
 
-/// What waits for one terminal.
+/// What is held for one terminal.
 struct Held {
     lines: Lines,
-    /// Those who wait to hear what became of the lines.
+    /// Report the outcome of the lines.
     dones: Vec<Done>,
-    /// Told when it is time for another look.
+    /// Wakes the terminal's task for another check.
     again: Rc<Notify>,
 }
 
-/// Terminals that something waits for.
+/// The terminals for which lines are held.
 type Waiting = Rc<RefCell<HashMap<OriginTerminal, Held>>>;
 
-/// All terminals.
+/// The adapter for all terminals.
 #[derive(Clone)]
 pub struct Terminals {
     held: Waiting,
-    /// When the terminals that were written to within [`MOMENT`] are written to again.
+    /// Terminals written to within the last [`MOMENT`], and when each may be written to again.
     resting: Rc<RefCell<HashMap<OriginTerminal, Instant>>>,
-    /// Told when nothing waits for a terminal any more.
+    /// Signals that a terminal has no more lines waiting.
     emptied: Rc<Notify>,
-    /// Whether no more comes, as the daemon ends.
+    /// Whether the daemon is shutting down, so that no more notices come.
     is_last: Rc<Cell<bool>>,
-    /// What was for terminals that are closed: the next one that somebody uses `bgctl` in gets it.
+    /// Lines for closed terminals; they go to the next terminal in which someone uses `bgctl`.
     missed: Rc<RefCell<Lines>>,
     keys: Keys,
     counts: Arc<Counts>,
@@ -234,17 +233,17 @@ impl Adapter for Terminals {
     }
 }
 
-/// What became of a write that does not wait.
+/// The result of a non-blocking write.
 enum Written {
     All,
-    /// All but this.
+    /// All but this rest was written.
     UpTo(Vec<u8>),
-    /// Nothing, and where it is put if a prompt is there at the next look.
+    /// Nothing was written. The position applies if there is a prompt at the next check.
     Nothing(At),
 }
 
 impl Terminals {
-    /// None that anything waits for.
+    /// Creates the adapter, with nothing held.
     pub fn new(counts: Arc<Counts>) -> Self {
         Self {
             held: Waiting::default(),
@@ -257,7 +256,7 @@ impl Terminals {
         }
     }
 
-    /// Keeps what could not be told for the user's next terminal, if this one is closed.
+    /// Keeps undeliverable lines for the user's next terminal, if this one is closed.
     fn miss(&self, terminal: &OriginTerminal, lines: Lines) {
         if lines.is_missed || device::is_closed(terminal) {
             let mut missed = self.missed.borrow_mut();
@@ -273,7 +272,7 @@ impl Terminals {
         if let Some(held) = self.held.borrow_mut().get_mut(terminal) {
             held.lines.push(notification);
             held.dones.extend(notification.hold());
-            // What was told of this terminal last may have been missed.
+            // The last wake-up for this terminal may have been missed.
             held.again.notify_one();
             return Ok(());
         }
@@ -300,12 +299,12 @@ impl Terminals {
         Ok(())
     }
 
-    /// Writes what is there if a shell edits a line in this very moment.
+    /// Writes lines if a shell is editing a line right now.
     fn write_at_prompt(&self, terminal: &OriginTerminal, lines: &Lines) -> Result<Written, String> {
         let device::Look { front, mut device } = device::look(terminal)?;
         match front {
             Front::Prompt => {}
-            // It may have ended before the next look, and its shell's new prompt be there.
+            // The program may end before the next check, and the shell's new prompt be there already.
             Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(At::Cursor)),
             Front::Shell | Front::Nobody => return Ok(Written::Nothing(At::Top)),
         }
@@ -318,12 +317,12 @@ impl Terminals {
         })
     }
 
-    /// Where lines are put if a shell edits a line in this very moment.
+    /// Returns where to put lines if a shell is editing a line right now.
     fn place_at(&self, terminal: &OriginTerminal) -> At {
         if self.keys.is_prompt_new(terminal) { At::Cursor } else { At::Top }
     }
 
-    /// Something was written to a terminal.
+    /// Records that a terminal was written to.
     fn rest(&self, terminal: &OriginTerminal) {
         let now = Instant::now();
         let mut resting = self.resting.borrow_mut();
@@ -331,7 +330,7 @@ impl Terminals {
         resting.insert(terminal.clone(), now + MOMENT);
     }
 
-    /// When a terminal may be written to again, if it may not now.
+    /// Returns when a terminal may be written to again. `None` if it may be written to now.
     fn rests_until(&self, terminal: &OriginTerminal) -> Option<Instant> {
         let until = self.resting.borrow().get(terminal).copied();
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
@@ -368,11 +367,11 @@ impl Terminals {
 /// How a terminal can be written to.
 struct Ready {
     at: At,
-    /// Its shell leaves editing to the terminal.
+    /// Whether its shell leaves line editing to the terminal.
     never_edits: bool,
 }
 
-/// Serves one terminal that something waits for. Dropped, even by a panic, it leaves nothing behind there.
+/// Serves one terminal with held lines. Dropping it, even in a panic, removes what the terminal holds.
 struct Serving {
     all: Terminals,
     terminal: OriginTerminal,
@@ -389,14 +388,14 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    /// Writes what is held until nothing is. `at` is where, if there is a prompt from the beginning.
+    /// Writes held lines until none are left. `at` is the position if there is a prompt at the first check.
     async fn serve(&self, mut at: At) -> Result<(), String> {
         let unusable = |error: io::Error| unusable(&self.terminal.path, &error);
         let mut refused = None;
         while self.has_lines() {
             self.until_rested().await;
             let ready = self.until_ready(std::mem::replace(&mut at, At::Top)).await?;
-            // Nothing is awaited from this last look to the write.
+            // There is no await between this last check and the write, so nothing can change in between.
             let device::Look { front, mut device } = device::look(&self.terminal)?;
             if !(self.can_write(&front) || ready.never_edits && matches!(front, Front::Shell)) {
                 continue;
@@ -415,19 +414,19 @@ impl Serving {
                 refused = None;
                 continue;
             }
-            // When there is room it is looked again.
+            // Once there is room, check again.
             device.room(*refused.get_or_insert_with(Instant::now)).await.map_err(unusable)?;
             tokio::time::sleep(REST).await;
         }
         Ok(())
     }
 
-    /// Waits until what was written last is some time ago. What comes meanwhile is written with the rest.
+    /// Waits out [`MOMENT`] since the last write. Lines that arrive meanwhile are written together.
     async fn until_rested(&self) {
         while let Some(until) = self.all.rests_until(&self.terminal) {
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
-                // It may be the last that comes.
+                // The daemon may be shutting down, which ends the wait.
                 () = self.again.notified() => {}
             }
         }
@@ -437,7 +436,7 @@ impl Serving {
         self.all.held.borrow().get(&self.terminal).is_some_and(|held| held.lines.count() > 0)
     }
 
-    /// Takes away what is held, for it is written.
+    /// Discards the held lines after they were written, and returns who reports their outcome.
     fn take(&self) -> Vec<Done> {
         let mut all = self.all.held.borrow_mut();
         let Some(held) = all.get_mut(&self.terminal) else { return Vec::new() };
@@ -445,7 +444,7 @@ impl Serving {
         std::mem::take(&mut held.dones)
     }
 
-    /// Writes the rest of what was begun, whoever has the terminal by now: half of it would do more harm.
+    /// Writes the rest of a partial write, whoever has the terminal by now: half a sequence would do more harm.
     async fn write_rest(&self, rest: &[u8], dones: Vec<Done>) -> Result<(), String> {
         let written = if rest.is_empty() {
             Ok(())
@@ -475,19 +474,19 @@ impl Serving {
         }
     }
 
-    /// Whether a line does no harm.
+    /// Whether a line does no harm now.
     fn can_write(&self, front: &Front) -> bool {
         match front {
             Front::Prompt => true,
-            // `bgctl daemon stop` shows nothing, and ends after this daemon.
+            // `bgctl daemon stop` shows nothing, and ends only after this daemon.
             Front::Bgctl(_) => self.all.is_last.get(),
             Front::Shell | Front::Nobody | Front::Program(_) => false,
         }
     }
 
-    /// Waits until a shell has the terminal and edits a line; or just has it, for one that never edits.
+    /// Waits until a shell has the terminal and edits a line, or merely has it if it never edits.
     ///
-    /// `at` is [`At::Cursor`] once a program was seen there: what follows is a new prompt.
+    /// `at` becomes [`At::Cursor`] once a program was seen there: a new prompt follows it.
     async fn until_ready(&self, mut at: At) -> Result<Ready, String> {
         let mut looks = 0;
         loop {
@@ -502,7 +501,7 @@ impl Serving {
                 }
                 Front::Prompt => {
                     if at == At::Cursor {
-                        // It is about to show its prompt.
+                        // The shell is about to show its prompt.
                         tokio::time::sleep(REST).await;
                     }
                     return Ok(Ready { at, never_edits: false });
@@ -526,7 +525,7 @@ impl Serving {
         }
     }
 
-    /// Waits until something happens that may give the terminal to its shell.
+    /// Waits for an event that may give the terminal back to its shell.
     async fn until_change(&self, program: PidFd, looked_at: Instant) -> Result<(), String> {
         let path = &self.terminal.path;
         let leader =
@@ -548,7 +547,7 @@ impl Serving {
     }
 }
 
-/// Waits for the end of a process.
+/// Waits until a process ends.
 async fn ended(process: PidFd) -> io::Result<()> {
     watch::process(process)?.readable().await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Showing that somebody works (R53): one signal for each chat, however many agents work for it.
+//! Typing indicators (R53): one signal per chat, however many agents work for it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,26 +11,26 @@ use tokio::task::AbortHandle;
 
 use super::{Adapter, Signal};
 
-/// In which chats a channel shows that somebody works.
+/// The typing signals of a channel.
 pub struct Typing {
     adapter: Rc<dyn Adapter>,
     shown: Chats,
-    /// How many signals there were.
+    /// Number of signals started so far; the source of [`Shown::number`].
     begun: u64,
 }
 
-/// The signals that are shown, by chat.
+/// The active signals, by chat.
 type Chats = Rc<RefCell<HashMap<String, Shown>>>;
 
-/// A signal that is shown, and for how many tasks.
+/// An active signal, and the number of tasks that use it.
 struct Shown {
-    /// No other signal has it.
+    /// Unique number of the signal.
     number: u64,
     tasks: usize,
     signal: AbortHandle,
 }
 
-/// Forgets a signal that has ended by itself, so that the next task has a new one.
+/// Removes a signal that ended by itself, so that the next task starts a new one.
 struct Forget {
     shown: Chats,
     chat: String,
@@ -48,14 +48,14 @@ impl Drop for Forget {
 }
 
 impl Typing {
-    /// Nobody works yet.
+    /// Creates the state, with no signals.
     pub fn new(adapter: Rc<dyn Adapter>) -> Self {
         Self { adapter, shown: Rc::default(), begun: 0 }
     }
 
-    /// Shows it to this parent session, until the other end of `stopped` is dropped.
+    /// Shows the signal to this parent session until the other end of `stopped` is dropped.
     pub fn begin(&mut self, session: Option<&str>, mut stopped: oneshot::Receiver<()>) {
-        // It is over before it could be shown.
+        // It was stopped before it could be shown.
         if stopped.try_recv() == Err(TryRecvError::Closed) {
             return;
         }
@@ -110,11 +110,11 @@ mod tests {
     use super::*;
     use crate::notify::{Notification, Undelivered};
 
-    /// Counts what is shown: the chat of a parent session is what follows its colon.
+    /// Counts active signals. The chat of a parent session is what follows its colon.
     #[derive(Default)]
     struct Counting(Rc<Cell<i32>>);
 
-    /// Shown as long as it lives.
+    /// An active signal, for as long as it lives.
     struct Showing(Rc<Cell<i32>>);
 
     impl Drop for Showing {
@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(settled().await, 1);
             let again = begin(Some("a:1"));
             assert_eq!(settled().await, 2);
-            // One that has ended before it began is not shown.
+            // A turn that ended before it began is not shown.
             let (stop, stopped) = oneshot::channel();
             drop(stop);
             typing.begin(Some("a:3"), stopped);
@@ -176,7 +176,7 @@ mod tests {
             drop((other, again));
         });
     }
-    /// Shows nothing more when it is told so.
+    /// Signals that end on request.
     struct Failing(Rc<Cell<i32>>, RefCell<Vec<oneshot::Sender<()>>>);
 
     impl Adapter for Failing {
@@ -191,7 +191,7 @@ mod tests {
             let shown = async move {
                 count.set(count.get() + 1);
                 let _showing = Showing(count);
-                // Refused, or broken.
+                // The request is refused, or the connection breaks.
                 assert!(failed.await.is_ok(), "it breaks");
             };
             Some(Signal { chat: "1".to_owned(), shown: Box::pin(shown) })
@@ -215,7 +215,7 @@ mod tests {
             let mut begin = || {
                 let (stop, stopped) = oneshot::channel();
                 typing.begin(None, stopped);
-                // One that is not shown is not wanted.
+                // Makes the signal end.
                 let fail = failing.1.borrow_mut().pop().unwrap();
                 (stop, fail)
             };
@@ -225,7 +225,7 @@ mod tests {
             assert_eq!(settled().await, 0);
             let (second, broken) = begin();
             assert_eq!(settled().await, 1);
-            // The end of the first turn is nothing to the signal of the second.
+            // The end of the first turn must not end the second turn's signal.
             drop(first);
             assert_eq!(settled().await, 1);
             drop(broken);

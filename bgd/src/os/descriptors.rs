@@ -1,29 +1,29 @@
-//! Descriptors that are kept back: tasks leave some to clients, so that one can still come in and end
-//! them, and both leave some to the daemon's own work, such as walking trees and reading outputs.
+//! Reserves file descriptors. Tasks leave some for clients, so that a client can still connect and end tasks;
+//! both leave some for the daemon's own work, such as walking process trees and reading outputs.
 //!
-//! The system gives the lowest number that is free, so the number of a new descriptor tells how many are
-//! in use at least.
+//! The kernel assigns the lowest free number, so the number of a new descriptor is a lower bound of how
+//! many are in use.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Who uses a descriptor.
+/// Who needs a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
-    /// A task that is to be started.
+    /// A task about to be started.
     Task,
     /// A client.
     Client,
-    /// A client that speaks with the daemon about itself only.
+    /// A client that may only use `hello` and `daemon.*`.
     Control,
 }
 
-/// How many are kept back at each step; a quarter where the limit is very low.
+/// How many descriptors are reserved at each level; a quarter of the limit if that is less.
 const RESERVE: u64 = 16;
 
-/// Whether so many descriptors are in use that what is left is kept back from this user. `open` is any
-/// open one: its copy gets the number that the next new one would have.
+/// Whether the remaining descriptors are reserved from this user. `open` is any open descriptor; duplicating it
+/// shows which number the next new one would get.
 pub fn are_reserved(open: &impl AsFd, user: User) -> bool {
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return false };
     let reserve = RESERVE.min(limit / 4);
@@ -39,5 +39,5 @@ pub fn are_reserved(open: &impl AsFd, user: User) -> bool {
     }
 }
 
-/// The word for it.
+/// The error text when no descriptors are left.
 pub const NONE_LEFT: &str = "no file descriptors left (RLIMIT_NOFILE of the daemon)";

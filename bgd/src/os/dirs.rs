@@ -1,14 +1,14 @@
-//! The folders of the XDG base directory specification that the daemon uses.
+//! The XDG base directories that the daemon uses.
 
 use std::path::PathBuf;
 
 fn folder(variable: &str, below_home: &str) -> PathBuf {
-    // The specification wants relative paths ignored.
+    // The specification says to ignore relative paths.
     let named = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     named.unwrap_or_else(|| home().join(below_home))
 }
 
-/// The user's home: `$HOME`, else as the user database has it, else the root folder.
+/// Returns the user's home directory: `$HOME`, else the one in the user database, else `/`.
 pub fn home() -> PathBuf {
     let named = std::env::var_os("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     named.unwrap_or_else(|| {
@@ -17,12 +17,12 @@ pub fn home() -> PathBuf {
     })
 }
 
-/// `$XDG_CONFIG_HOME`, else `~/.config`.
+/// Returns `$XDG_CONFIG_HOME`, or `~/.config` by default.
 pub fn config_home() -> PathBuf {
     folder("XDG_CONFIG_HOME", ".config")
 }
 
-/// `$XDG_STATE_HOME/bgd`, else `~/.local/state/bgd`.
+/// Returns `$XDG_STATE_HOME/bgd`, or `~/.local/state/bgd` by default.
 pub fn state() -> PathBuf {
     folder("XDG_STATE_HOME", ".local/state").join("bgd")
 }

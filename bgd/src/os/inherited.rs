@@ -1,19 +1,19 @@
-//! Descriptors that came with the process: those that nobody meant for it are closed.
+//! Closes inherited descriptors that are not meant for this process.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 
-/// The first descriptor that a service manager passes.
+/// The first descriptor that a service manager passes (`SD_LISTEN_FDS_START`).
 const LISTEN_FDS_START: RawFd = 3;
 
-/// Closes every inherited descriptor but the standard ones, those of socket activation and `keep`, so
-/// that a pipe of whoever started the daemon is not held open for ever. To be called before anything
-/// is opened. Returns the descriptor to keep.
+/// Closes every inherited descriptor except the standard ones, those of socket activation and `keep`, so that a
+/// pipe of whoever started the daemon is not held open forever. Must be called before anything is opened. Returns
+/// `keep` as an owned descriptor.
 ///
 /// # Errors
-/// `keep` is no open descriptor, or a standard one.
+/// `keep` is not open, or is a standard descriptor.
 #[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]
 pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
     if keep.is_some_and(|fd| fd < LISTEN_FDS_START) {
@@ -34,11 +34,11 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
     let Some(keep) = keep else { return Ok(None) };
     // SAFETY: fcntl on a number is harmless, whatever the number is.
     Errno::result(unsafe { libc::fcntl(keep, libc::F_SETFD, libc::FD_CLOEXEC) })?;
-    // SAFETY: it is open, as fcntl has just said, and nothing in this process owns descriptors yet.
+    // SAFETY: the descriptor is open, as fcntl has just confirmed, and nothing in this process owns descriptors yet.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(keep) }))
 }
 
-/// How many descriptors a service manager has passed to this very process.
+/// Returns how many descriptors a service manager has passed to this very process.
 fn activated() -> RawFd {
     let number = |name| std::env::var(name).ok().and_then(|count| count.parse::<RawFd>().ok());
     let is_for_us = number("LISTEN_PID") == Some(std::process::id().cast_signed());
@@ -48,8 +48,8 @@ fn activated() -> RawFd {
 #[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]
 fn close_range(first: RawFd, last: RawFd) {
     if first <= last {
-        // SAFETY: called before anything is opened, so nobody in this process uses these numbers. A
-        // kernel without the call (before 5.9) leaves them open, which is harmless to us.
+        // SAFETY: called before anything is opened, so nothing in this process uses these numbers. A kernel
+        // without the call (before 5.9) leaves them open, which does not harm the daemon.
         let _ = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
 }

@@ -1,9 +1,9 @@
-//! Locks on files that end with the process, however it ends.
+//! File locks that end with the process, however it ends.
 //!
-//! They are record locks (`fcntl`), not `flock`: a process that is being started holds copies of the
-//! daemon's descriptors until it executes its program, and would keep an `flock` of a daemon that was
-//! killed in that moment. A record lock belongs to the process alone. It would be lost if the same
-//! process opened and closed the file once more, which nobody does.
+//! They are record locks (`fcntl`), not `flock`: until it executes its program, a process being started holds
+//! copies of the daemon's descriptors, and would keep the `flock` of a daemon that is killed at that moment. A
+//! record lock belongs to the process alone. It would be lost if the same process opened and closed the file
+//! again, which it never does.
 
 use std::fs::File;
 use std::io;
@@ -14,15 +14,15 @@ use bgd_shared::holder::Note;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
-/// A lock that is held until it is dropped.
+/// A lock, held until it is dropped.
 #[derive(Debug)]
 pub struct ProcessLock(File);
 
-/// The most bytes of a note that are read.
+/// The maximum number of bytes read of a note.
 const NOTE_BYTES: usize = 16 * 1024;
 
 impl ProcessLock {
-    /// Takes a lock, or returns `None` if another process has it.
+    /// Tries to take a lock. Returns `None` if another process holds it.
     ///
     /// # Errors
     /// The file can't be opened or locked.
@@ -35,7 +35,7 @@ impl ProcessLock {
         }
     }
 
-    /// Takes a lock, and waits for it while another process has it.
+    /// Takes a lock, waiting while another process holds it.
     ///
     /// # Errors
     /// The file can't be opened or locked.
@@ -51,32 +51,32 @@ impl ProcessLock {
     }
 }
 
-/// Which file something is, whatever its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId(u64, u64);
 
 impl FileId {
-    /// What is at a path, if there is something.
+    /// Returns the identity of the file at a path, if there is one. Does not follow symlinks.
     pub fn of(path: &Path) -> Option<Self> {
         std::fs::symlink_metadata(path).ok().map(|meta| Self(meta.dev(), meta.ino()))
     }
 }
 
 impl ProcessLock {
-    /// Whether the file of this lock is at this path still.
+    /// Whether the lock's file is still at this path.
     pub fn is_at(&self, path: &Path) -> bool {
         let own = self.0.metadata().ok().map(|meta| FileId(meta.dev(), meta.ino()));
         own.is_some() && own == FileId::of(path)
     }
 
-    /// What the last holder has noted in the file; an empty note if there is none that can be read.
+    /// Returns the note that the last holder wrote into the file; empty if there is no readable one.
     pub fn note(&self) -> Note {
         let mut text = vec![0; NOTE_BYTES];
         let count = self.0.read_at(&mut text, 0).unwrap_or(0);
         serde_json::from_slice(&text[..count]).unwrap_or_default()
     }
 
-    /// Notes something in the file, for those who find the lock held. Without space for it they are told less.
+    /// Writes a note into the file, for processes that find the lock held. If the disk is full, they learn less.
     pub fn write_note(&self, note: &Note) {
         let text = note.text();
         let written =

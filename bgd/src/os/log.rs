@@ -1,5 +1,5 @@
-//! The daemon's log: a file in the state folder that can't grow without bound, or standard error for
-//! a service manager, which keeps it in the journal.
+//! The daemon's log: a size-limited file in the state directory, or standard error under a service manager, which
+//! keeps it in the journal.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,38 +10,39 @@ use std::sync::Mutex;
 use bgd_shared::show;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Bytes after which a new file is begun; one old file is kept beside it.
+/// The size in bytes at which a new file is started; one old file is kept.
 const LOG_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The name of the log's file in the state folder.
+/// The name of the log file in the state directory.
 pub const FILE: &str = "bgd.log";
 
 /// Where the log goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `bgd.log` in the state folder.
+    /// `bgd.log` in the state directory.
     File,
-    /// Standard error, without times: the journal has its own.
+    /// Standard error, without timestamps: the journal adds its own.
     Stderr,
 }
 
 impl Target {
-    /// Standard error under a service manager, else the file.
+    /// Chooses standard error under a service manager, else the file.
     pub fn detect() -> Self {
         let managed = ["JOURNAL_STREAM", "INVOCATION_ID"].iter().any(|name| std::env::var_os(name).is_some());
         if managed { Self::Stderr } else { Self::File }
     }
 }
 
-/// Begins to log. The level is `$BGD_LOG` (`error`, `warn`, `info`, `debug`, `trace`), else `info`.
+/// Starts logging. The level is `$BGD_LOG` (`error`, `warn`, `info`, `debug`, `trace`), by default `info`.
 ///
 /// # Errors
-/// The state folder can't be written.
+/// The log file can't be opened.
 pub fn start(target: Target, state: &Path) -> io::Result<()> {
     let level =
         std::env::var("BGD_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_target(false);
-    // A log that can't be written must not end the daemon, as the word about it on standard error may.
+    // By default, a failed log write is reported on standard error; if that fails as well, it panics. A log that
+    // can't be written must not end the daemon.
     let log = log.log_internal_errors(false);
     match target {
         Target::Stderr => log.without_time().with_writer(|| Clean(io::stderr())).init(),
@@ -50,12 +51,12 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes each event on one line that does nothing to the terminal of whoever reads the log: what it quotes
-/// may come from anybody, and must not look like an event of its own.
+/// Writes each event as one line that has no effect on a terminal: events quote text from anyone, which must not
+/// look like an event of its own.
 struct Clean<W>(W);
 
 impl<W: Write> Write for Clean<W> {
-    /// Takes a whole event, as the subscriber writes it.
+    /// Expects a whole event per call, which is how the subscriber writes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let line = show::line(text.strip_suffix('\n').unwrap_or(&text)) + "\n";
@@ -68,8 +69,8 @@ impl<W: Write> Write for Clean<W> {
     }
 }
 
-/// A log file that is renamed to `….1`, over an older one, when it is full. The crates for this bring
-/// calendars and compression with them.
+/// A log file that is renamed to `….1` when it is full, replacing an older one. Existing crates for this pull in
+/// calendars and compression.
 struct BoundedLog {
     path: PathBuf,
     file: File,
@@ -78,7 +79,7 @@ struct BoundedLog {
 
 impl BoundedLog {
     fn open(path: PathBuf) -> io::Result<Self> {
-        // The log names commands and folders, so it is for its user alone.
+        // The log names commands and directories, so only its user may read it.
         let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
         let bytes = file.metadata()?.len();
         Ok(Self { path, file, bytes })
@@ -88,7 +89,7 @@ impl BoundedLog {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         match fs::rename(&self.path, old) {
-            // Somebody has removed it already.
+            // The file was removed already.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed?,
         }
@@ -99,7 +100,7 @@ impl BoundedLog {
 
 impl Write for BoundedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Somebody has removed it; where its folder is gone too, it is made again later.
+        // The file was removed. If its directory is gone as well, a later write recreates it.
         let is_removed = self.file.metadata().is_ok_and(|meta| meta.nlink() == 0);
         if is_removed && let Ok(new) = Self::open(self.path.clone()) {
             *self = new;

@@ -1,18 +1,18 @@
-//! The end of a process that stands for another one: it ends as that one did.
+//! Ends a process that stands in for another one the way that one ended.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 
-/// Ends this process by a signal, without a core dump. Returns only if that signal does not end it.
+/// Ends this process by a signal, without a core dump. Returns only if the signal does not end it.
 #[allow(unsafe_code, reason = "the safe wrappers do not know the real-time signals")]
 pub fn end_by(signal: i32) {
-    // A dump would be of this process, and not of the one that is mirrored. The limit alone does not
-    // keep a kernel that pipes dumps into a program from it.
+    // A dump would be of this process, not of the mirrored one. The limit alone does not stop a kernel that pipes
+    // core dumps to a program.
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     super::spawn::reset_signal(signal);
-    // SAFETY: sigset_t is plain data, for which all zeros is a value; the calls only fill it, and change
-    // the mask of this thread.
+    // SAFETY: sigset_t is plain data, for which all zeros is valid; the calls only fill it and change
+    // this thread's mask.
     unsafe {
         let mut only = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut only);

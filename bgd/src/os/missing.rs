@@ -1,8 +1,8 @@
-//! Tells that something may be missing now that was at a path: by inotify on the folders of the path, and by the
-//! list of mounts, as a folder can be hidden by one. It looks for nothing itself.
+//! Reports that the file at a path may be missing now. It uses inotify on the directories of the path, and the
+//! mount list because a mount can hide a directory. It does not check the file itself.
 //!
-//! Only what removes or moves is watched, and what makes only where something is missing, so that a folder in
-//! which others are busy costs nothing.
+//! Only removals and renames are watched, and creations only where something is missing, so that a busy directory
+//! causes no wake-ups.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::os::watch::{self, Changes};
 
-/// How often it is to be looked at where the system has no watch to give.
+/// The polling interval if no watch is available.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A watch on a path.
@@ -30,7 +30,7 @@ struct Watched {
 }
 
 impl Missing {
-    /// Watches for the end of what is there, or for the making of what is not.
+    /// Watches for the removal of what exists, or the creation of what does not.
     pub fn of(path: &Path) -> Self {
         let watched = Watched::of(path).inspect_err(
             |error| tracing::debug!(%error, path = %path.display(), "no inotify: it is looked at"),
@@ -38,7 +38,7 @@ impl Missing {
         Self(watched.ok())
     }
 
-    /// Waits until it may have happened.
+    /// Waits until something relevant may have happened.
     pub async fn changed(&self) {
         match &self.0 {
             Some(watched) => watched.changed().await,
@@ -64,13 +64,13 @@ impl Watched {
                     (false, _) => moves,
                 };
                 match inotify.add_watch(folder, flags | AddWatchFlags::IN_ONLYDIR) {
-                    // It is gone again: then the nearest one is another one.
-                    // One that may not be read does not tell that it goes; what is in it tells the same.
+                    // If the directory is gone, the next round finds another nearest one. One that can't be read
+                    // does not report its own removal, but the directories in it report the same.
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
-            // What was made before it was watched is watched itself.
+            // Repeat for directories created before the watch was in place.
             let now = nearest();
             if now == seen {
                 break;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Far more than any event takes; met only where none comes.
+    /// Far longer than any event takes; reached only if none arrives.
     const PATIENCE: Duration = Duration::from_mins(1);
 
     async fn is_told(missing: &Missing) {

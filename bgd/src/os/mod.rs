@@ -1,8 +1,8 @@
-//! What the operating system gives: descriptors and their limits, the user's folders, locks, the log, the clock, and
-//! what no safe crate offers. Nothing here decides anything.
+//! Operating system services: descriptors and their limits, the user's directories, locks, the log, the clock,
+//! and what no safe crate offers. Nothing here makes decisions.
 //!
-//! The daemon's only `unsafe` is in `inherited`, `memory`, `mirror`, `pidfd`, `signals`, `spawn` and `watch`; each block
-//! says why it is sound.
+//! The daemon's only `unsafe` code is in `inherited`, `memory`, `mirror`, `pidfd`, `signals`, `spawn` and
+//! `watch`; each block says why it is sound.
 
 pub mod descriptors;
 pub mod dirs;

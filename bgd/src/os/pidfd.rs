@@ -1,5 +1,4 @@
-//! Process descriptors: the only way in which the daemon signals a process, so that a number that was
-//! given to another process meanwhile is never hit.
+//! Process descriptors (pidfds). The daemon signals processes only through them, so that a reused PID is never hit.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,52 +11,51 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// The signal that no process survives.
 pub const SIGKILL: i32 = libc::SIGKILL;
 
-/// What happened to a child.
+/// A state change of a child process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It has ended.
+    /// The process has ended.
     Ended(Exit),
-    /// This signal stopped it.
+    /// The process was stopped by this signal.
     Stopped(i32),
-    /// It goes on.
+    /// The process was continued.
     Continued,
 }
 
-/// A handle to one process, which stays on it when the process has ended.
+/// A handle to one process; it stays valid after the process has ended.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// A handle to the process that has this number now. The caller checks afterwards that it is the
-    /// one that was meant.
+    /// Opens a handle to the process that has this PID now. The caller must check afterwards that it is
+    /// the intended one.
     ///
     /// # Errors
-    /// `ESRCH`: there is none. `EMFILE`: no descriptors are left.
+    /// `ESRCH`: no such process. `EMFILE`: no descriptors are left.
     #[allow(unsafe_code, reason = "pidfd_open has no wrapper in a safe crate")]
     pub fn open(pid: i32) -> io::Result<Self> {
         // SAFETY: pidfd_open takes two integers and returns a new descriptor or an error.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         let fd = i32::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        // SAFETY: the kernel has just created this descriptor for us; nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// Sends a signal to this very process.
     ///
     /// # Errors
-    /// `ESRCH`: it has ended. `EPERM`: it runs as somebody else now.
+    /// `ESRCH`: it has ended. `EPERM`: it runs as another user now.
     #[allow(unsafe_code, reason = "pidfd_send_signal has no wrapper in a safe crate")]
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         let no_info = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: the descriptor is open for the length of the call and a null siginfo is allowed.
+        // SAFETY: the descriptor is open during the call, and a null siginfo is allowed.
         let result =
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, no_info, 0) };
         Errno::result(result)?;
         Ok(())
     }
 
-    /// Takes away an ended child of ours, and tells how it ended. `None`: it can't be taken away yet, as a
-    /// debugger holds on to it.
+    /// Reaps an ended child and returns how it ended. `None`: it can't be reaped yet because a debugger holds it.
     pub fn reap(&self) -> Option<Exit> {
         match self.wait(libc::WEXITED) {
             Some(Change::Ended(exit)) => Some(exit),
@@ -65,20 +63,19 @@ impl PidFd {
         }
     }
 
-    /// What happened to a child of ours since it was last asked about; one that has ended is taken away.
-    /// `None`: nothing.
+    /// Returns the child's state change since the last call, if any. Reaps the child if it has ended.
     pub fn change(&self) -> Option<Change> {
         self.wait(libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED)
     }
 
     #[allow(unsafe_code, reason = "the safe wrapper does not know the real-time signals")]
     fn wait(&self, what: i32) -> Option<Change> {
-        // SAFETY: siginfo_t is plain data, for which all zeros is a value.
+        // SAFETY: siginfo_t is plain data, for which all zeros is valid.
         let mut info = unsafe { std::mem::zeroed::<libc::siginfo_t>() };
         loop {
             let id = self.0.as_raw_fd().cast_unsigned();
             let flags = what | libc::WNOHANG;
-            // SAFETY: `info` is a siginfo_t of ours; the descriptor is open.
+            // SAFETY: `info` is a valid siginfo_t of ours; the descriptor is open.
             let result = unsafe { libc::waitid(libc::P_PIDFD, id, &raw mut info, flags) };
             match Errno::result(result) {
                 Ok(_) => break,
@@ -89,7 +86,7 @@ impl PidFd {
                 }
             }
         }
-        // SAFETY: after a successful waitid these are the fields that are set.
+        // SAFETY: a successful waitid sets these fields.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
         Some(match (pid, info.si_code) {
             (0, _) => return None,
@@ -101,25 +98,25 @@ impl PidFd {
         })
     }
 
-    /// How a process ended that need not be a child of ours. The kernel keeps that for a handle from the
-    /// moment in which the process was taken away by its parent (Linux 6.15). `None`: it was not yet.
+    /// Returns how a process ended, even if it is not a child of ours. The kernel keeps that information for a
+    /// handle once the parent has reaped the process (Linux 6.15). `None`: it is not reaped yet.
     ///
     /// # Errors
-    /// This kernel does not tell (any error), or nobody may know any more (`ESRCH`, Linux 6.13 and 6.14).
+    /// This kernel does not support it (any error), or the information is lost (`ESRCH`, Linux 6.13 and 6.14).
     #[allow(unsafe_code, reason = "the request has no wrapper in a safe crate")]
     pub fn exit_info(&self) -> io::Result<Option<Exit>> {
-        // SAFETY: pidfd_info is plain data, for which all zeros is a value.
+        // SAFETY: pidfd_info is plain data, for which all zeros is valid.
         let mut info = unsafe { std::mem::zeroed::<libc::pidfd_info>() };
         info.mask = libc::PIDFD_INFO_EXIT.into();
-        // SAFETY: the request's number holds the size of the structure, which is as large as the kernel
-        // may write; the descriptor is open.
+        // SAFETY: the request number encodes the size of the structure, which limits what the kernel writes; the
+        // descriptor is open.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
         Errno::result(result)?;
         let is_told = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
         Ok(is_told.then(|| exit_of_status(info.exit_code)))
     }
 
-    /// One more handle to the same process.
+    /// Duplicates the handle.
     ///
     /// # Errors
     /// `EMFILE`: no descriptors are left.
@@ -127,20 +124,20 @@ impl PidFd {
         self.0.try_clone().map(Self)
     }
 
-    /// Whether the process has ended (it may still wait to be reaped).
+    /// Whether the process has ended; it may not be reaped yet.
     pub fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
     }
 
-    /// Waits until the process has ended. For one that is about to: this blocks.
+    /// Blocks until the process has ended. Use it only for a process that is about to end.
     pub fn until_ended(&self) {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         while poll(&mut fds, PollTimeout::NONE) == Err(Errno::EINTR) {}
     }
 }
 
-/// What a status as `wait` gives it says.
+/// Decodes a status as returned by `wait`.
 pub fn exit_of_status(status: i32) -> Exit {
     match status {
         status if libc::WIFEXITED(status) => Exit::Code(libc::WEXITSTATUS(status)),
@@ -167,7 +164,7 @@ impl AsRawFd for PidFd {
     }
 }
 
-/// Waits until all of these have ended. False: the deadline came first.
+/// Blocks until all of these processes have ended. Returns false if the deadline passes first.
 pub fn wait_for_all<'a>(processes: impl IntoIterator<Item = &'a PidFd>, deadline: Instant) -> bool {
     processes.into_iter().all(|process| {
         let left = deadline.saturating_duration_since(Instant::now());

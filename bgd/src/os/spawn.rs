@@ -1,9 +1,9 @@
-//! Starting a process with one `clone` that shares memory until `exec`, as `posix_spawn` does.
+//! Starts a process with one `clone` that shares memory until `exec`, as `posix_spawn` does.
 //!
-//! `posix_spawn` itself can set neither a umask nor resource limits nor a cgroup and gives no pidfd;
-//! `fork` copies page tables, which costs more the more the daemon holds. So the child runs
-//! [`prepare_and_exec`] on a stack of its own in our memory while this thread is suspended. It may only
-//! make system calls and touch what [`Child`] points to: no allocation, no locks, no panics.
+//! `posix_spawn` itself can't set a umask, resource limits or a cgroup, and returns no pidfd; `fork` copies page
+//! tables, which costs more the more memory the daemon holds. So the child runs [`prepare_and_exec`] on its own
+//! stack in our memory while this thread is suspended. It may only make system calls and touch what [`Child`]
+//! points to: no allocation, no locks, no panics.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,62 +16,62 @@ use super::pidfd::PidFd;
 
 /// What to start, and how.
 pub struct Plan<'a> {
-    /// The files to try, in this order, as `execvp` would.
+    /// The files to try, in order, as `execvp` would.
     pub programs: &'a [CString],
-    /// The arguments, the program's name first.
+    /// The arguments, starting with the program's name.
     pub argv: &'a [CString],
     /// The complete environment, each entry `NAME=value`.
     pub env: &'a [CString],
-    /// The folder to run in.
+    /// The working directory.
     pub folder: &'a CStr,
-    /// File mode creation mask.
+    /// The file mode creation mask.
     pub umask: u32,
     /// Resource limits to set.
     pub rlimits: &'a [(c_int, libc::rlimit)],
-    /// Signals whose disposition must be set back to the default.
+    /// Signals to reset to their default disposition.
     pub reset_signals: &'a [c_int],
     /// Standard input, output and error.
     pub stdio: [BorrowedFd<'a>; 3],
     /// `cgroup.procs` of the cgroup to join.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// Its place among sessions and process groups.
+    /// Its session and process group.
     pub place: Place<'a>,
 }
 
-/// The place of a new process among sessions and process groups.
+/// The session and process group of a new process.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// It leads a new session, without a terminal.
+    /// It leads a new session without a controlling terminal.
     Session,
-    /// It leads a new session that has this terminal. All signals stay blocked.
+    /// It leads a new session that has this controlling terminal. All signals stay blocked.
     Terminal(BorrowedFd<'a>),
-    /// It leads a new group of this process's session, the foreground group of this terminal.
+    /// It leads a new process group in this process's session, which becomes the terminal's foreground group.
     Foreground(BorrowedFd<'a>),
 }
 
 /// The step at which a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// No process could be made.
+    /// Creating the process.
     Clone,
-    /// No session or group of its own.
+    /// Creating the session or process group.
     Session,
-    /// Could not take its terminal.
+    /// Taking over the terminal.
     Terminal,
-    /// Could not join its cgroup.
+    /// Joining the cgroup.
     Cgroup,
-    /// A resource limit could not be set.
+    /// Setting a resource limit.
     Limits,
-    /// Could not enter the folder.
+    /// Changing to the working directory.
     Folder,
-    /// Standard streams could not be put in place.
+    /// Setting up the standard streams.
     Streams,
-    /// The program could not be executed.
+    /// Executing the program.
     Exec,
 }
 
 impl Stage {
-    /// All of them; the place of each is its number where it is told to another process.
+    /// All stages; the index of each is its number when it is sent to another process.
     pub const ALL: [Self; 8] = [
         Self::Clone,
         Self::Session,
@@ -84,25 +84,25 @@ impl Stage {
     ];
 }
 
-/// Why there is no process.
+/// Why a process could not be started.
 #[derive(Clone, Copy, Debug)]
 pub struct SpawnError {
-    /// What failed.
+    /// The step that failed.
     pub stage: Stage,
-    /// What the system said.
+    /// The system error.
     pub errno: Errno,
 }
 
-/// A process that has begun to run its program.
+/// A process that has started to run its program.
 #[derive(Debug)]
 pub struct Spawned {
-    /// Its number; also that of its process group, and of its session if it leads one.
+    /// Its PID; also the ID of its process group, and of its session if it leads one.
     pub pid: i32,
-    /// The handle to it.
+    /// A handle to it.
     pub pidfd: PidFd,
 }
 
-/// A stack for the children of one thread, one after the other.
+/// A stack for the children of one thread, used by one at a time.
 pub struct ChildStack(Box<[u8]>);
 
 impl Default for ChildStack {
@@ -113,11 +113,11 @@ impl Default for ChildStack {
 
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Everything that the child reads and writes, in the memory of the parent.
+/// Everything that the child reads and writes, in the parent's memory.
 struct Child {
     programs: *const *const c_char,
     argv: *const *const c_char,
-    /// `/bin/sh`, a place for the script, then the arguments: for a file without `#!`.
+    /// `/bin/sh`, a slot for the script, then the arguments; used for a script without `#!`.
     shell_argv: *mut *const c_char,
     env: *const *const c_char,
     folder: *const c_char,
@@ -129,13 +129,13 @@ struct Child {
     stdio: [RawFd; 3],
     cgroup: RawFd,
     leads: Leads,
-    /// The terminal, if there is one.
+    /// The terminal, or -1.
     terminal: RawFd,
     failed_stage: Stage,
     failed_errno: c_int,
 }
 
-/// What a child leads.
+/// What the child leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leads {
     Session,
@@ -147,10 +147,10 @@ const SHELL: &CStr = c"/bin/sh";
 
 /// Starts a process.
 ///
-/// All signals must be blocked in the calling thread, so that no handler runs in the child.
+/// The caller must have blocked all signals in the calling thread, so that no handler runs in the child.
 ///
 /// # Errors
-/// Names the step that failed; no process is left then.
+/// Returns the step that failed; no process is left then.
 #[allow(unsafe_code, reason = "clone with shared memory is the fast way to start a process")]
 pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnError> {
     let programs = pointers(plan.programs);
@@ -182,28 +182,28 @@ pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnEr
         failed_errno: 0,
     };
     let mut pidfd: c_int = -1;
-    // The stack grows down and must be aligned to 16 bytes at its top.
+    // The stack grows downwards, and its top must be aligned to 16 bytes.
     let top = stack.0.as_mut_ptr_range().end;
     let top = top.wrapping_sub(top.addr() % 16).cast::<c_void>();
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: CLONE_VFORK suspends this thread until the child has executed its program or ended, so
-    // everything that `child` points to outlives its use and nobody else touches it or the stack. The
-    // child follows the rules in the head of this module.
+    // SAFETY: CLONE_VFORK suspends this thread until the child has executed its program or ended, so everything
+    // that `child` points to outlives its use, and nothing else touches it or the stack. The child follows the
+    // rules in the module documentation.
     let pid = unsafe {
         let argument = (&raw mut child).cast::<c_void>();
         libc::clone(prepare_and_exec, top, flags, argument, &raw mut pidfd)
     };
     let pid = Errno::result(pid).map_err(|errno| SpawnError { stage: Stage::Clone, errno })?;
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel has just created this descriptor for us; nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    // SAFETY: `child` is alive; a volatile read, as it was written behind the compiler's back.
+    // SAFETY: `child` is alive. The read is volatile because the compiler did not see the write.
     let (stage, errno) = unsafe {
         ((&raw const child.failed_stage).read_volatile(), (&raw const child.failed_errno).read_volatile())
     };
     if errno == 0 {
         return Ok(Spawned { pid, pidfd: pidfd.into() });
     }
-    // It has let this thread go on a moment before its end.
+    // The child resumes this thread shortly before it ends.
     let child = PidFd::from(pidfd);
     child.until_ended();
     child.reap();
@@ -214,11 +214,11 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// What the child does between `clone` and `exec`.
+/// Runs in the child between `clone` and `exec`.
 #[allow(unsafe_code, reason = "it runs between clone and exec, where only system calls are allowed")]
 extern "C" fn prepare_and_exec(argument: *mut c_void) -> c_int {
-    // SAFETY: `argument` is the parent's `Child`, which nobody else touches until we are done; all its
-    // pointers lead to null-terminated arrays or have their length beside them.
+    // SAFETY: `argument` is the parent's `Child`, which nothing else touches until we are done; its pointers lead
+    // to null-terminated arrays or come with a length.
     unsafe {
         let child = &mut *argument.cast::<Child>();
         let stage = prepare(child).err().unwrap_or_else(|| {
@@ -235,7 +235,7 @@ extern "C" fn prepare_and_exec(argument: *mut c_void) -> c_int {
 /// As for [`prepare_and_exec`].
 #[allow(unsafe_code, reason = "system calls on the parent's memory")]
 unsafe fn prepare(child: &Child) -> Result<(), Stage> {
-    // SAFETY: plain system calls with integers, and with pointers that `Child` vouches for.
+    // SAFETY: plain system calls with integers, and with pointers that `Child` guarantees to be valid.
     unsafe {
         take_place(child)?;
         if child.cgroup >= 0 {
@@ -243,7 +243,7 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
             check(if libc::write(child.cgroup, zero, 1) == 1 { 0 } else { -1 }, Stage::Cgroup)?;
         }
         for (target, fd) in child.stdio.iter().enumerate() {
-            // The daemon's descriptors 0 to 2 are always taken, so no source is one of the targets.
+            // The daemon's descriptors 0 to 2 are always in use, so no source equals a target.
             #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "0 to 2")]
             check(libc::dup2(*fd, target as c_int), Stage::Streams)?;
         }
@@ -266,7 +266,8 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
     Ok(())
 }
 
-/// All signals are blocked here, so a process in the background may give its terminal away.
+/// Sets the session, process group and terminal. All signals are blocked here, so `tcsetpgrp` works even from a
+/// background process.
 ///
 /// # Safety
 /// As for [`prepare_and_exec`].
@@ -288,18 +289,18 @@ unsafe fn take_place(child: &Child) -> Result<(), Stage> {
     }
 }
 
-/// The kernel's `struct sigaction`, all zeros: the default. Larger than that of any architecture.
+/// The kernel's `struct sigaction`, all zeros: the default disposition. At least as large as on any architecture.
 static DEFAULT_ACTION: [usize; 8] = [0; 8];
 
 /// The size of the kernel's signal set in bytes.
 const SIGSET_BYTES: usize = 8;
 
-/// Sets a signal back to its default. The C library refuses to do so for two signals that it uses
-/// itself, which whoever started the daemon may have ignored all the same.
+/// Resets a signal to its default disposition. The C library refuses that for two signals that it uses itself,
+/// although whoever started the daemon may have ignored them.
 #[allow(unsafe_code, reason = "a system call with a pointer to a constant")]
 pub(super) fn reset_signal(signal: c_int) {
     let (action, old) = (DEFAULT_ACTION.as_ptr(), ptr::null_mut::<c_void>());
-    // SAFETY: the kernel reads a structure of zeros that is large enough, and writes nothing.
+    // SAFETY: the kernel reads a zeroed structure that is large enough, and writes nothing.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action, old, SIGSET_BYTES) };
 }
 
@@ -307,14 +308,14 @@ fn check(result: c_int, stage: Stage) -> Result<(), Stage> {
     if result < 0 { Err(stage) } else { Ok(()) }
 }
 
-/// Tries the programs one after the other, as `execvp` does, and leaves in `errno` why none ran.
+/// Tries the programs in order, as `execvp` does. If none runs, `errno` says why.
 ///
 /// # Safety
 /// As for [`prepare_and_exec`].
 #[allow(unsafe_code, reason = "execve on the parent's memory")]
 unsafe fn exec(child: &Child) {
     let mut refused = false;
-    // SAFETY: null-terminated arrays of C strings, as execve wants them.
+    // SAFETY: null-terminated arrays of C strings, as execve requires.
     unsafe {
         let mut program = child.programs;
         while !(*program).is_null() {

@@ -1,5 +1,5 @@
-//! Wakes at a time of the wall clock: also right after that was set, and after the machine has slept. Nothing is polled:
-//! the kernel's timer tells both. It decides nothing.
+//! A wake-up at a wall-clock time, which also works after the clock was set and after the machine was suspended.
+//! It does not poll: the kernel's timer reports both. It makes no decisions.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,37 +13,37 @@ use tokio::io::unix::AsyncFd;
 
 use crate::os::watch;
 
-/// A timer on the wall clock.
+/// A wall-clock timer.
 #[derive(Debug)]
 pub struct WallClock {
     timer: AsyncFd<OwnedFd>,
     at: Option<Timestamp>,
 }
 
-/// What the timer says when it is read.
+/// The result of reading the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
-    /// Its time has come, or the clock was set.
+    /// The time has come, or the clock was set.
     Look,
     /// Nothing has happened.
     Wait,
 }
 
 impl WallClock {
-    /// A timer that is set to nothing. It belongs to the runtime that it is made in.
+    /// Creates an unarmed timer, tied to the current runtime.
     ///
     /// # Errors
-    /// No descriptor is left for it.
+    /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = watch::readable(timerfd_create(TimerfdClockId::Realtime, flags)?)?;
         Ok(Self { timer, at: None })
     }
 
-    /// Sets the time to wake at, or none. To set it to what it is costs nothing.
+    /// Sets the wake-up time, or disarms the timer. Setting the same time again costs nothing.
     ///
     /// # Errors
-    /// What the system says; the timer is set to nothing then.
+    /// The system call fails; the timer is disarmed then.
     pub fn set(&mut self, at: Option<Timestamp>) -> io::Result<()> {
         if self.at == at {
             return Ok(());
@@ -57,8 +57,8 @@ impl WallClock {
         Ok(())
     }
 
-    /// Waits until the time has come or the clock was set, and for ever if it is set to nothing. It may wake for neither.
-    /// From then on it is set to nothing: set it again. It may be dropped while it waits, and loses nothing.
+    /// Waits until the time has come or the clock was set; forever if the timer is not armed. May wake up for no
+    /// reason. Disarms the timer on return, so set it again. Cancel-safe.
     pub async fn due(&mut self) {
         while self.at.is_some() {
             let Ok(mut ready) = self.timer.readable().await else { break };
@@ -74,7 +74,7 @@ impl WallClock {
     }
 }
 
-/// What the kernel calls this time. 0 would stop the timer, and what was before 1970 has come anyway.
+/// Converts a time for the kernel. 0 would disarm the timer, and any time before 1970 is past anyway.
 fn timespec(at: Timestamp) -> Timespec {
     let ms = at.unix_ms().max(1);
     Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 }
@@ -87,7 +87,7 @@ fn read(timer: &OwnedFd) -> nix::Result<usize> {
 fn word(read: nix::Result<usize>) -> Word {
     match read {
         Err(Errno::EAGAIN | Errno::EINTR) => Word::Wait,
-        // ECANCELED: the clock was set. Whatever else it may be, a look does no harm.
+        // ECANCELED: the clock was set. Whatever else it is, reporting it is harmless.
         Ok(_) | Err(_) => Word::Look,
     }
 }
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether it is due at once.
+    /// Whether the timer fires at once.
     async fn is_due(clock: &mut WallClock) -> bool {
         tokio::time::timeout(Duration::from_millis(1), clock.due()).await.is_ok()
     }

@@ -1,4 +1,4 @@
-//! Descriptors that the runtime watches.
+//! Descriptors registered with the async runtime.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
@@ -9,37 +9,37 @@ use tokio::io::unix::AsyncFd;
 
 use super::pidfd::PidFd;
 
-/// Watches a process for its end.
+/// Watches for the end of a process.
 ///
 /// # Errors
-/// The system watches no more descriptors.
+/// The system can't watch more descriptors.
 #[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
 pub fn process(pidfd: PidFd) -> io::Result<AsyncFd<PidFd>> {
-    // SAFETY: a PidFd owns its one descriptor, which stays open and the same until it is dropped.
+    // SAFETY: a PidFd owns its one descriptor, which stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// Watches a descriptor for room to write, and so for its other end to be closed.
+/// Watches for room to write, and thus also for the other end being closed.
 ///
 /// # Errors
-/// The system watches no more descriptors.
+/// The system can't watch more descriptors.
 #[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
 pub fn writable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd stays open and the same until it is dropped.
+    // SAFETY: an OwnedFd stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register_with_interest(fd, Interest::WRITABLE) }.map_err(io::Error::from)
 }
 
-/// Watches a descriptor for something to read.
+/// Watches for data to read.
 ///
 /// # Errors
-/// The system watches no more descriptors.
+/// The system can't watch more descriptors.
 #[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
 pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd stays open and the same until it is dropped.
+    // SAFETY: an OwnedFd stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// Changes of files, as a descriptor that the runtime watches. No copy of it is made: descriptors are few.
+/// An inotify instance that the runtime can watch without duplicating its descriptor, because descriptors are scarce.
 #[derive(Debug)]
 pub struct Changes(pub Inotify);
 
@@ -49,33 +49,33 @@ impl AsRawFd for Changes {
     }
 }
 
-/// Watches for changes of files.
+/// Watches for file changes.
 ///
 /// # Errors
-/// The system watches no more descriptors.
+/// The system can't watch more descriptors.
 #[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
 pub fn changes(inotify: Inotify) -> io::Result<AsyncFd<Changes>> {
-    // SAFETY: an Inotify owns its one descriptor, which stays open and the same until it is dropped.
+    // SAFETY: an Inotify owns its one descriptor, which stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register_with_interest(Changes(inotify), Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// Watches a descriptor for something urgent, such as a change of the list of mounts.
+/// Watches for urgent events, such as a change of the mount list.
 ///
 /// # Errors
-/// The system watches no more descriptors.
+/// The system can't watch more descriptors.
 #[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
 pub fn urgent(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd stays open and the same until it is dropped.
+    // SAFETY: an OwnedFd stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }.map_err(io::Error::from)
 }
 
-/// Watches a descriptor that is read and written.
+/// Watches for both data to read and room to write.
 ///
 /// # Errors
-/// The system watches no more descriptors.
+/// The system can't watch more descriptors.
 #[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
 pub fn both(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd stays open and the same until it is dropped.
+    // SAFETY: an OwnedFd stays open and unchanged until it is dropped.
     let both = Interest::READABLE | Interest::WRITABLE;
     unsafe { AsyncFd::register_with_interest(fd, both) }.map_err(io::Error::from)
 }

@@ -1,8 +1,9 @@
-//! The daemon's address: the folder, the lock and the socket by which clients find it, for as long as it lives.
+//! The daemon's address: the directory, the lock and the socket by which clients find it, kept for the
+//! daemon's lifetime.
 //!
-//! A logout removes the runtime folder, and people clean up. A daemon without its socket would run on with all its
-//! tasks, and nobody could reach it. So what is missing is made again at once, under the rules of the start: only who
-//! holds the lock may make the socket. What belongs to a service manager is left to it.
+//! A logout removes the runtime directory, and people clean up. A daemon without its socket would run on with all
+//! its tasks, unreachable. So whatever is missing is recreated at once, under the same rule as at startup: only
+//! the holder of the lock may create the socket. A socket of a service manager is left to the manager.
 
 use std::fs;
 use std::io;
@@ -22,27 +23,27 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::missing::Missing;
 
-/// How long it rests when something is missing: whoever removes a folder with all that is in it would find it filled
+/// The delay before recreating something: whoever is removing a directory with its contents would find it filled
 /// again, and fail.
 const REST: Duration = Duration::from_millis(50);
 
-/// Where a daemon is found.
+/// The address of a daemon.
 #[derive(Debug)]
 pub struct Address {
     socket: SocketPath,
     lock: ProcessLock,
     note: Note,
     made: Made,
-    /// Tells when the lock is ours that another daemon has.
+    /// Delivers the lock once the other daemon that holds it has released it.
     turn: Option<oneshot::Receiver<io::Result<ProcessLock>>>,
 }
 
-/// Who made the socket.
+/// Who created the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     /// A service manager, which looks after it.
     Elsewhere,
-    /// This daemon: this file, unless that was gone before it could be looked at.
+    /// This daemon. `None` if the file was gone before it could be identified.
     Here(Option<FileId>),
 }
 
@@ -52,34 +53,34 @@ impl Made {
     }
 }
 
-/// What stands at the socket's path and must not be removed.
+/// What occupies the socket's path and must not be removed.
 #[derive(Debug)]
 pub struct InTheWay(&'static str);
 
 impl Address {
-    /// The address of a daemon that has the lock. It is noted there that the daemon is starting, beside what a dead
-    /// one may have left.
+    /// Creates the address of a daemon that holds the lock. Notes in the lock file that the daemon is starting,
+    /// and keeps what a dead daemon may have left there.
     pub fn new(socket: SocketPath, lock: ProcessLock) -> Self {
         let note = Note { phase: Phase::Starting, ..lock.note() };
         lock.write_note(&note);
         Self { socket, lock, note, made: Made::Elsewhere, turn: None }
     }
 
-    /// What the lock's file says: of the daemon before this one, until [`Self::tell`] says more.
+    /// Returns the note in the lock file: that of the previous daemon, until [`Self::tell`] replaces it.
     pub fn note(&self) -> &Note {
         &self.note
     }
 
-    /// Notes in the lock's file how this daemon is.
+    /// Writes this daemon's note into the lock file.
     pub fn tell(&mut self, note: Note) {
         self.note = note;
         self.lock.write_note(&self.note);
     }
 
-    /// Makes the socket. One of a daemon that is dead is removed first, and nothing else is.
+    /// Creates the socket. Removes the socket of a dead daemon first, but nothing else.
     ///
     /// # Errors
-    /// What is in the way, or what the system says.
+    /// A system call fails. The inner error says what is in the way.
     pub fn listen(&mut self) -> io::Result<Result<AsyncListener, InTheWay>> {
         let path = self.socket.as_path();
         match fs::symlink_metadata(path) {
@@ -94,7 +95,7 @@ impl Address {
         Ok(Ok(listener))
     }
 
-    /// Keeps the address until `ends` changes. A socket that was made again is for the server.
+    /// Maintains the address until `ends` changes. Sends recreated sockets to the server.
     pub async fn keep(
         mut self,
         listeners: mpsc::Sender<AsyncListener>,
@@ -102,7 +103,7 @@ impl Address {
     ) -> Self {
         let mut told = String::new();
         while self.made != Made::Elsewhere {
-            // Watched before it is looked at, so that nothing happens unseen in between.
+            // Watch before checking, so that no change in between is missed.
             let missing = Missing::of(self.socket.as_path());
             match self.restore() {
                 Ok(None) => told.clear(),
@@ -132,7 +133,7 @@ impl Address {
         self
     }
 
-    /// Makes again what is missing: the folder, the lock, the socket. Gives the socket if that was.
+    /// Recreates whatever is missing: directory, lock, socket. Returns the socket if it was recreated.
     fn restore(&mut self) -> Result<Option<AsyncListener>, String> {
         let lock = self.socket.beside("lock");
         let has_socket = self.made.is_at(self.socket.as_path());
@@ -170,18 +171,18 @@ impl Address {
         self.lock = lock;
     }
 
-    /// The other daemon is gone, or its lock can't be waited for.
+    /// Handles the result of waiting for another daemon's lock.
     fn take_turn(&mut self, lock: io::Result<ProcessLock>) {
         self.turn = None;
         match lock {
-            // Its file may have been removed meanwhile; then there is another one to be taken.
+            // The lock file may have been removed meanwhile; the next round then takes another one.
             Ok(lock) if lock.is_at(&self.socket.beside("lock")) => self.own(lock),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "cannot wait for the lock"),
         }
     }
 
-    /// Removes the socket, if it is the one that was made here.
+    /// Removes the socket if this daemon created it.
     pub fn leave(&self) {
         let path = self.socket.as_path();
         if self.made.is_at(path)
@@ -193,13 +194,13 @@ impl Address {
 }
 
 impl InTheWay {
-    /// What it is, as the end of a sentence that begins with the path.
+    /// Describes it as the end of a sentence that begins with the path.
     pub fn what(&self) -> &'static str {
         self.0
     }
 }
 
-/// Whether somebody listens there, be it that their queue is full.
+/// Whether a process listens on the socket, even if its queue is full.
 fn is_served(path: &Path) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let connected = UnixAddr::new(path).and_then(|address| {
@@ -209,7 +210,7 @@ fn is_served(path: &Path) -> bool {
     matches!(connected, Ok(()) | Err(Errno::EAGAIN))
 }
 
-/// Waits for a lock on a thread: the kernel has no other word for when it is free. The thread ends with the process.
+/// Waits for a lock on a thread, as the kernel offers no other notification. The thread ends with the process.
 fn wait_for_turn(path: std::path::PathBuf) -> oneshot::Receiver<io::Result<ProcessLock>> {
     let (sender, receiver) = oneshot::channel();
     let wait = move || drop(sender.send(ProcessLock::take(&path)));

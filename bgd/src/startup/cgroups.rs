@@ -1,7 +1,7 @@
-//! Whether a cgroup v2 is delegated to the daemon, so that each task can have one of its own.
+//! Whether a cgroup v2 is delegated to the daemon, so that each task can have its own.
 //!
-//! One that a service unit delegates is used as it is. Any other daemon asks the systemd user manager for a scope
-//! of its own first: the cgroup that it was started in belongs to its starter, and may end with that.
+//! A cgroup delegated by a service unit is used as it is. Any other daemon first asks the systemd user manager
+//! for a scope of its own: the cgroup that it was started in belongs to its starter and may end with it.
 
 use std::fs;
 use std::io;
@@ -13,18 +13,18 @@ use bgd_shared::proc;
 use crate::config::TreeMode;
 use crate::startup::scope::{self, Unit};
 
-/// Where the daemon is.
+/// The daemon's place in the cgroup hierarchy.
 #[derive(Debug)]
 pub struct Place {
-    /// Its cgroup, if that is delegated to it.
+    /// The daemon's cgroup, if it is delegated to the daemon.
     delegated: Option<PathBuf>,
-    /// Why trees are kept as they are, in a sentence without a full stop.
+    /// The reason for the choice, as a sentence without a full stop.
     pub reason: String,
 }
 
-/// What `daemon.status` calls trees that are kept by cgroups.
+/// The name in `daemon.status` for process trees kept in cgroups.
 const CGROUP: &str = "cgroup";
-/// What it calls those that are kept by sessions.
+/// The name for process trees kept in sessions.
 const SESSION: &str = "session";
 
 impl Place {
@@ -36,7 +36,7 @@ impl Place {
         Self { delegated: None, reason: reason.into() }
     }
 
-    /// Finds out where this daemon is, and has it moved where it should be. That takes [`scope::PATIENCE`] at most.
+    /// Determines the daemon's place, and has the daemon moved if necessary. Takes at most [`scope::PATIENCE`].
     pub async fn find(mode: TreeMode, instance: &str) -> Self {
         if mode == TreeMode::Session {
             return Self::not_delegated("set in the configuration");
@@ -69,8 +69,8 @@ impl Place {
         }
     }
 
-    /// The folder for the tasks' cgroups of one life of the daemon: a new one below the daemon's own cgroup, if
-    /// that is delegated to it. `None` otherwise.
+    /// Creates the directory for the tasks' cgroups of this instance below the daemon's own cgroup. `None` if
+    /// that is not delegated or can't be used.
     pub fn prepare(&mut self, instance: &str) -> Option<PathBuf> {
         let folder = self.delegated.as_ref()?.join(folder_name(instance));
         match fs::create_dir(&folder).and_then(|()| check(&folder)) {
@@ -85,7 +85,7 @@ impl Place {
         }
     }
 
-    /// How trees are kept here: `cgroup` or `session`.
+    /// Returns how process trees are tracked: `cgroup` or `session`.
     pub fn tree(&self) -> &'static str {
         if self.delegated.is_some() { CGROUP } else { SESSION }
     }
@@ -95,19 +95,19 @@ fn folder_name(instance: &str) -> String {
     format!("bgd-{instance}")
 }
 
-/// Trees can only be ended at once where `cgroup.kill` is there (Linux 5.14).
+/// Checks for `cgroup.kill` (Linux 5.14), without which a tree can't be ended at once.
 fn check(folder: &Path) -> io::Result<()> {
     fs::metadata(folder.join("cgroup.kill")).map(drop)
 }
 
-/// Whether a service manager has started this very process: then its place is that unit's affair.
+/// Whether a service manager has started this very process; then its place is up to that unit.
 fn is_service() -> bool {
     let is_me = |name: &str| std::env::var(name).is_ok_and(|pid| pid == std::process::id().to_string());
-    // The last one is for managers that do not set the first (systemd before 248).
+    // `NOTIFY_SOCKET` covers managers that do not set `SYSTEMD_EXEC_PID` (systemd before 248).
     is_me("SYSTEMD_EXEC_PID") || is_me("LISTEN_PID") || std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// The daemon's own cgroup in the unified hierarchy.
+/// Returns the daemon's own cgroup in the unified hierarchy.
 fn own_cgroup() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mount = mounts.lines().find_map(|line| {
@@ -117,15 +117,15 @@ fn own_cgroup() -> Option<PathBuf> {
     Some(Path::new(mount).join(proc::cgroup("self")?.strip_prefix('/')?))
 }
 
-/// A service manager delegates a cgroup by giving it to the user. To root everything belongs, so there
-/// the mark that systemd leaves is asked for, and the root cgroup is never taken.
+/// Whether a cgroup is delegated to the daemon. A service manager delegates a cgroup by giving it to the user.
+/// Root owns everything, so for root systemd's mark is required, and the root cgroup is never used.
 fn is_delegated(cgroup: &Path) -> bool {
     let is_root = nix::unistd::Uid::effective().is_root();
     is_mine(cgroup)
         && (!is_root || ["trusted.delegate", "user.delegate"].iter().any(|name| has_xattr(cgroup, name)))
 }
 
-/// Whether cgroups can be made in this one.
+/// Whether cgroups can be created in this one.
 fn is_mine(cgroup: &Path) -> bool {
     let Ok(meta) = fs::metadata(cgroup) else { return false };
     meta.uid() == nix::unistd::Uid::effective().as_raw() && cgroup.join("cgroup.type").exists()
@@ -135,8 +135,7 @@ fn has_xattr(path: &Path, name: &str) -> bool {
     xattr::get(path, name).is_ok_and(|value| value.as_deref() == Some(b"1"))
 }
 
-/// The cgroup that holds those of all tasks of another daemon, if this one is inside a task's. They are
-/// `…/bgd-INSTANCE/TASK`.
+/// Returns the cgroup `…/bgd-INSTANCE/TASK` of another daemon's task, if this process is inside one.
 fn task_cgroup(own: &Path) -> Option<&Path> {
     let is_uuid = |text: &str| uuid::Uuid::try_parse(text).is_ok();
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
@@ -146,7 +145,7 @@ fn task_cgroup(own: &Path) -> Option<&Path> {
     })
 }
 
-/// Leaves the cgroup of another daemon's task: a daemon that is started from within one is no part of it.
+/// Leaves the cgroup of another daemon's task: a daemon started from within a task is not part of it.
 fn leave_task(own: &Path) {
     let Some(outside) = task_cgroup(own).and_then(Path::parent).and_then(Path::parent) else { return };
     if let Err(error) = fs::write(outside.join("cgroup.procs"), "0") {

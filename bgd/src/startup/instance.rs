@@ -1,7 +1,7 @@
-//! The folder of one life of the daemon, and the sweep of what a dead one left (R09).
+//! The directory of one instance (one lifetime) of the daemon, and the cleanup of what a dead one left (R09).
 //!
-//! A life holds a lock on its folder for as long as its process lives, however it ends. A folder whose
-//! lock is free belongs to the dead: its processes are ended and it is removed.
+//! An instance holds a lock on its directory for as long as its process lives, however it ends. A directory whose
+//! lock is free belongs to a dead instance: its processes are killed and it is removed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -21,39 +21,39 @@ use crate::exec::{cgroup, mark};
 use crate::os::lock::ProcessLock;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
-/// This life's folder.
+/// This instance and its directory.
 #[derive(Debug)]
 pub struct Instance {
-    /// Its name, a UUID.
+    /// Its ID, a UUID, which is also the name of the directory.
     pub id: String,
-    /// The folder.
+    /// The directory.
     pub path: PathBuf,
-    /// How many tasks had been started by daemons that did not remove their folder at their end, as they were killed.
+    /// How many tasks were started by killed daemons, which could not remove their directories.
     pub lost: usize,
     held: Mutex<Held>,
 }
 
-/// What makes a folder that of a living daemon.
+/// What marks a directory as that of a living daemon.
 #[derive(Debug)]
 struct Held {
     lock: ProcessLock,
     note: Note,
 }
 
-/// How long killed processes of a dead life have to be gone.
+/// How long to wait for killed processes of a dead instance to end.
 const SWEEP: Duration = Duration::from_secs(5);
 
 impl Instance {
-    /// Makes the folder of a new life, whose name is a UUID that nobody else has, and sweeps the dead ones.
+    /// Creates the directory of a new instance, named by a unique UUID, and cleans up after dead ones.
     ///
     /// # Errors
-    /// The state folder can't be written.
+    /// The state directory can't be written.
     pub fn begin(state: &Path, id: String) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         spread(&folder);
-        // Held while lives begin and are swept, so that a folder without its lock yet is never taken
-        // for a dead one.
+        // Held while instances are created and cleaned up, so that a directory whose lock does not exist yet is
+        // never taken for a dead one's.
         let _turn = ProcessLock::take(&state.join("instances.lock"))?;
         let path = folder.join(&id);
         DirBuilder::new().mode(0o700).create(&path)?;
@@ -65,22 +65,22 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Where the tasks' output goes.
+    /// Returns the directory for the tasks' output.
     pub fn output(&self) -> PathBuf {
         self.path.join("output")
     }
 
-    /// Notes who lives here, for those who can't find the daemon's socket.
+    /// Writes a note that identifies the daemon, for clients that can't find its socket.
     pub fn tell(&self, note: Note) {
         let mut held = self.held();
         held.lock.write_note(&note);
         held.note = note;
     }
 
-    /// Makes the folder again, with all that belongs into it but the outputs, if it was removed.
+    /// Recreates the directory and everything in it except the outputs, if it was removed.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call fails.
     pub fn restore(&self) -> io::Result<()> {
         let mut held = self.held();
         let place = self.path.join("lock");
@@ -90,7 +90,7 @@ impl Instance {
                 held.lock = ProcessLock::take(&place)?;
             }
         } else {
-            // It comes to its place with its lock, as one without would be taken for that of a dead daemon.
+            // Moved into place with its lock, as a directory without one would be taken for a dead daemon's.
             let folder = self.path.parent().unwrap_or(&self.path);
             let new = folder.with_file_name(format!("{}.new", self.id));
             DirBuilder::new().mode(0o700).recursive(true).create(new.join("output"))?;
@@ -109,7 +109,7 @@ impl Instance {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of tasks that the dead ones had started.
+    /// Cleans up after dead instances. Returns how many tasks they had started.
     fn sweep(&self, folder: &Path) -> usize {
         let mut lost = 0;
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
@@ -129,14 +129,14 @@ impl Instance {
         lost
     }
 
-    /// Removes the folder: this life is over.
+    /// Removes the directory at the end of this instance.
     pub fn end(&self) {
         remove(&self.path);
     }
 }
 
-/// The process of a living daemon that serves this socket, wherever the socket is now: it holds the lock of its life.
-/// Only before this process has a life of its own.
+/// Returns the PID of a living daemon that serves this socket path, even if the socket is gone: it holds the lock
+/// of its instance. Call it only before this process has an instance of its own.
 pub fn serving(state: &Path, socket: &Path) -> Option<i32> {
     let lives = fs::read_dir(state.join("instances")).ok()?.flatten();
     lives.map(|life| life.path().join("lock")).find_map(|lock| {
@@ -145,9 +145,9 @@ pub fn serving(state: &Path, socket: &Path) -> Option<i32> {
     })
 }
 
-/// Ends what a dead life left whose folder is gone, by what it has noted elsewhere.
+/// Cleans up after a dead instance whose directory is gone, using the note it left elsewhere.
 pub fn sweep_noted(state: &Path, dead: &Note) {
-    // It is the name of a folder here, and a part of a path.
+    // It is used as a directory name here, and as part of a path.
     let Ok(id) = uuid::Uuid::try_parse(&dead.instance) else { return };
     let path = state.join("instances").join(id.to_string());
     if !path.exists() {
@@ -156,15 +156,15 @@ pub fn sweep_noted(state: &Path, dead: &Note) {
     }
 }
 
-/// Has the filesystem put each folder that is made in this one into a part of the disk of its own, where it has such
-/// parts (ext4). A new file costs ext4 a look at every one that was removed from its part within the last minutes: 0.5 ms
-/// where thousands were. So a life pays at most for what it has removed itself.
+/// Asks the file system to place each subdirectory into a separate part of the disk, if it has such parts (ext4).
+/// Creating a file makes ext4 check every inode freed in the same part within the last minutes, which takes 0.5
+/// ms if there are thousands. This way an instance pays only for files that it has removed itself.
 fn spread(folder: &Path) {
     let mark = || -> io::Result<()> {
         let folder = fs::File::open(folder)?;
         Ok(ioctl_setflags(&folder, ioctl_getflags(&folder)? | IFlags::TOPDIR)?)
     };
-    // Other filesystems have no such flag.
+    // Other file systems have no such flag.
     let _ = mark();
 }
 
@@ -174,24 +174,24 @@ fn remove(path: &Path) {
     }
 }
 
-/// How many tasks have files there: each name begins with the id of its task.
+/// Counts the tasks that have files in this directory. Each file name begins with a task ID.
 fn tasks_in(output: &Path) -> usize {
     let names = fs::read_dir(output).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let id = |name: OsString| uuid::Uuid::try_parse(name.to_str()?.get(..ID_CHARS)?).ok();
     names.filter_map(id).collect::<HashSet<_>>().len()
 }
 
-/// The characters of an id.
+/// The number of characters of a task ID.
 const ID_CHARS: usize = 36;
 
-/// Ends what a dead life left running, and removes its files.
+/// Kills what a dead instance left running, and removes its files.
 fn sweep_one(path: &Path, id: &str) {
     let cgroup = fs::read_to_string(path.join("cgroup")).ok().map(PathBuf::from);
     sweep_processes(path, id, cgroup.as_deref());
     remove(path);
 }
 
-/// Ends the processes of a dead life.
+/// Kills the processes of a dead instance.
 fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
     let deadline = Instant::now() + SWEEP;
     if let Some(cgroup) = cgroup {
@@ -221,8 +221,8 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
     }
 }
 
-/// The processes that carry a life's mark or write to its output, those in their sessions, and all
-/// that descend from them; never this daemon or one of its ancestors.
+/// Returns the processes that carry an instance's mark or write to its output, those in their sessions, and all
+/// descendants of these; never this daemon or its ancestors.
 fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
@@ -243,7 +243,7 @@ fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     found.retain(|pid| !spared.contains(pid));
     found.sort_unstable();
     found.dedup();
-    // The handle is taken first and the process looked at once more, as its number may be another's now.
+    // Open the handle first and check again, as the PID may have been reused.
     let hold = |pid: i32| {
         let process = PidFd::open(pid).ok()?;
         let belongs = members::ancestors_of(pid).into_iter().any(|pid| is_marked(pid) || in_session(pid));
@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// What ext2 to ext4 say that they are.
+    /// The magic number of ext2, ext3 and ext4.
     const EXT: u64 = 0xef53;
 
     #[test]

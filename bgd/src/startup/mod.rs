@@ -1,7 +1,7 @@
-//! From the command line to a working daemon, and back to nothing.
+//! Startup and shutdown of the daemon.
 //!
-//! The order matters: the lock is taken before a stale socket is removed, the socket listens before the
-//! sweep (clients wait in its queue), and nobody is answered before the sweep is done.
+//! The order matters: the lock is taken before a stale socket is removed; the socket listens before the cleanup
+//! of dead instances, so that clients wait in its queue; and no request is answered before the cleanup is done.
 
 pub mod address;
 pub mod cgroups;
@@ -94,7 +94,7 @@ Signals: TERM and INT cancel every task and stop the daemon (a second one skips 
 period); HUP reloads the configuration. Under systemd, bgd supports socket activation and
 readiness notification.";
 
-/// Why there is no daemon: an exit code of bgctl's table, and a sentence.
+/// Why the daemon could not start or run: an exit code from bgctl's table, and a message.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -107,11 +107,11 @@ impl Failure {
     }
 }
 
-/// There is no daemon, and none could be started.
+/// No daemon is running, and none could be started.
 const UNAVAILABLE: u8 = 69;
 /// Not allowed.
 const NO_PERMISSION: u8 = 77;
-/// The configuration is wrong.
+/// The configuration is invalid.
 const CONFIG: u8 = 78;
 
 impl From<SocketError> for Failure {
@@ -128,7 +128,7 @@ impl From<SocketError> for Failure {
     }
 }
 
-/// The whole life of the daemon, or of a terminal's leader, as which it starts itself.
+/// Runs the daemon, or the leader of a terminal, as which the daemon starts itself.
 pub fn main() -> ExitCode {
     keep_memory_to_itself();
     if std::env::args_os().nth(1).is_some_and(|first| first == leader::ARGUMENT) {
@@ -145,7 +145,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Before anything is written, and before it is noted which signals tasks must not inherit ignored.
+    // Before anything is written, and before the ignored signals that tasks must not inherit are recorded.
     if let Err(error) = signals::ignore_full_files() {
         complain(&format!("cannot ignore SIGXFSZ, a file size limit may end the daemon: {error}"));
     }
@@ -160,19 +160,19 @@ pub fn main() -> ExitCode {
 }
 
 /// Environments, prompts and tokens pass through this memory: no other program of the user may read it, and none
-/// of it gets into a core file. Child processes are not affected.
+/// of it may end up in a core dump. Child processes are not affected.
 fn keep_memory_to_itself() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         complain(&format!("cannot protect its memory from other programs of this user: {error}"));
     }
 }
 
-/// Says on standard error why the daemon can't start. Fails silently if that is closed.
+/// Reports on standard error why the daemon can't start. Ignores a closed standard error.
 fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "bgd: {}", bgd_shared::show::lines(message));
 }
 
-/// Says what is wrong with the configuration, if anything is.
+/// Checks the configuration and reports what is wrong with it.
 fn check(args: &Args) -> ExitCode {
     match configuration(args) {
         Ok(_) => ExitCode::SUCCESS,
@@ -183,7 +183,7 @@ fn check(args: &Args) -> ExitCode {
     }
 }
 
-/// The configuration, and its file.
+/// Loads the configuration. Returns it with the path of its file.
 fn configuration(args: &Args) -> Result<(Config, PathBuf), Failure> {
     let path = args.config.clone().unwrap_or_else(Config::default_path);
     let config = Config::load(&path).map_err(|error| Failure::new(CONFIG, error.to_string()))?;
@@ -227,7 +227,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     runtime.block_on(live(Life { socket, config, config_path, state, address }, ready))
 }
 
-/// What a life begins with.
+/// What an instance starts with.
 struct Life {
     socket: SocketPath,
     config: Config,
@@ -236,7 +236,7 @@ struct Life {
     address: Address,
 }
 
-/// What a failed step means for whoever waits.
+/// Converts an I/O error of a startup step to a failure.
 fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
     let what = what.into();
     move |error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
@@ -248,7 +248,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let nofile = prepare_process();
     let strays = Strays::before_anything();
     let id = uuid::Uuid::new_v4().to_string();
-    // Before it listens, as it may take a moment, and before the sweep, which may end where it was started.
+    // Before listening, as it may take a moment, and before the cleanup, which may kill what this process
+    // was started in.
     let mut place = Place::find(config.tree, &id).await;
     let listener = open_socket(&socket, &mut address)?;
     let instance = Instance::begin(&state, id).map_err(failed(state.display().to_string()))?;
@@ -295,7 +296,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
     address.tell(Note { phase: Phase::Ending, ..note });
     address.leave();
-    // Answers that are being read from the output are still given.
+    // Responses that are being read from output files are still sent.
     if tokio::time::timeout(LAST_READS, workers.drain()).await.is_err() {
         tracing::warn!("a disk does not answer: what was still to be read or removed is left");
     }
@@ -311,7 +312,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends what is left of the tasks, and with that this life of the daemon: nothing of it is to be swept then.
+/// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has
+/// nothing to clean up.
 fn end_all(strays: &Strays, is_hurried: bool, instance: &Instance, address: &mut Address) {
     if strays.end(is_hurried) {
         instance.end();
@@ -321,10 +323,10 @@ fn end_all(strays: &Strays, is_hurried: bool, instance: &Instance, address: &mut
     }
 }
 
-/// How long answers that are being read when the daemon ends may take.
+/// How long reads in progress may take at shutdown.
 const LAST_READS: Duration = Duration::from_secs(5);
 
-/// That it is ready, and how many tasks were lost before.
+/// Returns the ready message, with the number of tasks lost by killed daemons.
 fn ready_words(instance: &Instance) -> String {
     match instance.lost {
         0 => "ready\n".to_owned(),
@@ -332,7 +334,8 @@ fn ready_words(instance: &Instance) -> String {
     }
 }
 
-/// Notes in the instance's folder whose it is. The daemon is found by that when its socket is gone.
+/// Notes in the instance's directory which daemon it belongs to, so that the daemon can be found if its
+/// socket is gone.
 fn known(instance: Instance, socket: &SocketPath) -> (Arc<Instance>, Note) {
     let socket = socket.as_path().as_os_str().into();
     let note = Note { instance: instance.id.clone(), socket, ..Note::default() };
@@ -340,7 +343,7 @@ fn known(instance: Instance, socket: &SocketPath) -> (Arc<Instance>, Note) {
     (Arc::new(instance), note)
 }
 
-/// The cgroup for the tasks' cgroups, noted in the instance's folder for the sweep.
+/// Creates the parent cgroup of the tasks' cgroups, and notes it in the instance's directory for a later cleanup.
 fn prepare_cgroup(
     place: &mut Place,
     instance: &Instance,
@@ -386,13 +389,13 @@ fn start_executors(
     Ok((Local::new(orders, reported, context.clone()), context))
 }
 
-/// Takes the lock of a socket; `None` if another daemon has it.
+/// Takes the lock of a socket. `None` if another daemon has it.
 fn take_lock(path: &Path) -> Result<Option<ProcessLock>, Failure> {
     ProcessLock::try_take(path)
         .map_err(|error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display())))
 }
 
-/// The socket to serve: a service manager's, or one that is made.
+/// Returns the socket to serve: one passed by a service manager, or a new one.
 fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListener, Failure> {
     let path = socket.as_path().display();
     let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{path}: {error}"));
@@ -408,7 +411,7 @@ fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListen
     })
 }
 
-/// What the process needs before it starts others. Returns the limit of descriptors that it began with.
+/// Prepares the process for starting others. Returns the original limit of descriptors.
 fn prepare_process() -> Option<libc::rlimit> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Err(error) = mark::remove_own() {
@@ -456,7 +459,7 @@ fn notify_manager(state: sd_notify::NotifyState<'_>) {
     }
 }
 
-/// Who waits for this daemon to be ready.
+/// Whoever waits for this daemon to be ready.
 #[derive(Debug)]
 struct Ready(Option<File>);
 
@@ -465,16 +468,17 @@ impl Ready {
         Ok(Self(inherited::close_all_but(fd)?.map(File::from)))
     }
 
-    /// Leaves the starter's session and folder. Not without `--ready-fd`: then it is a foreground program.
+    /// Leaves the starter's session and directory. Without `--ready-fd` it does nothing, as the daemon then runs
+    /// in the foreground.
     fn detach(&self) {
         if self.0.is_some() {
-            // Fails only for a process that leads its group already, as one of a service manager may.
+            // Fails only for a process group leader, such as one started by a service manager.
             let _ = nix::unistd::setsid();
             let _ = std::env::set_current_dir("/");
         }
     }
 
-    /// Says a word and closes. Whoever waited may be gone.
+    /// Sends a message and closes. Ignores errors, as the reader may be gone.
     fn say(&mut self, word: &str) {
         if let Some(mut fd) = self.0.take() {
             let _ = fd.write_all(word.as_bytes());

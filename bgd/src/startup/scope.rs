@@ -1,8 +1,8 @@
-//! A scope of the daemon's own from the systemd user manager, with a delegated cgroup: what
-//! `systemd-run --user --scope -p Delegate=yes` asks for, for this very process.
+//! Requests a scope with a delegated cgroup from the systemd user manager for this very process, like
+//! `systemd-run --user --scope -p Delegate=yes`.
 //!
-//! Nothing is asked where the manager's own socket is not there. What is asked goes over the user's bus, which is
-//! only started by that where a manager is.
+//! Nothing is requested if the manager's private socket does not exist: the request goes over the user's bus, and
+//! connecting may start that bus, which must happen only where a manager runs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use zbus::{Connection, MessageStream, OwnedObjectPath, OwnedVariant, Variant, co
 
 use crate::notice::one_line;
 
-/// How long all of it may take; the daemon starts without it then.
+/// The timeout of the whole request; after it the daemon starts without a scope.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
@@ -25,17 +25,17 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// The unit that this process is in.
 #[derive(Debug)]
 pub enum Unit {
-    /// It was there before, and its cgroup is delegated.
+    /// The original unit, whose cgroup is delegated.
     Delegated,
     /// A new scope of this name.
     Own(String),
 }
 
-/// Has this process moved to a scope of its own, unless the unit that it is in delegates its cgroup already and it
-/// may stay there.
+/// Moves this process into a scope of its own. Keeps it where it is if its unit already delegates its cgroup and
+/// `may_stay` is set.
 ///
 /// # Errors
-/// Says why there is none, for people.
+/// There is no scope; the message says why.
 pub async fn enter(instance: &str, may_stay: bool) -> Result<Unit, String> {
     let bus = bus()?;
     let work = async {
@@ -46,7 +46,7 @@ pub async fn enter(instance: &str, may_stay: bool) -> Result<Unit, String> {
     tokio::time::timeout(PATIENCE, work).await.map_err(late)?
 }
 
-/// The bus that the user manager is on, if there is a manager.
+/// Returns the bus that the user manager uses, if there is a manager.
 fn bus() -> Result<PathBuf, String> {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
     let folder = folder.ok_or("no systemd user manager: XDG_RUNTIME_DIR is not set").map(PathBuf::from)?;
@@ -69,7 +69,7 @@ async fn connect(bus: &Path) -> Result<UnixStream, String> {
             bus.display()
         ));
     }
-    // It would take the daemon's process id for that of another process.
+    // The manager would take the daemon's PID for that of another process.
     if peer.pid().is_none_or(|pid| pid == 0) {
         return Err("the systemd user manager is in another PID namespace".to_owned());
     }
@@ -82,7 +82,7 @@ async fn ask(stream: UnixStream, instance: &str, may_stay: bool) -> zbus::Result
         return Ok(Unit::Delegated);
     }
     let name = format!("bgd-{instance}.scope");
-    // Listens before it asks, so that it can't miss the end of the job.
+    // Subscribe before the request, so that the end of the job can't be missed.
     let rule = format!("type='signal',interface='{MANAGER}',member='JobRemoved',arg2='{name}'");
     let mut news = MessageStream::for_match_rule(&*rule, &manager, None).await?;
     manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "Subscribe", &()).await?;
@@ -103,11 +103,11 @@ async fn is_in_delegated_unit(manager: &Connection) -> zbus::Result<bool> {
     let unit: OwnedObjectPath =
         match manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "GetUnitByPID", &pid).await {
             Ok(answer) => answer.body().deserialize()?,
-            // It is in no unit of this manager, as in a login's session.
+            // The process is in no unit of this manager, as in a login session.
             Err(zbus::Error::MethodError(..) | zbus::Error::FDO(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
-    // The end of the unit's name, as paths have it.
+    // The end of the unit's name, as escaped in object paths.
     let kind = match unit.as_str().rsplit_once("_2e") {
         Some((_, "service")) => "org.freedesktop.systemd1.Service",
         Some((_, "scope")) => "org.freedesktop.systemd1.Scope",
@@ -124,12 +124,12 @@ async fn start(manager: &Connection, name: &str) -> zbus::Result<()> {
     let properties = vec![
         ("Description", Variant::from("bgd, the background daemon, and its tasks")),
         ("PIDs", Variant::from(vec![std::process::id()])),
-        // `Delegate=` with an empty list: cgroups of its own are all that the daemon needs. Controllers would change
-        // how the programs beside it share the machine.
+        // `Delegate=` with an empty list: the daemon only needs cgroups of its own. Controllers would change how
+        // it shares the machine with other programs.
         ("DelegateControllers", Variant::from(no_controllers)),
-        // The user's own limits apply, as without a scope.
+        // The user's own limits still apply, as they do without a scope.
         ("TasksMax", Variant::from(u64::MAX)),
-        // Nothing stays of it, however it ends.
+        // Removes the unit completely, however it ends.
         ("CollectMode", Variant::from("inactive-or-failed")),
     ];
     let no_others: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
@@ -138,7 +138,7 @@ async fn start(manager: &Connection, name: &str) -> zbus::Result<()> {
     Ok(())
 }
 
-/// What went wrong in a sentence.
+/// Describes an error in one sentence.
 fn explain(error: &zbus::Error) -> String {
     let said = match error {
         zbus::Error::MethodError(_, Some(said), _) => said.clone(),

@@ -1,6 +1,6 @@
-//! One connection: bytes become calls for the dispatcher, and the client's queue becomes bytes.
+//! One connection: turns received bytes into calls for the dispatcher, and writes the client's queue.
 //!
-//! Requests of one connection are answered side by side. It may not look at tasks.
+//! Requests of one connection are processed concurrently. This module must not access tasks.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -24,11 +24,11 @@ use crate::os::descriptors;
 use crate::wire::calls::{Body, Call};
 use crate::wire::mailbox::{Calls, Incoming};
 
-/// Bytes that are read at once.
+/// The size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Serves a client until it is gone, or until no request can come (as it has closed its side, or the
-/// daemon is `closing`) and every answer is written.
+/// Serves a client until it is gone, or until no more requests can come (it has closed its sending side, or the
+/// daemon is `closing`) and every response is written.
 pub async fn serve(
     stream: AsyncStream,
     client: Arc<Client>,
@@ -62,9 +62,9 @@ pub async fn serve(
         () = until_no_more_requests => {}
     }
     connection.silent.remove(&connection.client);
-    // What is still to come for it goes nowhere.
+    // Discard whatever is still sent to it.
     connection.client.close();
-    // The dispatcher has ended if nobody takes this.
+    // Sending fails only if the dispatcher has ended.
     let _ = connection.calls.send(Incoming::Gone(Arc::clone(&connection.client))).await;
 }
 
@@ -77,18 +77,18 @@ struct Connection {
     silent: Arc<Silent>,
 }
 
-/// How a connection was let in.
+/// The terms on which a connection was admitted.
 pub struct Admission {
-    /// The longest request line in bytes.
+    /// The maximum length of a request line in bytes.
     pub frame_bytes: usize,
-    /// What there is room for.
+    /// Which requests it may send.
     pub room: Room,
-    /// Where it is known until it says something.
+    /// Lists the connection until it sends a request.
     pub silent: Arc<Silent>,
 }
 
 impl Connection {
-    /// Reads requests until the client has closed its side, or sends what can't be read on from.
+    /// Reads requests until the client closes its sending side or sends something after which parsing can't continue.
     async fn read(&self, frame_bytes: usize) -> io::Result<()> {
         let mut decoder = FrameDecoder::<OwnedFd>::new(frame_bytes);
         loop {
@@ -126,7 +126,8 @@ impl Connection {
         }
     }
 
-    /// Refuses what there is no room for: the last connections are kept for the daemon's own methods.
+    /// Refuses requests that the connection may not send: the last connections are reserved for `hello`
+    /// and `daemon.*`.
     fn refuses(&self, frame: &Frame<OwnedFd>) -> bool {
         if self.room == Room::All {
             return false;
@@ -144,21 +145,21 @@ impl Connection {
         true
     }
 
-    /// Whether the other end is closed for both directions. One that has closed its sending side only still reads.
+    /// Whether the peer has closed both directions. A peer that has only closed its sending side still reads.
     fn is_abandoned(&self) -> bool {
         let mut socket = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
         matches!(poll(&mut socket, PollTimeout::ZERO), Ok(1..))
             && socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
-    /// Whether a program hands over its child and has ended since: nobody else looks after that child.
+    /// Whether a program that has ended since hands over its child: nobody else looks after that child.
     fn is_bequest(&self, method: &str) -> bool {
-        // The system closes the connections of a process before it says that the process has ended.
+        // The kernel closes a process's connections before it reports the process as ended.
         let has_ended = |pid| ProcessStat::of(pid).is_none_or(|stat| stat.has_ended());
         method == TaskHandoff::NAME && self.client.process.is_some_and(has_ended)
     }
 
-    /// Waits until the client has closed its reading side too: it waits for nothing any more.
+    /// Waits until the client has closed its reading side as well, and so waits for nothing any more.
     async fn until_hung_up(&self) {
         let hung_up = async {
             let socket = crate::os::watch::writable(self.stream.as_fd().try_clone_to_owned()?)?;
@@ -171,7 +172,7 @@ impl Connection {
             }
         };
         if let Err(error) = hung_up.await {
-            // Then the end of the answers is the end of the connection.
+            // The connection then ends after the last response.
             tracing::debug!(client = self.client.id, %error, "a half-closed connection can't be watched");
             std::future::pending::<()>().await;
         }
@@ -182,8 +183,8 @@ impl Connection {
             Ok(request) => request,
             Err(error) => return self.client.tell(&error_line(None, &error)),
         };
-        // Nobody waits for the answer, as when this process was stopped and its clients have given up: what was
-        // asked for is not wanted any more. A notification has no answer, so that its sender may be gone.
+        // Nobody waits for the response, for example because this process was stopped and its clients have given
+        // up: the request is no longer wanted. A notification gets no response, so its sender may be gone.
         if request.id.is_some() && self.is_abandoned() && !self.is_bequest(&request.method) {
             tracing::info!(client = self.client.id, method = %request.method, "its client is gone: not carried out");
             return;
@@ -200,11 +201,11 @@ impl Connection {
             return;
         }
         let call = Call { id: request.id, reserved, body };
-        // The dispatcher has ended if nobody takes this; the connection is about to be closed then.
+        // Sending fails only if the dispatcher has ended; the connection is about to be closed then.
         let _ = self.calls.send(Incoming::Call { client: Arc::clone(&self.client), call }).await;
     }
 
-    /// Writes what is queued, until the connection is at its end.
+    /// Writes what is queued until the connection ends.
     async fn write(&self) {
         let finished = || self.no_more_requests.load(Ordering::Relaxed);
         while let Some(bytes) = self.client.next_bytes(finished).await {
@@ -224,7 +225,7 @@ fn too_many_descriptors(why: &str) -> RpcError {
         .hint("the connection is closed")
 }
 
-/// Reads once. The buffer lives on the stack, so that ten thousand quiet connections need none.
+/// Reads once. The buffer is on the stack, so that ten thousand idle connections need none.
 fn receive(socket: &tokio::net::UnixStream, decoder: &mut FrameDecoder<OwnedFd>) -> io::Result<usize> {
     let mut buffer = [0; READ_BYTES];
     let (count, attachments) = fds::receive(socket, &mut buffer)?;
@@ -232,7 +233,7 @@ fn receive(socket: &tokio::net::UnixStream, decoder: &mut FrameDecoder<OwnedFd>)
         return Err(io::Error::new(io::ErrorKind::InvalidData, descriptors::NONE_LEFT));
     }
     decoder.push(&buffer[..count], attachments);
-    // Environments came in it, and nobody gives a stack back.
+    // It may have held environments, and the stack is not wiped otherwise.
     buffer[..count].zeroize();
     Ok(count)
 }

@@ -1,4 +1,4 @@
-//! What is told of a task that did not end well: to programs by kind and numbers, to people in a sentence.
+//! The errors of tasks that did not end well: kinds and numbers for programs, a sentence for people.
 
 use bgd_shared::failure::{Failure as WireFailure, FailureKind};
 use bgd_shared::order::{CancelReason, Condition};
@@ -7,17 +7,17 @@ use bgd_shared::task::{Exit, Status};
 
 use crate::core::{Attempt, AttemptError, EndedTask, Failure, Finished, HowEnded, Outcome, StopReason, Task};
 
-/// Why a task failed or was cancelled, in a sentence; nothing if it was neither, or a user asked for it.
+/// Returns why a task failed or was cancelled, in a sentence. `None` if it did neither, or a user cancelled it.
 pub fn error(task: &Task) -> Option<String> {
     task.finished().and_then(error_of)
 }
 
-/// The same of an end.
+/// Returns the same for a finished state.
 pub fn error_of(finished: &Finished) -> Option<String> {
     wire(finished).0
 }
 
-/// What the wire says of an end: a sentence for people and, for a failure, its parts for programs.
+/// Returns the error as the wire shows it: a sentence for people and, for a failure, its details for programs.
 pub fn wire(finished: &Finished) -> (Option<String>, Option<WireFailure>) {
     match (&finished.outcome, failure(finished)) {
         (Outcome::Cancelled(reason), _) => (cause(*reason), None),
@@ -27,7 +27,7 @@ pub fn wire(finished: &Finished) -> (Option<String>, Option<WireFailure>) {
     }
 }
 
-/// Why a task failed.
+/// Returns the details of a failure.
 fn failure(finished: &Finished) -> Option<WireFailure> {
     let Outcome::Failed(failure) = &finished.outcome else { return None };
     Some(match failure {
@@ -86,7 +86,7 @@ fn of_exit(exit: Option<&Exit>) -> WireFailure {
     }
 }
 
-/// Why a task was ended that no user asked to end, and that had time left.
+/// Returns why a task was ended other than by a user or a time limit.
 fn cause(reason: StopReason) -> Option<String> {
     Some(match reason {
         StopReason::Cancelled
@@ -104,7 +104,7 @@ fn cause(reason: StopReason) -> Option<String> {
     })
 }
 
-/// Why a task can't start any more that was to start after another.
+/// Returns why a task can't start: its dependency did not end as required.
 fn dependency(condition: Condition, ended: EndedTask) -> String {
     let EndedTask { task, status, has_begun, was_ready: _, how } = ended;
     let how = match (status, how) {
@@ -129,7 +129,7 @@ fn dependency(condition: Condition, ended: EndedTask) -> String {
     format!("task {task} {how}, but had to {wanted} first")
 }
 
-/// Why an attempt failed; nothing if it ended well.
+/// Returns why an attempt failed. `None` if it ended well.
 pub fn of_attempt(attempt: &Attempt) -> Option<String> {
     match (&attempt.error, &attempt.exit) {
         (Some(error), _) => Some(of_attempt_error(error).message),
@@ -138,7 +138,7 @@ pub fn of_attempt(attempt: &Attempt) -> Option<String> {
     }
 }
 
-/// The reason of a cancelled task for programs.
+/// Returns the reason of a cancellation for programs.
 pub fn cancel_reason(finished: &Finished) -> Option<CancelReason> {
     let Outcome::Cancelled(reason) = &finished.outcome else { return None };
     Some(match reason {

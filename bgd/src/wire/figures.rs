@@ -1,4 +1,4 @@
-//! How long tasks waited and ran, counted as they start and end (R08).
+//! Histograms of how long tasks waited and ran, updated when they start and end (R08).
 
 use bgd_shared::event::EventKind;
 use bgd_shared::request::{TimeBucket, Times};
@@ -6,13 +6,13 @@ use bgd_shared::time::Timestamp;
 
 use crate::core::{Finished, Snapshot, State};
 
-/// The upper ends of the buckets, in milliseconds: from what a trivial command takes to a day.
+/// The upper bounds of the buckets, in milliseconds: from the duration of a trivial command to a day.
 const BUCKETS: [u64; 16] = [
     1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000, 14_400_000,
     86_400_000,
 ];
 
-/// Times by how long they were.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     buckets: [u64; BUCKETS.len()],
@@ -21,7 +21,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts the time between two moments; a clock that was set back counts as none.
+    /// Adds the time between two moments. Counts 0 if the clock was set back.
     pub fn add(&mut self, from: Timestamp, to: Timestamp) {
         let ms = u64::try_from(to.unix_ms().saturating_sub(from.unix_ms())).unwrap_or(0);
         let place = BUCKETS.partition_point(|end| *end < ms);
@@ -32,7 +32,7 @@ impl Histogram {
         self.sum_ms = self.sum_ms.saturating_add(ms);
     }
 
-    /// As `daemon.status` shows it.
+    /// Returns the histogram with cumulative counts, as `daemon.status` shows it.
     pub fn shown(&self) -> Times {
         let mut below = 0;
         let buckets = BUCKETS.iter().zip(self.buckets).map(|(le_ms, count)| {
@@ -43,17 +43,17 @@ impl Histogram {
     }
 }
 
-/// What is counted.
+/// All histograms.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// From the submission to the start.
+    /// Time from submission to start.
     pub waited: Histogram,
-    /// From the start of a run to its end.
+    /// Time from the start of a run to its end.
     pub ran: Histogram,
 }
 
 impl Figures {
-    /// Counts what an event tells.
+    /// Updates the histograms for an event.
     pub fn count(&mut self, kind: EventKind, at: Timestamp, task: &Snapshot) {
         if kind == EventKind::Started {
             self.waited.add(task.created_at, at);

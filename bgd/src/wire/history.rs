@@ -1,34 +1,35 @@
-//! The history of events: the latest ones as they are sent, in as many bytes as they may have.
+//! The event history: the latest events in serialized form, limited in bytes.
 //!
-//! They lie one behind the other in blocks. A small allocation for each would take nearly twice the bytes that are
-//! counted, and would leave holes among everything else that is allocated meanwhile.
+//! Events are stored consecutively in blocks. A small allocation per event would take nearly twice the bytes that
+//! are counted, and would fragment the heap.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 
-/// The bytes of an ordinary block. Blocks are dropped whole, so a history is by one of them shorter than it may be.
+/// The size of an ordinary block in bytes. Blocks are dropped whole, so a history may be shorter than its
+/// limit by one block.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// A history that may have less has smaller blocks: so many make up what it may have.
+/// The minimum number of blocks; a history with a small limit has smaller blocks.
 const BLOCKS: usize = 16;
 
-/// What the allocator keeps beside each allocation, about.
+/// The allocator's approximate overhead per allocation, in bytes.
 const ALLOCATION_BYTES: usize = 16;
 
-/// An event that is kept.
+/// A stored event.
 #[derive(Debug)]
 pub struct Kept<'a> {
-    /// Its task.
+    /// The event's task.
     pub task: TaskId,
-    /// The parent session of that.
+    /// The parent session of that task.
     pub session: Option<&'a str>,
-    /// The event object.
+    /// The serialized event object.
     pub json: &'a [u8],
 }
 
-/// Where an event is in its block, and what filters look at.
+/// The position of an event in its block, and what filters look at.
 #[derive(Debug)]
 struct Entry {
     task: TaskId,
@@ -36,19 +37,19 @@ struct Entry {
     end: usize,
 }
 
-/// Events one behind the other.
+/// Consecutive events.
 #[derive(Debug)]
 struct Block {
-    /// The number of its first event.
+    /// The sequence number of its first event.
     first: u64,
     entries: Vec<Entry>,
     json: Vec<u8>,
-    /// The parent sessions may be held by nobody else any more.
+    /// Bytes of the parent sessions' names; this block may hold their last reference.
     session_bytes: usize,
 }
 
 impl Block {
-    /// What it costs. The two parts and the block itself are allocations.
+    /// Returns the memory it uses, including the overhead of its three allocations.
     fn bytes(&self) -> usize {
         let entries = self.entries.capacity() * size_of::<Entry>();
         size_of::<Self>() + entries + self.json.capacity() + self.session_bytes + 2 * ALLOCATION_BYTES
@@ -63,35 +64,35 @@ impl Block {
 #[derive(Debug)]
 pub struct History {
     blocks: VecDeque<Block>,
-    /// What all blocks but the last cost.
+    /// The memory used by all blocks except the last.
     full_bytes: usize,
     limit: usize,
-    /// The number of the latest event.
+    /// The sequence number of the latest event.
     seq: u64,
 }
 
 impl History {
-    /// No events yet, and room for this many bytes of them.
+    /// Creates an empty history with a limit in bytes.
     pub fn new(limit: usize) -> Self {
         Self { blocks: VecDeque::new(), full_bytes: 0, limit, seq: 0 }
     }
 
-    /// The number of the latest event.
+    /// Returns the sequence number of the latest event.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// The number of the oldest event that is kept.
+    /// Returns the sequence number of the oldest event kept.
     pub fn first(&self) -> u64 {
         self.blocks.front().map_or(self.seq + 1, |block| block.first)
     }
 
-    /// What it costs, everything counted.
+    /// Returns the memory it uses, overhead included.
     pub fn bytes(&self) -> usize {
         self.full_bytes + self.blocks.back().map_or(0, Block::bytes)
     }
 
-    /// Keeps an event, whose number is the next. What is too much by it is dropped by [`Self::trim`].
+    /// Adds an event with the next sequence number. May exceed the limit until [`Self::trim`] is called.
     pub fn push(&mut self, seq: u64, task: TaskId, session: Option<Arc<str>>, json: &[u8]) {
         self.seq = seq;
         if !self.blocks.back().is_some_and(|block| block.has_room(json.len())) {
@@ -109,13 +110,13 @@ impl History {
         }
     }
 
-    /// Changes how many bytes it may have.
+    /// Changes the limit in bytes.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         self.trim();
     }
 
-    /// Drops the oldest events that are too many. The latest one is always kept.
+    /// Drops the oldest events above the limit. Always keeps the last block, and so the latest event.
     pub fn trim(&mut self) {
         while self.bytes() > self.limit && self.blocks.len() > 1 {
             if let Some(oldest) = self.blocks.pop_front() {
@@ -124,7 +125,7 @@ impl History {
         }
     }
 
-    /// An event by its number, if it is kept.
+    /// Returns an event by its sequence number, if it is kept.
     pub fn get(&self, seq: u64) -> Option<Kept<'_>> {
         let block = self.blocks.partition_point(|block| block.first <= seq).checked_sub(1)?;
         let block = self.blocks.get(block)?;

@@ -1,6 +1,6 @@
-//! What reaches the dispatcher. Calls of clients come through a bounded queue, so that a flood of them
-//! waits in the clients' sockets; facts of executors come through one of their own, which holds at
-//! most a few for each running process, so that no client can delay them.
+//! The dispatcher's inputs. Calls of clients arrive in a bounded queue, so that a flood of them backs up into the
+//! clients' sockets. Facts of executors have a queue of their own, which holds at most a few per running process,
+//! so that no client can delay them.
 
 use std::sync::Arc;
 
@@ -20,117 +20,117 @@ use crate::exec::executor::Offer;
 use crate::exec::messages::{self, Facts, Seen};
 use crate::wire::calls::Call;
 
-/// How many calls may wait for the dispatcher.
+/// Capacity of the queue of calls.
 const CALLS: usize = 1024;
 
-/// Something from a client.
+/// A message from a client's connection.
 #[derive(Debug)]
 pub enum Incoming {
-    /// It asks for something.
+    /// A request.
     Call {
-        /// Who.
+        /// The client.
         client: Arc<Client>,
-        /// For what.
+        /// The request.
         call: Call,
     },
-    /// It has connected.
+    /// The client has connected.
     Connected(Arc<Client>),
-    /// It is gone.
+    /// The client is gone.
     Gone(Arc<Client>),
-    /// It has taken what was waiting for it; subscriptions of its may go on.
+    /// The client's queue is empty, so its subscriptions may continue.
     Drained(Arc<Client>),
 }
 
-/// What workers of the daemon have found, and what the system says.
+/// Results of the daemon's own workers, and signals.
 #[derive(Debug)]
 pub enum Internal {
-    /// The agent of a prompt was looked for.
+    /// The agent for a prompt was looked up.
     AgentFound {
-        /// Who gets the prompt's task.
+        /// The pending response to the submission.
         answer: Answer,
-        /// What was submitted.
+        /// The submission.
         command: Box<Command>,
-        /// Whether its program is there.
+        /// Whether the agent is available.
         result: Result<(), RpcError>,
     },
-    /// Who answers an agent's question may do so.
+    /// A client was found to be allowed to answer an agent's question.
     MayAnswer {
-        /// Who.
+        /// The pending response to the client.
         answer: Answer,
-        /// What the core is asked then.
+        /// The request for the core.
         request: Request,
     },
-    /// The programs of agents were looked for.
+    /// The programs of agents were looked up.
     AgentsFound {
-        /// Who wants to know.
+        /// The pending response to `agent.list`.
         answer: Answer,
-        /// In this environment.
+        /// The environment that was used.
         env: Arc<Env>,
-        /// Whether they shall be started, too.
+        /// Whether the agents are also to be started, as a check.
         check: bool,
-        /// What is there.
+        /// The agents found.
         found: Result<Vec<(Arc<Agent>, AgentInfo)>, RpcError>,
     },
-    /// A process that another program offers was looked at.
+    /// A process that another program hands over was inspected.
     Offered {
-        /// Who offers it.
+        /// The pending response to the handoff.
         answer: Answer,
-        /// What was said of it.
+        /// The parameters of the handoff.
         params: Box<HandoffParams>,
-        /// The task that it will be.
+        /// The ID of the new task.
         task: TaskId,
-        /// The process, which is ready, or why it can't be taken over.
+        /// The process, ready to be taken over, or why it can't be.
         result: Result<Offer, RpcError>,
     },
-    /// The configuration was read.
+    /// The configuration file was read.
     ConfigRead {
-        /// What it says, or what is wrong with it.
+        /// The new configuration, or what is wrong with it.
         config: Result<Box<Config>, ConfigError>,
-        /// Who asked for it, if it was a client.
+        /// The pending response, if a client asked for the reload.
         asked: Option<Answer>,
     },
-    /// The result that a notice of this task is about was read.
+    /// The result for a notice of this task was read.
     NoticeRead {
         /// The task.
         task: TaskId,
     },
-    /// Every notice that waited was delivered or given up, and the channels' thread has ended.
+    /// Every waiting notice was delivered or given up, and the channels' thread has ended.
     ChannelsDone,
-    /// SIGHUP: the configuration shall be read again.
+    /// SIGHUP: reload the configuration.
     Reload,
-    /// SIGTERM or SIGINT: the daemon shall end.
+    /// SIGTERM or SIGINT: shut down.
     Terminate {
-        /// The signal's name.
+        /// The name of the signal.
         signal: &'static str,
     },
 }
 
-/// Where the daemon's own workers tell what they have found.
+/// The sending side for the daemon's own workers.
 #[derive(Clone, Debug)]
 pub struct Internals(mpsc::UnboundedSender<Internal>);
 
 impl Internals {
-    /// Tells. Nobody listens any more when the daemon ends; then it does not matter.
+    /// Sends a message. It is lost if the daemon is ending, when it no longer matters.
     pub fn send(&self, internal: Internal) {
         let _ = self.0.send(internal);
     }
 }
 
-/// Where connections send calls.
+/// The sending side for connections.
 pub type Calls = mpsc::Sender<Incoming>;
 
-/// The dispatcher's end.
+/// The dispatcher's receiving side.
 #[derive(Debug)]
 pub struct Mailbox {
     /// Calls of clients.
     pub calls: mpsc::Receiver<Incoming>,
     /// Facts of executors.
     pub facts: mpsc::UnboundedReceiver<Seen>,
-    /// What the daemon's own workers have found.
+    /// Results of the daemon's own workers.
     pub internals: mpsc::UnboundedReceiver<Internal>,
 }
 
-/// An empty mailbox with its entrances.
+/// Creates an empty mailbox with its sending sides.
 pub fn new() -> (Calls, Facts, Internals, Mailbox) {
     let (calls, calls_end) = mpsc::channel(CALLS);
     let (facts, facts_end) = messages::facts();

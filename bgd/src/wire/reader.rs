@@ -1,4 +1,4 @@
-//! Answers that need a look at an output file before they can be given: read on the workers.
+//! Responses that require reading an output file, which is done on worker threads.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::notice as words;
 use crate::wire::calls::OUTPUT_DEFAULT_BYTES;
 use crate::wire::view;
 
-/// Answers from output files, on the workers.
+/// Builds responses from output files on worker threads.
 #[derive(Debug)]
 pub struct Reader {
     folder: Arc<OutputFolder>,
@@ -28,12 +28,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads in this folder.
+    /// Creates a reader for this directory.
     pub fn new(folder: Arc<OutputFolder>, workers: Workers) -> Self {
         Self { folder, workers }
     }
 
-    /// `task.get`: a task with its progress.
+    /// `task.get`: the task with its progress.
     pub fn get(&self, snapshot: Snapshot, answer: Answer) {
         let folder = Arc::clone(&self.folder);
         self.workers.later(move || {
@@ -43,7 +43,7 @@ impl Reader {
         });
     }
 
-    /// `task.output`: a part of its output.
+    /// `task.output`: a part of the output.
     pub fn output(&self, snapshot: Snapshot, params: OutputParams, answer: Answer) {
         let folder = Arc::clone(&self.folder);
         self.workers.later(move || match output(&snapshot, &params, &folder) {
@@ -54,7 +54,7 @@ impl Reader {
         });
     }
 
-    /// `task.result`: the end of its output.
+    /// `task.result`: the end of the output.
     pub fn result(&self, snapshot: Snapshot, answer: Answer) {
         let folder = Arc::clone(&self.folder);
         self.workers.later(move || match result(&snapshot, &folder) {
@@ -68,7 +68,7 @@ impl Reader {
         });
     }
 
-    /// `inbox.read`: the items with their results, as many as fit.
+    /// `inbox.read`: the items with their results, as many as fit into a page.
     pub fn inbox(&self, items: Vec<Item>, mut result: InboxReadResult, answer: Answer) {
         let folder = Arc::clone(&self.folder);
         self.workers.later(move || {
@@ -87,11 +87,11 @@ impl Reader {
     }
 }
 
-/// The bytes of an ordinary task object.
+/// The typical size of a task object, in bytes.
 const TASK_BYTES: usize = 1024;
 
-/// A notice as it is told, with the result of the run that it is about. The notice says so if that can't be
-/// read any more, as the task was cleared meanwhile.
+/// Builds a notice with the result of its run. If the result can't be read any more because the task was cleared
+/// meanwhile, the notice says so.
 pub fn notice(notice: &Notice, folder: &OutputFolder) -> WireNotice {
     let result = notice_result(notice, folder);
     words::notice(notice, view::task(&notice.task, folder), result)
@@ -107,7 +107,7 @@ fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult>
     if !is_wanted {
         return None;
     }
-    // As much as `task.result` gives.
+    // The same amount as in `task.result`.
     Some(match result(task, folder) {
         Ok(part) => {
             let shown = if part.bytes.len() as u64 >= part.size { ShownPart::All } else { ShownPart::End };
@@ -148,7 +148,7 @@ fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> 
     let part =
         read_part(files.path(stream), snapshot.has_begun(), params.offset.unwrap_or(0), limit, dropped)?;
     let Part { bytes, offset, next, size } = part;
-    // A process that lingers may still write.
+    // A lingering process may still write.
     let eof = snapshot.is_settled() && next >= size;
     let (data, encoding) = Encoding::encode(bytes);
     Ok(OutputResult { task: with_progress(snapshot, folder), data, encoding, offset, next, eof })

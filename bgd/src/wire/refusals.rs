@@ -1,4 +1,4 @@
-//! What a client is told when the core refuses a request: the kind of the error, a sentence, and what to do.
+//! Converts refusals of the core to error responses: a kind, a sentence, and a hint.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl From<CoreError> for RpcError {
     }
 }
 
-/// What goes wrong with groups and with what tasks wait for.
+/// Returns the error for a refusal that concerns groups, batches or dependencies.
 fn of_order(error: &OrderError) -> RpcError {
     match error {
         OrderError::UnknownGroup(name, known) => unknown_group(name, known),
@@ -179,7 +179,7 @@ fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
     RpcError::new(ErrorKind::InvalidParams, format!("task {id} can't be run again: {why}")).hint(hint)
 }
 
-/// A number of things.
+/// Formats a number with a noun.
 fn count(number: u32, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
@@ -190,7 +190,7 @@ fn ended_first(id: TaskId, status: Status) -> RpcError {
         .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
 }
 
-/// A status in a sentence of its own.
+/// Describes a status in a clause.
 fn state(status: Status) -> &'static str {
     match status {
         Status::Pending => "it is pending",

@@ -1,4 +1,4 @@
-//! Accepts connections: this user's only, and no more than the limit.
+//! Accepts connections, only from this user and up to a limit.
 
 use std::fs::File;
 use std::io;
@@ -22,14 +22,14 @@ use crate::os::descriptors;
 use crate::wire::connection::{Admission, serve};
 use crate::wire::mailbox::Calls;
 
-/// What the server allows.
+/// The limits of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Connections at once.
+    /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// The longest request line in bytes.
+    /// The maximum length of a request line in bytes.
     pub frame_bytes: usize,
-    /// What one client may use.
+    /// The limits of each client.
     pub client: ClientLimits,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,
@@ -47,19 +47,19 @@ impl From<&Config> for ServerLimits {
     }
 }
 
-/// How many connections there may be beyond the limit for `hello` and `daemon.*`, so that a daemon whose places are
-/// all taken can still be asked, and ended.
+/// How many connections above the limit are reserved for `hello` and `daemon.*`, so that a daemon at its limit
+/// can still be queried and stopped.
 const KEPT: usize = 4;
 
-/// How long clients have to take their last answers when the daemon ends.
+/// How long clients have to receive their last responses at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How long the server rests when the system can't give it a connection for a reason that no event ends.
+/// The pause after an accept error that no event will resolve.
 const REST: Duration = Duration::from_millis(100);
 
-/// Serves until `closing` changes; then waits until every client has its last answer, for a second at most.
+/// Serves until `closing` changes, then waits up to a second for clients to receive their last responses.
 ///
-/// What comes from `listeners` takes the place of the listener, as its socket was gone.
+/// A listener received from `listeners` replaces the current one, whose socket was removed.
 pub async fn run(
     mut listener: AsyncListener,
     mut listeners: mpsc::Receiver<AsyncListener>,
@@ -94,7 +94,7 @@ pub async fn run(
                 }
                 Err(error) => spare.cope(&listener, &error).await,
             },
-            // Whoever is in the queue of the old one tries again: it is closed.
+            // Clients in the queue of the old listener retry, as it is closed.
             Some(new) = listeners.recv() => listener = new,
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Err(error) = ended {
@@ -110,7 +110,7 @@ pub async fn run(
         tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// Whether this peer may be served.
+/// Checks whether a peer may connect, and for which requests there is room.
 fn admit(
     stream: &AsyncStream,
     connections: usize,
@@ -133,7 +133,7 @@ fn admit(
         }));
     }
     if descriptors::are_reserved(stream, descriptors::User::Client) {
-        // The place of a silent one is free a moment later.
+        // The descriptor of a closed silent connection becomes free a moment later.
         let _ = silent.send_away(Room::All) || silent.send_away(Room::Daemon);
         let has_some = !descriptors::are_reserved(stream, descriptors::User::Control);
         return if has_some { Ok(Room::Daemon) } else { Err(no_descriptors()) };
@@ -161,12 +161,13 @@ fn too_many(message: String) -> RpcError {
         .hint("close some, or raise limits.connections in the configuration")
 }
 
-/// Says why and closes. The line fits into any socket's buffer; a client that does not read loses it.
+/// Sends the reason; the caller closes the connection. The line fits into any socket buffer; a client that does
+/// not read loses it.
 fn refuse(stream: &AsyncStream, error: &RpcError) {
     let _ = stream.inner().try_write(&error_line(None, error));
 }
 
-/// A descriptor that is kept free, so that a client can still be told that there are no more.
+/// A spare descriptor that is given up to tell a client that none are left.
 struct Spare(Option<File>);
 
 impl Default for Spare {
@@ -182,7 +183,7 @@ impl Spare {
         }
     }
 
-    /// Deals with a failed accept so that it can't fail again and again without a pause.
+    /// Handles a failed accept so that it can't fail repeatedly without a pause.
     async fn cope(&mut self, listener: &AsyncListener, error: &io::Error) {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match errno {

@@ -1,4 +1,4 @@
-//! Who this daemon is, and how it is (R08).
+//! The daemon's identity and status (R08).
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -9,60 +9,60 @@ use crate::config::Config;
 use crate::core::Core;
 use crate::os::log;
 
-/// What never changes in a daemon's life, or nearly never.
+/// What rarely or never changes during the daemon's lifetime.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// This life.
+    /// The ID of this instance.
     pub instance: String,
     /// How many tasks had been started by daemons that were killed.
     pub lost_tasks: usize,
-    /// Its process id.
+    /// The daemon's PID.
     pub pid: i32,
-    /// Its socket.
+    /// The path of the socket.
     pub socket: PathBuf,
-    /// Its state folder.
+    /// The state directory.
     pub state_dir: PathBuf,
-    /// Its configuration file.
+    /// The path of the configuration file.
     pub config_path: PathBuf,
-    /// Whether that was there.
+    /// Whether that file existed.
     pub config_loaded: bool,
-    /// What is wrong with it, if it was read since and not taken over.
+    /// Why the last reload was not applied, if it failed.
     pub config_error: Option<String>,
-    /// `cgroup` or `session`.
+    /// How process trees are tracked: `cgroup` or `session`.
     pub tree: &'static str,
-    /// Why that.
+    /// Why they are tracked that way.
     pub tree_reason: String,
-    /// When it began.
+    /// When the daemon started.
     pub started: Instant,
 }
 
-/// What others have counted.
+/// Counters from other modules.
 #[derive(Debug)]
 pub struct Counted {
-    /// Clients that are connected.
+    /// Connected clients.
     pub connections: usize,
-    /// Subscriptions to events.
+    /// Event subscriptions.
     pub subscriptions: usize,
-    /// How long tasks waited for a slot.
+    /// How long tasks took from submission to start.
     pub waited: Times,
     /// How long runs took.
     pub ran: Times,
-    /// How the channels do.
+    /// The status of the channels.
     pub channels: Vec<ChannelStatus>,
-    /// Ends of runs that were told to no channel.
+    /// Ends of runs that were reported to no channel.
     pub untold: u64,
-    /// Whether the system tells of writes to outputs.
+    /// Whether inotify reports writes to outputs.
     pub outputs_watched: bool,
 }
 
-/// Less free space than this is told as a warning, in bytes.
+/// Free space in bytes below which the status has a warning.
 const LITTLE_SPACE: u64 = 64 * 1024 * 1024;
 
-/// Fewer files than this that can still be made are told as a warning.
+/// The number of creatable files below which the status has a warning.
 const FEW_FILES: u64 = 16;
 
 impl Identity {
-    /// The answer to `daemon.status`.
+    /// Builds the result of `daemon.status`.
     pub fn status(&self, core: &Core, config: &Config, counted: Counted) -> DaemonStatus {
         let summary = core.summary();
         let warnings = self.warnings(&counted);
@@ -100,7 +100,7 @@ impl Identity {
         let mut warnings: Vec<String> = refused.collect();
         if self.lost_tasks > 0 {
             let log = self.state_dir.join(log::FILE);
-            // A service manager has it, and knows where.
+            // Under a service manager the journal has the log, and the manager knows where.
             let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
             warnings.push(format!(
                 "the previous daemon was killed: its tasks and their output are lost ({} had started){place}",
@@ -127,7 +127,7 @@ impl Identity {
                 bytesize::ByteSize(free)
             ));
         }
-        // Some filesystems make room for files as they need it and count none.
+        // Some file systems create inodes on demand and report a total of 0.
         if disk.files() > 0 && disk.files_available() < FEW_FILES {
             warnings.push(format!(
                 "the disk under {} is full: only {} more files can be created (inodes); remove some, or run \
@@ -140,7 +140,7 @@ impl Identity {
     }
 }
 
-/// The daemon's resident memory in bytes; 0 if the system does not tell.
+/// Returns the daemon's resident memory in bytes; 0 if unknown.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages =

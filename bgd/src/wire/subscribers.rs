@@ -1,8 +1,7 @@
-//! Events on their way to subscribers: one bounded history, and a place in it for each subscriber.
+//! Event subscriptions: one bounded history, and a position in it for each subscriber.
 //!
-//! Nothing is queued for a subscriber but what its connection can take; the rest stays in the history.
-//! One that reads slowly is behind, and when the history has gone on past it, it is told what it lost
-//! and its subscription ends.
+//! A subscriber is sent only what its connection can take; the rest stays in the history. A slow reader falls behind.
+//! Once the history no longer has its next event, it is told which events it lost, and its subscription ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,15 +15,15 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::wire::history::{History, Kept};
 
-/// A buffer for events that has grown past this is not kept.
+/// A serialization buffer that grew larger than this is not kept.
 const LINE_BYTES: usize = 16 * 1024;
 
 /// Which events a subscriber wants.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Of this parent session.
+    /// Only events of this parent session; `None` for all.
     pub session: Option<String>,
-    /// Of these tasks; `None` for all.
+    /// Only events of these tasks; `None` for all.
     pub ids: Option<HashSet<TaskId>>,
 }
 
@@ -40,7 +39,7 @@ struct Subscriber {
     client: Arc<Client>,
     id: u64,
     filter: Filter,
-    /// The number of the next event that it has not been offered.
+    /// The sequence number of the next event to offer.
     next: u64,
 }
 
@@ -48,9 +47,9 @@ struct Subscriber {
 #[derive(Debug)]
 pub struct Subscribers {
     history: History,
-    /// The event that is being kept, as it is written.
+    /// A reusable buffer for serializing events.
     line: Vec<u8>,
-    /// By client, as that is how they are woken and removed.
+    /// By client, because subscribers are woken and removed by client.
     by_client: HashMap<u64, Vec<Subscriber>>,
     last_id: u64,
 }
@@ -64,7 +63,7 @@ struct EventOut<'a> {
 }
 
 impl Subscribers {
-    /// No events yet, and room for this many bytes of them.
+    /// Creates an empty history with a limit in bytes, and no subscribers.
     pub fn new(history_limit: usize) -> Self {
         Self { history: History::new(history_limit), line: Vec::new(), by_client: HashMap::new(), last_id: 0 }
     }
@@ -74,12 +73,12 @@ impl Subscribers {
         self.history.set_limit(history_limit);
     }
 
-    /// How many subscriptions there are.
+    /// Returns the number of subscriptions.
     pub fn count(&self) -> usize {
         self.by_client.values().map(Vec::len).sum()
     }
 
-    /// Keeps an event and offers it to everybody.
+    /// Stores an event and offers it to all subscribers.
     pub fn publish(
         &mut self,
         seq: u64,
@@ -89,7 +88,7 @@ impl Subscribers {
         session: Option<Arc<str>>,
     ) {
         self.line.clear();
-        // The wire types have no failing serializer; nothing is what a reader would skip.
+        // Serializing the wire types can't fail; if it does, an empty entry is stored, which readers skip.
         if serde_json::to_writer(&mut self.line, &EventOut { seq, at, kind, task }).is_err() {
             self.line.clear();
         }
@@ -106,13 +105,13 @@ impl Subscribers {
         self.history.trim();
     }
 
-    /// How many subscriptions a client has.
+    /// Returns the number of subscriptions of a client.
     pub fn count_of(&self, client: u64) -> usize {
         self.by_client.get(&client).map_or(0, Vec::len)
     }
 
-    /// Adds a subscriber. Returns its number, and what it asked for but can't have any more; give both
-    /// to [`Self::begin`] when the answer is on its way.
+    /// Adds a subscriber. Returns its ID, and the gap of requested events that are no longer kept, if any. Pass
+    /// both to [`Self::begin`] after queueing the response.
     pub fn subscribe(
         &mut self,
         client: Arc<Client>,
@@ -137,7 +136,7 @@ impl Subscribers {
         self.pump(client.id);
     }
 
-    /// Offers a client's subscriptions what they have not had, as far as there is room.
+    /// Offers a client's subscriptions their next events, as far as there is room.
     pub fn pump(&mut self, client: u64) {
         let (first, seq) = (self.history.first(), self.history.seq());
         let Some(subscribers) = self.by_client.get_mut(&client) else { return };
@@ -161,7 +160,7 @@ impl Subscribers {
         }
     }
 
-    /// A client is gone, and its subscriptions with it.
+    /// Removes the subscriptions of a client that is gone.
     pub fn disconnect(&mut self, client: u64) {
         self.by_client.remove(&client);
     }
@@ -171,7 +170,7 @@ const EVENT_HEAD: &str = r#"{"jsonrpc":"2.0","method":"event","params":{"subscri
 
 fn offer(subscriber: &Subscriber, kept: &Kept<'_>) -> bool {
     let head = format!("{EVENT_HEAD}{},", subscriber.id);
-    // The event object without its opening brace, as its members go on where the head ends.
+    // The event object without its opening brace: its members continue the object that the head starts.
     let members = kept.json.get(1..).unwrap_or_default();
     subscriber.client.try_tell(&[head.as_bytes(), members, b"}\n"])
 }

@@ -1,4 +1,4 @@
-//! What the core must do in one step, as the model says it and as the simulator sees it.
+//! What the core must do in one step, as predicted by the model and as observed by the simulator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use bgd_shared::time::Timestamp;
 
 use super::support::KILL;
 
-/// What an answer must say.
+/// The expected content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Task(TaskId, Status),
     Backgrounded(TaskId, Status),
     /// A batch and its tasks.
     Many(TaskId, Vec<TaskId>),
-    /// New tasks, and which they are the same as.
+    /// Each new task with the task that it repeats.
     Rerun(Vec<(TaskId, TaskId)>),
     Tasks(Vec<(TaskId, Status)>),
     Blocked {
@@ -43,10 +43,10 @@ pub enum Answer {
         left: u64,
     },
     Owned,
-    /// Its name, its slots, how many are used, whether it is paused.
+    /// Name, slots, slots in use, and whether it is paused.
     Group(String, u32, u32, bool),
     ShutDown(u64),
-    /// The task is not complete, and what went wrong with it.
+    /// The task is not complete; with its error.
     NoResult(TaskId, Status, Option<String>),
     Error(CoreError),
 }
@@ -87,7 +87,7 @@ impl From<&Reply> for Answer {
     }
 }
 
-/// A notice.
+/// The comparable part of a notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     pub task: TaskId,
@@ -95,9 +95,9 @@ pub struct Told {
     pub kind: NoticeKind,
     pub status: Status,
     pub at: Timestamp,
-    /// How many other tasks of its session were active.
+    /// Number of other active tasks of its session.
     pub active: Option<u64>,
-    /// The number of the question that it tells.
+    /// Number of the question that it reports.
     pub question: Option<u64>,
 }
 
@@ -118,11 +118,11 @@ pub struct Prompted {
     pub run: u32,
     pub prompt: Arc<str>,
     pub settings: Arc<AgentSettings>,
-    /// None for a new conversation.
+    /// `None` for a new conversation.
     pub session: Option<Arc<str>>,
 }
 
-/// What an agent is told about a question of its; no option denies.
+/// The answer to an agent's question; `None` denies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub task: TaskId,
@@ -130,22 +130,21 @@ pub struct Decision {
     pub option: Option<String>,
 }
 
-/// What the core must do in one step. The order of the starts is fixed; of the rest, only the order
-/// within each task is.
+/// What the core must do in one step. The order of starts is fixed; otherwise only the order within each task is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// Of processes and of agents.
+    /// Starts of processes and agents.
     pub starts: Vec<TaskId>,
-    /// Those that resume.
+    /// Follow-up prompts.
     pub prompts: Vec<Prompted>,
     pub decisions: Vec<Decision>,
-    /// Processes of other programs.
+    /// Adopted processes of other programs.
     pub adopts: Vec<TaskId>,
-    /// Jobs that a client shows no more.
+    /// Jobs that left the foreground of a client.
     pub detached: Vec<(TaskId, u64)>,
     pub ends: Vec<(TaskId, i32)>,
     pub signals: Vec<(TaskId, i32, bool)>,
-    /// Those that are paused, or continued.
+    /// Tasks that are paused (true) or continued (false).
     pub pauses: Vec<(TaskId, bool)>,
     pub events: Vec<(TaskId, EventKind)>,
     pub notices: Vec<Told>,
@@ -155,7 +154,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// The names of what happened, for counting.
+    /// Returns the names of what happened, for counting.
     pub fn places(&self) -> Vec<&'static str> {
         let answer = |answer: &Answer| match answer {
             Answer::Task(..) => "task",
@@ -206,7 +205,7 @@ impl Expected {
     }
 }
 
-/// The name of what went wrong.
+/// Returns the name of an error, for counting.
 const fn error_name(error: &CoreError) -> &'static str {
     match error {
         CoreError::NotFound(_) => "not found",
@@ -253,10 +252,10 @@ const fn error_name(error: &CoreError) -> &'static str {
     }
 }
 
-/// Counts by name.
+/// Counts by name of a situation.
 pub type Reached = BTreeMap<&'static str, u64>;
 
-/// Places that a long run must have come to, or its silence says nothing.
+/// Situations that a long run must reach; otherwise its success proves nothing.
 pub const PLACES: [&str; 107] = [
     "a crash loop",
     "a batch",

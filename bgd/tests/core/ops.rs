@@ -1,11 +1,11 @@
-//! What can happen in a history, as data, so that proptest can shrink it.
+//! The steps of a history, as data, so that proptest can shrink it.
 
 use bgd_shared::request::BlockMode;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-/// One step of a history. Indexes are taken modulo what there is at that moment.
+/// One step of a history. Indexes are taken modulo the number of items at that moment.
 #[derive(Clone, Debug)]
 pub enum Op {
     Submit {
@@ -18,10 +18,10 @@ pub enum Op {
         place: Place,
         /// Only in the background.
         plan: Option<PlanPick>,
-        /// It becomes ready, and how long it has for that.
+        /// Whether it has a readiness condition.
         ready: Option<ReadyPick>,
     },
-    /// A batch in some parts.
+    /// A batch in several parts.
     Many {
         client: usize,
         session: Option<u8>,
@@ -29,14 +29,14 @@ pub enum Op {
         plan: Option<PlanPick>,
         jobs: Option<u32>,
         max_fails: Option<u32>,
-        /// How many tasks each part has.
+        /// Number of tasks in each part.
         parts: Vec<usize>,
-        /// A further part of a batch that nobody submits.
+        /// Whether the parts continue a batch that was never begun.
         stray: bool,
-        /// The last part says that more follow, and none does.
+        /// Whether the last part announces more parts, and none follows.
         open: bool,
     },
-    /// Pauses tasks, or continues them.
+    /// Pauses or continues tasks.
     Pause {
         client: usize,
         which: Which,
@@ -66,12 +66,12 @@ pub enum Op {
         client: usize,
         pick: Pick,
         aimed: bool,
-        /// By the client that shows the job.
+        /// Whether the client is the one that shows the job.
         by_owner: bool,
-        /// And at once again.
+        /// Whether to do it twice in a row.
         twice: bool,
     },
-    /// Another program hands over a process of its own.
+    /// Another program hands over a process.
     Adopt {
         client: usize,
         session: Option<u8>,
@@ -88,7 +88,7 @@ pub enum Op {
         client: usize,
         pick: Pick,
         aimed: bool,
-        /// Which of the questions that wait; others than those were never asked, or do not wait.
+        /// Index of an open question; beyond them, of one that was never asked or is not open.
         question: usize,
         option: u8,
     },
@@ -114,7 +114,7 @@ pub enum Op {
         client: usize,
         session: u8,
     },
-    /// The session ends with this client.
+    /// The client owns the session.
     Own {
         client: usize,
         session: u8,
@@ -156,30 +156,30 @@ pub enum Op {
         grace: u64,
         inbox_items: usize,
     },
-    /// Time goes by; timers are called on time or all together at the end. The wall clock jumps too.
+    /// Advances the clock; timers run on time, or all together at the end. The wall clock may jump, too.
     Advance {
         ms: u64,
         late: bool,
         wall_jump: i64,
     },
-    /// One of the processes does something; the roll says what.
+    /// A process does something, chosen by the roll.
     Act {
         proc: usize,
         roll: u8,
     },
-    /// A task that is to run for ever fails again and again.
+    /// A task with a restart rule fails again and again.
     Relapse {
         pick: usize,
     },
-    /// A fact that is late, comes twice or is of another run.
+    /// A fact that is late, repeated, or from another run.
     Stale {
         pick: usize,
         kind: Stale,
         fact: usize,
     },
-    /// The core is serialised and read back; the copy goes on.
+    /// The core is serialized and read back; the copy takes over.
     Reload,
-    /// The lists are compared with the model.
+    /// Compares the lists with the model.
     List {
         session: Option<u8>,
         status: u8,
@@ -193,7 +193,7 @@ pub struct PlanPick {
     pub group: Option<u8>,
     pub priority: i8,
     pub slots: u32,
-    /// With the numbers of conditions.
+    /// Each with the number of a condition.
     pub after: Vec<(Pick, u8)>,
     pub start: Option<StartPick>,
     pub hold: bool,
@@ -204,11 +204,11 @@ pub struct PlanPick {
 #[derive(Clone, Copy, Debug)]
 pub enum StartPick {
     In(u16),
-    /// So many milliseconds from a time that is over.
+    /// Milliseconds from a time that is already over.
     At(u16),
 }
 
-/// Whether it starts again.
+/// Whether it starts again after its end.
 #[derive(Clone, Copy, Debug)]
 pub enum Again {
     Retry { times: u8, delay: u16, codes: bool, signal: bool },
@@ -216,7 +216,7 @@ pub enum Again {
     Always,
 }
 
-/// What is changed about a group.
+/// A change to a group.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     Slots(u32),
@@ -224,39 +224,39 @@ pub enum Change {
     Remove,
 }
 
-/// How long a task has to become ready, in milliseconds.
+/// The time limit of a task for becoming ready, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadyPick {
     pub timeout: Option<u16>,
 }
 
-/// Where a task begins.
+/// Where a task starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Background,
     Foreground,
-    /// There too, and it stays there.
+    /// In the foreground, started directly by the user, so that it stays there.
     Direct,
 }
 
-/// A number of an inbox item, also one that was never given.
+/// A number of an inbox item, possibly one that was never assigned.
 #[derive(Clone, Copy, Debug)]
 pub enum Mark {
     None,
-    /// So many before the last one.
+    /// This many before the last one.
     Back(u8),
     Ahead(u8),
     All,
 }
 
-/// How long an agent may be silent, and its questions wait, in milliseconds.
+/// How long an agent may be silent, and how long its questions wait, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub silence: u16,
     pub question: u16,
 }
 
-/// How a task is named.
+/// How a task is referred to.
 #[derive(Clone, Debug)]
 pub struct Pick {
     pub index: usize,
@@ -271,19 +271,19 @@ pub enum Form {
     Unknown,
 }
 
-/// Which tasks.
+/// A selection of tasks.
 #[derive(Clone, Debug)]
 pub enum Which {
     Ids(Vec<Pick>),
     All,
     Session(u8),
-    /// Those of a group that have not ended.
+    /// Tasks of a group that have not ended.
     Group(u8),
-    /// Those of a batch; also of one that is not there.
+    /// Tasks of a batch, which may not exist.
     Batch(usize),
 }
 
-/// Why a fact means nothing any more.
+/// Why a fact is stale.
 #[derive(Clone, Copy, Debug)]
 pub enum Stale {
     LaterRun,
@@ -292,7 +292,7 @@ pub enum Stale {
     Settled,
 }
 
-/// How many kinds of facts come too late.
+/// Number of kinds of facts that can be stale.
 pub const STALE_FACTS: usize = 15;
 
 pub const CLIENTS: usize = 4;
@@ -322,7 +322,7 @@ fn signal() -> impl Strategy<Value = i32> {
     prop_oneof![Just(15), Just(2), Just(9)]
 }
 
-/// Milliseconds: often none at all, sometimes equal ones.
+/// Milliseconds: often 0, sometimes equal.
 fn ms() -> impl Strategy<Value = u16> {
     prop_oneof![Just(0), Just(100), 0u16..2000]
 }
@@ -349,7 +349,7 @@ fn mark() -> impl Strategy<Value = Mark> {
     ]
 }
 
-/// What sessions do with what they are told.
+/// Operations on sessions and their inboxes.
 fn told() -> impl Strategy<Value = Op> {
     let client = || 0..CLIENTS;
     let session = || 0..SESSIONS;
@@ -381,7 +381,7 @@ fn again() -> impl Strategy<Value = Again> {
     ]
 }
 
-/// Often something plain, so that one rule is seen without the others.
+/// Often plain, so that one rule can be seen without the others.
 fn plan() -> impl Strategy<Value = PlanPick> {
     (
         option::weighted(0.4, prop_oneof![20 => 0u8..3, 1 => Just(3u8)]),
@@ -403,7 +403,7 @@ fn plan() -> impl Strategy<Value = PlanPick> {
         })
 }
 
-/// What is submitted at once.
+/// A batch.
 fn many() -> impl Strategy<Value = Op> {
     (
         0..CLIENTS,
@@ -429,7 +429,7 @@ fn many() -> impl Strategy<Value = Op> {
         })
 }
 
-/// What clients change about the order of tasks.
+/// Changes to the order of tasks.
 fn order() -> impl Strategy<Value = Op> {
     let client = || 0..CLIENTS;
     prop_oneof![
@@ -449,7 +449,7 @@ fn order() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Mostly more than is ever held.
+/// Usually more than is ever held.
 fn memory() -> impl Strategy<Value = usize> {
     prop_oneof![3 => Just(1 << 20), 1 => 2_000usize..40_000]
 }
@@ -458,8 +458,8 @@ fn stale() -> impl Strategy<Value = Stale> {
     prop_oneof![Just(Stale::LaterRun), Just(Stale::EarlierRun), Just(Stale::Cleared), Just(Stale::Settled)]
 }
 
-/// One step, with what happens often coming often. A history has a shutdown rarely, and its last steps
-/// tell of a closed core then.
+/// One step; frequent operations are chosen more often. A history rarely has a shutdown, and its last steps then test
+/// a closed core.
 fn op() -> impl Strategy<Value = Op> {
     let client = || 0..CLIENTS;
     let session = || option::of(0..SESSIONS);
@@ -517,7 +517,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A history of so many steps.
+/// A history whose number of steps is in this range.
 pub fn history(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
     vec(op(), length)
 }

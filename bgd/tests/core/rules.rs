@@ -1,4 +1,4 @@
-//! The requirements that the core decides, each tried out by hand.
+//! Example tests of the requirements that the core implements.
 
 use std::sync::Arc;
 
@@ -165,7 +165,7 @@ fn r05_cancel_of_a_pending_task_never_starts_it() {
 #[test]
 fn r05_cancel_of_a_starting_task_ends_it_as_soon_as_it_runs() {
     let order = |signal, grace_ms| Cancel { which: ids(&[id(1)]), signal: Some(signal), grace_ms };
-    // The signal that comes, and when SIGKILL follows, after one or two orders.
+    // Orders, the signal that is sent, and when SIGKILL follows.
     let cases = [
         (vec![order(2, Some(70))], 2, Some(70)),
         (vec![order(2, Some(70)), order(15, Some(900))], 15, Some(70)),
@@ -499,7 +499,7 @@ fn a_loss_of_output_is_on_the_task_and_changes_no_verdict() {
 #[test]
 fn an_environment_is_shared_and_dropped_with_the_last_start() {
     let mut desk = Desk::new(1);
-    // None is kept for another run.
+    // No environment is kept for a rerun.
     desk.input(configure(bgd::core::CoreLimits { environments: 0, ..limits(1) }));
     let effects = desk.ask(Request::Submit(Box::new(command(id(1)))));
     let Some(Effect::Start { begin: Begin::Process { env: shared, .. }, .. }) = effects.into_iter().last()

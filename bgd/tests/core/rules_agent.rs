@@ -1,4 +1,4 @@
-//! The requirements about agent tasks that the core decides, each tried out by hand.
+//! Example tests of the requirements about agent tasks that the core implements.
 
 use bgd::core::{
     Begin, CoreError, Effect, Fact, Finished, Input, Note, Outcome, Refusal, Reply, Request, Selection,
@@ -21,13 +21,13 @@ fn started() -> Fact {
     Fact::Started { pid: None }
 }
 
-/// What a client is told.
+/// Returns kind, message and hint as a client gets them.
 fn message(error: &CoreError) -> (ErrorKind, String, String) {
     let error = RpcError::from(error.clone());
     (error.data.kind, error.message, error.data.hint.unwrap_or_default())
 }
 
-/// What a refused resume must leave as it was.
+/// Describes what a refused resume must not change.
 fn end_of(task: &Snapshot) -> String {
     let agent = task.agent.as_ref().map(|agent| (agent.prompt.clone(), agent.session.clone()));
     format!("{:?} {:?} {} {agent:?}", task.state, task.retrieved_at, task.resume_count)

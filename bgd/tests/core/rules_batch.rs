@@ -1,4 +1,4 @@
-//! R112 in the core: what the small batches of the random histories do not show, which are added in one step.
+//! R112 in the core: batches too large to be added in one step, unlike the small ones of the random histories.
 
 use bgd::core::{BatchItem, BatchLimits, CoreError, Effect, Fact, Input, OrderError, Part, Reply, Request};
 use bgd_shared::id::TaskId;
@@ -10,7 +10,7 @@ use super::support::{Desk, command, events, exited, id, only_reply, refusal, rep
 
 const BATCH: TaskId = TaskId::from_u128(7);
 
-/// The first part of a batch of so many, all of which come after these.
+/// Returns the first part of a batch of `count` tasks that all start after the given ones.
 fn part(count: u64, after: &[TaskId], more: bool) -> Part {
     let mut common = command(BATCH);
     common.plan.after = after.iter().map(|id| After { id: (*id).into(), condition: Condition::Ok }).collect();
@@ -35,7 +35,7 @@ fn submit(desk: &mut Desk, part: Part) -> Vec<Effect> {
     desk.ask(Request::SubmitMany(Box::new(part)))
 }
 
-/// A desk at which more tasks have room than enter in one step.
+/// Returns a desk with room for more tasks than enter in one step.
 fn desk() -> Desk {
     let mut desk = Desk::new(1);
     let mut limits = super::support::limits(1);
@@ -51,7 +51,7 @@ fn r112_a_large_batch_enters_step_by_step_and_holds_up_nobody() {
     assert!(replies(&effects).is_empty() && desk.core.has_more());
     let there = desk.core.summary().total();
     assert!((1..1000).contains(&there), "{there}");
-    // What others ask for meanwhile is answered, and their room is what is left.
+    // Other requests are answered meanwhile, and get the room that is left.
     let other = desk.submit(1);
     assert_eq!(desk.status(other), Status::Pending);
     let mut last = Vec::new();
@@ -73,7 +73,7 @@ fn r112_the_room_of_a_batch_is_taken_before_it_is_complete() {
     desk.submit(1);
     let refused = desk.ask(Request::Submit(Box::new(command(id(2)))));
     assert!(matches!(refusal(&refused), CoreError::Full(5000)), "{refused:?}");
-    // What does not fit takes all of it along, and its room is free again.
+    // A part that does not fit discards the whole batch, and its room is free again.
     let more = Part { batch: BATCH, first: None, items: items(4999, 1), more: false };
     let refused = submit(&mut desk, more.clone());
     let CoreError::Order(OrderError::LargeBatch { wanted: 5000, room: 4999 }) = refusal(&refused) else {
@@ -91,7 +91,7 @@ fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
         let mut desk = desk();
         let first = desk.submit(1);
         desk.fact(first, Fact::Started { pid: Some(100) });
-        // Nothing else starts.
+        // Keeps everything else from starting.
         desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
         submit(&mut desk, part(1000, &[first], false));
         desk.fact(first, exited(code, false));
@@ -114,7 +114,7 @@ fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
     submit(&mut desk, part(1000, &[], false));
     let there = desk.core.summary().total();
     let effects = desk.ask(Request::Shutdown { grace_ms: None });
-    // It was taken, and is not to be submitted again to whoever comes after this daemon.
+    // The batch was accepted, so its client must not submit it again to the next daemon.
     let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { batch, .. } if *batch == BATCH);
     assert!(replies(&effects).iter().any(is_taken));
     assert!(!desk.core.has_more());

@@ -1,4 +1,4 @@
-//! The requirements about foreground jobs and hand-overs that the core decides, each tried out by hand.
+//! Example tests of the requirements about foreground jobs and hand-overs that the core implements.
 
 use bgd::core::{
     Begin, Cancel, Control, CoreError, CoreLimits, Effect, Fact, Input, Reply, Request, Selection, State,
@@ -25,12 +25,12 @@ fn started() -> Fact {
     Fact::Started { pid: Some(100) }
 }
 
-/// An agent's turn in the foreground.
+/// Submits an agent's turn in the foreground.
 fn turn(desk: &mut Desk, number: u16) -> TaskId {
     desk.foreground(prompt(id(number), STALLED_AFTER, ASK_TIMEOUT))
 }
 
-/// A job that the user started directly, and that runs.
+/// Submits a job that the user started directly, and that runs.
 fn direct(desk: &mut Desk, number: u16) -> TaskId {
     let mut command = command(id(number));
     command.spec.direct = true;
@@ -429,7 +429,7 @@ fn r71_a_job_that_is_being_ended_gets_sighup_too_and_no_more_time() {
         let which = Selection::All { session: None };
         Request::Cancel(Cancel { which, signal, grace_ms })
     };
-    // What comes at once, and when SIGKILL follows.
+    // The signals sent at once, and when SIGKILL follows.
     let cases = [
         (cancel(None, Some(100)), vec![HUP], Some(100)),
         (cancel(None, Some(60_000)), vec![HUP], Some(5000)),

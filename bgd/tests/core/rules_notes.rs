@@ -1,4 +1,4 @@
-//! What is noted of an agent's turn, tried out by hand.
+//! Example tests of the notes about an agent's turn.
 
 use bgd::core::{Fact, Note};
 

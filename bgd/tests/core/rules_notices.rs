@@ -1,4 +1,4 @@
-//! The requirements about what is told to those who asked, each tried out by hand.
+//! Example tests of the requirements about notices.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn started() -> Fact {
     Fact::Started { pid: Some(100) }
 }
 
-/// What was told, as consumers key on it.
+/// Returns the notices by the fields that identify them to consumers.
 fn told(effects: &[Effect]) -> Vec<(NoticeKind, TaskId, u32)> {
     let notices = effects.iter().filter_map(|effect| match effect {
         Effect::Notice { notice, .. } => Some((notice.kind, notice.task.id, notice.task.run)),
@@ -49,7 +49,7 @@ fn submit(desk: &mut Desk, number: u16) -> TaskId {
     id(number)
 }
 
-/// A task of the session that runs and ends well.
+/// Submits a task of the session that runs and completes.
 fn finished(desk: &mut Desk, number: u16) -> TaskId {
     let task = submit(desk, number);
     assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
@@ -61,7 +61,7 @@ fn read(after: u64, wait_ms: u64, limit: usize) -> Request {
     Request::ReadInbox { session: SESSION.into(), after, wait_ms, limit }
 }
 
-/// The numbers and tasks of the only reply, which is of an inbox, whether there is more, and what is lost.
+/// Returns the only reply, which is of an inbox: numbers and tasks, whether there are more, and how many are lost.
 fn inbox(effects: &[Effect]) -> (Vec<(u64, TaskId)>, bool, u64) {
     let Reply::Inbox { items, more, lost } = only_reply(effects) else { panic!("{effects:?}") };
     (items.iter().map(|(number, notice)| (*number, notice.task.id)).collect(), *more, *lost)
@@ -375,7 +375,7 @@ fn r11_whoever_waits_for_news_hears_of_the_last_and_of_the_end() {
     assert_eq!(refs(&[task]).len(), inbox(&desk.ask(read(0, 1000, 9))).0.len());
 }
 
-/// The clients of which the only notice says that they see it anyway, and whether it says that the task is removed.
+/// Returns the clients that see the only notice anyway, and whether it says that the task is removed.
 fn seen(effects: &[Effect]) -> (Vec<u64>, bool) {
     let seen = effects.iter().filter_map(|effect| match effect {
         Effect::Notice { notice, seen_by } => Some((seen_by.iter().copied().collect(), notice.is_removed)),
@@ -400,7 +400,7 @@ fn r51_a_notice_says_who_sees_it_anyway() {
     let running = submit(&mut desk, 1);
     let pending = submit(&mut desk, 2);
     assert_eq!(seen(&desk.fact(running, started())), (vec![], false));
-    // At once, by whoever asks.
+    // At once, by the client that cancels.
     assert_eq!(seen(&desk.ask(cancel(pending))), (vec![1], false));
     desk.ask(block(running));
     desk.ask(cancel(running));

@@ -1,4 +1,4 @@
-//! R100 to R109 in the core: what the random histories reach too seldom, or not at all.
+//! Example tests of R100 to R109 and R116 in the core, for what the random histories reach too rarely or never.
 
 use bgd::core::{
     CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, OrderError, PlanRequest, Reply, Request, Rerun,
@@ -48,7 +48,7 @@ fn missing() -> Fact {
     Fact::StartFailed { failure: SpawnFailure::from("no such file: /opt/server") }
 }
 
-/// The next attempt of a task, which is numbered like its run.
+/// Begins the next attempt of a task. Returns its run, which has the same number.
 fn begin(desk: &mut Desk, task: TaskId) -> u32 {
     desk.wait(60_000);
     let run = desk.task(task).run;
@@ -127,7 +127,7 @@ fn r109_what_is_early_is_told_by_the_clock_that_nobody_sets() {
     let task = submit(&mut desk, 1, kept_alive());
     desk.fact(task, Fact::Started { pid: Some(100) });
     for run in 1..=20 {
-        // An hour goes by; the wall clock is set back by as much.
+        // An hour passes; the wall clock is set back by as much.
         let wall = desk.now.wall;
         desk.wait(3_600_000);
         assert_eq!(desk.now.wall, wall);

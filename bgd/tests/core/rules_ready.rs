@@ -1,4 +1,4 @@
-//! Rules about processes that become ready, and about those that are paused.
+//! Example tests of the rules about readiness and about pausing.
 
 use bgd::core::{Control, CoreError, Effect, Fact, Reply, Request, Unpausable};
 use bgd_shared::event::EventKind;
@@ -12,7 +12,7 @@ use super::support::{
     Desk, TERM, blocked, command, ends, events, exited, id, ids, only_reply, refusal, replies, starts,
 };
 
-/// A task that runs, and has this long to become ready.
+/// Submits a task that runs, with this time limit for becoming ready.
 fn becoming(desk: &mut Desk, number: u16, timeout_ms: Option<u64>) -> TaskId {
     let mut command = command(id(number));
     command.spec.ready = Some(Box::new(Ready::Notify));
@@ -38,7 +38,7 @@ fn r110_it_is_ready_once_and_told() {
     assert_eq!(events(&effects), [(EventKind::Ready, task)]);
     assert_eq!(blocked(&effects), (vec![(task, Status::Running)], false));
     assert_eq!(desk.task(task).ready_at, Some(desk.now.wall));
-    // It is so already; and neither again nor too late means anything.
+    // It already is; a second `Ready` or a late `NotReady` changes nothing.
     assert_eq!(blocked(&desk.ask(until_ready(task))), (vec![(task, Status::Running)], false));
     assert!(desk.fact(task, Fact::Ready).is_empty());
     assert!(desk.fact(task, Fact::NotReady).is_empty());
@@ -76,7 +76,7 @@ fn pause(desk: &mut Desk, tasks: &[TaskId], paused: bool) -> Vec<Effect> {
     desk.ask(Request::SetPaused { which: ids(tasks), paused })
 }
 
-/// Who is to be paused, and who to go on.
+/// Returns the tasks to pause (true) or continue (false).
 fn orders(effects: &[Effect]) -> Vec<(TaskId, bool)> {
     let orders = effects.iter().filter_map(|effect| match effect {
         Effect::Control { task, control: Control::Pause, .. } => Some((*task, true)),
@@ -143,7 +143,7 @@ fn r106_who_can_t_be_paused_is_named_and_nothing_is_done() {
     }
 }
 
-/// A task that starts when the other one is ready.
+/// Submits a task that starts when another one is ready.
 fn behind(desk: &mut Desk, number: u16, other: TaskId) -> Vec<Effect> {
     let mut command = command(id(number));
     command.plan.after = vec![After { id: other.into(), condition: Condition::Ready }];
@@ -156,7 +156,7 @@ fn r103_whoever_comes_after_a_ready_task_starts_when_it_is() {
     let task = becoming(&mut desk, 1, None);
     assert!(starts(&behind(&mut desk, 2, task)).is_empty(), "it runs, and is not ready");
     assert_eq!(starts(&desk.fact(task, Fact::Ready)), [id(2)]);
-    // It is judged at submit if that is already so, also when it has ended since.
+    // A condition that is already met counts at submission, even if the task has ended since.
     assert_eq!(starts(&behind(&mut desk, 3, task)), [id(3)]);
     desk.fact(task, exited(3, false));
     assert_eq!(starts(&behind(&mut desk, 4, task)), [id(4)]);

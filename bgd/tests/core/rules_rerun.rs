@@ -1,4 +1,5 @@
-//! R116: tasks that are submitted again. The random histories have none of it: the ids of the new tasks are drawn.
+//! Example tests of R116: tasks that are submitted again. The random histories do not cover it, as the ids of the new
+//! tasks are random.
 
 use bgd::core::{
     BatchItem, BatchLimits, Command, CoreError, Effect, Fact, OrderError, Part, Reply, Request, Rerun, Rule,
@@ -18,13 +19,13 @@ fn rerun(tasks: &[TaskId], failed: bool, with_dependents: bool) -> Request {
     Request::Rerun(Box::new(Rerun { which: ids(tasks), failed, with_dependents, seed: 7 }))
 }
 
-/// The new tasks with the old ones.
+/// Returns the new tasks with the old ones.
 fn pairs(effects: &[Effect]) -> Vec<(TaskId, TaskId)> {
     let Reply::Rerun(pairs) = only_reply(effects) else { panic!("{effects:?}") };
     pairs.clone()
 }
 
-/// A task that comes after others.
+/// Submits a task that starts after others.
 fn after(desk: &mut Desk, number: u16, others: &[(TaskId, Condition)]) -> TaskId {
     let mut command = command(id(number));
     let after = |(id, condition): &(TaskId, Condition)| After { id: (*id).into(), condition: *condition };
@@ -62,7 +63,7 @@ fn r116_the_same_is_submitted_again_and_the_old_task_stays() {
     assert_eq!((task.plan().priority, task.plan().rerun_of), (5, Some(first.id)));
     let again = task.plan().again.as_ref().expect("it is tried again as often");
     assert_eq!((again.attempt, &*again.env), (1, &first.env));
-    // And again, with other ids.
+    // It can be repeated again, with other ids.
     ends(&mut desk, new, 0);
     let which = Rerun { which: ids(&[new]), failed: false, with_dependents: false, seed: 8 };
     assert_eq!(pairs(&desk.ask(Request::Rerun(Box::new(which))))[0].1, new);
@@ -82,7 +83,7 @@ fn r116_only_what_has_failed_and_only_what_has_ended() {
     assert_eq!(*task, tasks[2]);
     let failed = pairs(&desk.ask(rerun(&tasks[..2], true, false)));
     assert_eq!(failed.iter().map(|(_, old)| *old).collect::<Vec<_>>(), [tasks[1]]);
-    // Of those that are selected the rest is left out.
+    // A selection leaves out tasks that have not ended.
     let which = Selection::All { session: None };
     let all = Rerun { which, failed: false, with_dependents: false, seed: 9 };
     let all = pairs(&desk.ask(Request::Rerun(Box::new(all))));
@@ -97,7 +98,7 @@ fn r116_what_was_cancelled_because_of_it_comes_after_the_new_one() {
     ends(&mut desk, other, 0);
     let second = after(&mut desk, 3, &[(first, Condition::Ok), (other, Condition::Ok)]);
     let third = after(&mut desk, 4, &[(second, Condition::Any)]);
-    // It was cancelled by hand, for another reason.
+    // Cancelled by a user, so for another reason.
     let by_hand = after(&mut desk, 5, &[(first, Condition::Any)]);
     desk.cancel(ids(&[by_hand]));
     ends(&mut desk, first, 1);
@@ -159,7 +160,7 @@ fn r116_what_can_not_be_the_same_is_refused_and_nothing_is_submitted() {
         assert_eq!(refusal(&refused), &CoreError::Order(OrderError::NotRepeatable(task, why)));
         assert_eq!(desk.core.summary().total(), total);
     }
-    // An agent gets its prompt again, in a new conversation.
+    // An agent gets the same prompt, in a new conversation.
     let agent = prompt(id(4), 0, 0);
     desk.ask(Request::Submit(Box::new(agent)));
     desk.fact(id(4), Fact::Started { pid: None });

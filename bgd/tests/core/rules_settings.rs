@@ -1,4 +1,4 @@
-//! What is set in the session of an agent, from one run to the next, tried out by hand.
+//! Example tests of the settings of an agent's session, from one run to the next.
 
 use bgd::core::{Begin, Effect, Fact};
 use bgd_shared::agent::AgentSettings;

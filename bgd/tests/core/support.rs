@@ -1,4 +1,4 @@
-//! Short words for building inputs, and a desk on which single rules are tried out by hand.
+//! Helpers for building inputs, and a desk for testing single rules by example.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use bgd_shared::task::{Exit, Origin, Status};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
 
-/// A value that is in every environment, and nowhere else.
+/// A value that occurs in every environment, and nowhere else.
 pub const ENV_MARK: &str = "only-in-environments";
 
-/// SIGHUP, SIGKILL and SIGTERM, by number as the core has them.
+/// SIGHUP, SIGKILL and SIGTERM, as numbers like in the core.
 pub const HUP: i32 = 1;
 pub const KILL: i32 = 9;
 pub const TERM: i32 = 15;
@@ -35,12 +35,12 @@ pub fn limits(max_concurrent_tasks: usize) -> CoreLimits {
     }
 }
 
-/// Other limits, and no groups but the default one.
+/// Changes the limits, without groups other than the default one.
 pub fn configure(limits: CoreLimits) -> Input {
     Input::Configure { limits, groups: BTreeMap::new() }
 }
 
-/// The environments differ by this number.
+/// Returns an environment that differs by this number.
 pub fn env(number: u8) -> Env {
     [("MARK".into(), OsText::from(format!("{ENV_MARK} {number}")))].into_iter().collect()
 }
@@ -78,7 +78,7 @@ pub fn command(id: TaskId) -> Command {
     }
 }
 
-/// An order for an agent, with how long it may be silent and how long its questions wait.
+/// Returns a prompt for an agent, with its limits of silence and for questions in milliseconds.
 pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command {
     let mut command = command(id);
     let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms, ..AgentWork::default() };
@@ -87,7 +87,7 @@ pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command
     command
 }
 
-/// Settings that differ by this number; some of them leave things open.
+/// Returns settings that differ by this number; some of them leave options unset.
 pub fn settings(number: u8) -> AgentSettings {
     let text = |has: bool, what: &str| has.then(|| format!("{what} {}", number / 8));
     let option = |name: &str, value| (name.to_owned(), value);
@@ -101,13 +101,13 @@ pub fn settings(number: u8) -> AgentSettings {
     AgentSettings { mode: text(number & 1 != 0, "mode"), model: text(number & 2 != 0, "model"), config }
 }
 
-/// How long an agent may be silent at the desk, and how long its questions wait, in milliseconds.
+/// How long an agent at the desk may be silent, and how long its questions wait, in milliseconds.
 pub const STALLED_AFTER: u64 = 2000;
 pub const ASK_TIMEOUT: u64 = 3000;
 
 pub const FIRST_PROMPT: &str = "find the bug";
 
-/// SIGKILL does not end the tree.
+/// SIGKILL did not end the tree.
 pub fn gave_up() -> Fact {
     Fact::GaveUp { why: "process 7 (cat) waits in the kernel, uninterruptibly".into() }
 }
@@ -116,7 +116,7 @@ pub fn exited(code: i32, others: bool) -> Fact {
     Fact::Exited { exit: Exit::Code(code), others }
 }
 
-/// The agent has ended its turn well.
+/// The agent has ended its turn successfully.
 pub fn turn_ended() -> Fact {
     Fact::TurnEnded { result: Ok(()) }
 }
@@ -125,7 +125,7 @@ pub fn turn_failed(why: &str) -> Fact {
     Fact::TurnEnded { result: Err(why.into()) }
 }
 
-/// What an agent that has forgotten the conversation says.
+/// The refusal of an agent that has forgotten the conversation.
 pub fn forgotten() -> Refusal {
     Refusal::new(ErrorKind::SessionExpired, "there is no such session").hint("submit a new task")
 }
@@ -134,14 +134,14 @@ pub fn refused() -> Fact {
     Fact::Refused(Box::new(forgotten()))
 }
 
-/// A question with the answers `yes` and `no`.
+/// A question with the options `yes` and `no`.
 pub fn asked(key: u64) -> Fact {
     let option = |id: &str, kind| InputOption { id: id.to_owned(), name: id.to_uppercase(), kind };
     let options = [option("yes", OptionKind::AllowOnce), option("no", OptionKind::RejectOnce)];
     Fact::Asked { key, question: "may I?".into(), options: options.into() }
 }
 
-/// A core with one client, tried out input by input.
+/// A core with one client, driven input by input.
 pub struct Desk {
     pub core: Core,
     pub now: Now,
@@ -158,12 +158,12 @@ impl Desk {
         self.core.handle(self.now, input)
     }
 
-    /// Asks as client 1.
+    /// Makes a request as client 1.
     pub fn ask(&mut self, request: Request) -> Vec<Effect> {
         self.ask_as(1, request)
     }
 
-    /// The call's number is the count of calls so far.
+    /// Makes a request. The call's number is the count of calls so far.
     pub fn ask_as(&mut self, client: u64, request: Request) -> Vec<Effect> {
         self.calls += 1;
         let to = ReplyTo { client, call: self.calls };
@@ -180,7 +180,7 @@ impl Desk {
         id
     }
 
-    /// Submits a foreground job of client 1 that runs.
+    /// Submits a foreground job of client 1, which then runs.
     pub fn job(&mut self, number: u16) -> TaskId {
         let id = self.foreground(command(id(number)));
         assert_eq!(events(&self.fact(id, Fact::Started { pid: Some(100) })), [(EventKind::Started, id)]);
@@ -191,14 +191,14 @@ impl Desk {
         self.ask(Request::Detach { id: task.into() })
     }
 
-    /// Hands over a process that another program has started.
+    /// Hands over a process of another program.
     pub fn adopt(&mut self, number: u16) -> Vec<Effect> {
         let command = Box::new(command(id(number)));
         let started_at = Timestamp::from_unix_ms(self.now.wall.unix_ms() - 7000);
         self.ask(Request::Adopt { command, pid: 200, started_at })
     }
 
-    /// Submits a plain task whose id begins with the four digits of this number.
+    /// Submits a plain task whose id begins with the four hexadecimal digits of this number.
     pub fn submit(&mut self, number: u16) -> TaskId {
         let id = id(number);
         let effects = self.ask(Request::Submit(Box::new(command(id))));
@@ -224,7 +224,7 @@ impl Desk {
         id
     }
 
-    /// Submits a prompt that an agent works on; it has named the conversation.
+    /// Submits a prompt that an agent is working on, in a conversation with an id.
     pub fn at_work(&mut self, number: u16) -> TaskId {
         let id = self.prompted(number);
         assert!(self.fact(id, Fact::Session { id: session_of(id).into() }).is_empty());
@@ -232,7 +232,7 @@ impl Desk {
         id
     }
 
-    /// Submits a prompt that an agent has worked on.
+    /// Submits a prompt, and completes its turn.
     pub fn answered(&mut self, number: u16) -> TaskId {
         let id = self.at_work(number);
         assert_eq!(events(&self.fact(id, turn_ended())), [(EventKind::Completed, id)]);
@@ -247,7 +247,7 @@ impl Desk {
         self.ask(Request::Resume { id: task.into(), prompt: "and now?".into(), settings: Box::new(settings) })
     }
 
-    /// Resumes a task; it is run `run` from now on.
+    /// Resumes a task as run `run`.
     pub fn resumed(&mut self, task: TaskId, run: u32) {
         let effects = self.resume(task);
         assert_eq!(prompts(&effects), [(task, run, Some(session_of(task)))]);
@@ -268,7 +268,7 @@ impl Desk {
         id
     }
 
-    /// Submits a task that runs and ends with this code.
+    /// Submits a task that runs and exits with this code.
     pub fn finished(&mut self, number: u16, code: i32) -> TaskId {
         let id = self.running(number);
         let effects = self.fact(id, exited(code, false));
@@ -285,7 +285,7 @@ impl Desk {
         self.ask(Request::Block { which, timeout_ms, mode, until })
     }
 
-    /// Lets time go by and does what is due then.
+    /// Advances the clock and runs what is due.
     pub fn wait(&mut self, ms: u64) -> Vec<Effect> {
         self.now.mono = self.now.mono.plus_ms(ms);
         self.core.on_deadline(self.now)
@@ -312,7 +312,7 @@ pub fn ids(ids: &[TaskId]) -> Selection {
     Selection::Ids(refs(ids))
 }
 
-/// A question for the newest tasks of a parent session.
+/// Returns a query for the newest tasks of a parent session.
 pub fn of_session(session: &str, limit: usize) -> ListQuery {
     let filter = Filter { session: Some(session.into()), ..Filter::default() };
     ListQuery { filter, limit, after: None }
@@ -326,20 +326,20 @@ pub fn replies(effects: &[Effect]) -> Vec<&Reply> {
     replies.collect()
 }
 
-/// The reply among these effects, which must be one.
+/// Returns the only reply among these effects.
 pub fn only_reply(effects: &[Effect]) -> &Reply {
     let replies = replies(effects);
     assert_eq!(replies.len(), 1, "{effects:?}");
     replies[0]
 }
 
-/// The error that is the only reply.
+/// Returns the error that is the only reply.
 pub fn refusal(effects: &[Effect]) -> &CoreError {
     let Reply::Error(error) = only_reply(effects) else { panic!("not refused: {effects:?}") };
     error
 }
 
-/// The tasks with their statuses and whether the timeout came first, of a block that is the only reply.
+/// Returns the result of a block that is the only reply: the tasks with their statuses, and whether it timed out.
 pub fn blocked(effects: &[Effect]) -> (Vec<(TaskId, Status)>, bool) {
     let Reply::Blocked { tasks, timed_out } = only_reply(effects) else { panic!("no block: {effects:?}") };
     (tasks.iter().map(|task| (task.id, task.status())).collect(), *timed_out)
@@ -361,7 +361,7 @@ pub fn starts(effects: &[Effect]) -> Vec<TaskId> {
     starts.collect()
 }
 
-/// The prompts with their runs and the sessions that they go on with.
+/// Returns the prompts with their runs and the sessions that they continue.
 pub fn prompts(effects: &[Effect]) -> Vec<(TaskId, u32, Option<String>)> {
     let prompts = effects.iter().filter_map(|effect| match effect {
         Effect::Start { task, run, begin: Begin::Prompt { session, .. }, .. } => {
@@ -372,7 +372,7 @@ pub fn prompts(effects: &[Effect]) -> Vec<(TaskId, u32, Option<String>)> {
     prompts.collect()
 }
 
-/// What agents are answered, by the numbers of their questions.
+/// Returns the answers to agents, by the keys of their questions.
 pub fn decisions(effects: &[Effect]) -> Vec<(u64, Option<&str>)> {
     let decisions = effects.iter().filter_map(|effect| match effect {
         Effect::Control { control: Control::Answer { key, option }, .. } => Some((*key, option.as_deref())),
@@ -381,12 +381,12 @@ pub fn decisions(effects: &[Effect]) -> Vec<(u64, Option<&str>)> {
     decisions.collect()
 }
 
-/// The agent's own name for the conversation of a task.
+/// Returns the agent's own id of a task's conversation.
 pub fn session_of(task: TaskId) -> String {
     format!("session of {task}")
 }
 
-/// The signals to whole trees.
+/// Returns the signals sent to whole trees.
 pub fn ends(effects: &[Effect]) -> Vec<(TaskId, i32)> {
     let ends = effects.iter().filter_map(|effect| match effect {
         Effect::End { task, signal, .. } => Some((*task, *signal)),

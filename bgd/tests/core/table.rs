@@ -1,4 +1,4 @@
-//! Every state against every input, written out.
+//! A table of every input in every state.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ use super::support::{
 /// | `li-s` | finished, others live on that SIGKILL does not end                         |
 /// | `gone` | cleared                                                                    |
 ///
-/// A `!` says that the request was refused, a `+` that signals went out.
+/// `!` marks a refused request, `+` that signals were sent.
 const TABLE: &str = "
 input             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 started           | wait  | run   | stop+ | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
@@ -72,7 +72,7 @@ deadline          | wait  | spwn  | sp-x  | stop+ | kill+ | ki-x+ | kill  | ki-x
 
 pub const SESSION: &str = "s";
 
-/// What happens to the one task that is looked at.
+/// Applies an input to the task under test.
 pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
     let task = id(1);
     let (signal, grace_ms) = (None, None);
@@ -121,7 +121,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
     desk.ask(request)
 }
 
-/// How the task comes into a state, each word an input of the table.
+/// Returns the inputs of the table that bring the task into a state.
 fn way_to(state: &str) -> &'static [&'static str] {
     match state {
         "wait" | "spwn" => &[],
@@ -140,7 +140,7 @@ fn way_to(state: &str) -> &'static [&'static str] {
     }
 }
 
-/// The task that is looked at: `id(1)`, which may run for five seconds.
+/// Returns the task under test: `id(1)`, with a time limit of five seconds.
 pub fn looked_at() -> Command {
     let mut command = command(id(1));
     command.spec.session = Some(SESSION.into());
@@ -150,7 +150,7 @@ pub fn looked_at() -> Command {
     command
 }
 
-/// A core whose task is in this state.
+/// Returns a desk with the task in this state.
 pub fn desk_in(state: &str, task: Command) -> Desk {
     let mut desk = Desk::new(1);
     if state == "wait" {
@@ -158,14 +158,14 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
     }
     assert!(!desk.ask(Request::Submit(Box::new(task))).is_empty());
     for input in way_to(state) {
-        // Effects on the way are looked at where the table begins with that state.
+        // The table checks these effects in the row and column where they belong.
         let _on_the_way = happen(&mut desk, input);
     }
     assert_eq!(word(&desk.core), state);
     desk
 }
 
-/// The word for the state of the task of the session.
+/// Returns the word for the state of the task of the session.
 pub fn word(core: &Core) -> &'static str {
     let Some(task) = core.list(&of_session(SESSION, 1)).unwrap().tasks.pop() else { return "gone" };
     match &task.state {
@@ -200,7 +200,7 @@ pub fn mark(effects: &[Effect]) -> &'static str {
     }
 }
 
-/// Looks at every cell of a table, and says what it should be.
+/// Checks every cell of a table. Panics with the corrected table.
 pub fn compare(table: &str, cell: impl Fn(&str, &str) -> String) {
     let mut lines = table.trim().lines();
     let header = lines.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Every state of an agent task against every input, written out.
+//! A table of every input in every state of an agent task.
 
 use bgd::core::{
     Begin, Cancel, Command, Control, Core, Effect, Fact, Input, Note, Reply, Request, Selection,
@@ -23,18 +23,18 @@ const ASK_TIMEOUT: u64 = 1500;
 /// | `spwn` | starting                                                                   |
 /// | `sp-x` | starting, and told to end                                                  |
 /// | `run`  | running                                                                    |
-/// | `asks` | the same, with a question that waits                                       |
+/// | `asks` | the same, with an open question                                            |
 /// | `mute` | the same, silent for too long                                              |
-/// | `stop` | stopping: told to end, it will be made to                                  |
-/// | `kill` | stopping, and made to                                                      |
+/// | `stop` | stopping: told to end, SIGKILL will come                                   |
+/// | `kill` | stopping, SIGKILL was sent                                                 |
 /// | `done` `fail` `canc` | finished                                                     |
-/// | `way`  | completed, with a follow-up prompt on its way                              |
+/// | `way`  | completed, with a follow-up prompt in flight                               |
 /// | `wy-x` | the same, and told to end                                                  |
 /// | `more` | running again: resumed                                                     |
 /// | `gone` | cleared                                                                    |
 ///
-/// A `!` says that the request was refused, a `+` that the agent was told to end, a `>` that it was given
-/// a prompt, a `?` that it was told what it had asked, and a `*` that it was denied that and told to end.
+/// `!` marks a refused request, `+` that the agent was told to end, `>` that it was sent a prompt, `?` that its
+/// question was answered, and `*` that its question was denied and it was told to end.
 const TABLE: &str = "
 input             | wait  | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 started           | wait  | run   | stop+ | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | more  | stop+ | more
@@ -75,7 +75,7 @@ silence           | wait  | spwn  | sp-x  | mute  | run?  | mute  | stop  | kill
 time limit        | wait  | spwn  | sp-x  | stop+ | stop* | stop+ | kill+ | kill  | done  | fail  | canc  | way   | wy-x  | stop+
 ";
 
-/// What happens to the one task that is looked at.
+/// Applies an input to the task under test.
 pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
     let task = id(1);
     let run = desk.task(task).run;
@@ -140,7 +140,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
     desk.fact_of_run(task, run, fact)
 }
 
-/// How the task comes into a state, each word an input of the table or the agent's first question.
+/// Returns the inputs of the table, or the agent's first question, that bring the task into a state.
 fn way_to(state: &str) -> &'static [&'static str] {
     match state {
         "wait" | "spwn" => &[],
@@ -160,7 +160,7 @@ fn way_to(state: &str) -> &'static [&'static str] {
     }
 }
 
-/// The task that is looked at: `id(1)`, which may run for ten seconds.
+/// Returns the task under test: `id(1)`, with a time limit of ten seconds.
 pub fn looked_at() -> Command {
     let mut command = prompt(id(1), STALLED_AFTER, ASK_TIMEOUT);
     command.spec.session = Some(SESSION.into());
@@ -168,7 +168,7 @@ pub fn looked_at() -> Command {
     command
 }
 
-/// A core whose task is in this state.
+/// Returns a desk with the task in this state.
 pub fn desk_in(state: &str, task: Command) -> Desk {
     let mut desk = Desk::new(1);
     if state == "wait" {
@@ -176,14 +176,14 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
     }
     assert!(!desk.ask(Request::Submit(Box::new(task))).is_empty());
     for input in way_to(state) {
-        // Effects on the way are looked at where the table begins with that state.
+        // The table checks these effects in the row and column where they belong.
         let _on_the_way = happen(&mut desk, input);
     }
     assert_eq!(word_of_agent(&desk.core), state);
     desk
 }
 
-/// The word for the state of the task of the session.
+/// Returns the word for the state of the task of the session.
 pub fn word_of_agent(core: &Core) -> &'static str {
     let agent =
         core.list(&of_session(SESSION, 1)).unwrap().tasks.pop().map(|task| (task.status(), task.agent));

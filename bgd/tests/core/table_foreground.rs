@@ -1,12 +1,12 @@
-//! Every state of a foreground job against what concerns it, written out.
+//! Tables of inputs that concern foreground jobs, in every state.
 
 use bgd::core::{Command, Core};
 
 use super::support::id;
 use super::{table, table_agent};
 
-/// The states are those of the table of all tasks and of that of agents. A `&` says that the job is in
-/// the background; nothing, that it is in the foreground or has ended. The other signs are the same.
+/// The states are those of the tables of all tasks and of agents. `&` marks a job in the background; without it, the
+/// job is in the foreground or has ended. The other marks are the same.
 const PROCESSES: &str = "
 input             | spwn   | sp-x   | run    | stop   | st-x   | kill   | ki-x   | done   | ling
 started           | run    | stop+  | run    | stop   | st-x   | kill   | ki-x   | done   | ling
@@ -56,14 +56,14 @@ silence           | spwn   | sp-x   | mute   | run?   | mute   | stop   | kill  
 time limit        | spwn   | sp-x   | stop+  | stop*  | stop+  | kill+  | kill   | done   | fail   | canc   | way    | stop&+
 ";
 
-/// The same word, with a `&` if the task has not ended and nobody shows it.
+/// Appends `&` to the word if the task is active and no client shows it.
 fn placed(core: &Core, word: &str) -> String {
     let in_background =
         core.get(&id(1).into()).is_ok_and(|task| task.foreground.is_none() && task.status().is_active());
     format!("{word}{}", if in_background { "&" } else { "" })
 }
 
-/// The task that is looked at, as a foreground job.
+/// Turns the task under test into a foreground job.
 fn shown(mut task: Command, input: &str) -> Command {
     task.foreground = true;
     task.spec.direct = input == "detach, direct";

@@ -1,4 +1,4 @@
-//! A daemon in this process, with a table of executors of its own, and clients over a real socket.
+//! A daemon in this process with its own table of executors, and clients over a real socket.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -33,7 +33,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::scripted::Scripted;
 
-/// A daemon, and a client of it. It ends with this.
+/// A daemon with a client. Dropping it ends the daemon.
 pub struct Daemon {
     pub client: Client,
     socket: SocketPath,
@@ -42,7 +42,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one that runs so many tasks at once.
+    /// Starts a daemon that runs this many tasks at once.
     pub fn start(max_concurrent_tasks: usize) -> Self {
         let home = tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap();
         let socket = SocketPath::new(home.path().join("bgd.sock")).unwrap();
@@ -58,7 +58,7 @@ impl Daemon {
         Self { client, socket, thread: Some(thread), _home: home }
     }
 
-    /// Another client.
+    /// Connects another client.
     pub fn client_too(&self) -> Client {
         Client::connect(&self.socket).unwrap()
     }
@@ -68,7 +68,7 @@ impl Daemon {
         self.submit_with(words, |_| {})
     }
 
-    /// Submits a script, with other params.
+    /// Submits a script, with changed params.
     pub fn submit_with(&mut self, words: &[&str], change: impl FnOnce(&mut SubmitParams)) -> TaskId {
         let mut params = SubmitParams {
             argv: Some(words.iter().map(|word| (*word).into()).collect()),
@@ -80,7 +80,7 @@ impl Daemon {
         self.client.call::<TaskSubmit>(&params).unwrap().task.id
     }
 
-    /// Waits for the end of tasks.
+    /// Waits until these tasks have ended.
     pub fn ended<const N: usize>(&mut self, tasks: [TaskId; N]) -> [Task; N] {
         let ids = tasks.map(Into::into).to_vec();
         let params =
@@ -90,7 +90,7 @@ impl Daemon {
         result.tasks.try_into().unwrap()
     }
 
-    /// Ends it, and waits for that. Returns how many tasks were cancelled for it.
+    /// Shuts the daemon down, and waits for its end. Returns the number of tasks that were cancelled.
     pub fn shut_down(&mut self, params: &ShutdownParams) -> u64 {
         let result = self.client.call::<DaemonShutdown>(params).unwrap();
         self.thread.take().unwrap().join().unwrap();
@@ -114,7 +114,7 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let (reports, _) = messages::reports();
     let path = socket.as_path();
     let context = Context { folder, outputs, workers, facts, reports, socket: path.into() };
-    // The line in the table.
+    // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
     let agents = AgentThread::new(Arc::default(), context.clone());
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));

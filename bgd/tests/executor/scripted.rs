@@ -1,4 +1,4 @@
-//! An executor whose tasks do what their words say: no processes, no threads, no clock.
+//! An executor whose tasks follow a script in their arguments: no processes, no threads, no clock.
 
 use std::collections::HashMap;
 
@@ -13,22 +13,22 @@ const SIGKILL: i32 = 9;
 /// What a task does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Script {
-    /// Runs until it is told to end.
+    /// Runs until it is sent any signal.
     Runs,
-    /// Runs until it is made to end.
+    /// Runs until it is sent SIGKILL.
     Stubborn,
-    /// Runs, and of its end nothing right is told.
+    /// Runs, and reports its end wrongly.
     Forgets,
 }
 
-/// The tasks that run.
+/// The executor, with its running tasks.
 pub struct Scripted {
     running: HashMap<TaskId, Script>,
     facts: Facts,
 }
 
 impl Scripted {
-    /// Without tasks.
+    /// Creates an executor without tasks.
     pub fn new(facts: Facts) -> Self {
         Self { running: HashMap::new(), facts }
     }
@@ -69,7 +69,7 @@ impl Executor for Scripted {
             None => {}
             Some(Script::Stubborn) if signal != SIGKILL => {}
             Some(Script::Runs | Script::Stubborn) => self.exited(task, run, Exit::Signal(signal)),
-            // Of a run that never was, and of a task that nobody submitted.
+            // Reports the end of a run that never existed, and of a task that nobody submitted.
             Some(Script::Forgets) if signal != SIGKILL => {
                 let exited = Fact::Exited { exit: Exit::Code(0), others: false };
                 self.facts.send(task, run + 1, exited.clone());

@@ -1,4 +1,4 @@
-//! The blocking client: what short programs use, as it needs no runtime.
+//! The blocking client, for short programs: it needs no runtime.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -20,7 +20,7 @@ use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{Silent, Stream, connect_within};
 
-/// Bytes that are read at once. A short program touches all of them, so they are few.
+/// Bytes per read. Few, because a short program touches all of the buffer.
 const READ_BYTES: usize = 8 * 1024;
 
 /// A connection to the daemon that makes one call at a time.
@@ -29,20 +29,20 @@ pub struct Client {
     stream: Stream,
     protocol: Protocol,
     news: VecDeque<EventParams>,
-    /// Answers that came before they were asked for.
+    /// Answers that arrived before they were asked for.
     answers: VecDeque<(u64, Outcome)>,
     buffer: Box<[u8]>,
     socket: Option<SocketPath>,
     silence: Silence,
-    /// The end of the connection is waited for, as the daemon is about to end.
+    /// Whether the client waits for the daemon to exit and close the connection.
     awaits_end: bool,
-    /// How long anything is waited for, whatever the daemon says of itself.
+    /// Maximum time to wait for anything, whatever the daemon reports about itself.
     at_most: Option<Duration>,
-    /// How long a read may take.
+    /// The receive timeout that is set on the socket.
     armed: Option<Duration>,
 }
 
-/// What a connection is made of.
+/// The parts of a connection.
 pub(super) struct Parts {
     pub(super) stream: Stream,
     pub(super) protocol: Protocol,
@@ -51,25 +51,25 @@ pub(super) struct Parts {
     pub(super) silence: Silence,
 }
 
-/// What is of no account in a wait.
+/// Differences between waits that do not matter.
 const ROUND: Duration = Duration::from_millis(1);
 
-/// How much too early a read may end for the sake of one call of the system less.
+/// How much too early a read may time out, to save a system call.
 const EARLY: Duration = Duration::from_millis(100);
 
 impl Client {
-    /// Connects. A daemon that does not answer is noticed after [`FIRST_ANSWER`].
+    /// Connects. Gives up on a daemon that does not answer after [`FIRST_ANSWER`].
     ///
     /// # Errors
-    /// There is no daemon, or it does not answer, or what is there must not be trusted.
+    /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
         Self::connect_within(socket, FIRST_ANSWER)
     }
 
-    /// Connects; a daemon that does not answer is noticed after this time.
+    /// Connects. Gives up on a daemon that does not answer after `first_answer`.
     ///
     /// # Errors
-    /// There is no daemon, or it does not answer, or what is there must not be trusted.
+    /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub fn connect_within(socket: &SocketPath, first_answer: Duration) -> Result<Self, ClientError> {
         let mut client = Self::over(connect_within(socket, first_answer)?);
         client.socket = Some(socket.clone());
@@ -77,7 +77,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Speaks over a connection that was made elsewhere.
+    /// Wraps a connection that was made elsewhere.
     pub fn over(stream: Stream) -> Self {
         Self {
             stream,
@@ -93,12 +93,12 @@ impl Client {
         }
     }
 
-    /// From now on nothing is waited for longer than this, even if the daemon lives.
+    /// Limits every wait from now on, even if the daemon is alive.
     pub fn wait_at_most(&mut self, time: Duration) {
         self.at_most = Some(time);
     }
 
-    /// Makes a call that says how long its answer may take. An answer that does not come then is looked for.
+    /// Makes a call whose answer may take at most `takes`. Checks on the daemon if it is late.
     ///
     /// # Errors
     /// The daemon's refusal, a broken connection, or a daemon that does not answer.
@@ -113,7 +113,7 @@ impl Client {
         outcome
     }
 
-    /// Makes a call and waits for its answer. Events that come meanwhile are kept for [`Self::next_news`].
+    /// Makes a call and waits for its answer. Keeps events that arrive meanwhile for [`Self::next_news`].
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -121,7 +121,7 @@ impl Client {
         self.call_with_fds::<M>(params, &[])
     }
 
-    /// The same, with descriptors that travel with the line.
+    /// Like [`Self::call`], with descriptors that travel with the line.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -134,7 +134,7 @@ impl Client {
         self.answer::<M>(call)
     }
 
-    /// Sends a call without waiting; its number is for [`Self::answer`].
+    /// Sends a call without waiting. Returns its number, for [`Self::answer`].
     ///
     /// # Errors
     /// A broken connection.
@@ -147,7 +147,7 @@ impl Client {
         let along = along.as_ref().map(OwnedFd::as_fd);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().copied().chain(along).collect();
         match self.write(&line, &descriptors) {
-            // The daemon may have said why before it closed, for instance `too_many_connections`.
+            // The daemon may have sent a reason before it closed, such as `too_many_connections`.
             Err(error @ ClientError::Io(_)) => {
                 self.last_words()?;
                 Err(error)
@@ -156,8 +156,8 @@ impl Client {
         }
     }
 
-    /// Sends a call that says how long its answer may take, without waiting. An answer that does not come then is looked
-    /// for.
+    /// Like [`Self::send`], for a call whose answer may take at most `takes`. A later wait checks on the daemon if it
+    /// is late.
     ///
     /// # Errors
     /// A broken connection.
@@ -182,7 +182,7 @@ impl Client {
             match outcome {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel takes no more of it: the daemon does not read.
+                // The socket buffer is full: the daemon does not read.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(false)?,
                 Err(error) => return Err(error.into()),
             }
@@ -198,8 +198,8 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for the answer of a call that was sent. Answers come in any order; those to other calls are
-    /// kept until they are asked for. What a terminal shows meanwhile is dropped.
+    /// Waits for the answer to a call. Answers may arrive in any order; those to other calls are kept until they are
+    /// asked for. Drops terminal output that arrives meanwhile.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -221,8 +221,8 @@ impl Client {
         }
     }
 
-    /// The answer of a call that was sent, if it has come. It is for whoever polls the socket together with others, and
-    /// has found that it can be read: that may also be the word of a daemon that was looked after.
+    /// Reads once and returns the answer to a call, if it has arrived. For callers that poll the socket together with
+    /// others and have found it readable. It may be readable only because the daemon answered a probe.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -248,7 +248,7 @@ impl Client {
         outcome.map(|(_, outcome)| Protocol::result::<M>(outcome)).transpose()
     }
 
-    /// Waits for the next event of the subscriptions made here.
+    /// Waits for the next event of this connection's subscriptions.
     ///
     /// # Errors
     /// A broken connection.
@@ -263,10 +263,10 @@ impl Client {
         }
     }
 
-    /// The next event of the subscriptions made here, if it has been received already. Never waits.
+    /// Returns the next event of this connection's subscriptions, if it has been received already. Never waits.
     ///
     /// # Errors
-    /// The daemon sent what this client can't read.
+    /// The daemon sent something that this client can't parse.
     pub fn received_news(&mut self) -> Result<Option<EventParams>, ClientError> {
         if let Some(news) = self.news.pop_front() {
             return Ok(Some(news));
@@ -279,16 +279,16 @@ impl Client {
         Ok(None)
     }
 
-    /// Gives a daemon that did not answer another chance, as long as the first one was. Its answers to calls that
-    /// were made before are for [`Self::answer`] still.
+    /// Gives a daemon that did not answer another chance, as long as the first one. Its answers to earlier calls are
+    /// still available from [`Self::answer`].
     pub fn wait_again(&mut self) {
         self.silence.asked(Instant::now());
     }
 
-    /// Waits until a daemon that is about to end has closed the connection. What it says until then is dropped.
+    /// Waits until a daemon that is about to exit closes the connection. Drops all messages until then.
     ///
     /// # Errors
-    /// It does not answer, and does not end either.
+    /// The daemon neither answers nor exits.
     pub fn until_closed(&mut self) -> Result<(), ClientError> {
         self.awaits_end = true;
         self.silence.asked(Instant::now());
@@ -301,7 +301,7 @@ impl Client {
         }
     }
 
-    /// What it is made of, with what has come before it was asked for.
+    /// Splits the client into its parts, including messages that were not asked for yet.
     pub(super) fn into_parts(self) -> Parts {
         let Self { stream, protocol, socket, silence, answers, news, .. } = self;
         let answers = answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
@@ -335,22 +335,21 @@ impl Client {
         }
     }
 
-    /// When [`Self::keep_up`] is to be called by whoever waits for the socket in a loop of their own; `None`
-    /// while no answer is owed.
+    /// Returns when to call [`Self::keep_up`] in a poll loop of the caller's own; `None` while no answer is pending.
     pub fn until(&self) -> Option<Instant> {
         (self.protocol.is_owed() || self.awaits_end).then(|| self.silence.until())
     }
 
-    /// Looks after a daemon that has said nothing until then.
+    /// Checks on a daemon that has been silent until [`Self::until`].
     ///
     /// # Errors
-    /// It does not answer.
+    /// The daemon does not answer.
     pub fn keep_up(&mut self) -> Result<(), ClientError> {
         if self.until().is_some() { self.look(true) } else { Ok(()) }
     }
 
-    /// Has the next read end when it is time to look after the daemon, or to wait no longer. One that ends a little
-    /// early does no harm, so that a call that is answered at once needs no more than its read.
+    /// Makes the next read time out when it is time to check on the daemon or to stop waiting. A timeout that is
+    /// slightly early does no harm, so a call that is answered at once needs no system call to change it.
     fn arm(&mut self, end: Option<Instant>) -> Result<(), ClientError> {
         let until = self.until().into_iter().chain(end).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()).max(ROUND));
@@ -360,7 +359,7 @@ impl Client {
             (None, Some(_)) | (Some(_), None) => false,
         };
         if !fits {
-            // Rounded up, so that it does not end a little too early again and again. None is never.
+            // Rounded up, so that reads do not keep ending a little too early. 0 means no timeout.
             let timeout = left.map_or(TimeVal::new(0, 0), |left| timeval(left + ROUND));
             setsockopt(&self.stream, ReceiveTimeout, &timeout).map_err(io::Error::from)?;
             self.armed = left;
@@ -375,7 +374,7 @@ impl Client {
             Step::Probe => {
                 if may_write {
                     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-                    // Where there is no room for it nothing is read either. A broken connection is told by reading.
+                    // Without room for it the daemon does not read anyway. A read reports a broken connection.
                     let _ = send(self.stream.as_fd().as_raw_fd(), &Protocol::probe(), flags);
                 }
                 Ok(())
@@ -389,7 +388,7 @@ fn timeval(time: Duration) -> TimeVal {
     TimeVal::new(time.as_secs().cast_signed(), time.subsec_micros().into())
 }
 
-/// Gives a silent daemon up, unless it says of itself that it is starting or ending.
+/// Gives up on a silent daemon, unless it reports itself as starting or ending.
 pub(super) fn give_up(
     socket: Option<&SocketPath>,
     silence: &mut Silence,
@@ -406,8 +405,8 @@ pub(super) fn give_up(
 }
 
 impl AsFd for Client {
-    /// The socket, to be polled together with other descriptors. When it is readable an answer or news
-    /// has begun to arrive.
+    /// Returns the socket, to be polled together with other descriptors. It becomes readable when a message begins to
+    /// arrive.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -425,7 +424,7 @@ mod tests {
         let (here, mut there) = UnixStream::pair().unwrap();
         let mut client = Client::over(OwnedFd::from(here).into());
         let call = client.send::<SessionEnd>(&SessionEndParams { session: "s".into() }, &[]).unwrap();
-        // What is left unread would make the end a reset.
+        // Unread data would turn the close into a reset.
         let asked = there.read(&mut [0; 1024]).unwrap();
         assert!(asked > 0);
         there.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}\n").unwrap();

@@ -1,17 +1,17 @@
-//! Why a call brought no result.
+//! Errors of calls.
 
 use std::io;
 
 use crate::error::{ErrorKind, RpcError};
 use crate::transport::{ConnectError, Silent};
 
-/// Why a call brought no result.
+/// Why a call returned no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There was no connection to begin with.
+    /// No connection could be made.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The daemon refused.
+    /// The daemon refused the call.
     #[error("{0}")]
     Rpc(#[from] RpcError),
     /// The connection broke.
@@ -20,16 +20,16 @@ pub enum ClientError {
     /// The daemon closed the connection before it answered.
     #[error("the daemon closed the connection before it answered")]
     Closed,
-    /// The daemon is there and says nothing.
+    /// The daemon is running but does not answer.
     #[error(transparent)]
     NoAnswer(Silent),
-    /// The daemon sent something that this client can't read.
+    /// The daemon sent something that this client can't parse.
     #[error("the daemon's message can't be parsed: {0}")]
     Garbled(String),
 }
 
 impl ClientError {
-    /// The kind, if the daemon refused.
+    /// Returns the error's kind, if the daemon refused the call.
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Rpc(error) => Some(error.kind()),

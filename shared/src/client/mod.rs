@@ -2,9 +2,9 @@
 //! no I/O; [`Client`] drives it over a blocking socket, [`PolledClient`] for a poll loop, [`AsyncClient`]
 //! (feature `tokio`) over tokio.
 //!
-//! All of them notice a daemon that does not answer: when an answer is owed and nothing comes, they say
-//! `hello`, and give up with [`ClientError::NoAnswer`] when that is not answered either. An answer that takes
-//! long is waited for as long as the daemon lives.
+//! All of them detect a daemon that does not answer: while an answer is pending and nothing arrives, they send
+//! `hello`, and give up with [`ClientError::NoAnswer`] if that is not answered either. They wait for a slow answer as
+//! long as the daemon is alive.
 
 mod blocking;
 mod error;

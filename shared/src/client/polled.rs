@@ -1,4 +1,4 @@
-//! The client for programs with a poll loop of their own: nothing here ever waits.
+//! The client for programs with their own poll loop. Nothing here blocks.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -17,24 +17,23 @@ use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::Stream;
 
-/// Bytes that are read at once: a terminal under flood is told in lines of about this length.
+/// Bytes per read. Under a flood of terminal output, the daemon's lines are about this long.
 const READ_BYTES: usize = 64 * 1024;
 
-/// A connection that makes any number of calls at a time for a caller who sleeps in `poll`.
+/// A connection for any number of concurrent calls, for callers that sleep in `poll`.
 ///
-/// Poll its socket for reading, and for writing while [`wants_write`](Self::wants_write); then call
-/// [`read`](Self::read) or [`write`](Self::write), and take what came from
-/// [`next_received`](Self::next_received) until there is nothing. A caller who does not read makes the
-/// daemon hold back what a terminal shows. Wake up at [`until`](Self::until) too, and call
-/// [`keep_up`](Self::keep_up) then.
+/// Poll its socket for reading, and for writing while [`wants_write`](Self::wants_write). Then call
+/// [`read`](Self::read) or [`write`](Self::write), and take messages from [`next_received`](Self::next_received)
+/// until there are none. While the caller does not read, the daemon holds back terminal output. Also wake up at
+/// [`until`](Self::until), and call [`keep_up`](Self::keep_up) then.
 #[derive(Debug)]
 pub struct PolledClient {
     stream: Stream,
     protocol: Protocol,
-    /// What came while the connection was a blocking one.
+    /// Messages received while this was a blocking connection.
     early: VecDeque<Received>,
     outbox: Vec<u8>,
-    /// What travels with lines in there.
+    /// Descriptors that travel with lines in the outbox.
     along: VecDeque<Along>,
     buffer: Box<[u8]>,
     socket: Option<SocketPath>,
@@ -44,7 +43,7 @@ pub struct PolledClient {
 /// A descriptor that travels with the first byte of a line.
 #[derive(Debug)]
 struct Along {
-    /// Where the line begins in the outbox.
+    /// Offset of the line in the outbox.
     at: usize,
     bytes: usize,
     file: OwnedFd,
@@ -62,16 +61,16 @@ impl PolledClient {
         Self { stream, protocol, early, outbox: Vec::new(), along: VecDeque::new(), buffer, socket, silence }
     }
 
-    /// When the daemon is to be looked after if nothing has come until then; `None` while no answer is owed.
+    /// When to check on the daemon if nothing arrives before; `None` while no answer is pending.
     pub fn until(&self) -> Option<Instant> {
         self.protocol.is_owed().then(|| self.silence.until())
     }
 
-    /// Looks after a daemon that has said nothing for long. What has come must have been read before. It may be
-    /// called at any time.
+    /// Checks on a daemon that has been silent for long. The caller must have read everything that has arrived. May
+    /// be called at any time.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The daemon does not answer.
     pub fn keep_up(&mut self) -> Result<(), ClientError> {
         if !self.protocol.is_owed() {
             return Ok(());
@@ -87,8 +86,8 @@ impl PolledClient {
         }
     }
 
-    /// Makes a call, and gives the number that its answer will carry. What the kernel does not take at once
-    /// waits in this process, without a limit: a caller bounds the calls that it makes.
+    /// Sends a call and returns its number, which the answer will carry. Bytes that the kernel does not accept at
+    /// once are buffered without a limit, so the caller must bound its calls.
     ///
     /// # Errors
     /// A broken connection.
@@ -101,16 +100,16 @@ impl PolledClient {
         Ok(number)
     }
 
-    /// Whether calls wait to be written.
+    /// Whether calls are waiting to be written.
     pub fn wants_write(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Writes what the kernel takes now.
+    /// Writes as much as the kernel accepts now.
     ///
     /// # Errors
-    /// A broken connection. One that the daemon has closed is no error here: what it said before is still
-    /// to be read, and [`read`](Self::read) tells.
+    /// A broken connection. It is no error here if the daemon has closed it: its last messages are still to be read,
+    /// and [`read`](Self::read) reports the end.
     pub fn write(&mut self) -> Result<(), ClientError> {
         let mut sent = 0;
         let outcome = loop {
@@ -136,7 +135,7 @@ impl PolledClient {
         outcome
     }
 
-    /// Sends once from this place on. A descriptor goes with its own line and no other.
+    /// Sends once, from this offset on. A descriptor travels only with its own line.
     fn send_from(&mut self, sent: usize) -> Result<usize, Errno> {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         let Some(Along { at, bytes, file }) = self.along.front() else {
@@ -155,14 +154,14 @@ impl PolledClient {
         Ok(count)
     }
 
-    /// Reads once, if there is something.
+    /// Reads once, if data is available.
     ///
     /// # Errors
     /// A broken connection; [`ClientError::Closed`] if the daemon has closed it.
     pub fn read(&mut self) -> Result<(), ClientError> {
         loop {
             match recv(&self.stream, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-                // The second: it has closed without reading all of our calls.
+                // ECONNRESET: the daemon has closed without reading all of our calls.
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Err(ClientError::Closed),
                 Ok((count, _)) => {
                     self.silence.heard(Instant::now());
@@ -176,10 +175,10 @@ impl PolledClient {
         }
     }
 
-    /// The next thing that the daemon said, if it is complete.
+    /// Returns the next message from the daemon, if it is complete.
     ///
     /// # Errors
-    /// What [`Protocol::next_received`] says.
+    /// As for [`Protocol::next_received`].
     pub fn next_received(&mut self) -> Result<Option<Received>, ClientError> {
         match self.early.pop_front() {
             Some(received) => Ok(Some(received)),
@@ -189,7 +188,7 @@ impl PolledClient {
 }
 
 impl From<Client> for PolledClient {
-    /// Goes on with a connection; what came on it and was not asked for yet comes first.
+    /// Continues a connection. Messages that were received and not asked for yet come first.
     fn from(client: Client) -> Self {
         let Parts { stream, protocol, received, socket, silence } = client.into_parts();
         Self::new(stream, protocol, received, socket, silence)
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
     use crate::request::{DaemonReload, Hello, HelloParams, HelloResult, NoParams};
 
-    /// A client and the daemon's end of its connection.
+    /// Returns a client and the daemon's end of its connection.
     fn pair() -> (Client, UnixStream) {
         let (here, there) = UnixStream::pair().unwrap();
         (Client::over(OwnedFd::from(here).into()), there)

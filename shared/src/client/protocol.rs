@@ -1,4 +1,4 @@
-//! The client side of the protocol, without I/O: calls become lines, bytes become answers and news.
+//! The client side of the protocol, without I/O: calls become lines, bytes become answers and notifications.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -14,22 +14,22 @@ use crate::message::{Incoming, RequestId, request_line};
 use crate::request::{Hello, HelloParams, Method, OutputNews, StoppedNews};
 use crate::strict;
 
-/// The result of a call, still unread, or the daemon's refusal.
+/// The unparsed result of a call, or the daemon's refusal.
 pub(super) type Outcome = Result<Box<RawValue>, RpcError>;
 
-/// What came from the daemon.
+/// A message from the daemon.
 #[derive(Debug)]
 pub enum Received {
     /// The answer to a call.
     Answer {
         /// The number of the call.
         call: u64,
-        /// Its result, still unread, or the daemon's refusal.
+        /// Its unparsed result, or the daemon's refusal.
         outcome: Result<Box<RawValue>, RpcError>,
     },
-    /// An event, or word of missing ones.
+    /// An event, or a gap between events.
     News(Box<EventParams>),
-    /// A part of what a terminal shows.
+    /// A part of a terminal's output.
     Output(Box<OutputNews>),
     /// A job was stopped.
     Stopped(StoppedNews),
@@ -38,15 +38,15 @@ pub enum Received {
 /// A call to be sent.
 #[derive(Debug)]
 pub struct Call {
-    /// Its number, which its answer will carry.
+    /// Its number, which the answer will carry.
     pub number: u64,
     /// Its line.
     pub line: Vec<u8>,
-    /// A descriptor that travels with the line, behind those that the caller sends along.
+    /// A descriptor that travels with the line, after those that the caller sends.
     pub along: Option<OwnedFd>,
 }
 
-/// State of one connection, seen from the client.
+/// Client-side state of one connection.
 #[derive(Debug)]
 pub struct Protocol {
     decoder: FrameDecoder<Infallible>,
@@ -54,7 +54,7 @@ pub struct Protocol {
     answers: u64,
 }
 
-/// The number of a `hello` that only asks whether the daemon is there. Calls are counted from 1.
+/// Number of the `hello` that only checks whether the daemon is alive. Calls are counted from 1.
 const PROBE: u64 = 0;
 
 impl Default for Protocol {
@@ -64,10 +64,10 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// A new call.
+    /// Creates a call.
     ///
     /// # Errors
-    /// [`ClientError::Rpc`] if its params are longer than a daemon takes.
+    /// [`ClientError::Rpc`] if its params are longer than a daemon accepts.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<Call, ClientError> {
         let long = M::out_of_line(params)?;
         self.calls += 1;
@@ -79,12 +79,12 @@ impl Protocol {
         })
     }
 
-    /// Whether a call has no answer yet.
+    /// Whether an answer is pending.
     pub fn is_owed(&self) -> bool {
         self.answers < self.calls
     }
 
-    /// The line that asks whether the daemon is there. Its answer is told to nobody.
+    /// Returns the line that checks whether the daemon is alive. Its answer is not reported.
     pub(super) fn probe() -> Vec<u8> {
         request_line(PROBE, Hello::NAME, &HelloParams::default())
     }
@@ -94,18 +94,18 @@ impl Protocol {
         self.decoder.push(bytes, None);
     }
 
-    /// The next thing that the daemon said, if it is complete.
+    /// Returns the next message from the daemon, if it is complete.
     ///
     /// # Errors
-    /// [`ClientError::Garbled`] for what is no answer; [`ClientError::Rpc`] for an error that belongs
-    /// to the connection as a whole, such as `too_many_connections`.
+    /// [`ClientError::Garbled`] for a message that can't be parsed; [`ClientError::Rpc`] for an error of the whole
+    /// connection, such as `too_many_connections`.
     pub fn next_received(&mut self) -> Result<Option<Received>, ClientError> {
         loop {
             let frame = self.decoder.next_frame().map_err(|error| ClientError::Garbled(error.to_string()))?;
             let Some(frame) = frame else { return Ok(None) };
             let incoming: Incoming<'_> =
                 strict::from_slice(&frame.line).map_err(|error| ClientError::Garbled(error.to_string()))?;
-            // What is not understood is a notification that a newer daemon knows.
+            // Unknown messages are notifications from a newer daemon.
             match Self::understand(incoming)? {
                 Some(Received::Answer { call: PROBE, .. }) | None => {}
                 Some(received) => {
@@ -147,7 +147,7 @@ impl Protocol {
         }))
     }
 
-    /// Reads the result of a call.
+    /// Parses the result of a call.
     ///
     /// # Errors
     /// The daemon's refusal, or a result that does not fit the method.

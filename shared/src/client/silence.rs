@@ -1,47 +1,47 @@
-//! How long the daemon may be silent while an answer is owed. It does no I/O and is told the time.
+//! Tracks how long the daemon may be silent while an answer is pending. Does no I/O; the caller passes in the time.
 //!
-//! A daemon that lives answers `hello` at once, whatever else it waits for. So a call that takes long says
-//! nothing, and a `hello` without an answer says that the daemon does not work: it is stopped, for instance.
-//! Nothing is asked while no answer is owed, as for whoever waits for events only.
+//! A live daemon answers `hello` at once, whatever else it waits for. So a slow call proves nothing, while an
+//! unanswered `hello` means that the daemon does not work, for example because it is stopped. Nothing is sent while
+//! no answer is pending, as for a client that only waits for events.
 
 use std::time::{Duration, Instant};
 
 use crate::limits::FIRST_ANSWER;
 
-/// How long a daemon may be silent that has answered on this connection before. To give up means more then: a job
-/// in the foreground ends with its connection.
+/// How long a daemon may be silent that has answered on this connection before. Giving up costs more then: a
+/// foreground job ends with its connection.
 pub const LATER_ANSWER: Duration = Duration::from_secs(15);
 
-/// How long a daemon may be silent that says of itself that it is starting or ending.
+/// How long a daemon may be silent that reports itself as starting or ending.
 pub const BUSY: Duration = Duration::from_secs(30);
 
-/// The first pause between two looks in a long wait; each is twice as long as the one before it.
+/// First interval between two checks in a long wait; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The longest pause.
+/// Maximum interval between two checks.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// What is to be done now.
+/// What the client must do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing yet.
     Wait,
-    /// To say hello.
+    /// Send `hello`.
     Probe,
-    /// To wait no longer: it has been silent for so long.
+    /// Stop waiting: the daemon has been silent for this long.
     GiveUp(Duration),
 }
 
-/// What is known of the daemon.
+/// What is known about the daemon.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It has answered all, or said something since it was asked last. It is looked after at this time.
+    /// It has answered everything, or said something since the last call. The next check is at this time.
     Heard(Instant),
-    /// It was asked, and has said nothing since.
+    /// A call was made at this time, and the daemon has said nothing since.
     Asked(Instant),
-    /// It was told hello too, and may be silent until the second time.
+    /// The daemon was sent `hello` too: silent since the first time, given up at the second.
     Probed(Instant, Instant),
-    /// It was given up at this time, after this long.
+    /// The daemon was given up at this time, after this long a silence.
     Lost(Instant, Duration),
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Silence {
     first_answer: Duration,
     has_answered: bool,
     pause: Duration,
-    /// When the answer that is waited for is due, if that can be known.
+    /// When the awaited answer is due, if known.
     due: Option<Instant>,
 }
 
@@ -67,12 +67,12 @@ impl Silence {
         }
     }
 
-    /// The first answer may take this long, counted from when the connection was begun.
+    /// Sets how long the first answer may take, counted from its call.
     pub fn first_answer(&mut self, at_most: Duration) {
         self.first_answer = at_most;
     }
 
-    /// A call was made.
+    /// Records that a call was made.
     pub fn asked(&mut self, now: Instant) {
         self.pause = FIRST_PAUSE;
         match self.state {
@@ -81,18 +81,18 @@ impl Silence {
         }
     }
 
-    /// The daemon has said something.
+    /// Records that the daemon has said something.
     pub fn heard(&mut self, now: Instant) {
         self.has_answered = true;
         self.state = State::Heard(now + self.pause);
     }
 
-    /// The answer is due at this time, as the call said how long it may take.
+    /// Sets when the answer is due, for a call that says how long it may take.
     pub fn due(&mut self, at: Option<Instant>) {
         self.due = at;
     }
 
-    /// When to look next, as long as an answer is owed.
+    /// Returns when to check next while an answer is pending.
     pub fn until(&self) -> Instant {
         match self.state {
             State::Heard(next) => match self.due {
@@ -104,7 +104,7 @@ impl Silence {
         }
     }
 
-    /// Looks whether it is time for something. Whatever has come was read before.
+    /// Decides what to do now. The caller must have read everything that has arrived.
     pub fn tick(&mut self, now: Instant) -> Step {
         if now < self.until() {
             return Step::Wait;
@@ -124,7 +124,7 @@ impl Silence {
             }
             State::Probed(since, _) => {
                 self.state = State::Lost(now, now - since);
-                // Whoever asks on is not kept so long again.
+                // A caller that tries again is not kept waiting as long.
                 self.has_answered = false;
                 Step::GiveUp(now - since)
             }
@@ -132,7 +132,8 @@ impl Silence {
         }
     }
 
-    /// The daemon says of itself that it has much to do: it may be silent a little longer, `silent` so far.
+    /// Grants a little more time to a daemon that reports itself as busy, unless it has been `silent` for [`BUSY`].
+    /// Returns whether it did.
     pub fn excuse(&mut self, now: Instant, silent: Duration) -> bool {
         let is_excused = silent < BUSY;
         if is_excused {
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(silence.tick(at(begin, 2500)), Step::Probe);
         assert_eq!(silence.tick(at(begin, 4999)), Step::Wait);
         assert_eq!(silence.tick(at(begin, 5000)), Step::GiveUp(FIRST_ANSWER));
-        // Others who wait on the same connection give up too; the next call begins anew.
+        // Other callers on the same connection give up too; the next call starts over.
         assert!(matches!(silence.tick(at(begin, 5001)), Step::GiveUp(_)));
         silence.asked(at(begin, 9000));
         assert_eq!(silence.tick(at(begin, 9001)), Step::Wait);

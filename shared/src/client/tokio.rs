@@ -1,4 +1,4 @@
-//! The asynchronous client: many calls at once over one connection.
+//! The asynchronous client: many concurrent calls over one connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,10 +21,10 @@ use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{AsyncStream, connect_async};
 
-/// How long it may take to write a `hello`. There is room for it, unless the daemon reads nothing.
+/// Time limit for writing a `hello`. There is room for it, unless the daemon does not read.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// What the calling side and the reading task share. No lock is held over I/O.
+/// State shared by the callers and the reader task. The lock is never held over I/O.
 #[derive(Debug)]
 struct Pending {
     protocol: Protocol,
@@ -33,7 +33,7 @@ struct Pending {
     closed: Option<String>,
 }
 
-/// A connection to the daemon that makes any number of calls at a time. It ends when it is dropped.
+/// A connection to the daemon for any number of concurrent calls. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct AsyncClient {
     stream: Arc<AsyncStream>,
@@ -45,10 +45,10 @@ pub struct AsyncClient {
 }
 
 impl AsyncClient {
-    /// Connects. A daemon that does not answer is noticed after [`FIRST_ANSWER`].
+    /// Connects. Gives up on a daemon that does not answer after [`FIRST_ANSWER`].
     ///
     /// # Errors
-    /// There is no daemon, or it does not answer, or what is there must not be trusted.
+    /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub async fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
         let stream = Arc::new(connect_async(socket, FIRST_ANSWER).await?);
         let pending = Arc::new(Mutex::new(Pending {
@@ -69,17 +69,17 @@ impl AsyncClient {
         })
     }
 
-    /// Makes a call and waits for its answer. Calls may be made side by side. An answer that takes long is
-    /// waited for as long as the daemon lives.
+    /// Makes a call and waits for its answer. Calls may run concurrently. Waits for a slow answer as long as the
+    /// daemon is alive.
     ///
     /// # Errors
-    /// The daemon's refusal, a broken connection, or a daemon that does not answer. It may answer other calls on
-    /// the connection later, and carry out this one then.
+    /// The daemon's refusal, a broken connection, or a daemon that does not answer. In the last case it may still
+    /// carry out this call later, and answer other calls on the connection.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         self.call_or_listen::<M>(params, true).await
     }
 
-    /// The same for what nobody waits for, such as news that may never come: the daemon is not looked after.
+    /// Like [`call`](Self::call), but never checks on the daemon: for answers that may never come, such as news.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -136,7 +136,7 @@ impl AsyncClient {
                 Some(written) => return Ok(written?),
                 None => {
                     if let Err(error) = self.look().await {
-                        // A part of it may be written, and nothing can follow that.
+                        // Part of the line may be written, and nothing can follow that.
                         lock(&self.pending).closed = Some("a call was cut off".to_owned());
                         return Err(error);
                     }
@@ -145,7 +145,7 @@ impl AsyncClient {
         }
     }
 
-    /// Writes a line; a descriptor goes with its first byte.
+    /// Writes a line; a descriptor travels with its first byte.
     async fn put(&self, line: &[u8], along: Option<&OwnedFd>) -> io::Result<()> {
         let socket = self.stream.inner();
         let sent = match along {
@@ -157,13 +157,13 @@ impl AsyncClient {
         (&*self.stream).write_all(&line[sent..]).await
     }
 
-    /// Looks after a daemon that has said nothing for long.
+    /// Checks on a daemon that has been silent for long.
     async fn look(&self) -> Result<(), ClientError> {
         let step = lock(&self.pending).silence.tick(Instant::now());
         match step {
             Step::Wait => {}
             Step::Probe => {
-                // Where somebody writes it is not needed, and would have no room.
+                // While another call writes, a probe is not needed and would have no room.
                 if let Ok(_turn) = self.write.try_lock() {
                     let mut stream = &*self.stream;
                     let probe = Protocol::probe();
@@ -181,7 +181,7 @@ impl AsyncClient {
         Ok(())
     }
 
-    /// Waits until a daemon that is about to end has closed the connection, or does not answer any more.
+    /// Waits until a daemon that is about to exit closes the connection or stops answering.
     pub async fn until_closed(&self) {
         lock(&self.pending).silence.asked(Instant::now());
         loop {
@@ -194,8 +194,8 @@ impl AsyncClient {
         }
     }
 
-    /// Waits for the next event of the subscriptions made here; `None` when the connection is closed.
-    /// Events wait in this process without a limit until they are taken: a subscriber takes them.
+    /// Waits for the next event of this connection's subscriptions; `None` once the connection is closed. Events are
+    /// buffered without a limit, so a subscriber must take them.
     pub async fn next_news(&self) -> Option<EventParams> {
         self.news.lock().await.recv().await
     }
@@ -242,11 +242,11 @@ fn deliver(
     pending.protocol.push(bytes);
     while let Some(received) = pending.protocol.next_received()? {
         match received {
-            // Whoever made the call may have stopped waiting: nothing is owed to them then.
+            // The caller may have stopped waiting; its answer is dropped then.
             Received::Answer { call, outcome } => {
                 let _ = pending.calls.remove(&call).map(|caller| caller.send(outcome));
             }
-            // Terminals are for the blocking client.
+            // Terminals are supported by the polled client only.
             Received::Output(_) | Received::Stopped(_) => {}
             Received::News(params) => {
                 let _ = news.send(*params);

@@ -1,4 +1,4 @@
-//! The jobs in the foreground, and what a press of the key does to them.
+//! Foreground jobs, and what a press of the key does to them.
 
 use std::borrow::Cow;
 
@@ -12,9 +12,9 @@ use crate::id::TaskId;
 pub enum Can {
     /// It can.
     Yes,
-    /// The user started it directly: it stays, and the key is its own.
+    /// The user started it directly: it stays, and gets the key itself.
     Direct,
-    /// It can't, for this reason: half a sentence, such as `it reads from a pipe`.
+    /// It can't, for this reason: a clause, such as `it reads from a pipe`.
     No(Cow<'static, str>),
 }
 
@@ -22,38 +22,38 @@ pub enum Can {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Press<J> {
-    /// Nothing is in the foreground: do nothing, or hint at that most subtly.
+    /// Nothing is in the foreground: do nothing, or show a very subtle hint.
     Nothing,
-    /// Hand over this job, and tell by [`Foreground::answered`] what came of it.
+    /// Hand over this job, and report the result with [`Foreground::answered`].
     Take(J),
-    /// A hand-over is under way: do nothing.
+    /// A hand-over is in flight: do nothing.
     Ignore,
-    /// Only jobs that the user started directly are there: the key is theirs, so pass it on.
+    /// All jobs were started directly by the user and get the key themselves, so pass it on.
     Pass,
     /// No job can be moved to the background: show this sentence.
     Refuse(String),
 }
 
-/// What came of a hand-over.
+/// Result of a hand-over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The job is a background task now, with this id.
     Backgrounded(TaskId),
-    /// The job had finished before it could be taken.
+    /// The job had finished before it could be handed over.
     AlreadyFinished,
-    /// The job was not taken and won't be, for this reason: half a sentence.
+    /// The job was not handed over and won't be, for this reason: a clause.
     Failed(String),
 }
 
-/// What becomes of a job after its hand-over.
+/// What happens to a job after its hand-over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome<J> {
-    /// It has left the foreground, and this is its result there.
+    /// It has left the foreground, with this text as its result there.
     Backgrounded(J, String),
-    /// It has left the foreground because it finished first: show its real result.
+    /// It finished first and has left the foreground: show its real result.
     Finished(J),
-    /// It stays in the foreground, as this sentence says.
+    /// It stays in the foreground: show this sentence.
     Stays(J, String),
 }
 
@@ -63,16 +63,16 @@ pub enum Outcome<J> {
 pub enum Finished {
     /// It has left the foreground: show its result.
     Show,
-    /// Its hand-over is under way, and the answer decides. Keep the result until then.
+    /// Its hand-over is in flight, and the answer decides: keep the result until then.
     Wait,
-    /// It is not in the foreground: its result was shown, or is the background's.
+    /// It is not in the foreground: its result was shown, or belongs to the background task.
     Elsewhere,
 }
 
-/// The jobs in the foreground in the order of their starts, and the rules for the key.
+/// The foreground jobs in start order, and the rules for the key.
 ///
-/// Jobs are named by what their caller names them by: an id, a pid, a number. The time that a call
-/// takes grows with their number, which has no limit here.
+/// `J` is whatever the caller identifies jobs by: an id, a pid, a number. Each call takes time proportional to the
+/// number of jobs, which is not limited here.
 #[derive(Clone, Debug)]
 pub struct Foreground<J> {
     key: Key,
@@ -91,24 +91,24 @@ enum Stage {
     Running,
     /// At most one job is in this stage or the next.
     HandingOver,
-    /// It was seen to finish while it was handed over.
+    /// It was seen to finish during its hand-over.
     FinishedMeanwhile,
 }
 
 impl<J: Clone + PartialEq> Foreground<J> {
-    /// No jobs, and the key for them.
+    /// Creates a foreground without jobs.
     pub const fn new(key: Key) -> Self {
         Self { key, jobs: Vec::new() }
     }
 
-    /// A job was started. A job that is there already stays as it is.
+    /// Adds a job that was started. A job that is already there stays unchanged.
     pub fn started(&mut self, id: J, can: Can) {
         if self.place(&id).is_none() {
             self.jobs.push(Job { id, can, stage: Stage::Running });
         }
     }
 
-    /// A job has finished, as its caller saw.
+    /// Records that a job has finished, as seen by the caller.
     pub fn finished(&mut self, id: &J) -> Finished {
         let Some(place) = self.place(id) else { return Finished::Elsewhere };
         if self.jobs[place].stage == Stage::Running {
@@ -119,7 +119,7 @@ impl<J: Clone + PartialEq> Foreground<J> {
         Finished::Wait
     }
 
-    /// The key was pressed. It takes one job at most: of those that can be taken the one started last.
+    /// Handles a press of the key. It takes at most one job: of those that can be moved, the one started last.
     pub fn pressed(&mut self) -> Press<J> {
         if self.jobs.iter().any(|job| job.stage != Stage::Running) {
             return Press::Ignore;
@@ -139,10 +139,9 @@ impl<J: Clone + PartialEq> Foreground<J> {
         }
     }
 
-    /// What came of the hand-over of a job that [`Press::Take`] named. `None` if none is under way for it.
+    /// Handles the result of a hand-over that [`Press::Take`] requested. `None` if none is in flight for this job.
     ///
-    /// The answer decides even if the job was seen to finish meanwhile: whoever took it looked whether
-    /// it had.
+    /// The answer decides even if the job was seen to finish meanwhile: the daemon checks that before taking it over.
     pub fn answered(&mut self, id: &J, answer: Answer) -> Option<Outcome<J>> {
         let place = self.place(id)?;
         let outcome = match (self.jobs[place].stage, answer) {
@@ -162,7 +161,7 @@ impl<J: Clone + PartialEq> Foreground<J> {
         Some(outcome)
     }
 
-    /// The hint to be shown now: there is one while a job can be moved to the background.
+    /// Returns the hint to show now: there is one while a job can be moved to the background.
     pub fn hint(&self) -> Option<String> {
         let can = self.jobs.iter().any(|job| job.can == Can::Yes && job.stage == Stage::Running);
         if can { self.key.hint() } else { None }
@@ -178,8 +177,8 @@ impl<J: Clone + PartialEq> Foreground<J> {
     }
 }
 
-/// For the daemon's refusal of a hand-over. Of a connection that broke meanwhile nobody knows the answer:
-/// ask for the task on a new one.
+/// Converts the daemon's refusal of a hand-over. If the connection broke instead, the result is unknown: query the
+/// task on a new connection.
 impl From<&RpcError> for Answer {
     fn from(error: &RpcError) -> Self {
         if error.kind() == ErrorKind::AlreadyFinished {

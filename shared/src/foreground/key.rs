@@ -7,38 +7,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::beginning;
 
-/// The key that moves a foreground job to the background: Ctrl with another key, or none at all.
+/// The key that moves a foreground job to the background: Ctrl with another key, or none.
 ///
 /// Written as `ctrl-b`, `ctrl+b`, `C-b` or `^B`, in any case, with a letter or one of `@ \ ] ^ _`, or as
-/// `ctrl-space`, which is `ctrl-@`; `none` is no key. The job never sees the chosen key, so those that nobody can do
-/// without are none: `ctrl-c` interrupts, and to a terminal `ctrl-i` is Tab, `ctrl-j` and `ctrl-m` are Enter.
+/// `ctrl-space`, which is `ctrl-@`; `none` disables it. The job never sees the key, so keys that every job needs are
+/// rejected: `ctrl-c` interrupts, and to a terminal `ctrl-i` is Tab, `ctrl-j` and `ctrl-m` are Enter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(Option<u8>);
 
-/// Why a text names no key.
+/// Why a text is not a usable key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It is not written as a key is.
+    /// Not written as a key.
     #[error("{0:?} can't be used as the key: give `ctrl-` with a letter or one of @ \\ ] ^ _, or `none`")]
     Unknown(String),
     /// It is Escape.
     #[error("{0:?} is Escape, which also starts arrow and other keys: give another key, such as ctrl-b")]
     Escape(String),
-    /// It is a key that every job needs itself.
+    /// A key that every job needs itself.
     #[error("{0:?} is {1}, which the job needs itself: give another key, such as ctrl-b")]
     Needed(String, &'static str),
 }
 
 impl Key {
-    /// No key: nothing that is typed is a press.
+    /// No key: nothing that is typed counts as a press.
     pub const NONE: Self = Self(None);
 
-    /// The control byte that terminals send for it, 0x00 to 0x1f without 0x1b; `None` for no key.
+    /// Returns the control byte that terminals send for it, 0x00 to 0x1f without 0x1b; `None` for no key.
     pub const fn byte(self) -> Option<u8> {
         self.0
     }
 
-    /// What tells the user of the key while it can be used, such as `[Ctrl-B] Background`; `None` for no key.
+    /// Returns the hint to show while the key can be used, such as `[Ctrl-B] Background`; `None` for no key.
     pub fn hint(self) -> Option<String> {
         self.0.map(|_| format!("[{self}] Background"))
     }
@@ -71,14 +71,14 @@ impl FromStr for Key {
             b'C' => Err(KeyError::Needed(written(), "the interrupt")),
             b'I' => Err(KeyError::Needed(written(), "Tab")),
             b'J' | b'M' => Err(KeyError::Needed(written(), "Enter")),
-            // A terminal has always made a control byte of a key by taking its upper bits away.
+            // Terminals derive a control byte from a key by clearing its upper bits.
             b'@'..=b'_' => Ok(Self(Some(symbol & 0x1f))),
             _ => Err(KeyError::Unknown(written())),
         }
     }
 }
 
-/// As people read it: `Ctrl-B`, `none`.
+/// For display: `Ctrl-B`, `none`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -95,7 +95,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// As the configuration has it: `ctrl-b`, `none`.
+/// As in the configuration: `ctrl-b`, `none`.
 impl Serialize for Key {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.to_string().to_ascii_lowercase())

@@ -1,13 +1,13 @@
-//! Foreground jobs and the key that moves one to the background (Ctrl-B), for authors of command lines:
-//! what was typed goes in, what to do comes out.
+//! Foreground jobs and the key that moves one to the background (Ctrl-B), for authors of command-line programs: typed
+//! bytes go in, actions come out.
 //!
-//! Three parts that can be used alone: [`Key`] is the key that the user chose, [`KeyScanner`] finds its
-//! presses in what is typed at a terminal, and [`Foreground`] decides what a press does. The hand-over
-//! itself is the caller's: `task.detach` for a job of the daemon, `task.handoff` for a child of its own.
+//! Three parts that can be used separately: [`Key`] is the key that the user chose, [`KeyScanner`] finds its presses
+//! in terminal input, and [`Foreground`] decides what a press does. The caller does the hand-over itself:
+//! `task.detach` for a job of the daemon, `task.handoff` for a child of its own.
 //!
-//! Nothing here reads, writes, waits or knows the time, and nothing may.
+//! Nothing here does I/O, waits or reads the clock, and nothing may.
 //!
-//! The loop of a command line, with two jobs in its foreground:
+//! The loop of a command-line program with two foreground jobs:
 //!
 //! ```
 //! use bgd_shared::foreground::{Answer, Can, Foreground, Key, KeyScanner, Outcome, Piece, Press};
@@ -20,7 +20,7 @@
 //! foreground.started("vim", Can::Direct);
 //! assert_eq!(foreground.hint().as_deref(), Some("[Ctrl-B] Background"));
 //!
-//! // Each time something was typed. Here it comes at once: text, then the key.
+//! // Each time something was typed. Here it arrives all at once: text, then the key.
 //! let mut typed: &[u8] = b"yes\n\x02";
 //! let (mut to_the_jobs, mut to_the_user) = (Vec::new(), String::new());
 //! while let Some(piece) = scanner.scan(&mut typed) {
@@ -29,7 +29,7 @@
 //!         Piece::Released(_) => {}
 //!         Piece::Pressed(bytes) => match foreground.pressed() {
 //!             Press::Take(job) => {
-//!                 // Ask the daemon for the hand-over. Its answer may come rounds later; here it is there.
+//!                 // Ask the daemon for the hand-over. Its answer may come much later; here it is immediate.
 //!                 let answer = Answer::Backgrounded(TaskId::from_u128(7));
 //!                 match foreground.answered(&job, answer) {
 //!                     Some(Outcome::Backgrounded(_, message)) => to_the_user = message,
@@ -44,7 +44,7 @@
 //!         },
 //!     }
 //! }
-//! // When nothing more was typed for `HOLD_MS` while `scanner.is_holding()`, such as after a lone Escape:
+//! // If nothing more is typed for `HOLD_MS` while `scanner.is_holding()`, such as after a lone Escape:
 //! to_the_jobs.extend_from_slice(scanner.flush());
 //!
 //! assert_eq!(to_the_jobs, b"yes\n");
@@ -68,7 +68,7 @@ pub use scanner::{HELD_BYTES, HOLD_MS, KeyScanner, Piece};
 
 use crate::id::TaskId;
 
-/// What a foreground job that was moved to the background has for a result.
+/// Returns the result of a foreground job that was moved to the background.
 pub fn backgrounded_message(id: TaskId) -> String {
     format!("Command was manually backgrounded by user with ID {id}")
 }

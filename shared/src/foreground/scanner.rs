@@ -1,4 +1,4 @@
-//! Finds the presses of the key in what is typed at a terminal.
+//! Finds presses of the key in terminal input.
 
 use memchr::{memchr, memchr2};
 
@@ -6,42 +6,40 @@ use super::key::Key;
 
 const ESC: u8 = 0x1b;
 
-/// What a terminal puts behind a pasted text, where the program has asked for bracketed paste.
+/// Sequence that a terminal sends after pasted text, if the program has enabled bracketed paste.
 const PASTE_END: &[u8] = b"\x1b[201~";
 
-/// The longest sequence in bytes that is looked at as a whole; a longer one is no press and passes. No
-/// form of the key is longer than 32.
+/// Maximum length in bytes of a sequence that is examined as a whole; a longer one is not a press and passes. No form
+/// of the key is longer than 32.
 pub const HELD_BYTES: usize = 48;
 
-/// How many milliseconds a caller waits before it gives up held bytes by [`KeyScanner::flush`]: longer
-/// than a sequence needs to arrive, and shorter than anybody notices after an Escape.
+/// How many milliseconds a caller waits before it releases held bytes with [`KeyScanner::flush`]: longer than a
+/// sequence takes to arrive, and too short to be noticed after an Escape.
 pub const HOLD_MS: u16 = 20;
 
-/// A piece of what was typed. All pieces together are exactly what was typed, in its order.
+/// A piece of the input. All pieces together are exactly the input, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Input of the job.
+    /// Input for the job.
     Pass(&'a [u8]),
-    /// The key was pressed, and this is what the terminal sent for it: for nobody, but for a job whose
-    /// key it is by [`Press::Pass`](super::Press::Pass).
+    /// The key was pressed, and the terminal sent these bytes for it. Drop them, unless
+    /// [`Press::Pass`](super::Press::Pass) says that the job gets the key.
     Pressed(&'a [u8]),
-    /// The key repeated itself or was let go, which is no press. It goes where the press before it went.
+    /// The key repeated or was released, which is not a press. Treat these bytes like those of the press before.
     Released(&'a [u8]),
 }
 
-/// Cuts what is typed into what is meant for the job and the presses of the key.
+/// Splits terminal input into input for the job and presses of the key.
 ///
-/// Programs can make a terminal send a key in other forms, and all of them are known here: the control
-/// byte, the kitty keyboard protocol (`ESC [ 98 ; 5 u` with event types, lock keys and alternate codes)
-/// and xterm's `modifyOtherKeys` (`ESC [ 27 ; 5 ; 98 ~`). With Alt, with Shift and a letter, or with any
-/// other modifier it is another key. What is pasted is text and has no presses in it, provided that the
-/// job has asked for bracketed paste.
+/// Programs can make a terminal send a key in other forms. All of them are recognized: the control byte, the kitty
+/// keyboard protocol (`ESC [ 98 ; 5 u` with event types, lock keys and alternate codes) and xterm's `modifyOtherKeys`
+/// (`ESC [ 27 ; 5 ; 98 ~`). With Alt, with Shift and a letter, or with any other modifier it is a different key.
+/// Pasted text contains no presses, provided that the job has enabled bracketed paste.
 ///
-/// The beginning of a form is held back until the rest shows what it is. So **a lone Escape is held**
-/// too, as every form but one begins with it: while [`is_holding`](Self::is_holding), wait no longer
-/// than [`HOLD_MS`] for more to be typed (the timeout of `poll`), then give the job what
-/// [`flush`](Self::flush) returns. A terminal sends a form at once; one that is torn apart by more than
-/// this time passes, and the user presses again.
+/// The beginning of a form is held back until the rest shows what it is. So **a lone Escape is held** too, as every
+/// form but one begins with it: while [`is_holding`](Self::is_holding), wait at most [`HOLD_MS`] for more input (the
+/// timeout of `poll`), then give the job what [`flush`](Self::flush) returns. A terminal sends a form at once; a form
+/// that arrives with a longer gap passes, and the user presses again.
 #[derive(Clone, Debug)]
 pub struct KeyScanner {
     key: Key,
@@ -51,13 +49,13 @@ pub struct KeyScanner {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Keys are typed, and so many bytes are held: all of them may still become something.
+    /// Keys are typed. This many bytes are held, as they may still become a sequence.
     Keys { held: usize },
-    /// A text is pasted, and so many bytes of its end are there. None are held, as all will pass.
+    /// Text is pasted. This many bytes of its end sequence have arrived. None are held, as all of them pass.
     Paste { seen: usize },
 }
 
-/// What the first bytes of some input are.
+/// What the beginning of some input is.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
@@ -75,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// The state behind it.
+    /// The state after it.
     const fn state(self) -> State {
         match self {
             Self::PasteStart => State::Paste { seen: 0 },
@@ -85,14 +83,14 @@ impl Kind {
 }
 
 impl KeyScanner {
-    /// A scanner for this key. With [`Key::NONE`] all passes at once.
+    /// Creates a scanner for this key. With [`Key::NONE`] everything passes at once.
     pub const fn new(key: Key) -> Self {
         Self { key, state: State::Keys { held: 0 }, held: [0; HELD_BYTES] }
     }
 
-    /// The next piece of what was typed, which is cut from its front. `None`: all of it is dealt with, or
-    /// [held](Self::is_holding). A caller that is done with the job may stop before that; what is left in
-    /// `typed` is what was typed behind the piece.
+    /// Cuts the next piece from the front of `typed`. `None` if everything was processed or is
+    /// [held](Self::is_holding). A caller that is done with the job may stop earlier; `typed` is then the input after
+    /// the piece.
     pub fn scan<'s, 'b: 's>(&'s mut self, typed: &mut &'b [u8]) -> Option<Piece<'s>> {
         let Some(byte) = self.key.byte() else { return pass(typed, typed.len()) };
         match self.state {
@@ -114,8 +112,8 @@ impl KeyScanner {
         matches!(self.state, State::Keys { held: 1.. })
     }
 
-    /// Gives up the bytes that are held: they are input of the job, however they go on. For the end of the
-    /// wait, and of the input. Empty if there are none.
+    /// Releases the held bytes: they are input for the job, whatever follows. Call it at the end of the wait and of
+    /// the input. Returns nothing if no bytes are held.
     pub fn flush(&mut self) -> &[u8] {
         match self.state {
             State::Keys { held } => {
@@ -127,7 +125,7 @@ impl KeyScanner {
     }
 
     fn scan_keys<'b>(&mut self, key: u8, typed: &mut &'b [u8]) -> Option<Piece<'b>> {
-        // The bytes before this pass.
+        // All bytes before this offset pass.
         let mut clear = 0;
         loop {
             let Some(found) = memchr2(key, ESC, &typed[clear..]) else { return pass(typed, typed.len()) };
@@ -152,7 +150,7 @@ impl KeyScanner {
         }
     }
 
-    /// Adds to the held bytes until it is known what they are. `None`: not yet, and all is held.
+    /// Adds to the held bytes until they can be classified. `None` if they can't yet, and all input is held.
     fn complete(&mut self, held: usize, typed: &mut &[u8]) -> Option<(Kind, usize)> {
         for held in held..HELD_BYTES {
             let Some((byte, rest)) = typed.split_first() else {
@@ -161,7 +159,7 @@ impl KeyScanner {
             };
             self.held[held] = *byte;
             let kind = begins(self.key, &self.held[..=held]);
-            // The last byte may belong to what comes next.
+            // The last byte may belong to the next piece.
             if kind.is_none_or(|(_, bytes)| bytes > held) {
                 *typed = rest;
             }
@@ -172,7 +170,7 @@ impl KeyScanner {
         None
     }
 
-    /// How many bytes belong to the paste, and the state behind them.
+    /// Returns how many bytes belong to the paste, and sets the state after them.
     fn paste_end(&mut self, mut seen: usize, typed: &[u8]) -> usize {
         let mut at = 0;
         while at < typed.len() && seen < PASTE_END.len() {
@@ -180,7 +178,7 @@ impl KeyScanner {
                 at += memchr(ESC, &typed[at..]).unwrap_or(typed.len() - at);
             }
             let Some(byte) = typed.get(at) else { break };
-            // Only its first byte is an Escape, so nothing else can be the beginning of another end.
+            // Only the first byte of the end is an Escape, so no other byte can begin another end.
             seen = if *byte == PASTE_END[seen] { seen + 1 } else { usize::from(*byte == ESC) };
             at += 1;
         }
@@ -199,17 +197,17 @@ fn pass<'b>(typed: &mut &'b [u8], bytes: usize) -> Option<Piece<'b>> {
     (bytes > 0).then(|| Piece::Pass(cut(typed, bytes)))
 }
 
-/// What these bytes begin with, the first of which is an Escape, and how many bytes that is. `None`:
-/// there must be more of them to tell, which is never so with [`HELD_BYTES`].
+/// Classifies the beginning of `bytes`, which is an Escape, and returns its length. `None` if more bytes are needed,
+/// which never happens with [`HELD_BYTES`].
 fn begins(key: Key, bytes: &[u8]) -> Option<(Kind, usize)> {
     match bytes.get(1)? {
         b'[' => {}
-        // With Alt.
+        // The key with Alt.
         second if Some(*second) == key.byte() => return Some((Kind::Text, 2)),
         _ => return Some((Kind::Text, 1)),
     }
     let bytes = &bytes[..bytes.len().min(HELD_BYTES)];
-    // Digits, `:` and `;` are neighbours.
+    // Digits, `:` and `;` are adjacent in ASCII.
     let Some(end) = bytes.iter().skip(2).position(|byte| !matches!(byte, b'0'..=b';')).map(|end| end + 2)
     else {
         return (bytes.len() == HELD_BYTES).then_some((Kind::Text, HELD_BYTES));
@@ -223,7 +221,7 @@ fn begins(key: Key, bytes: &[u8]) -> Option<(Kind, usize)> {
     Some(kind.map_or((Kind::Text, end), |kind| (kind, end + 1)))
 }
 
-/// xterm's `27 ; modifiers ; code`.
+/// Parses xterm's `27 ; modifiers ; code`.
 fn other_key(key: Key, parameters: &[u8]) -> Option<Kind> {
     let mut fields = parameters.split(|byte| *byte == b';').map(numbers);
     let ([27, ..], [modifiers, ..], codes) = (fields.next()?, fields.next()?, fields.next()?) else {
@@ -232,7 +230,7 @@ fn other_key(key: Key, parameters: &[u8]) -> Option<Kind> {
     (fields.next().is_none() && is_key(key, codes, modifiers)).then_some(Kind::Pressed)
 }
 
-/// kitty's `code : shifted code : base code ; modifiers : event`, and a text behind that, which Ctrl never has.
+/// Parses kitty's `code : shifted code : base code ; modifiers : event`. A text may follow, but never with Ctrl.
 fn kitty_key(key: Key, parameters: &[u8]) -> Option<Kind> {
     let mut fields = parameters.split(|byte| *byte == b';').map(numbers);
     let (codes, [modifiers, event, _]) = (fields.next()?, fields.next()?);
@@ -244,7 +242,7 @@ fn kitty_key(key: Key, parameters: &[u8]) -> Option<Kind> {
     }
 }
 
-/// The numbers of a field; 0 for one that is not there, which none of them can be.
+/// Parses the numbers of a field. A missing one becomes 0, which is never a valid value.
 fn numbers(field: &[u8]) -> [u32; 3] {
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok();
     let mut numbers = field.split(|byte| *byte == b':').map(|digits| number(digits).unwrap_or(0));
@@ -261,13 +259,13 @@ fn is_key(key: Key, [code, shifted, base]: [u32; 3], modifiers: u32) -> bool {
         u8::try_from(code)
             .is_ok_and(|code| code.to_ascii_uppercase() == byte | 0x40 || (code, byte) == (b' ', 0))
     };
-    // They are sent with 1 added.
+    // Modifiers are sent with 1 added.
     let modifiers = modifiers.wrapping_sub(1) & !LOCKS;
     let with_shift = modifiers & SHIFT != 0;
-    // Many a sign can't be typed without Shift, but a letter with it is another key.
+    // Many symbols need Shift, but a letter with Shift is another key.
     let is_sign = !(1..=26).contains(&byte);
     modifiers & !SHIFT == CTRL
         && (!with_shift || is_sign)
-        // The base code is the place on the keyboard: it counts where the layout has no Latin letters.
+        // The base code is the position on the keyboard: it counts if the layout has no Latin letters.
         && (is(code) || (with_shift && is(shifted)) || (code > 0x7f && is(base)))
 }

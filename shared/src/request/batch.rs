@@ -37,7 +37,7 @@ pub struct SubmitManyParams {
 }
 
 impl SubmitManyParams {
-    /// An environment that would make the line too long goes into a memory file.
+    /// Moves an environment that would make the line too long into a memory file.
     pub(super) fn out_of_line(&self) -> Result<Option<(Self, OwnedFd)>, RpcError> {
         let Some(task) = &self.task else { return Ok(None) };
         let moved = task.out_of_line()?;

@@ -1,5 +1,5 @@
-//! Params and results of the methods on foreground jobs, their terminals, and children of other programs
-//! (R60 to R71); and what the daemon tells about a terminal without being asked.
+//! Params and results of the methods on foreground jobs, their terminals, and children of other programs (R60 to
+//! R71); and the notifications about a terminal.
 
 use serde::{Deserialize, Serialize};
 

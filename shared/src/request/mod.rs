@@ -1,6 +1,6 @@
-//! Every method with its params and its result, declared once.
+//! Declares every method with its params and result, once.
 //!
-//! Optional params may be left out or null; a param that is not known is an error that names it.
+//! Optional params may be omitted or null; an unknown param is an error that names it.
 
 use std::os::fd::OwnedFd;
 
@@ -29,20 +29,20 @@ pub use session::*;
 pub use status::*;
 pub use task::*;
 
-/// A method of the protocol: its name with the types of its params and of its result.
+/// A method of the protocol: its name, and the types of its params and result.
 pub trait Method {
     /// The name on the wire.
     const NAME: &'static str;
-    /// What it takes.
+    /// Type of its params.
     type Params: Serialize + DeserializeOwned;
-    /// What it returns.
+    /// Type of its result.
     type Result: Serialize + DeserializeOwned;
 
-    /// What of these params is too long for a line: the params that go in their place, and the descriptor that
-    /// travels behind the others of the line.
+    /// Moves what is too long for a line out of the params. Returns the params to send instead, and the descriptor
+    /// that travels after the others of the line. `None` if everything fits.
     ///
     /// # Errors
-    /// It is longer than the daemon takes.
+    /// The params are longer than the daemon accepts.
     fn out_of_line(_params: &Self::Params) -> Result<Option<(Self::Params, OwnedFd)>, RpcError> {
         Ok(None)
     }
@@ -66,10 +66,10 @@ macro_rules! methods {
             }
         )+
 
-        /// The names of all methods that this version knows.
+        /// The names of all methods of this version.
         pub const METHODS: &[&str] = &[$($name),+];
 
-        /// The JSON Schema of params and result of every method, by name.
+        /// Returns the name of every method with the JSON Schemas of its params and result.
         #[cfg(feature = "schema")]
         pub fn method_schemas(
             generator: &mut schemars::SchemaGenerator,
@@ -84,83 +84,83 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Says who calls, and learns whom it speaks with.
+    /// Introduces the client, and returns the daemon's version, instance and limits.
     Hello = "hello", HelloParams => HelloResult;
-    /// Hands over a command (R01).
+    /// Submits a task (R01).
     TaskSubmit = "task.submit", SubmitParams => TaskResult, SubmitParams::out_of_line;
-    /// Hands over many commands at once, all or none (R112).
+    /// Submits many commands at once, all or none (R112).
     TaskSubmitMany = "task.submit_many", SubmitManyParams => SubmitManyResult, SubmitManyParams::out_of_line;
-    /// Gives a follow-up prompt to the session of a completed agent task (R30 to R36).
+    /// Sends a follow-up prompt to the session of a completed agent task (R30 to R36).
     TaskResume = "task.resume", ResumeParams => TaskResult;
-    /// A page of tasks, the newest first (R06).
+    /// Returns a page of tasks, newest first (R06).
     TaskList = "task.list", ListParams => ListResult;
-    /// One task.
+    /// Returns one task.
     TaskGet = "task.get", IdParams => TaskResult;
-    /// A part of a task's output (R20, R21).
+    /// Returns a part of a task's output (R20, R21).
     TaskOutput = "task.output", OutputParams => OutputResult;
-    /// The result of a completed task (R07).
+    /// Returns the result of a completed task (R07).
     TaskResultOf = "task.result", IdParams => ResultResult;
     /// Waits for tasks to end (R22 to R25).
     TaskBlock = "task.block", BlockParams => BlockResult;
-    /// Ends tasks (R05).
+    /// Cancels tasks (R05).
     TaskCancel = "task.cancel", CancelParams => TasksResult;
     /// Removes finished tasks with their output (R10).
     TaskClear = "task.clear", ClearParams => ClearResult;
-    /// Sends a signal to a running task's leader.
+    /// Sends a signal to the main process of a running task, or to its process tree.
     TaskSignal = "task.signal", SignalParams => TaskResult;
     /// Writes to the terminal of a task, or to its standard input if it has `stdin: "pipe"`.
     TaskWrite = "task.write", WriteParams => WriteResult;
-    /// Shows the terminal of a task on this connection: `output` notifications follow.
+    /// Attaches this connection to the terminal of a task: `output` notifications follow.
     TaskAttach = "task.attach", AttachParams => TaskResult;
     /// Moves a foreground job to the background (R61, R66), or ends an attachment.
     TaskDetach = "task.detach", DetachParams => DetachResult;
-    /// Tells the size of the terminal that shows a task.
+    /// Reports the size of a terminal that shows a task.
     TaskResize = "task.resize", ResizeParams => TaskResult;
     /// Takes over a running process that another program started (R70).
     TaskHandoff = "task.handoff", HandoffParams => DetachResult;
-    /// Tells how a process ended that was handed over.
+    /// Reports how a handed-over process ended.
     TaskExit = "task.exit", ExitParams => TaskResult;
     /// Holds pending tasks until they are released (R106).
     TaskHold = "task.hold", SelectParams => TasksResult;
-    /// Releases tasks that are held (R106).
+    /// Releases held tasks (R106).
     TaskRelease = "task.release", SelectParams => TasksResult;
-    /// Pauses running tasks: every process of theirs stops (R106).
+    /// Pauses running tasks: stops all of their processes (R106).
     TaskPause = "task.pause", SelectParams => TasksResult;
-    /// Continues tasks that are paused (R106).
+    /// Continues paused tasks (R106).
     TaskContinue = "task.continue", SelectParams => TasksResult;
     /// Changes what a pending task waits for (R107).
     TaskEdit = "task.edit", EditParams => TaskResult;
-    /// Submits tasks that have ended again (R116).
+    /// Submits ended tasks again (R116).
     TaskRerun = "task.rerun", RerunParams => RerunResult;
-    /// The groups, `default` first, then by name (R100).
+    /// Returns the groups, `default` first, then by name (R100).
     GroupList = "group.list", NoParams => GroupListResult;
-    /// Makes a group, or gives it another number of slots (R100).
+    /// Creates a group, or changes its number of slots (R100).
     GroupSet = "group.set", GroupSetParams => GroupResult;
-    /// Starts no pending task of a group any more (R100).
+    /// Pauses a group: its pending tasks do not start (R100).
     GroupPause = "group.pause", GroupParams => GroupResult;
-    /// Starts pending tasks of a group again (R100).
+    /// Continues a paused group (R100).
     GroupContinue = "group.continue", GroupParams => GroupResult;
     /// Removes a group whose tasks have all ended (R100).
     GroupRemove = "group.remove", GroupParams => GroupResult;
-    /// Asks to be told what happens.
+    /// Subscribes to events.
     EventsSubscribe = "events.subscribe", SubscribeParams => SubscribeResult;
     /// Ends a parent session: cancels its active tasks and clears all of them (R54).
     SessionEnd = "session.end", SessionEndParams => SessionEndResult;
-    /// What a parent session was told and has not acknowledged.
+    /// Returns the unacknowledged items of a parent session's inbox.
     InboxRead = "inbox.read", InboxReadParams => InboxReadResult;
-    /// The parent sessions that were told something that is not acknowledged.
+    /// Returns the parent sessions with unacknowledged items.
     InboxList = "inbox.list", InboxListParams => InboxListResult;
-    /// Acknowledges items of an inbox: they do not come again.
+    /// Acknowledges items of an inbox, so that they are not returned again.
     InboxAck = "inbox.ack", InboxAckParams => InboxAckResult;
-    /// The agents that are configured or known.
+    /// Returns the configured and built-in agents.
     AgentList = "agent.list", AgentListParams => AgentListResult, AgentListParams::out_of_line;
-    /// Answers a question that an agent waits with.
+    /// Answers an open question of an agent.
     AgentAnswer = "agent.answer", AnswerParams => TaskResult;
-    /// How the daemon is (R08).
+    /// Returns the state of the daemon (R08).
     DaemonStatusOf = "daemon.status", NoParams => DaemonStatus;
-    /// Reads the configuration again.
+    /// Reloads the configuration.
     DaemonReload = "daemon.reload", NoParams => ReloadResult;
-    /// Cancels everything and ends the daemon (R11).
+    /// Cancels all tasks and ends the daemon (R11).
     DaemonShutdown = "daemon.shutdown", ShutdownParams => ShutdownResult;
 }
 

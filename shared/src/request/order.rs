@@ -1,4 +1,4 @@
-//! Params of the methods that change what pending tasks wait for.
+//! Params and results of the methods that select, rerun and edit tasks.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub struct Matching {
 }
 
 impl Matching {
-    /// Whether it names nothing.
+    /// Whether no criterion is given.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -156,7 +156,7 @@ pub struct SubmitParams {
 }
 
 impl SubmitParams {
-    /// An environment that would make the line too long goes into a memory file.
+    /// Moves an environment that would make the line too long into a memory file.
     pub(super) fn out_of_line(&self) -> Result<Option<(Self, OwnedFd)>, RpcError> {
         let file = self.env.as_ref().map(long_env::put).transpose()?.flatten();
         Ok(file.map(|file| (Self { env: None, env_fd: true, ..self.clone() }, file)))
@@ -320,7 +320,7 @@ pub enum BlockMode {
 }
 
 impl BlockMode {
-    /// Whether one that has ended is enough.
+    /// Whether one ended task is enough.
     pub const fn is_any(self) -> bool {
         matches!(self, Self::Any | Self::AnyOrAsks)
     }
@@ -344,7 +344,7 @@ pub enum BlockUntil {
 }
 
 impl BlockUntil {
-    /// Whether it waits for ends. Taken by reference, as serde asks.
+    /// Whether this is the default, which is not serialized. Serde passes a reference.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's own signature")]
     const fn is_ended(&self) -> bool {
         matches!(self, Self::Ended)
@@ -379,7 +379,7 @@ pub struct BlockParams {
 }
 
 impl BlockParams {
-    /// A wait for the end of one task, however long that takes.
+    /// Returns params that wait for the end of one task, without a timeout.
     pub fn until_ended(task: TaskId) -> Self {
         Self { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All, ..Self::default() }
     }

@@ -13,7 +13,7 @@ use super::timing::{Pinned, timed};
 use super::{Bench, Result};
 use crate::TestDaemon;
 
-/// A daemon that keeps this many finished tasks.
+/// A daemon that keeps finished tasks.
 struct Filled {
     daemon: TestDaemon,
     pipeline: Pipeline,
@@ -40,7 +40,7 @@ impl Filled {
         Ok(Self { daemon, pipeline })
     }
 
-    /// Runs so many trivial tasks, a thousand at a time, so that no long queue swells the memory.
+    /// Runs `count` trivial tasks, a thousand at a time, so that no long queue inflates the memory.
     fn add(&mut self, mut count: usize) -> Result<()> {
         let params = trivial(&self.daemon);
         while count > 0 {
@@ -52,8 +52,7 @@ impl Filled {
         Ok(())
     }
 
-    /// Both slots are allowed, so that what is submitted next only waits, and nothing but the submit is
-    /// measured.
+    /// Fills both slots, so that later submits only queue and nothing but the submit itself is measured.
     fn occupy(&mut self) -> Result<()> {
         for _ in 0..2 {
             let params = command(&self.daemon, &["sleep", "100000"]);
@@ -62,8 +61,8 @@ impl Filled {
         Ok(())
     }
 
-    /// The times of so many submits in a row, in microseconds, and of as many calls that do next to
-    /// nothing. The tasks are removed again.
+    /// Times `count` submits in a row, each next to a call that does almost nothing, in microseconds. Removes
+    /// the tasks again.
     fn submits(&mut self, count: usize) -> Result<Submits> {
         let params = trivial(&self.daemon);
         let mut pipeline = Pipeline::connect(&self.daemon)?;
@@ -80,13 +79,13 @@ impl Filled {
         Ok(times)
     }
 
-    /// The time of `bgctl list` as a whole process, in microseconds.
+    /// Times `bgctl list` as a whole process, in microseconds.
     fn list(&self) -> Result<f64> {
         let output = self.daemon.home().join("printed");
         Ok(micros(timed(&mut self.daemon.bgctl(&["list"]), &output)?.0))
     }
 
-    /// The time of the call alone.
+    /// Times the call alone, in microseconds.
     fn list_call(&mut self) -> Result<f64> {
         Ok(micros(self.pipeline.timed::<TaskList>(&ListParams::default())?.0))
     }

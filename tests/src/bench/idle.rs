@@ -1,4 +1,4 @@
-//! System calls of a daemon that has nothing to do, for ten seconds: there must be none.
+//! System calls of an idle daemon within ten seconds: there must be none.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,8 @@ use super::stats::float;
 use super::{Bench, Result};
 use crate::{Process, TestDaemon, wait};
 
-/// Attaching interrupts the call that each thread sleeps in, and some are called again because of it:
-/// what comes this soon is strace's doing.
+/// Attaching interrupts the call each thread sleeps in, and some calls restart because of it. Calls this soon
+/// after attaching are caused by strace.
 const ATTACH: Duration = Duration::from_secs(1);
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
@@ -43,7 +43,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
 }
 
 fn count(daemon: &TestDaemon, time: Duration) -> Result<(u64, String)> {
-    // Clients have just gone; what the daemon does about that is not idle work.
+    // Clients have just disconnected; handling that is not idle work.
     thread::sleep(Duration::from_millis(500));
     let process = daemon.process();
     if find("strace").is_some()
@@ -56,7 +56,7 @@ fn count(daemon: &TestDaemon, time: Duration) -> Result<(u64, String)> {
     Ok((switches(&process) - before, "wake-ups of its threads; strace could not look".into()))
 }
 
-/// Counts the calls that begin later than [`ATTACH`] after strace has attached.
+/// Counts the calls that begin later than [`ATTACH`] after strace has attached. `None` if strace may not attach.
 fn by_strace(process: &Process, folder: &Path, time: Duration) -> Result<Option<(u64, String)>> {
     let log = folder.join("strace.log");
     let said = folder.join("strace.stderr");
@@ -65,7 +65,7 @@ fn by_strace(process: &Process, folder: &Path, time: Duration) -> Result<Option<
     command.args(["-f", "-ttt", "-o"]).arg(&log).args(["-p", &process.pid().to_string()]);
     command.stdin(Stdio::null()).stderr(fs::File::create(&said)?);
     let mut strace = command.spawn()?;
-    // "attached" or, where it may not, why.
+    // "attached", or the reason why it may not attach.
     wait::for_line(&said, "strace: ");
     let begin = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)? + ATTACH;
     thread::sleep(ATTACH + time);
@@ -86,8 +86,8 @@ fn by_strace(process: &Process, folder: &Path, time: Duration) -> Result<Option<
     Ok(Some((calls.len() as u64, how)))
 }
 
-/// The call of a line such as `123 1700000000.123456 read(3, …`, if it began in this time. The second
-/// half of a call (`<... read resumed>`) shows that a thread woke up and counts too.
+/// The call in a line such as `123 1700000000.123456 read(3, …`, if it began between `begin` and `end`. The
+/// second half of a call (`<... read resumed>`) counts too: it shows that a thread woke up.
 fn call(line: &str, begin: f64, end: f64) -> Option<&str> {
     let rest = line.trim_start().split_once(' ')?.1.trim_start();
     let (at, call) = rest.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! The machine that figures belong to.
+//! The machine the figures were measured on.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use bgd_shared::time::Timestamp;
 use serde::Serialize;
 
-/// The machine, and what ran on it.
+/// The machine, and the commit that was measured.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     cpu: String,
@@ -20,7 +20,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// Describes the machine this process runs on.
     pub fn this() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = value(&cpuinfo, "model name").unwrap_or("unknown").to_owned();
@@ -53,7 +53,7 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// The type of the file system that a folder is on.
+/// Type of the file system that holds a folder.
 fn filesystem(folder: &Path) -> String {
     first_line(Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).output())
 }

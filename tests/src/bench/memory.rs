@@ -1,4 +1,4 @@
-//! Resident memory of the daemon: idle, and for each finished task that it keeps.
+//! Resident memory of the daemon: idle, and per finished task that it keeps.
 
 use super::Result;
 use super::report::{Figure, Row, Target, Unit};
@@ -8,14 +8,14 @@ use crate::Process;
 /// Resident memory in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// All of it.
+    /// Total resident set size.
     rss: f64,
-    /// With what is shared divided by its users.
+    /// Proportional set size: shared pages are divided by the number of their users.
     pss: f64,
 }
 
 impl Memory {
-    /// Of a process now.
+    /// Reads the current memory of a process.
     pub fn of(process: &Process) -> Result<Self> {
         let rss = process.status_value("VmRSS").ok_or("no VmRSS")?;
         let pss = process.memory_kb("Pss").ok_or("no Pss")?;
@@ -23,7 +23,7 @@ impl Memory {
     }
 }
 
-/// The rows: idle, and the slope between two counts of finished tasks.
+/// The rows: idle memory, and the slope between two counts of finished tasks.
 pub fn rows(idle: Memory, some: (usize, Memory), full: (usize, Memory)) -> Vec<Row> {
     let added = float((full.0 - some.0) as u64);
     let a_task = (full.1.rss - some.1.rss) / added;

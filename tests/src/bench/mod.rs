@@ -1,7 +1,7 @@
 //! The bench: the table 'Speed' of the architecture, measured as ratios in one run.
 //!
-//! Figures of a machine that others share are noisy. So what is compared is measured in turns (A, B, A,
-//! B, …), several times, and medians are looked at. One file a measurement; each gives rows.
+//! Figures from a shared machine are noisy, so the candidates are measured in turns (A, B, A, B, …), several
+//! times, and compared by their medians. One file per measurement; each returns rows.
 
 mod filled;
 mod foreground;
@@ -38,7 +38,7 @@ use self::report::{Row, table};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A measurement: what it is called on the command line, and what does it.
+/// A measurement: its name on the command line, and the function that takes it.
 type Measurement = (&'static str, fn(&Bench) -> Result<Vec<Row>>);
 
 const MEASUREMENTS: &[Measurement] = &[
@@ -85,7 +85,7 @@ struct Report<'a> {
 }
 
 impl Bench {
-    /// One of two amounts.
+    /// Picks the amount for a quick or a full run.
     fn of<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -101,7 +101,7 @@ impl Bench {
                 continue;
             }
             eprintln!("{name} …");
-            // One that fails (a daemon that leaves a process, say) must not take the others along.
+            // A measurement that panics (because a daemon leaves a process, say) must not abort the others.
             let outcome = catch_unwind(AssertUnwindSafe(|| measure(self)));
             let measured = match outcome {
                 Ok(Ok(rows)) => rows,
@@ -129,7 +129,7 @@ fn word_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
-/// Runs the bench. The exit code is 1 where a target was missed, 2 where it could not run.
+/// Runs the bench. The exit code is 1 if a target was missed, 2 if the bench could not run.
 pub fn main() -> ExitCode {
     let bench = Bench::parse();
     if cfg!(debug_assertions) {

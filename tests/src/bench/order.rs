@@ -1,5 +1,5 @@
-//! What order costs: batches beside `xargs`, submits at 100,000 pending tasks in 50 groups, and what many tasks cost that
-//! wait for one.
+//! What ordering costs: batches against `xargs`, submits with 100,000 pending tasks in 50 groups, and many
+//! tasks that depend on one.
 
 use std::fs;
 use std::process::Command;
@@ -33,7 +33,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A file with so many lines.
+/// Writes a file of `count` lines.
 fn lines(daemon: &TestDaemon, count: usize) -> Result<std::path::PathBuf> {
     let file = daemon.home().join("lines");
     fs::write(&file, "x\n".repeat(count))?;
@@ -62,7 +62,7 @@ fn beside_xargs(bench: &Bench) -> Result<Row> {
     Ok(row.paired().target(Target::RatioAtLeast(0.9)))
 }
 
-/// Tasks each of which comes after the one before, submitted by a script as people write it, and the wait for all.
+/// Tasks that each depend on the one before, submitted as a script would do it, and the wait for all of them.
 fn beside_queues(bench: &Bench) -> Result<Vec<Row>> {
     let count = bench.of(20, 500);
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
@@ -73,7 +73,7 @@ fn beside_queues(bench: &Bench) -> Result<Vec<Row>> {
         if let Some(tsp) = &tsp {
             spooler.push(chain_of_tsp(tsp, count)?.as_secs_f64());
         }
-        // It takes minutes.
+        // Only once: it takes minutes.
         if let (Some(pueue), 0) = (&pueue, round) {
             pueues.push(chain_of_pueue(pueue, count)?.as_secs_f64());
         }
@@ -139,7 +139,7 @@ fn many_lines(bench: &Bench) -> Result<Row> {
     Ok(row.bgd(Figure::new(time.as_secs_f64(), Unit::Seconds)).target(Target::AtMost(5.0, Unit::Seconds)))
 }
 
-/// A daemon with so many pending tasks in groups of which nothing starts.
+/// A daemon with `count` pending tasks, in paused groups.
 fn filled(count: usize) -> Result<(TestDaemon, Pipeline)> {
     let daemon = TestDaemon::start();
     let mut pipeline = Pipeline::connect(&daemon)?;
@@ -153,7 +153,7 @@ fn filled(count: usize) -> Result<(TestDaemon, Pipeline)> {
     Ok((daemon, pipeline))
 }
 
-/// The tasks of a batch whose commands do not matter.
+/// Submits a batch of `count` tasks whose commands do not matter.
 fn submit_many(pipeline: &mut Pipeline, params: &SubmitParams, count: usize) -> Result<Vec<TaskId>> {
     let task = Some(Box::new(SubmitParams { argv: None, ..params.clone() }));
     let argvs = vec![vec!["/bin/true".into()]; count];
@@ -177,7 +177,7 @@ fn in_groups(bench: &Bench) -> Result<Row> {
     Ok(row.target(Target::RatioAtMost(1.2)).note("on one processor"))
 }
 
-/// The times of 50 submits, in microseconds; the tasks are removed again.
+/// Times 50 submits, in microseconds. Removes the tasks again.
 fn submits(daemon: &TestDaemon, pipeline: &mut Pipeline, round: usize) -> Result<Vec<f64>> {
     let params = SubmitParams { group: Some(format!("g{}", round % GROUPS)), ..trivial(daemon) };
     let (mut times, mut ids) = (Vec::new(), Vec::new());
@@ -191,7 +191,8 @@ fn submits(daemon: &TestDaemon, pipeline: &mut Pipeline, round: usize) -> Result
     Ok(times)
 }
 
-/// How long it took until a task was so, and the longest of the calls that were made meanwhile, without a pause.
+/// Polls without a pause until `is_so` holds for a task. Returns how long that took and the longest call made
+/// meanwhile.
 fn until(
     pipeline: &mut Pipeline,
     task: TaskId,
@@ -263,7 +264,8 @@ fn chain(bench: &Bench) -> Result<Vec<Row>> {
     open(&mut pipeline, first)?;
     let times = until(&mut pipeline, last, |task| task.status == Status::Cancelled)?;
     let mut rows = rows(&format!("a chain of {count} is cancelled"), times, 1_000_000.0);
-    // It is settled in one step, which others wait for.
+    // The daemon settles the chain in one step, during which other calls wait, so the row of the longest
+    // other call says nothing.
     rows.truncate(1);
     Ok(rows)
 }

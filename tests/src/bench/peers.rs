@@ -1,4 +1,4 @@
-//! The peers, each with a home of its own, ended again when it is dropped.
+//! The programs that bgd is compared with. Each has a home of its own, and ends when it is dropped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use super::Result;
 use super::timing::timed;
 use crate::wait;
 
-/// The path of a program.
+/// Looks a program up in `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
@@ -34,7 +34,7 @@ pub struct Tsp {
 }
 
 impl Tsp {
-    /// Starts it, if it is installed (Debian: `task-spooler`).
+    /// Starts task-spooler. `None` if it is not installed (Debian: `task-spooler`).
     pub fn start() -> Result<Option<Self>> {
         let Some(program) = find("tsp") else { return Ok(None) };
         let this = Self { program, home: home()? };
@@ -42,7 +42,7 @@ impl Tsp {
         Ok(Some(this))
     }
 
-    /// A call of it.
+    /// A `tsp` command, not yet run.
     pub fn command(&self, args: &[&str]) -> Command {
         let home = self.home.path();
         let mut command = dressed(&self.program, home);
@@ -51,18 +51,18 @@ impl Tsp {
         command
     }
 
-    /// Adds a task and gives its number.
+    /// Adds a task and returns its id.
     pub fn add(&self, args: &[&str]) -> Result<String> {
         Ok(timed(&mut self.command(args), &self.home.path().join("id"))?.1.trim().to_owned())
     }
 
-    /// Waits for a task.
+    /// Waits for the end of a task.
     pub fn wait(&self, id: &str) -> Result<()> {
         self.command(&["-w", id]).status()?;
         Ok(())
     }
 
-    /// Its home.
+    /// The home of this server.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -70,7 +70,7 @@ impl Tsp {
 
 impl Drop for Tsp {
     fn drop(&mut self) {
-        // A server that is gone already is as good.
+        // The server may already be gone.
         let _ = self.command(&["-K"]).status();
     }
 }
@@ -83,7 +83,7 @@ pub struct Pueue {
 }
 
 impl Pueue {
-    /// Starts it, if it is installed (crate `pueue`).
+    /// Starts pueue. `None` if it is not installed (crate `pueue`).
     pub fn start() -> Result<Option<Self>> {
         let (Some(program), Some(daemon)) = (find("pueue"), find("pueued")) else { return Ok(None) };
         let home = home()?;
@@ -104,14 +104,14 @@ impl Pueue {
         Ok(Some(this))
     }
 
-    /// A call of it.
+    /// A `pueue` command, not yet run.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = dressed(&self.program, self.home.path());
         command.env("PUEUE_CONFIG_PATH", self.home.path().join("pueue.yml")).args(args);
         command
     }
 
-    /// Its home.
+    /// The home of this server.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -120,7 +120,7 @@ impl Pueue {
 impl Drop for Pueue {
     fn drop(&mut self) {
         let _ = self.command(&["shutdown"]).status();
-        // It has been asked to end; this is for one that did not.
+        // It was asked to end; this is for one that did not.
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }

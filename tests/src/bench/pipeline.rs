@@ -1,5 +1,5 @@
-//! A lean client for many submits over one connection: lines are built once and written in batches, and
-//! of the answers only what is needed is read.
+//! A lean client for many submits over one connection: it builds lines once, writes them in batches, and
+//! parses only the needed parts of the answers.
 
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::Result;
 use crate::TestDaemon;
 
-/// Submits in flight at most are twice this.
+/// Half the maximum number of submits in flight.
 const BATCH: usize = 128;
 
 /// One connection.
@@ -28,7 +28,7 @@ pub struct Pipeline {
     batch: usize,
 }
 
-/// Lines of submits that wait to be sent.
+/// Prepared submit lines, in batches.
 pub struct Submits {
     batches: Vec<(usize, Vec<u8>)>,
 }
@@ -54,7 +54,7 @@ impl Pipeline {
         Ok(this)
     }
 
-    /// Builds the lines of so many submits.
+    /// Builds the lines of `count` submits.
     pub fn prepare(&mut self, params: &SubmitParams, count: usize) -> Result<Submits> {
         let mut batches = Vec::new();
         let mut left = count;
@@ -70,10 +70,10 @@ impl Pipeline {
         Ok(Submits { batches })
     }
 
-    /// Sends them all and waits until every task has ended.
+    /// Sends all submits and waits until every task has ended.
     pub fn run(&mut self, submits: &Submits) -> Result<()> {
         let latest = self.submit(submits)?;
-        // First in, first out: when the latest have ended the others have, or nearly so.
+        // Tasks start in order: once the latest have ended, the others have too, or nearly so.
         self.block(&latest)?;
         while self.call::<DaemonStatusOf>(&NoParams {})?.active > 0 {
             let status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
@@ -84,7 +84,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Sends them all, two batches in flight, and gives the ids of the latest batch.
+    /// Sends all submits, with two batches in flight, and returns the ids of the last batch.
     fn submit(&mut self, submits: &Submits) -> Result<Vec<TaskId>> {
         let mut in_flight = 0;
         for (size, lines) in &submits.batches {
@@ -114,7 +114,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// One call with its time, from the first byte of the line to the last of the answer.
+    /// Makes one call and measures it, from the first byte of the request to the last byte of the answer.
     pub fn timed<M: Method>(&mut self, params: &M::Params) -> Result<(Duration, M::Result)> {
         let line = self.protocol.call::<M>(params)?.line;
         let begin = Instant::now();
@@ -124,7 +124,7 @@ impl Pipeline {
         Ok((time, Protocol::result::<M>(Ok(answer))?))
     }
 
-    /// One call, with nothing else in flight.
+    /// Makes one call, with nothing else in flight.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result> {
         Ok(self.timed::<M>(params)?.1)
     }

@@ -10,7 +10,7 @@ use super::stats::float;
 use super::{Bench, Result};
 use crate::TestDaemon;
 
-/// A way to take what a program prints: returns the time until its end.
+/// Consumes what a program prints, and returns the time until it ends.
 type Take = fn(Command, u64) -> Result<Duration>;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
@@ -59,7 +59,7 @@ fn to_pipe(mut command: Command, bytes: u64) -> Result<Duration> {
     let mut taken = 0;
     let begin = Instant::now();
     let mut child = command.spawn()?;
-    drop(command); // it holds the end that is written to
+    drop(command); // closes its copy of the write end
     loop {
         match reader.read(&mut buffer)? {
             0 => break,

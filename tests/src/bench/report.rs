@@ -1,4 +1,4 @@
-//! What was measured: rows with figures, a ratio and a target; as a table and as JSON.
+//! The measured rows (figures, a ratio and a target), as a table and as JSON.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::stats::{median, median_ratio};
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// So many a second.
+    /// Events per second.
     PerSecond,
     /// Microseconds.
     Micros,
@@ -19,7 +19,7 @@ pub enum Unit {
     Seconds,
     /// Bytes.
     Bytes,
-    /// Bytes a second.
+    /// Bytes per second.
     BytesPerSecond,
     /// System calls.
     Calls,
@@ -28,14 +28,14 @@ pub enum Unit {
 /// A value with its unit.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figure {
-    /// How much.
+    /// The number.
     pub value: f64,
-    /// Of what.
+    /// Its unit.
     pub unit: Unit,
 }
 
 impl Figure {
-    /// So much of that.
+    /// A value with its unit.
     pub fn new(value: f64, unit: Unit) -> Self {
         Self { value, unit }
     }
@@ -57,15 +57,15 @@ impl fmt::Display for Figure {
     }
 }
 
-/// What a row has to reach.
+/// The goal of a row.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// A ratio not below this.
+    /// The ratio is at least this.
     RatioAtLeast(f64),
-    /// A ratio not above this.
+    /// The ratio is at most this.
     RatioAtMost(f64),
-    /// A figure not above this.
+    /// The figure of bgd is at most this.
     AtMost(f64, Unit),
 }
 
@@ -82,23 +82,23 @@ impl fmt::Display for Target {
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The measurement that it comes from.
+    /// Name of the measurement the row comes from.
     pub measurement: &'static str,
     /// What was measured.
     pub what: String,
-    /// Whom it was compared with.
+    /// What bgd was compared with.
     pub peer: Option<String>,
-    /// That one's figure.
+    /// The peer's figure.
     pub peer_figure: Option<Figure>,
-    /// The figure of bgd.
+    /// bgd's figure.
     pub bgd: Option<Figure>,
-    /// The figure of bgd divided by the peer's.
+    /// bgd's figure divided by the peer's.
     pub ratio: Option<f64>,
-    /// What it has to reach.
+    /// The goal, if there is one.
     pub target: Option<Target>,
-    /// Whether it does.
+    /// Whether the goal is reached. `None` without a goal or without figures.
     pub met: Option<bool>,
-    /// What has to be known to read it.
+    /// What a reader has to know about the row.
     pub note: Option<String>,
     /// Every sample of bgd.
     pub bgd_samples: Vec<f64>,
@@ -124,21 +124,21 @@ impl Row {
         }
     }
 
-    /// A figure of bgd.
+    /// Sets bgd's figure.
     #[must_use]
     pub fn bgd(mut self, figure: Figure) -> Self {
         self.bgd = Some(figure);
         self.with_ratio()
     }
 
-    /// Samples of bgd; the median is its figure.
+    /// Sets bgd's samples; their median is its figure.
     #[must_use]
     pub fn bgd_samples(mut self, samples: &[f64], unit: Unit) -> Self {
         self.bgd_samples = samples.to_vec();
         self.bgd(Figure::new(median(samples), unit))
     }
 
-    /// The name and the figure of a peer.
+    /// Sets the name and figure of the peer.
     #[must_use]
     pub fn peer(mut self, name: impl Into<String>, figure: Figure) -> Self {
         self.peer = Some(name.into());
@@ -146,14 +146,14 @@ impl Row {
         self.with_ratio()
     }
 
-    /// The name and samples of a peer; the median is its figure.
+    /// Sets the name and samples of the peer; their median is its figure.
     #[must_use]
     pub fn peer_samples(mut self, name: impl Into<String>, samples: &[f64], unit: Unit) -> Self {
         self.peer_samples = samples.to_vec();
         self.peer(name, Figure::new(median(samples), unit))
     }
 
-    /// A peer that is not there.
+    /// Names a peer that is not installed.
     #[must_use]
     pub fn no_peer(mut self, name: impl Into<String>) -> Self {
         self.peer = Some(name.into());
@@ -167,14 +167,14 @@ impl Row {
         self
     }
 
-    /// Takes the ratio round by round and then its median, instead of the ratio of the medians.
+    /// Takes the median of the ratios of each round instead of the ratio of the medians.
     #[must_use]
     pub fn paired(mut self) -> Self {
         self.ratio = Some(median_ratio(&self.bgd_samples, &self.peer_samples));
         self
     }
 
-    /// What it has to reach. Comes last, as it looks at the figures.
+    /// Sets the goal. Call it last, because it reads the figures.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
         self.target = Some(target);
@@ -186,7 +186,7 @@ impl Row {
         self
     }
 
-    /// A word on how to read it; a later one is added to an earlier one.
+    /// Adds a note on how to read the row. Several notes are joined.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         let note = note.into();
@@ -195,7 +195,7 @@ impl Row {
     }
 }
 
-/// What the runs have in this place of the table: one text, or the least and the greatest.
+/// The runs' values for one cell of the table: a single text, or the minimum and the maximum.
 fn range<T: Copy>(of: &[Option<T>], value: impl Fn(T) -> f64, show: impl Fn(T) -> String) -> String {
     let mut there: Vec<T> = of.iter().copied().flatten().collect();
     there.sort_by(|one, other| value(*one).total_cmp(&value(*other)));
@@ -204,14 +204,14 @@ fn range<T: Copy>(of: &[Option<T>], value: impl Fn(T) -> f64, show: impl Fn(T) -
     if least == greatest {
         return least;
     }
-    // The unit is said once.
+    // Print the unit only once.
     match (least.split_once(' '), greatest.split_once(' ')) {
         (Some((number, unit)), Some((_, same))) if unit == same => format!("{number}–{greatest}"),
         _ => format!("{least}–{greatest}"),
     }
 }
 
-/// The rows of all runs as a table: where their figures differ, the least and the greatest.
+/// The rows of all runs as a table. Figures that differ show their minimum and maximum.
 pub fn table(runs: &[Vec<Row>]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -229,7 +229,7 @@ pub fn table(runs: &[Vec<Row>]) -> Table {
             range(&figures, |figure| figure.value, |figure| figure.to_string())
         };
         let ratios: Vec<_> = all.iter().map(|row| row.ratio).collect();
-        // One that misses it once does not reach it.
+        // A goal missed in one run counts as missed.
         let met = all.iter().filter_map(|row| row.met).reduce(|one, other| one && other);
         table.add_row([
             row.what.clone(),

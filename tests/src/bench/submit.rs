@@ -16,7 +16,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     for round in 0..bench.of(60, 500) {
         let (time, id) = timed(&mut daemon.bgctl(&["submit", "--", "true"]), &output)?;
         bgd.push(micros(time));
-        // Each begins with a machine at rest.
+        // Each sample starts on an idle machine.
         daemon.block(&[id.trim().parse::<bgd_shared::id::TaskRef>()?.exact().ok_or("no id was printed")?]);
         if let Some(tsp) = &tsp {
             let (time, id) = timed(&mut tsp.command(&["true"]), &output)?;

@@ -1,5 +1,4 @@
-//! Trivial tasks a second over one connection, two at once, against a bare loop of `posix_spawn` and
-//! `waitpid`.
+//! Trivial tasks per second over one connection, two at once, against a bare loop of `posix_spawn` and `waitpid`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let pueue = Pueue::start()?;
     let (mut one, mut two, mut bgd) = (Vec::new(), Vec::new(), Vec::new());
     let (mut tsp_rates, mut pueue_rates) = (Vec::new(), Vec::new());
-    of_bgd(&daemon, count / 10)?; // so that nobody's first page faults are measured
+    of_bgd(&daemon, count / 10)?; // warm up, so that no first page faults are measured
     for _ in 0..bench.of(3, 7) {
         one.push(of_bare(&daemon, count, 1)?);
         bgd.push(of_bgd(&daemon, count)?);
@@ -64,12 +63,12 @@ fn of_bgd(daemon: &TestDaemon, count: usize) -> Result<f64> {
     let begin = Instant::now();
     pipeline.run(&submits)?;
     let time = begin.elapsed();
-    // One that could not be started would have been quick, too.
+    // Tasks that failed to start would have been quick, too.
     let completed = pipeline.call::<DaemonStatusOf>(&NoParams {})?.summary.completed - before;
     if completed != count as u64 {
         return Err(format!("{count} tasks were run, {completed} have ended well").into());
     }
-    // Nothing is cleared between the rounds: after some thousand deletions ext4 passes over the freed
+    // Do not clear the tasks between the rounds: after some thousand deletions, ext4 passes over the freed
     // inodes one by one for a minute or more, which would be measured instead.
     Ok(rate(count, time))
 }
@@ -82,7 +81,7 @@ fn of_bare(daemon: &TestDaemon, count: usize, width: u32) -> Result<f64> {
     Ok(rate(count, Duration::from_nanos(nanos)))
 }
 
-/// The peers have no connection that stays: each task is a call of their program.
+/// The peers have no persistent connection: each task is a call of their program.
 fn of_tsp(tsp: &Tsp, count: usize) -> Result<f64> {
     let begin = Instant::now();
     let mut latest = [String::new(), String::new()];

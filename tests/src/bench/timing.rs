@@ -1,4 +1,4 @@
-//! How a process is timed from outside, and the clock that tasks and waiters share.
+//! Timing of processes from outside, and the clock that tasks and waiters share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub fn now_ns() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// Runs a program to its end and measures it from spawn to exit. Its output goes to a file, so that
-/// nobody who inherits it can delay the end; what is in there is returned.
+/// Runs a program to its end and returns the time from spawn to exit and its output. The output goes to a
+/// file, so that a process that inherits it cannot delay the end.
 pub fn timed(command: &mut Command, output: &Path) -> Result<(Duration, String)> {
     let errors = output.with_extension("err");
     command.stdin(Stdio::null()).stdout(File::create(output)?).stderr(File::create(&errors)?);
@@ -33,17 +33,17 @@ pub fn timed(command: &mut Command, output: &Path) -> Result<(Duration, String)>
     Ok((time, fs::read_to_string(output)?))
 }
 
-/// Keeps this thread and some processes on one processor until it is dropped (the processes stay there).
+/// Pins this thread and some processes to one processor until it is dropped (the processes stay pinned).
 ///
-/// A call and its answer cost either one switch or, between two processors, two wake-ups; which one, the
-/// scheduler decides once for a pair of processes and then keeps to it. On one processor all pairs are
-/// alike, and what is left is the work.
+/// A call and its answer cost either one context switch or, across two processors, two wake-ups. The
+/// scheduler picks one of these once per pair of processes and sticks to it. On one processor all pairs are
+/// alike, so the difference that remains is the work.
 pub struct Pinned {
     before: CpuSet,
 }
 
 impl Pinned {
-    /// Moves them.
+    /// Pins this thread and all threads of these processes.
     pub fn with(processes: &[Process]) -> Result<Self> {
         let before = sched_getaffinity(None)?;
         let processor = (0..CpuSet::MAX_CPU).find(|place| before.is_set(*place)).ok_or("no processor")?;
@@ -51,7 +51,7 @@ impl Pinned {
         one.set(processor);
         for thread in processes.iter().flat_map(Process::threads) {
             match sched_setaffinity(Pid::from_raw(thread), &one) {
-                // It has ended since it was listed.
+                // The thread has ended since it was listed.
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -63,12 +63,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // What was allowed before is allowed again.
+        // Restore the affinity this thread had before.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// A task that ends at a moment of the bench's choice and writes down when that was: the program `stamp`.
+/// A task that ends when the bench says so and records when that was: the program `stamp`.
 pub struct Stamp {
     fifo: PathBuf,
     trigger: File,
@@ -77,16 +77,16 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Its FIFO and its files will be in this folder.
+    /// Makes the FIFO in this folder, where the task's files will be, too.
     pub fn new(folder: &Path) -> Result<Self> {
         let fifo = folder.join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
-        // Open for reading too, so that opening waits for nobody.
+        // Open for reading too, so that opening does not block.
         let trigger = File::options().read(true).write(true).open(&fifo)?;
         Ok(Self { fifo, trigger, folder: folder.to_owned(), count: 0 })
     }
 
-    /// The command of the next one.
+    /// The command of the next task.
     pub fn next_argv(&mut self) -> Vec<String> {
         self.count += 1;
         let argv = [helper_path("stamp"), self.fifo.clone(), self.file()];
@@ -108,7 +108,7 @@ impl Stamp {
         Ok(self.trigger.write_all(b"x")?)
     }
 
-    /// Microseconds from the task's last act to this moment.
+    /// Microseconds from the task's last act to `then_ns`.
     pub fn micros_until(&self, then_ns: i64) -> Result<f64> {
         let ended: i64 = fs::read_to_string(self.file())?.trim().parse()?;
         let nanos = u64::try_from(then_ns - ended)

@@ -1,4 +1,4 @@
-//! From a task's real end to whoever is told of it: a subscriber, an exec hook, a webhook, an AI agent.
+//! Time from a task's real end until it is announced: to a subscriber, an exec hook, a webhook, an AI agent.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -37,7 +37,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let mut stamp = Stamp::new(daemon.home())?;
     let mut agent = Mcp::silent(&daemon, &["--session", AGENTS]);
     agent.initialize(REVISION, "claude-code", &json!({}));
-    // Its first call connects it to the daemon; before that it hears nothing.
+    // The first call connects it to the daemon; before that it hears nothing.
     agent.done("background_list", &json!({}));
     let [mut subscriber, mut hook, mut webhook, mut bare] = [const { Vec::new() }; 4];
     let [mut event, mut block] = [const { Vec::new() }; 2];
@@ -97,13 +97,13 @@ fn of_block(daemon: &TestDaemon, stamp: &mut Stamp, agent: &mut Mcp) -> Result<f
     stamp.micros_until(now_ns())
 }
 
-/// Has a task with this channel end.
+/// Runs a task with this channel to its end.
 fn end(daemon: &TestDaemon, stamp: &mut Stamp, channel: &str) -> Result<()> {
     begin(daemon, stamp, channel, None);
     stamp.trigger()
 }
 
-/// Starts a task of this session that ends when it is told to.
+/// Starts a task that ends when it is triggered, and waits until it runs.
 fn begin(daemon: &TestDaemon, stamp: &mut Stamp, channel: &str, session: Option<&str>) -> TaskId {
     let argv = stamp.next_argv().into_iter().map(Into::into).collect();
     let params = SubmitParams {
@@ -117,7 +117,7 @@ fn begin(daemon: &TestDaemon, stamp: &mut Stamp, channel: &str, session: Option<
     task.id
 }
 
-/// What the hook does, begun by this process: from the spawn to the last of its bytes.
+/// Time the hook's own work takes when this process spawns it: from the spawn to its last byte, in microseconds.
 fn of_spawn(heard: &Heard) -> Result<f64> {
     let begin = now_ns();
     let mut copy = Command::new("cp");
@@ -129,7 +129,7 @@ fn of_spawn(heard: &Heard) -> Result<f64> {
     Ok(super::stats::float(nanos) / 1000.0)
 }
 
-/// Says when a line came through a FIFO.
+/// Reports when a line arrives through a FIFO.
 struct Heard {
     fifo: PathBuf,
     lines: mpsc::Receiver<i64>,
@@ -139,7 +139,7 @@ impl Heard {
     fn new(folder: &Path) -> Result<Self> {
         let fifo = folder.join("heard");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
-        // Open for writing too, so that it never ends.
+        // Open for writing too, so that it never reaches EOF.
         let file = File::options().read(true).write(true).open(&fifo)?;
         let (tell, lines) = mpsc::channel();
         thread::spawn(move || {
@@ -157,7 +157,7 @@ impl Heard {
     }
 }
 
-/// A server that says when the whole of a request has come.
+/// A server that reports when a whole request has arrived.
 struct Web {
     address: std::net::SocketAddr,
     heard: mpsc::Receiver<i64>,
@@ -178,7 +178,7 @@ impl Web {
     }
 }
 
-/// Answers every request of a connection.
+/// Answers every request of a connection. Returns at its end.
 fn serve(stream: std::net::TcpStream, tell: &mpsc::Sender<i64>) -> Option<()> {
     let mut answers = stream.try_clone().ok()?;
     let mut reader = BufReader::new(stream);

@@ -1,4 +1,4 @@
-//! A turn of an agent by way of the daemon, against speaking with the same agent directly.
+//! A turn of an agent through the daemon, against the same agent driven directly.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +15,7 @@ use super::{Bench, Result};
 use crate::prompts::fake_agent;
 use crate::{TestDaemon, helper_path};
 
-/// What a turn may cost more by way of the daemon, in microseconds.
+/// What a turn through the daemon may cost more, in microseconds.
 const OVERHEAD: f64 = 10_000.0;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
@@ -59,7 +59,7 @@ fn by_daemon(daemon: &TestDaemon, client: &mut Client) -> Result<f64> {
     }
 }
 
-/// The same agent without a daemon.
+/// The same agent, driven without a daemon.
 struct Direct {
     child: Child,
     stdin: ChildStdin,

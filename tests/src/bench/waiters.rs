@@ -1,4 +1,4 @@
-//! Ten thousand clients that wait for one task: all are woken within a second of its end.
+//! Ten thousand clients wait for one task: all of them wake up within a second of its end.
 
 use std::io::{Read as _, Write as _};
 
@@ -13,7 +13,7 @@ use super::timing::{Stamp, now_ns};
 use super::{Bench, Result};
 use crate::TestDaemon;
 
-/// Descriptors that are needed for other things.
+/// Descriptors reserved for other purposes.
 const SPARE: u64 = 500;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
@@ -57,8 +57,7 @@ fn round(daemon: &TestDaemon, stamp: &mut Stamp, count: usize) -> Result<(f64, f
         epoll.add(&client, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
         clients.push(client);
     }
-    // A request that was made later is answered, so the daemon has got to the latest of these by now, or
-    // very nearly so.
+    // Once this later request is answered, the daemon has read the last of the waits, or very nearly so.
     daemon.status();
     std::thread::sleep(std::time::Duration::from_millis(200));
     stamp.trigger()?;
@@ -66,7 +65,7 @@ fn round(daemon: &TestDaemon, stamp: &mut Stamp, count: usize) -> Result<(f64, f
     Ok((stamp.micros_until(first)?, stamp.micros_until(last)?))
 }
 
-/// Waits until each has its whole answer; the times of the first and of the last.
+/// Waits until every client has its whole answer. Returns when the first and the last of them had it.
 fn collect(epoll: &Epoll, clients: &mut [Stream]) -> Result<(i64, i64)> {
     let mut events = vec![EpollEvent::empty(); 1024];
     let mut buffer = vec![0; 64 * 1024];

@@ -1,4 +1,4 @@
-//! From a task's real end to the return of the one who waits for it.
+//! Time from a task's real end until its waiter returns.
 
 use std::process::Command;
 use std::thread;
@@ -13,8 +13,7 @@ use super::timing::{Stamp, now_ns};
 use super::{Bench, Result};
 use crate::TestDaemon;
 
-/// How long a waiter gets to be really waiting before the task ends. There is no event for that which a
-/// peer would tell too.
+/// How long a waiter gets to block before the task ends. The peers have no event that would announce it.
 const SETTLE: Duration = Duration::from_millis(15);
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {

@@ -1,5 +1,5 @@
-//! `bare COUNT WIDTH`: the bare loop that the daemon's throughput is compared with. Runs `/bin/true`
-//! COUNT times, WIDTH at once, with nothing but `posix_spawn` and `waitpid`, and prints the nanoseconds.
+//! `bare COUNT WIDTH`: the bare loop that the daemon's throughput is compared with. Runs `/bin/true` COUNT
+//! times, WIDTH at once, with nothing but `posix_spawn` and `waitpid`, and prints the elapsed nanoseconds.
 
 use std::error::Error;
 use std::time::Instant;

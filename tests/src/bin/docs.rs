@@ -1,4 +1,4 @@
-//! Writes the files in `man/` that are made from the code, and the tables in those that are not.
+//! Writes the generated files in `man/`, and the generated tables in the handwritten ones.
 
 use std::io::{self, Write as _};
 

@@ -1,5 +1,5 @@
-//! `fake_acp`: an agent program without a model, which behaves and misbehaves as a test wants it. This is
-//! its `main` only; what it can do is in [`bgd_tests::fake_acp`] and in `--help`.
+//! `fake_acp`: an agent program without a model that behaves and misbehaves as a test tells it to. This is
+//! only its `main`; see [`bgd_tests::fake_acp`] and `--help` for what it can do.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! `stamp FIFO FILE`: makes FILE, waits for a byte from FIFO, and as its very last act writes the
-//! monotonic time in nanoseconds to FILE. The bench measures from there how long a waiter takes to wake up.
+//! `stamp FIFO FILE`: creates FILE, waits for a byte from FIFO, and as its last act writes the monotonic time
+//! in nanoseconds to FILE. The bench measures from there how long a waiter takes to wake up.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

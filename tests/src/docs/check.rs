@@ -1,7 +1,7 @@
-//! What a page says, read back from its roff.
+//! Parses pages back from their roff, so that tests can check what they say.
 
-/// The first bold word of every entry's tag (`.TP`) in a section (`.SH`) of a page; with a subsection
-/// (`.SS`), in that part of it only.
+/// The first bold word of the tag of every entry (`.TP`) in a section (`.SH`) of a page, or only in a
+/// subsection (`.SS`) of it.
 pub fn bold_tags_of_section(page: &str, section: &str, subsection: Option<&str>) -> Vec<String> {
     let heading = |line: &str, request: &str| -> Option<String> {
         line.strip_prefix(request).map(|title| title.trim().trim_matches('"').to_owned())
@@ -22,7 +22,7 @@ pub fn bold_tags_of_section(page: &str, section: &str, subsection: Option<&str>)
     tags
 }
 
-/// The titles of the subsections of a section.
+/// The titles of a section's subsections.
 pub fn subsections(page: &str, section: &str) -> Vec<String> {
     let mut inside = false;
     let mut titles = Vec::new();
@@ -36,7 +36,7 @@ pub fn subsections(page: &str, section: &str) -> Vec<String> {
     titles
 }
 
-/// The entry of a tag: its text up to the next request.
+/// The text of the entry with this tag, up to the next request.
 pub fn text_of_tag(page: &str, tag: &str) -> Option<String> {
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -49,7 +49,7 @@ pub fn text_of_tag(page: &str, tag: &str) -> Option<String> {
     None
 }
 
-/// The words of a page without the escapes of roff, split where no name goes on.
+/// The words of a page without roff escapes, split at characters that names do not contain.
 pub fn names(page: &str) -> Vec<String> {
     let text = plain(page);
     let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.' | '-');
@@ -79,7 +79,7 @@ fn plain(text: &str) -> String {
     text
 }
 
-/// The blocks of code in this language in a section (`##`) of a text in Markdown.
+/// The code blocks in this language in a section (`##`) of a Markdown text.
 pub fn code_blocks<'text>(text: &'text str, section: &str, language: &str) -> Vec<&'text str> {
     let heading = format!("\n## {section}\n");
     let Some((_, rest)) = text.split_once(&heading) else { return Vec::new() };

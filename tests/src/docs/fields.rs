@@ -1,4 +1,4 @@
-//! Lists of fields, as the schema has them.
+//! Lists of fields, from the schema.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 use super::roff::{bold, entry, prose};
 use super::schema::referred;
 
-/// Whether a list is of what a client sends or of what it gets.
+/// Whether the fields are ones that a client sends or receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// A client may leave out what is not required.
+    /// A client may omit fields that are not required.
     Sent,
-    /// The daemon leaves out what does not apply.
+    /// The daemon omits fields that do not apply.
     Received,
 }
 
-/// The fields of the object of this name, the required ones first.
+/// The fields of the named object, required ones first.
 pub fn fields(document: &Value, name: &str, direction: Direction) -> String {
     let object = &document["$defs"][name];
     let Some(properties) = object["properties"].as_object().filter(|properties| !properties.is_empty())
@@ -37,7 +37,7 @@ pub fn fields(document: &Value, name: &str, direction: Direction) -> String {
             (false, Direction::Received) => ", may be missing",
         };
         let kind = kind(document, schema);
-        // What would be null is left out, so that it is never null.
+        // The daemon omits a field rather than sending null, so readers never see null.
         let kind = match (required(field), direction) {
             (false, Direction::Received) => kind.strip_suffix(" or null").unwrap_or(&kind),
             (true, _) | (false, Direction::Sent) => &kind,
@@ -48,7 +48,7 @@ pub fn fields(document: &Value, name: &str, direction: Direction) -> String {
     list
 }
 
-/// The words of an enumeration with what they mean.
+/// The words of an enumeration with their meanings.
 pub fn words(document: &Value, name: &str) -> Vec<(String, String)> {
     let alternatives = document["$defs"][name]["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
     let word = |schema: &Value| {
@@ -58,12 +58,12 @@ pub fn words(document: &Value, name: &str) -> Vec<(String, String)> {
     alternatives.iter().filter_map(word).collect()
 }
 
-/// The same as a list.
+/// The words of an enumeration as a roff list.
 pub fn list_of_words(document: &Value, name: &str) -> String {
     words(document, name).iter().map(|(word, meaning)| entry(&bold(word), meaning)).collect()
 }
 
-/// What a value is, in a few words.
+/// The type of a value, in a few words.
 fn kind(document: &Value, schema: &Value) -> String {
     if let Some((name, definition)) = referred(document, schema) {
         return named(document, &name, definition);
@@ -80,7 +80,7 @@ fn kind(document: &Value, schema: &Value) -> String {
     }
 }
 
-/// Types with a paragraph of their own have a word; enumerations are written out.
+/// A named type: types with a paragraph of their own have a word; enumerations are written out.
 fn named(document: &Value, name: &str, definition: &Value) -> String {
     match name {
         "TaskRef" => return "reference".to_owned(),

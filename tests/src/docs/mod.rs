@@ -1,9 +1,9 @@
-//! The files in `man/`: whole pages made from the command lines, the schema made from the wire types,
-//! and the tables inside the pages that people write.
+//! The files in `man/`: pages generated from the command lines, the schema generated from the wire types, and
+//! the generated tables in handwritten pages.
 //!
-//! Nothing here depends on the day or on the machine, so that a test can compare what is checked in with
-//! what would be written. What can be read from the code is; the rest is in the pages themselves, or in
-//! [`pages`] for those that are made as a whole.
+//! Nothing here depends on the date or the machine, so a test can compare the checked-in files with what
+//! would be written. Everything that can be read from the code is; the rest is in the handwritten pages or,
+//! for generated ones, in [`pages`].
 
 mod check;
 mod fields;
@@ -19,25 +19,25 @@ pub use self::tables::{
     AgentKey, agent_key, config_defaults, config_range, counts_bytes, known_agents, needs_restart,
 };
 
-/// What writes all files anew.
+/// The command that rewrites all files.
 pub const REFRESH: &str = "cargo run -p bgd-tests --bin docs";
 
-/// The day in the header of every page. It is changed by hand when a page says something new.
+/// The date in the header of every page, changed by hand when a page says something new.
 const DATE: &str = "2026-11-22";
 
-/// What stands between the pages' headers and their version.
+/// The name of the manual, in the middle of every page's header.
 const MANUAL: &str = "bgd manual";
 
-/// A file that is made, or has parts that are.
+/// A file that is generated in whole or in part.
 #[derive(Debug)]
 pub struct Document {
-    /// Its path below the workspace.
+    /// Its path relative to the workspace.
     pub path: &'static str,
-    /// What it must contain.
+    /// Its expected content.
     pub text: String,
 }
 
-/// Every file, as it must be. The pages that people write are read, and only their tables are replaced.
+/// Every file with its expected content. In handwritten pages, only the tables are replaced.
 pub fn documents() -> Vec<Document> {
     let schema = schema::document();
     let protocol = tables::filled("man/bgd-protocol.7", &tables::of_protocol(&schema));
@@ -56,15 +56,15 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace")
 }
 
-/// The text of a file of the workspace; empty if it is not there.
+/// The text of a file in the workspace; empty if the file does not exist.
 pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-/// Writes every file that is not as it must be, and returns the paths of those.
+/// Writes every file that is out of date, and returns their paths.
 ///
 /// # Errors
-/// One can't be written.
+/// A file cannot be written.
 pub fn write() -> std::io::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for document in documents() {

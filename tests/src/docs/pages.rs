@@ -1,4 +1,4 @@
-//! The pages on the two programs, made from their command lines.
+//! The pages of the two programs, generated from their command lines.
 
 use bgctl::exit;
 use clap::{Command, CommandFactory as _};
@@ -7,7 +7,7 @@ use clap_mangen::Man;
 use super::roff::{Headings, bold, entry, help, literal, paragraph, prose};
 use super::{DATE, MANUAL};
 
-/// A part of a page that `clap_mangen` writes into what it is given.
+/// Renders one part of a page into a writer, as a method of `clap_mangen`.
 type Part = fn(&Man, &mut dyn std::io::Write) -> std::io::Result<()>;
 
 const BGCTL: &str = "`bgctl` submits commands to the daemon bgd(1), which runs them in the background, and \
@@ -80,7 +80,7 @@ const SEE_ALSO_BGCTL: &str =
 const SEE_ALSO_BGD: &str =
     ".SH \"SEE ALSO\"\n.BR bgctl (1),\n.BR bgd\\-config (5),\n.BR bgd\\-protocol (7)\n";
 
-/// A verb with its synopsis, its options and its examples.
+/// The section of a verb: its synopsis, its options and its examples.
 fn verb(verb: &Command) -> String {
     let mut text = format!(".SS \"{}\"\n", full_name(verb));
     let own = verb.clone().mut_args(hide_common);
@@ -106,7 +106,7 @@ fn verb(verb: &Command) -> String {
     text + &help(&after_help(verb), Headings::Lines)
 }
 
-/// How a command is called, as its help shows it.
+/// The usage of a command, as its help shows it.
 fn synopsis(command: &Command) -> String {
     let usage = command.clone().render_usage().to_string();
     let name = full_name(command);
@@ -151,7 +151,7 @@ const LOGOUT: &str = "The user manager ends with the user's last session and sto
 const SYSTEMD: &str = "When started by systemd(1), it supports socket activation and readiness notification \
     (`Type=notify`), and logs to the journal.";
 
-/// Who trusts whom, a paragraph each.
+/// The security model, one paragraph each.
 const SECURITY: [&str; 6] = [
     "All programs of a user trust each other. The socket is in a folder that only its user can enter, and the \
      daemon serves only processes of its own uid, as reported by the kernel (and root with `allow_root`). Any program \
@@ -237,13 +237,13 @@ pub fn bgd() -> String {
     page + SEE_ALSO_BGD
 }
 
-/// The first paragraph, and what follows it.
+/// Splits a text into its first paragraph and the rest.
 fn split_off_first(text: &str) -> (String, String) {
     let (first, rest) = text.split_once("\n\n").unwrap_or((text, ""));
     (first.to_owned(), rest.to_owned())
 }
 
-/// The paragraphs with a heading; the others say in short what this page says at length.
+/// The paragraphs that have a heading; the others only summarise what this page explains at length.
 fn examples_only(text: &str) -> String {
     let kept =
         text.split("\n\n").filter(|block| block.lines().next().is_some_and(|line| line.ends_with(':')));
@@ -266,7 +266,7 @@ fn man(command: &Command) -> Man {
     Man::new(command.clone())
 }
 
-/// A part of a page without its heading, with its long lines wrapped.
+/// Renders a part of a page without its heading, with long lines wrapped.
 fn section(man: &Man, part: Part) -> String {
     let mut bytes = Vec::new();
     part(man, &mut bytes).expect("memory takes everything");

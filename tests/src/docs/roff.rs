@@ -1,14 +1,14 @@
-//! Text as roff: escaped, with one sentence a line, and no line longer than a terminal is wide.
+//! Text as roff: escaped, one sentence per line, and no line wider than a terminal.
 
 use std::fmt::Write as _;
 
-/// The longest line of text.
+/// The maximum length of a line of text.
 const WIDTH: usize = 78;
 
-/// The longest part in bold that is never broken into lines.
+/// The maximum length of a bold span that is kept on one line.
 const UNBROKEN: usize = 40;
 
-/// Prose: what stands between backticks becomes bold; everything else stays as it is.
+/// Renders prose: text in backticks becomes bold, everything else stays as it is.
 pub fn prose(text: &str) -> String {
     let mut lines = String::new();
     for sentence in sentences(text) {
@@ -22,22 +22,22 @@ pub fn paragraph(text: &str) -> String {
     format!(".PP\n{}", prose(text))
 }
 
-/// An entry of a list: a tag that is roff already, and prose.
+/// A list entry: a tag, which is roff already, and prose.
 pub fn entry(tag: &str, text: &str) -> String {
     format!(".TP\n{tag}\n{}", prose(text))
 }
 
-/// An entry of a list without tags.
+/// A list entry without a tag.
 pub fn bullet(text: &str) -> String {
     format!(".IP \\(bu 2\n{}", prose(text))
 }
 
-/// A word in bold, for a tag.
+/// A bold word, for a tag.
 pub fn bold(word: &str) -> String {
     format!("\\fB{}\\fR", literal(word))
 }
 
-/// Lines that are shown as they are.
+/// Lines shown verbatim.
 pub fn example<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = ".in +4n\n.EX\n".to_owned();
     for line in lines {
@@ -48,8 +48,8 @@ pub fn example<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     text + ".EE\n.in\n"
 }
 
-/// What clap shows behind a command's options: paragraphs, and headings with indented lines below.
-/// `headings` says whether a heading opens a section of its own or is just a line.
+/// Renders what clap shows after a command's options: paragraphs, and headings followed by indented lines.
+/// `headings` says whether a heading opens a section or is an ordinary line.
 pub fn help(text: &str, headings: Headings) -> String {
     let mut roff = String::new();
     for block in text.split("\n\n") {
@@ -81,12 +81,12 @@ pub fn help(text: &str, headings: Headings) -> String {
     roff
 }
 
-/// Roff of another hand: long lines of text are wrapped, tags and requests stay as they are.
+/// Cleans up roff from clap_mangen: wraps long lines of text, and keeps tags and requests as they are.
 pub fn tidied<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = String::new();
     let mut is_tag = false;
     for line in lines {
-        // The quote of clap_mangen needs a definition at the head of the page.
+        // clap_mangen's quote needs a definition at the head of the page.
         let line = line.trim_end().replace("\\*(Aq", "\\(aq");
         if line.is_empty() || (line == ".br" && text.ends_with("\n.br\n")) {
             continue;
@@ -102,12 +102,12 @@ pub fn tidied<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     text
 }
 
-/// What becomes of a heading in [`help`].
+/// How [`help`] renders a heading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headings {
-    /// A section of the page.
+    /// As a section of the page.
     Sections,
-    /// A line before what follows.
+    /// As a line before the text it belongs to.
     Lines,
 }
 
@@ -115,13 +115,13 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Characters that are meant as they are: a hyphen is one that can be copied into a shell.
+/// Escapes text to be shown literally: a hyphen stays one that can be pasted into a shell.
 pub fn literal(text: &str) -> String {
     let escaped = text.replace('\\', "\\e").replace('-', "\\-");
     symbols(&escaped.replace('`', "\\(ga").replace('^', "\\(ha").replace('~', "\\(ti").replace('\'', "\\(aq"))
 }
 
-/// The characters beyond ASCII that the help texts use.
+/// Escapes the non-ASCII characters that the help texts use.
 fn symbols(text: &str) -> String {
     text.replace('…', "...").replace('→', "\\(->").replace('–', "\\(en")
 }
@@ -131,13 +131,13 @@ fn marked(text: &str) -> String {
         if place % 2 == 0 {
             return symbols(&part.replace('\\', "\\e"));
         }
-        // What a reader copies stays in one line, where it fits into one.
+        // Keep what a reader copies on one line, where it fits.
         if part.len() <= UNBROKEN { bold(part).replace(' ', "\\ ") } else { bold(part) }
     });
     parts.collect()
 }
 
-/// The sentences of a paragraph. A period inside of backticks ends none.
+/// Splits a paragraph into sentences. A period inside backticks does not end one.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = vec![String::new()];
     let mut quoted = false;
@@ -156,7 +156,7 @@ fn sentences(text: &str) -> Vec<String> {
     sentences
 }
 
-/// What a line may be broken between: a blank behind a backslash is one that stays.
+/// Splits a line where it may be broken: a blank after a backslash does not break.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut is_escaped = false;
     let is_end = move |c: char| {

@@ -1,4 +1,4 @@
-//! The JSON Schema of the protocol, made from the wire types.
+//! The JSON Schema of the protocol, generated from the wire types.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ const DESCRIPTION: &str = "The wire types of bgd. `methods` has the params and r
     name, `notifications` the notifications that the daemon sends, `error` what it returns instead of a result. \
     Point a validator at any of them, for example at #/methods/task.submit/params.";
 
-/// The whole schema. Params are described as they are read, everything else as it is written: what may
-/// be left out in a request is always there in an answer.
+/// The whole schema. Params are described as they are read, everything else as it is written: a field that a
+/// request may omit is always present in an answer.
 pub fn document() -> Value {
     let mut reading = SchemaSettings::draft2020_12().into_generator();
     let mut writing = SchemaSettings::draft2020_12().for_serialize().into_generator();
@@ -58,7 +58,7 @@ pub fn document() -> Value {
     })
 }
 
-/// The schema as it is checked in: by name, in whatever order it was made.
+/// The schema as it is checked in: sorted by name, whatever the order of generation.
 pub fn text(document: &Value) -> String {
     let mut document = document.clone();
     document.sort_all_objects();
@@ -71,7 +71,7 @@ pub fn referred<'a>(document: &'a Value, schema: &Value) -> Option<(String, &'a 
     Some((name.to_owned(), &document["$defs"][name]))
 }
 
-/// The definitions that are needed for these schemas.
+/// The definitions that these schemas need.
 fn reachable(generator: &mut SchemaGenerator, from: &[Value]) -> Map<String, Value> {
     let all = generator.take_definitions(true);
     let mut found = Map::new();

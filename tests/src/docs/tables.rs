@@ -1,5 +1,5 @@
-//! The tables inside the pages that people write. A table stands between two comments,
-//! `.\" BEGIN TABLE name` and `.\" END TABLE`, and every table has exactly one place.
+//! The generated tables in handwritten pages. A table is placed between two comments, `.\" BEGIN TABLE name`
+//! and `.\" END TABLE`, and every table has exactly one place.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use serde_json::Value;
 use super::fields::{Direction, fields, list_of_words, words};
 use super::roff::{bold, entry, literal, prose};
 
-/// Tables by their names.
+/// Tables by name.
 pub type Tables = BTreeMap<String, String>;
 
 const BEGIN: &str = ".\\\" BEGIN TABLE ";
 const END: &str = ".\\\" END TABLE";
 
-/// A page with its tables replaced.
+/// Returns a page with its tables replaced.
 ///
 /// # Panics
-/// A table has no place, or a place has no table: then the page has to be edited.
+/// A table has no place, or a place has no table. The page then has to be edited.
 pub fn filled(path: &str, tables: &Tables) -> String {
     let page = super::read(path);
     let mut unused: Vec<&String> = tables.keys().collect();
@@ -48,7 +48,7 @@ pub fn filled(path: &str, tables: &Tables) -> String {
     text
 }
 
-/// The tables of the page on the protocol.
+/// The tables of the protocol's page.
 pub fn of_protocol(schema: &Value) -> Tables {
     let mut tables = Tables::new();
     for (method, schemas) in schema["methods"].as_object().into_iter().flatten() {
@@ -73,7 +73,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
     tables
 }
 
-/// Words with a list of what they mean on the page.
+/// Enumerations whose words the page lists with their meanings.
 const WORDS: [&str; 11] = [
     "Status",
     "FailureKind",
@@ -88,7 +88,7 @@ const WORDS: [&str; 11] = [
     "Restart",
 ];
 
-/// Objects that the daemon sends, with a list of their fields on the page.
+/// Objects sent by the daemon whose fields the page lists.
 const OBJECTS: [&str; 30] = [
     "Task",
     "Dependency",
@@ -136,7 +136,7 @@ fn bytes(count: u64) -> String {
     unit.map_or_else(|| format!("{count} bytes"), |(size, unit)| format!("{} {unit}", count / size))
 }
 
-/// What no configuration changes.
+/// The limits that no configuration changes.
 fn limits_table() -> String {
     let years = limits::DURATION_MS / (365 * 24 * 3600 * 1000);
     let rows = [
@@ -163,7 +163,7 @@ fn limits_table() -> String {
     rows.iter().map(|(what, much)| super::roff::bullet(&format!("{what}: {much}."))).collect()
 }
 
-/// What is cut, denied or ended beyond its limit, without an error of a call.
+/// What is truncated, denied or ended beyond its limit without a call failing.
 fn limits_of_agents() -> String {
     let rows = [
         format!("Size of an agent's answer that is kept: the last {}.", bytes(limits::AGENT_RESULT_BYTES)),
@@ -195,7 +195,7 @@ fn limits_of_agents() -> String {
     rows.iter().map(|row| super::roff::bullet(row)).collect()
 }
 
-/// The tables of the page on the configuration.
+/// The tables of the configuration's page.
 pub fn of_config() -> Tables {
     let mut table =
         ".TS\nl2 l2 lx2 l.\n\\fBkey\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\t\\fBreload\\fR\n".to_owned();
@@ -226,10 +226,10 @@ pub fn of_config() -> Tables {
     ])
 }
 
-/// The most characters of a cell that is not wrapped.
+/// The longest text of a cell that is not wrapped.
 const CELL: usize = 22;
 
-/// A text in the column that is as wide as the others leave room for.
+/// A cell in the column that takes the remaining width.
 fn cell(text: &str) -> String {
     if text.len() > CELL { format!("T{{\n{text}\nT}}") } else { text.to_owned() }
 }
@@ -258,11 +258,10 @@ fn channel_keys_table() -> String {
     table + ".TE\n"
 }
 
-/// What the page says about a key of `[channels.NAME]`: what its value is, its default, and which types
-/// take it.
+/// What the page says about a key of `[channels.NAME]`: its type, its default, and the channel types it goes with.
 ///
 /// # Panics
-/// Nobody has told what it is.
+/// The key is not described here.
 pub fn channel_key(key: &str) -> (&'static str, &'static str, &'static str) {
     let bots = "telegram, discord, slack";
     match key {
@@ -284,18 +283,18 @@ pub fn channel_key(key: &str) -> (&'static str, &'static str, &'static str) {
 /// What the page says about a key of `[agents.NAME]`.
 #[derive(Debug)]
 pub struct AgentKey {
-    /// What its value is.
+    /// The type of its value.
     pub kind: &'static str,
-    /// Its default as it would be written in the file; `None` where what is left out is not there.
+    /// Its default as it would be written in the file; `None` if an omitted key means that there is none.
     pub default: Option<String>,
-    /// Which values are allowed.
+    /// The allowed values.
     pub range: String,
 }
 
-/// A key of `[agents.NAME]`.
+/// Describes a key of `[agents.NAME]`.
 ///
 /// # Panics
-/// Nobody has told what it is.
+/// The key is not described here.
 pub fn agent_key(key: &str) -> AgentKey {
     let agent = Agent::new("NAME");
     let time = |span: std::time::Duration| (format!("\"{}s\"", span.as_secs()), "a time");
@@ -324,7 +323,7 @@ fn optional(kind: &'static str, range: &str) -> AgentKey {
     AgentKey { kind, default: None, range: range.to_owned() }
 }
 
-/// The agents that are known without configuration, as `agent.list` shows them where none is installed.
+/// The agents known without configuration, as `agent.list` shows them where none is installed.
 pub fn known_agents() -> Vec<AgentInfo> {
     let env: Env = [("PATH".into(), "/nowhere".into())].into_iter().collect();
     let all = Agents::default().list(&[], &env).expect("all of them are known");
@@ -353,7 +352,7 @@ pub fn counts_bytes(key: &str) -> bool {
     key.ends_with("_bytes") || ["limits.memory", "limits.environments"].contains(&key)
 }
 
-/// Numbers of bytes in the largest units that they are whole numbers of.
+/// Rewrites numbers of bytes in the largest unit of which they are whole multiples.
 fn in_units(range: &str) -> String {
     let unit = |word: &str| {
         let bytes: u64 = word.parse().ok()?;
@@ -368,14 +367,14 @@ fn in_units(range: &str) -> String {
 /// Every key of the configuration with its default as it would be written in the file.
 pub fn config_defaults() -> Vec<(String, String)> {
     let text = |key: &str, value: &toml::Value| match (key, value) {
-        // It depends on the machine.
+        // Depends on the machine.
         ("max_concurrent_tasks", _) => "cores (4+)".to_owned(),
         (_, toml::Value::String(text)) => format!("\"{}\"", text.replace(".0 ", "")),
         (_, other) => other.to_string(),
     };
     let mut all: Vec<(String, String)> =
         values().into_iter().map(|(key, value)| (key.clone(), text(&key, &value))).collect();
-    // They have none, so they are not in the defaults.
+    // They have no default, so the default configuration lacks them.
     all.extend(["default_agent", "default_deliver_to"].map(|key| (key.to_owned(), "none".to_owned())));
     all.sort();
     all
@@ -388,16 +387,16 @@ fn values() -> Vec<(String, toml::Value)> {
     keys.map(|key| (key.clone(), find(&key).expect("a key has a value"))).collect()
 }
 
-/// The range of a number, as the error for a value that is too small tells it.
+/// The range of a number, taken from the error for a value that is too small.
 pub fn config_range(key: &str) -> Option<String> {
     let error = load(&format!("{key} = 0\n")).err()?;
     Some(error.split_once("; it must be ")?.1.to_owned())
 }
 
-/// Whether a changed value is only used after a restart, as the reload tells it.
+/// Whether a changed value takes effect only after a restart, as the reload reports it.
 ///
 /// # Panics
-/// The reload tells something else.
+/// The reload reports something else.
 pub fn needs_restart(key: &str) -> bool {
     let value = values().into_iter().find(|(name, _)| name == key).map(|(_, value)| value);
     let other = match (key, value) {
@@ -417,7 +416,7 @@ pub fn needs_restart(key: &str) -> bool {
     result.needs_restart == [key]
 }
 
-/// Reads a configuration of one dotted key.
+/// Parses a configuration of one dotted key.
 fn load(text: &str) -> Result<Config, String> {
     let folder = tempfile::tempdir().expect("a folder for a moment");
     let path = folder.path().join("config.toml");

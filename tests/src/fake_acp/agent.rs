@@ -1,6 +1,6 @@
-//! The agent's side of the protocol: takes every message of the client, answers those that can be answered
-//! at once, and starts a thread for each turn. It may wait for nothing itself, so that a session that waits
-//! holds up no other.
+//! The agent's side of the protocol: takes every message of the client, answers those that can be answered at
+//! once, and starts a thread for each turn. It must not block itself, so that a waiting session does not hold
+//! up the others.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ const INVALID_PARAMS: i64 = -32602;
 const INTERNAL_ERROR: i64 = -32603;
 const AUTH_REQUIRED: i64 = -32000;
 
-/// How often it is looked whether a file exists. Nothing announces a file that may be anywhere, in a folder
-/// that may not exist yet.
+/// How often to check whether a file exists. No event covers a file that may be anywhere, in a folder that
+/// may not exist yet.
 const LOOK: Duration = Duration::from_millis(2);
 
 pub struct Agent {
@@ -39,17 +39,17 @@ pub struct Agent {
 pub struct State {
     initialized: bool,
     sessions: HashMap<String, Session>,
-    /// The requests to the client, with their answers as far as they are there.
+    /// Requests to the client, with their answers once they have arrived.
     calls: HashMap<u64, Option<Value>>,
     last_number: u64,
 }
 
 struct Session {
     cwd: PathBuf,
-    /// Not after `session/close`, though a turn may still be about to end.
+    /// False after `session/close`, although a turn may still be about to end.
     open: bool,
     turn: TurnState,
-    /// What the client has set in it.
+    /// The settings that the client has made in this session.
     settings: Vec<String>,
 }
 
@@ -61,12 +61,12 @@ enum TurnState {
 }
 
 impl State {
-    /// Whether the client has cancelled the turn that runs in a session.
+    /// Whether the client has cancelled the running turn of a session.
     pub fn is_cancelled(&self, session: &str) -> bool {
         self.sessions.get(session).is_some_and(|session| session.turn == TurnState::IsCancelled)
     }
 
-    /// Takes the answer to a request, if it is there.
+    /// Takes the answer to a request, if it has arrived.
     pub fn take_answer(&mut self, call: u64) -> Option<Value> {
         let answer = self.calls.get_mut(&call)?.take()?;
         self.calls.remove(&call);
@@ -79,7 +79,7 @@ impl Agent {
         Self { options, wire, store, home, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes a line from the client.
+    /// Handles a line from the client.
     pub fn receive(self: &Arc<Self>, line: &[u8]) {
         let Ok(message) = serde_json::from_slice::<Value>(line) else {
             self.wire.note(json!({ "received_garbage": String::from_utf8_lossy(line) }));
@@ -123,7 +123,7 @@ impl Agent {
             "session/list" if !options.no_list => self.list(params),
             "session/close" if !options.no_close => self.close(params),
             "session/prompt" => match self.prompt(id, message) {
-                // The turn answers when it ends.
+                // The turn sends the answer when it ends.
                 Ok(()) => return,
                 Err(fault) => Err(fault),
             },
@@ -179,7 +179,7 @@ impl Agent {
 
     fn capabilities(&self) -> Value {
         let options = &self.options;
-        // A capability without options of its own is there as an empty object, or not there at all.
+        // A capability without options of its own is an empty object, or absent.
         let mut of_sessions = json!({});
         let optional =
             [("list", options.no_list), ("resume", options.no_resume), ("close", options.no_close)];
@@ -227,7 +227,7 @@ impl Agent {
         Ok(if self.options.null_load { Value::Null } else { self.offers() })
     }
 
-    /// What may be set in a session.
+    /// The settings that a session offers.
     fn offers(&self) -> Value {
         let mut offers = json!({});
         if let Some(first) = self.options.modes.first() {
@@ -260,7 +260,7 @@ impl Agent {
         Ok(json!({}))
     }
 
-    /// What the client has set in a session, in its order.
+    /// The settings that the client has made in a session, in order.
     pub fn settings(&self, session: &str) -> String {
         self.lock().sessions.get(session).map(|session| session.settings.join(" ")).unwrap_or_default()
     }
@@ -274,7 +274,7 @@ impl Agent {
         }
     }
 
-    /// Makes a session of the store one of this process.
+    /// Opens a stored session in this process.
     fn open(&self, message: &Value) -> Result<(String, Conversation), Fault> {
         let cwd = self.cwd(message)?;
         let id = message["params"]["sessionId"].as_str().unwrap_or_default();
@@ -349,15 +349,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends a turn of a session. The client has to be told afterwards only: it may send the next prompt as
-    /// soon as it knows.
+    /// Ends the turn of a session. Must be called before the client is told, because the client may then send
+    /// the next prompt at once.
     pub fn turn_ended(&self, session: &str) {
         if let Some(session) = self.lock().sessions.get_mut(session) {
             session.turn = TurnState::None;
         }
     }
 
-    /// Marks the turn of a session, if one runs, as cancelled.
+    /// Marks the running turn of a session, if there is one, as cancelled.
     pub fn cancel(&self, session: &str) {
         if let Some(session) = self.lock().sessions.get_mut(session)
             && session.turn == TurnState::Runs
@@ -367,14 +367,14 @@ impl Agent {
         self.changed.notify_all();
     }
 
-    /// A number that is given once only.
+    /// Returns a new unique number.
     pub fn number(&self) -> u64 {
         let mut state = self.lock();
         state.last_number += 1;
         state.last_number
     }
 
-    /// Asks the client, and gives the number of the question.
+    /// Sends a request to the client and returns its number.
     pub fn call(&self, method: &str, params: &Value) -> u64 {
         let number = self.number();
         self.lock().calls.insert(number, None);
@@ -382,7 +382,7 @@ impl Agent {
         number
     }
 
-    /// Waits until the state gives something.
+    /// Waits until `check` returns a value for the state.
     pub fn wait<T>(&self, mut check: impl FnMut(&mut State) -> Option<T>) -> T {
         let mut state = self.lock();
         loop {
@@ -393,7 +393,7 @@ impl Agent {
         }
     }
 
-    /// Waits for a file, unless the state says that it is not to be waited for any more.
+    /// Waits for a file, or until the state says that the wait is over.
     pub fn wait_for_file(&self, file: &Path, is_over: impl Fn(&State) -> bool) {
         let mut state = self.lock();
         while !is_over(&state) && !file.exists() {
@@ -401,14 +401,14 @@ impl Agent {
         }
     }
 
-    /// The working directory of a request, which has to be absolute.
+    /// The working directory of a request, which must be absolute.
     fn cwd<'m>(&self, message: &'m Value) -> Result<&'m str, Fault> {
         let cwd = message["params"]["cwd"].as_str().unwrap_or_default();
         self.want(cwd.starts_with('/'), "cwd is no absolute path", message)?;
         Ok(cwd)
     }
 
-    /// Refuses and writes down what a client may not do.
+    /// Refuses a message that breaks the protocol and records the violation.
     fn want(&self, is_right: bool, otherwise: &str, message: &Value) -> Result<(), Fault> {
         if is_right {
             return Ok(());

@@ -1,20 +1,20 @@
-//! A fake agent that speaks the Agent Client Protocol (version 1) on its stdin and stdout, for tests of
-//! the daemon's side of it. It has no model: a prompt is a list of commands, one a line or separated by
-//! `;`, which are carried out in order. What they are is in the table `script::COMMANDS`, the flags of
-//! the process are in `options::Options`, and `fake_acp --help` shows both.
+//! A fake agent that speaks the Agent Client Protocol (version 1) on its stdin and stdout, for tests of the
+//! daemon's side of it. It has no model: a prompt is a list of commands, one per line or separated by `;`, which
+//! the agent carries out in order. The commands are in the table `script::COMMANDS`, the flags of the process are
+//! in `options::Options`, and `fake_acp --help` shows both.
 //!
-//! It writes its JSON by hand and may not use a library of the protocol nor anything of the daemon: two
-//! sides that share their code would agree on its mistakes. Nor may it be lenient: what the protocol
-//! forbids a client to do is refused, and written down as a violation.
+//! It writes its JSON by hand and may use neither a library of the protocol nor anything of the daemon: two sides
+//! that share code would agree on its mistakes. Nor may it be lenient: it refuses whatever the protocol forbids a
+//! client to do, and records it as a violation.
 //!
-//! Below `$FAKE_ACP_HOME` there are
+//! Files below `$FAKE_ACP_HOME`:
 //!
 //! | path | what |
 //! |---|---|
-//! | `journal` | a JSON line for the start of each process, for all that it receives and for every violation |
-//! | `sessions/ID` | the conversation as JSON lines; a test may delete it, and the session is unknown then |
-//! | `child.PID` | the pid of what `--child` has started for the process PID |
-//! | `spawned` | the pids of what the command `spawn` has started, one a line |
+//! | `journal` | a JSON line for the start of each process, for everything it receives and for every violation |
+//! | `sessions/ID` | the conversation as JSON lines; a test may delete it, which makes the session unknown |
+//! | `child.PID` | the pid of the child that `--child` has started for the process PID |
+//! | `spawned` | the pids of the processes that the command `spawn` has started, one per line |
 //!
 //! The lines of the journal, all with a `pid`: `{"started":true,"argv":[…],"cwd":…}`, `{"received":{…}}`,
 //! `{"received_garbage":…}`, `{"violation":"second prompt",…}` and `{"eof":true}`.
@@ -43,7 +43,7 @@ use self::options::Options;
 use self::store::Store;
 use self::wire::Wire;
 
-/// The whole program. It ends with its input, unless it was told not to.
+/// Runs the program. It ends when its input ends, unless told otherwise.
 pub fn run() -> ExitCode {
     panics_end_the_process();
     let options = Options::parse();
@@ -58,8 +58,8 @@ fn serve(options: Options) -> io::Result<ExitCode> {
     let home = env::var_os("FAKE_ACP_HOME").ok_or_else(|| io::Error::other("FAKE_ACP_HOME is not set"))?;
     let home = PathBuf::from(home);
     if options.ignore_sigterm {
-        // Blocked and not ignored, as that needs no handler: nobody ever takes it, and every thread and
-        // child inherits the mask.
+        // Block the signal rather than ignore it, which needs no handler: nobody ever takes it, and every
+        // thread and child inherits the mask.
         SigSet::from(Signal::SIGTERM).thread_block()?;
     }
     let wire = Wire::open(&home)?;
@@ -92,17 +92,17 @@ fn serve(options: Options) -> io::Result<ExitCode> {
     if ignores_eof {
         sleep_for_ever();
     }
-    // The turns that run still end with the process.
+    // Turns that still run end with the process.
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts this program once more as a process that does nothing, in a session of its own. It holds stderr
-/// open, as the children of real adapters do.
+/// Starts this program again as a process that does nothing, in a session of its own. It keeps stderr open,
+/// as the children of real adapters do.
 fn start_child(home: &Path) -> io::Result<()> {
     let mut command = Command::new(env::current_exe()?);
     command.arg("--sleeper").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
-    // Its word that it has left this session: only then may a test look for it.
+    // The child reports that it has left this session; only then may a test look for it.
     let mut word = child.stdout.take().ok_or_else(|| io::Error::other("the child has no stdout"))?;
     word.read_exact(&mut [0])?;
     let name = format!("child.{}", process::id());
@@ -114,7 +114,7 @@ fn start_child(home: &Path) -> io::Result<()> {
 fn be_the_child() -> io::Result<ExitCode> {
     nix::unistd::setsid()?;
     io::stdout().write_all(b"\n")?;
-    // The pipe has done its work.
+    // Close the pipe, which has served its purpose.
     nix::unistd::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
     sleep_for_ever();
 }
@@ -125,7 +125,7 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// A thread that fails takes the process with it: a turn that ends in silence could be meant.
+/// Makes a panicking thread take the process down: a turn that ends silently could be taken for intended.
 fn panics_end_the_process() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

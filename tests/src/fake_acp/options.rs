@@ -1,4 +1,4 @@
-//! How the whole process behaves: the flags of the command line. They may say nothing about a single turn;
+//! The behaviour of the whole process: the flags of the command line. Flags must not concern a single turn;
 //! that is for [`script`](super::script).
 
 use std::path::PathBuf;
@@ -92,7 +92,7 @@ pub struct Options {
     pub sleeper: bool,
 }
 
-/// An error of JSON-RPC.
+/// A JSON-RPC error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub code: i64,

@@ -1,8 +1,8 @@
-//! A real agent, as it was recorded: each request is answered by the lines that the agent wrote when it got one of
-//! this method, in their order. It knows nothing of what they mean.
+//! Replays a recorded real agent: it answers each request with the lines that the agent wrote when it got a
+//! request of that method, in order, without knowing what they mean.
 //!
-//! A recording is a file of JSON lines: `{"request":METHOD,…}`, behind it a `{"line":…}` for each line of the agent
-//! until the next request, and `{"ends":true}` where its process ended. The id of an answer is `"ID"` in it.
+//! A recording is a file of JSON lines: `{"request":METHOD,…}`, followed by a `{"line":…}` for each line of the agent
+//! until the next request, and `{"ends":true}` where its process ended. In the lines, the id of an answer is `"ID"`.
 
 use std::fs;
 use std::io::{self, BufRead as _};
@@ -14,25 +14,25 @@ use serde_json::{Value, json};
 use super::options::Fault;
 use super::wire::Wire;
 
-/// What the agent wrote behind a request.
+/// What the agent wrote after a request.
 struct Part {
     method: String,
     lines: Vec<Value>,
-    /// It was played.
+    /// Whether it has been replayed.
     is_over: bool,
 }
 
-/// Plays the agent until its input ends: the next process of the recording with each process that is started.
+/// Replays the agent until the input ends. Each process that is started replays the next process of the recording.
 pub fn replay(file: &Path, home: &Path, wire: &Wire) -> io::Result<ExitCode> {
     let journal = fs::read_to_string(home.join("journal"))?;
-    // This one is among them.
+    // This process is among them.
     let started = journal.lines().filter(|line| line.contains(r#""started":true"#)).count();
     let mut parts = read(&fs::read_to_string(file)?, started.saturating_sub(1))?;
     for line in io::stdin().lock().lines() {
         let message: Value = serde_json::from_str(&line?)?;
         wire.note(json!({ "received": message }));
         let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else { continue };
-        // What comes more often than it was recorded is answered as the last time.
+        // A method that is called more often than it was recorded gets its last answer again.
         let place = parts.iter().position(|part| part.method == method && !part.is_over);
         let place = place.or_else(|| parts.iter().rposition(|part| part.method == method));
         let Some(part) = place.and_then(|place| parts.get_mut(place)) else {
@@ -51,7 +51,7 @@ pub fn replay(file: &Path, home: &Path, wire: &Wire) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The parts of this process of a recording, or of its last one.
+/// The parts of the process with this index, or of the last one in the recording.
 fn read(text: &str, process: usize) -> io::Result<Vec<Part>> {
     let mut processes: Vec<Vec<Part>> = vec![Vec::new()];
     for line in text.lines() {

@@ -1,5 +1,5 @@
-//! The language of the prompts: which commands there are and how a prompt is taken apart. It may not carry
-//! out any; that is for [`turn`](super::turn).
+//! The language of the prompts: the commands, and how a prompt is parsed. It does not run them; that is for
+//! [`turn`](super::turn).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -101,12 +101,12 @@ pub fn help() -> String {
     text
 }
 
-/// Takes a prompt apart.
+/// Parses a prompt.
 pub fn parse(prompt: &str) -> Vec<Command> {
     let pieces = split(prompt);
     let steps = pieces.iter().map(|piece| command(piece).unwrap_or_else(|| said(piece)));
     let steps: Vec<Command> = steps.collect();
-    // Even nothing gets an answer.
+    // Even an empty prompt gets an answer.
     if steps.is_empty() { vec![said("")] } else { steps }
 }
 
@@ -114,7 +114,7 @@ fn said(text: &str) -> Command {
     Command::Say(format!("you said: {text}"))
 }
 
-/// The pieces between line breaks and semicolons, still with their escapes.
+/// Splits a prompt at line breaks and semicolons, and keeps the escapes.
 fn split(prompt: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut escaped = false;
@@ -149,7 +149,7 @@ fn unescaped(text: &str) -> String {
     result
 }
 
-/// A command, if it is one: what does not fit the table is no mistake, but text.
+/// Parses a command. `None` for anything that does not match the table: that is text, not a mistake.
 fn command(piece: &str) -> Option<Command> {
     let (name, rest) = piece.split_once(char::is_whitespace).unwrap_or((piece, ""));
     if let Some(alone) = command_alone(name) {

@@ -1,5 +1,5 @@
-//! The conversations, on disk: a file a session, so that another process can go on with one and a test can
-//! delete one. Nothing may be kept in memory here, as the files are what counts.
+//! The conversations on disk: one file per session, so that another process can continue it and a test can
+//! delete it. Nothing may be cached in memory, because the files are authoritative.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ pub struct Store {
     folder: PathBuf,
 }
 
-/// What was said in a session.
+/// The conversation of a session.
 pub struct Conversation {
     pub cwd: String,
     /// Role (`user` or `agent`) and text.
@@ -21,7 +21,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// What the user has said so far.
+    /// The user's prompts so far.
     pub fn prompts(&self) -> Vec<&str> {
         let said = self.messages.iter().filter(|(role, _)| role == "user");
         said.map(|(_, text)| text.as_str()).collect()
@@ -35,7 +35,7 @@ impl Store {
         Ok(Self { folder })
     }
 
-    /// Makes a session and gives its id. Ids begin with the time, so that they sort, and none comes again.
+    /// Creates a session and returns its id. Ids begin with the time, so that they sort, and are never reused.
     pub fn create(&self, cwd: &str) -> io::Result<String> {
         loop {
             let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
@@ -51,7 +51,7 @@ impl Store {
         }
     }
 
-    /// A session, if it is there.
+    /// Reads a session. `None` if it does not exist.
     pub fn read(&self, id: &str) -> Option<Conversation> {
         let text = fs::read_to_string(self.path(id)?).ok()?;
         let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -61,7 +61,7 @@ impl Store {
         Some(Conversation { cwd, messages: messages.collect() })
     }
 
-    /// Adds to a session. One that was deleted meanwhile does not come back by that.
+    /// Appends to a session. Does not recreate one that was deleted meanwhile.
     pub fn append(&self, id: &str, role: &str, text: &str) {
         let line = format!("{}\n", json!({ "role": role, "text": text }));
         let file = self.path(id).and_then(|path| OpenOptions::new().append(true).open(path).ok());
@@ -70,7 +70,7 @@ impl Store {
         }
     }
 
-    /// Every session, the oldest first.
+    /// The ids of all sessions, oldest first.
     pub fn ids(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut ids: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -78,7 +78,7 @@ impl Store {
         ids
     }
 
-    /// Where a session is. An id comes from the client, and it may not lead out of the folder.
+    /// The file of a session. The id comes from the client, so it must not lead out of the folder.
     fn path(&self, id: &str) -> Option<PathBuf> {
         let is_name = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         is_name.then(|| self.folder.join(id))

@@ -1,5 +1,5 @@
-//! A turn: carries out the commands of a prompt, one after the other, in a thread of its own. It may wait
-//! for as long as it likes, but only where a cancel of the turn is heard, unless the command says otherwise.
+//! A turn: carries out the commands of a prompt one after the other, in a thread of its own. It may block as
+//! long as it likes, but must notice a cancel meanwhile unless the command says otherwise.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use super::agent::{Agent, State};
 use super::options::Fault;
 use super::script::{self, Command};
 
-/// The id of an answer that nobody asked for.
+/// The id of an answer to a request that was never made.
 const NOBODYS: u64 = 4_000_000_007;
 
 /// How a turn ends: a stop reason or an error.
@@ -31,9 +31,9 @@ pub struct Turn {
     /// The id of the prompt's request.
     request: Value,
     cwd: PathBuf,
-    /// What is kept in the conversation.
+    /// The text to be stored in the conversation.
     said: String,
-    /// The id of the message that it says.
+    /// The id of the message that its chunks belong to.
     message: Option<String>,
     is_mute: bool,
     ignores_cancel: bool,
@@ -62,11 +62,11 @@ impl Turn {
         }
     }
 
-    /// The whole turn, up to its answer.
+    /// Runs the whole turn, up to its answer.
     pub fn run(mut self, prompt: &str) {
         let mut flow = GO_ON;
         for command in script::parse(prompt) {
-            // What a cancel does is settled before it is looked for one, however early it came.
+            // Apply the commands that define what a cancel does before checking for one, however early it came.
             let settles = matches!(command, Command::IgnoreCancel | Command::CancelAsEndTurn);
             if !settles {
                 flow = self.unless_cancelled();
@@ -81,7 +81,8 @@ impl Turn {
         if flow.is_continue() {
             flow = self.unless_cancelled();
         }
-        // What it did, such as to wait for a file, is shown as a tool's end: a turn without any sign is an error.
+        // Report work without output, such as waiting for a file, as a finished tool call: a turn without any
+        // sign is an error.
         if flow.is_continue() && self.said.is_empty() && !self.is_mute {
             self.update(
                 &json!({ "sessionUpdate": "tool_call_update", "toolCallId": "done", "status": "completed" }),
@@ -178,7 +179,7 @@ impl Turn {
         GO_ON
     }
 
-    /// The commands that leave the protocol.
+    /// Carries out the commands that break the protocol.
     fn misbehave(&self, command: Command) {
         let wire = &self.agent.wire;
         match command {
@@ -196,7 +197,7 @@ impl Turn {
             },
             Command::Die(code) => process::exit(code),
             Command::Abort => {
-                // A core in the working directory would be litter.
+                // Leave no core file in the working directory.
                 let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
                 process::abort();
             }
@@ -245,13 +246,13 @@ impl Turn {
         self.say(&lines.join("\n"));
     }
 
-    /// The prompts of the session, the one of this turn last.
+    /// The prompts of the session; the last one is this turn's.
     fn prompts(&self) -> Vec<String> {
         let conversation = self.agent.store.read(&self.session);
         conversation.iter().flat_map(|all| all.prompts()).map(str::to_owned).collect()
     }
 
-    /// Asks for permission, and gives the number of the question.
+    /// Asks for permission and returns the number of the request.
     fn ask(&self, question: &str) -> u64 {
         self.ask_for(&json!({
             "toolCallId": format!("call-{}", self.agent.number()),
@@ -276,8 +277,8 @@ impl Turn {
         self.agent.call("session/request_permission", &params)
     }
 
-    /// Waits for the answer to a question. A cancel does not end this: the client has to answer all that it
-    /// was asked, and a turn that goes on without would hide that it forgot to.
+    /// Waits for the answer to a question, even through a cancel: the client has to answer every question,
+    /// and a turn that went on without the answer would hide that the client forgot to.
     fn answer(&self, call: u64) -> String {
         let answer = self.agent.wait(|state| state.take_answer(call));
         if let Some(code) = answer["error"]["code"].as_i64() {
@@ -286,7 +287,7 @@ impl Turn {
         let outcome = &answer["result"]["outcome"];
         match (outcome["outcome"].as_str(), outcome["optionId"].as_str()) {
             (Some("cancelled"), _) => {
-                // Only a client that cancels the turn may answer so; its notification may come later.
+                // Only a client that cancels the turn may answer this way; its notification may arrive later.
                 self.agent.cancel(&self.session);
                 "cancelled".to_owned()
             }
@@ -329,7 +330,7 @@ impl Turn {
         command.arg("1000000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().expect("sleep can be started");
         touch(&self.agent.home.join("spawned"), &format!("{}\n", child.id()));
-        // Whoever kills it shall not see a zombie.
+        // Reap it, so that whoever kills it does not see a zombie.
         thread::spawn(move || child.wait());
     }
 
@@ -345,7 +346,7 @@ impl Turn {
     }
 }
 
-/// Makes a file if need be, and adds to it.
+/// Appends to a file, creating it if necessary.
 fn touch(path: &Path, text: &str) {
     let file = OpenOptions::new().append(true).create(true).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));

@@ -1,4 +1,4 @@
-//! What leaves the process: lines on stdout and lines of the journal, each whole. It may know of JSON-RPC,
+//! Output of the process: lines on stdout and lines of the journal, each written whole. It may know JSON-RPC,
 //! but not what its methods mean.
 
 use std::fs::{self, File, OpenOptions};
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::options::Fault;
 
-/// How much of an endless line is made at once.
+/// How much of an endless line to write at once.
 const PIECE: usize = 16 * 1024;
 
 pub struct Wire {
-    /// Nothing after `close-stdout`.
+    /// `None` after `close-stdout`.
     out: Mutex<Option<File>>,
     journal: File,
 }
@@ -31,12 +31,12 @@ impl Wire {
         Ok(Self { out: Mutex::new(Some(out)), journal })
     }
 
-    /// A message as a line.
+    /// Sends a message as a line.
     pub fn send(&self, message: &Value) {
         self.raw(format!("{message}\n").as_bytes());
     }
 
-    /// The answer to a request.
+    /// Sends the answer to a request.
     pub fn answer(&self, id: &Value, result: &Result<Value, Fault>) {
         self.send(&match result {
             Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
@@ -46,25 +46,25 @@ impl Wire {
         });
     }
 
-    /// An update of a session.
+    /// Sends an update of a session.
     pub fn update(&self, session: &str, update: &Value) {
         self.send(&notification(session, update));
     }
 
-    /// A chunk of text.
+    /// Sends a chunk of text.
     pub fn chunk(&self, session: &str, kind: &str, text: &str) {
         self.update(session, &chunk(kind, text));
     }
 
-    /// A chunk of so many bytes of text, as one line that is never in memory as a whole.
+    /// Sends a chunk with this many bytes of text, as one line that is never in memory as a whole.
     pub fn huge_chunk(&self, session: &str, bytes: u64) {
         let line = notification(session, &chunk("agent_message_chunk", "")).to_string();
-        // A quotation mark in a string is escaped, so this is the member and no part of a text.
+        // A quotation mark inside a string would be escaped, so this matches the member and not a part of a text.
         let (before, after) = line.split_once(r#""text":"""#).unwrap_or((&line, ""));
         self.filled(&format!(r#"{before}"text":""#), b'x', bytes, &format!("\"{after}\n"));
     }
 
-    /// A line that begins, is filled with a byte and ends.
+    /// Writes a line of `begin`, `count` times `byte`, and `end`.
     pub fn filled(&self, begin: &str, byte: u8, count: u64, end: &str) {
         let piece = [byte; PIECE];
         self.write(|mut out| {
@@ -79,7 +79,7 @@ impl Wire {
         });
     }
 
-    /// Any bytes.
+    /// Writes arbitrary bytes.
     pub fn raw(&self, bytes: &[u8]) {
         self.write(|mut out| out.write_all(bytes));
     }
@@ -88,14 +88,14 @@ impl Wire {
         *self.out.lock().expect("stdout") = None;
     }
 
-    /// A client that does not read any more is no reason to stop: that is for the end of stdin to say.
+    /// Writes to stdout. A client that no longer reads is no reason to stop: only the end of stdin is.
     fn write(&self, write: impl FnOnce(&File) -> io::Result<()>) {
         if let Some(out) = &*self.out.lock().expect("stdout") {
             let _ = write(out);
         }
     }
 
-    /// A line of the journal, in one write so that the lines of several processes don't mix.
+    /// Adds a line to the journal, in one write so that the lines of several processes do not mix.
     pub fn note(&self, mut what: Value) {
         what["pid"] = process::id().into();
         let line = format!("{what}\n");
@@ -103,7 +103,7 @@ impl Wire {
         assert_eq!(written, line.len(), "a line of the journal is cut off");
     }
 
-    /// Writes down what the protocol forbids a client to do.
+    /// Records that the client has broken the protocol.
     pub fn violation(&self, what: &str, message: &Value) {
         self.note(json!({ "violation": what, "by": message }));
     }

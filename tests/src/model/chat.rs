@@ -2,17 +2,15 @@
 
 use serde_json::{Value, json};
 
-/// The begin of a streamed answer.
+/// The start of a streamed answer.
 pub(super) fn begin(model: &str) -> String {
     chunk(model, &json!({"role": "assistant", "content": ""}), None)
 }
 
-/// A piece of text.
 pub(super) fn delta(model: &str, text: &str) -> String {
     chunk(model, &json!({"content": text}), None)
 }
 
-/// The end of a streamed text.
 pub(super) fn end(model: &str, cut: bool) -> String {
     finish(model, if cut { "length" } else { "stop" })
 }

@@ -1,23 +1,23 @@
 //! A model server on loopback, so that real agents can think without a network.
 //!
-//! It speaks `OpenAI`'s Chat Completions and Responses, and does what the last message of the user says:
-//! each line of it that begins with one of these words is an order, and all other text is answered with
-//! `answer to: ` and the text itself. So one server serves any number of sessions.
+//! It speaks `OpenAI`'s Chat Completions and Responses, and does what the last message of the user says: each line
+//! of it that begins with one of these words is an order; the answer to any other text is `answer to: ` and the
+//! text itself. So one server serves any number of sessions.
 //!
 //! | order | what happens |
 //! |---|---|
-//! | `SAY text` | it answers with the text |
-//! | `HOLD gate` | it answers nothing, not even a header, before [`ModelServer::release`] of the gate; among several tools that is before the call that it stands above |
-//! | `SLOW gate n` | it streams `chunk 1 ` to `chunk n `; each of them waits for a release of the gate |
-//! | `ERROR 400` | it answers with this status and an error |
-//! | `CUT text` | it answers with the text and says that the limit of tokens has cut it off |
-//! | `RECALL ` | it answers `so far I said: ` and what it has said in this conversation |
-//! | `TOOL name {json}` | it calls the tool, and answers `the tool said: ` and the result when that comes; several are called one after the other, with `$ID` for the first task id in the results so far |
-//! | `Run: line` | it calls opencode's tool for a command line |
+//! | `SAY text` | answers with the text |
+//! | `HOLD gate` | answers nothing, not even a header, before [`ModelServer::release`] of the gate; with several tools, it holds the call that follows it |
+//! | `SLOW gate n` | streams `chunk 1 ` to `chunk n `; each of them waits for a release of the gate |
+//! | `ERROR 400` | answers with this status and an error |
+//! | `CUT text` | answers with the text and says that the token limit has cut it off |
+//! | `RECALL ` | answers `so far I said: ` and what the model has said in this conversation |
+//! | `TOOL name {json}` | calls the tool, and answers `the tool said: ` and the result when that comes; several are called one after the other, with `$ID` for the first task id in the results so far |
+//! | `Run: line` | calls opencode's tool for a command line |
 //!
-//! What agents ask on their own account, a title or a summary, is answered without a look at orders.
+//! Requests that agents make on their own account, for a title or a summary, are answered without regard to orders.
 //!
-//! Nothing here knows an agent beyond the requests that it sends, and nothing waits for a time.
+//! Nothing here knows an agent beyond the requests it sends, and nothing waits for a time.
 
 mod chat;
 mod order;
@@ -45,7 +45,7 @@ pub struct ModelServer {
 }
 
 impl ModelServer {
-    /// Starts one on a free port of loopback.
+    /// Starts a server on a free port of loopback.
     #[track_caller]
     pub fn start() -> Self {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of loopback");
@@ -61,22 +61,22 @@ impl ModelServer {
         Self { address, record, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// The base of its addresses, such as `http://127.0.0.1:1234/v1`.
+    /// Its base URL, such as `http://127.0.0.1:1234/v1`.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// Every request so far, in the order of their coming.
+    /// Every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<Request> {
         self.record.requests()
     }
 
-    /// The requests so far that are steps of a turn: no titles, no summaries.
+    /// The requests so far that are steps of a turn, without titles and summaries.
     pub fn turns(&self) -> Vec<Request> {
         self.requests().into_iter().filter(|request| request.purpose == Purpose::Turn).collect()
     }
 
-    /// The same of one session, by the agent's own id of it.
+    /// The steps of the turns of one session, by the agent's own id of it.
     pub fn turns_of(&self, session: &str) -> Vec<Request> {
         self.turns().into_iter().filter(|request| request.session.as_deref() == Some(session)).collect()
     }
@@ -86,7 +86,7 @@ impl ModelServer {
         self.turns_of(session).last().map(Request::user_texts).unwrap_or_default()
     }
 
-    /// Calls `check` now and after every change, until it gives something.
+    /// Calls `check` now and after every change, until it returns a value.
     #[track_caller]
     pub fn wait_for<T>(&self, check: impl FnMut(&[Request]) -> Option<T>) -> T {
         match self.record.wait_for(check) {
@@ -95,7 +95,7 @@ impl ModelServer {
         }
     }
 
-    /// Waits until a step of a turn has come whose user's last words contain this.
+    /// Waits for a step of a turn whose last user message contains these words.
     #[track_caller]
     pub fn wait_for_turn(&self, words: &str) -> Request {
         self.wait_for(|requests| {
@@ -104,7 +104,7 @@ impl ModelServer {
         })
     }
 
-    /// Waits until the client of such a request has closed its connection before it was answered.
+    /// Waits until the client of such a request has closed its connection before the answer was complete.
     #[track_caller]
     pub fn wait_for_leaving(&self, words: &str) -> Request {
         self.wait_for(|requests| {
@@ -113,7 +113,7 @@ impl ModelServer {
         })
     }
 
-    /// Lets one answer or one chunk through a gate: one that waits there, or the next that comes.
+    /// Lets one answer or one chunk through a gate: one that waits there, or else the next one.
     pub fn release(&self, gate: &str) {
         self.record.gate(gate).add_permits(1);
     }
@@ -121,7 +121,7 @@ impl ModelServer {
 
 impl Drop for ModelServer {
     fn drop(&mut self) {
-        // Its loss is the signal; with its runtime the thread drops every connection.
+        // Dropping the sender is the signal; the thread drops every connection along with its runtime.
         drop(self.stop.take());
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the model server has panicked");

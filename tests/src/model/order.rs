@@ -1,31 +1,29 @@
-//! What the user's last words order the model server to do. Nothing here does it.
+//! What the user's last message orders the model server to do. Nothing here carries it out.
 
 use bgd_shared::id::TaskId;
 use serde_json::json;
 
 use super::request::{Purpose, Request, Role};
 
-/// What is to be answered, and when.
+/// What to answer, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
-    /// The gate before the answer.
+    /// The gate to pass before the answer.
     pub hold: Option<String>,
-    /// The answer.
     pub answer: Answer,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// A text, at once.
     Say(String),
     /// A text that a limit has cut off.
     Cut(String),
-    /// As many chunks, each behind the gate.
+    /// This many chunks, each after a release of the gate.
     Slow { gate: String, chunks: usize },
-    /// A status and an error.
+    /// An error with this status.
     Error(u16),
-    /// The call of a tool.
+    /// A tool call.
     Tool { name: String, arguments: String },
 }
 
@@ -94,7 +92,7 @@ fn answer(verb: &str, rest: &str) -> Option<Answer> {
             let (name, arguments) = rest.split_once(' ')?;
             Some(Answer::Tool { name: name.to_owned(), arguments: arguments.to_owned() })
         }
-        // As a person would say it to an agent.
+        // Phrased as a person would ask an agent.
         "Run:" => {
             let arguments = json!({"command": rest, "description": "as it was told"}).to_string();
             Some(Answer::Tool { name: "bash".to_owned(), arguments })

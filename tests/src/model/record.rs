@@ -1,4 +1,4 @@
-//! What the server's thread and the test share: the requests so far, and the gates. Nothing here speaks
+//! State shared by the server's thread and the test: the requests so far, and the gates. Nothing here talks
 //! to a client.
 
 use std::collections::HashMap;
@@ -10,7 +10,6 @@ use tokio::sync::Semaphore;
 use super::request::{Progress, Request};
 use crate::wait::PATIENCE;
 
-/// The requests and the gates.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     requests: Mutex<Vec<Request>>,
@@ -19,18 +18,17 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// All requests.
     pub(super) fn requests(&self) -> Vec<Request> {
         self.lock().clone()
     }
 
-    /// The gate of this name. What is released before somebody waits is not lost.
+    /// The gate of this name. A release before anyone waits is not lost.
     pub(super) fn gate(&self, name: &str) -> Arc<Semaphore> {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(gates.entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(0))))
     }
 
-    /// Calls `check` at every change; the requests if it gives nothing for too long.
+    /// Calls `check` after every change. Returns the requests as an error if `check` finds nothing for too long.
     pub(super) fn wait_for<T>(
         &self,
         mut check: impl FnMut(&[Request]) -> Option<T>,
@@ -50,7 +48,7 @@ impl Record {
         }
     }
 
-    /// Writes a request down. What becomes of it is written by the ticket.
+    /// Records a request. Its ticket records what becomes of it.
     pub(super) fn add(self: &Arc<Self>, request: Request) -> Ticket {
         let mut requests = self.lock();
         requests.push(request);
@@ -59,12 +57,12 @@ impl Record {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Request>> {
-        // A test's check may panic in here; that is no reason for the server to do so, too.
+        // A check of a test may panic while holding the lock; the server must survive that.
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request in work. Its client has left if it is dropped before it was answered.
+/// A request in progress. Dropping it before it was answered records that the client has left.
 #[derive(Debug)]
 pub(super) struct Ticket {
     record: Arc<Record>,
@@ -73,12 +71,12 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Which request it is, counted from 0.
+    /// The index of the request, from 0.
     pub(super) fn number(&self) -> usize {
         self.number
     }
 
-    /// The answer is complete.
+    /// Records that the answer is complete.
     pub(super) fn answered(mut self) {
         self.progress = Progress::Answered;
     }

@@ -1,4 +1,4 @@
-//! What a client of the model server asked, in the same terms for both protocols. Nothing here answers.
+//! What a client asked the model server, in the same terms for both protocols. Nothing here answers.
 
 use serde_json::Value;
 
@@ -14,31 +14,31 @@ pub enum Api {
 /// Why an agent asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// It works for the user.
+    /// To work for the user.
     Turn,
-    /// It wants a title for the session.
+    /// To get a title for the session.
     Title,
-    /// It makes its history shorter.
+    /// To shorten its history.
     Summary,
 }
 
-/// How far the answer is.
+/// How far the answer has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// It is not complete yet.
     Working,
     /// It is complete.
     Answered,
-    /// The client has closed the connection before.
+    /// The client closed the connection first.
     Left,
 }
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The agent's instructions.
     System,
-    /// The user, or the agent in the user's name.
+    /// The user, or the agent on the user's behalf.
     User,
     /// The model.
     Assistant,
@@ -46,12 +46,12 @@ pub enum Role {
     Tool,
 }
 
-/// A part of the conversation.
+/// A message of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks.
+    /// Its author.
     pub role: Role,
-    /// All of its text.
+    /// Its text, all parts joined.
     pub text: String,
 }
 
@@ -62,23 +62,23 @@ pub struct Request {
     pub api: Api,
     /// Why it was sent.
     pub purpose: Purpose,
-    /// How far its answer is.
+    /// How far its answer has got.
     pub progress: Progress,
     /// The agent's id of the session, which both agents send in a header.
     pub session: Option<String>,
     /// The name of the model.
     pub model: String,
-    /// Whether the answer is to be streamed.
+    /// Whether to stream the answer.
     pub stream: bool,
     /// The whole conversation.
     pub messages: Vec<Message>,
-    /// The names of the tools that may be called. One in a namespace, which only Responses have, is
+    /// The names of the tools that may be called. A tool in a namespace, which only Responses have, is
     /// `namespace/name`.
     pub tools: Vec<String>,
 }
 
 impl Request {
-    /// Reads the body of a request; `None` if it has no conversation.
+    /// Parses the body of a request; `None` if it has no conversation.
     pub(super) fn parse(api: Api, session: Option<String>, body: &Value) -> Option<Self> {
         let conversation = match api {
             Api::Chat => body["messages"].as_array()?,
@@ -103,20 +103,20 @@ impl Request {
         Some(request)
     }
 
-    /// What the user has said so far. What an agent adds in the user's name, such as its surroundings,
-    /// comes in the form of an element and is left out.
+    /// What the user has said so far. Messages that an agent adds on the user's behalf, such as its
+    /// environment, have the form of an element and are left out.
     pub fn user_texts(&self) -> Vec<String> {
         let said = self.messages.iter().filter(|message| message.role == Role::User);
         said.filter(|message| !is_element(&message.text)).map(|message| message.text.clone()).collect()
     }
 
-    /// What the user has said last; empty if nothing.
+    /// The last message of the user; empty if there is none.
     pub fn last_words(&self) -> &str {
         let mut said = self.messages.iter().rev().filter(|message| message.role == Role::User);
         said.find(|message| !is_element(&message.text)).map_or("", |message| &message.text)
     }
 
-    /// The results of the tools that were called since the user's last words.
+    /// The results of the tools called since the user's last message.
     pub fn tool_results(&self) -> Vec<&str> {
         let said = |message: &Message| message.role == Role::User && !is_element(&message.text);
         let last = self.messages.iter().rposition(said).unwrap_or(0);
@@ -124,7 +124,7 @@ impl Request {
         since.filter(|message| message.role == Role::Tool).map(|message| message.text.as_str()).collect()
     }
 
-    /// A request without tools can't be a turn's step if its instructions name another purpose.
+    /// Guesses the purpose. A request without tools is not a step of a turn if its instructions name another purpose.
     fn guess_purpose(&self) -> Purpose {
         let instructed = |words: &[&str]| {
             let mut texts = self.messages.iter().filter(|message| message.role == Role::System);
@@ -160,7 +160,7 @@ fn message(item: &Value) -> Option<Message> {
     Some(Message { role, text: text_of(text) })
 }
 
-/// A content is a text, or a list of parts that may have one.
+/// The text of a content, which is a string or a list of parts that may have one.
 fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -169,7 +169,7 @@ fn text_of(content: &Value) -> String {
     }
 }
 
-/// The names of a tool, or of all tools of a namespace.
+/// The name of a tool, or the names of all tools of a namespace.
 fn tools(tool: &Value) -> Vec<String> {
     let name = tool["function"]["name"].as_str().or_else(|| tool["name"].as_str()).unwrap_or_default();
     if tool["type"] != "namespace" {

@@ -2,19 +2,18 @@
 
 use serde_json::{Value, json};
 
-/// The begin of a streamed text.
+/// The start of a streamed text.
 pub(super) fn begin() -> String {
     let item = json!({"type": "message", "id": "message", "role": "assistant", "content": []});
     created() + &event("response.output_item.added", json!({"output_index": 0, "item": item}))
 }
 
-/// A piece of text.
 pub(super) fn delta(text: &str) -> String {
     let delta = json!({"item_id": "message", "output_index": 0, "content_index": 0, "delta": text});
     event("response.output_text.delta", delta)
 }
 
-/// The end of a streamed text, which is said as a whole once more.
+/// The end of a streamed text, which repeats the text as a whole.
 pub(super) fn end(text: &str, cut: bool) -> String {
     let item = message(text);
     let response = response(&item, cut);
@@ -23,7 +22,7 @@ pub(super) fn end(text: &str, cut: bool) -> String {
         + &event(kind, json!({"response": response}))
 }
 
-/// A streamed answer that calls a tool and says nothing. One in a namespace is `namespace/name`.
+/// A streamed answer that calls a tool and says nothing. A tool in a namespace is `namespace/name`.
 pub(super) fn call(id: &str, name: &str, arguments: &str) -> String {
     let (namespace, name) = name.split_once('/').map_or((None, name), |(space, name)| (Some(space), name));
     let mut item =

@@ -1,5 +1,5 @@
-//! The HTTP side of the model server. It runs in a thread of its own, and whatever waits in it ends with
-//! the connection that it is for.
+//! The HTTP side of the model server. It runs in a thread of its own, and whatever waits in it ends with the
+//! connection it is for.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use super::record::{Record, Ticket};
 use super::request::{Api, Request};
 use super::{chat, responses};
 
-/// Serves until the other end of `stopped` is gone.
+/// Serves until the other end of `stopped` is dropped.
 pub(super) fn run(listener: TcpListener, record: &Arc<Record>, stopped: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
     runtime.block_on(async {
@@ -39,7 +39,7 @@ async fn accept(listener: &tokio::net::TcpListener, record: &Arc<Record>) {
         let service = service_fn(move |request| answer(Arc::clone(&record), request));
         let connection =
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-        // An error is the end of this connection, and its requests say then that their client has left.
+        // An error ends this connection, and its requests then record that their client has left.
         tokio::spawn(async { connection.await.unwrap_or_default() });
     }
 }
@@ -76,7 +76,7 @@ async fn answer(
     let speech = Speech { record, request, pieces: pieces.clone() };
     tokio::spawn(async move {
         tokio::select! {
-            // The ticket goes with the speech, and says that the client has left.
+            // This drops the ticket with the speech, which records that the client has left.
             () = pieces.closed() => {}
             _ = speech.give(order.answer, ticket) => {}
         }
@@ -89,7 +89,7 @@ async fn pass(record: &Record, gate: &str) {
     record.gate(gate).acquire().await.expect("a gate is never closed").forget();
 }
 
-/// The agent's id of the session: each has a header of its own for it.
+/// The agent's id of the session, which each agent sends in a header of its own.
 fn session(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("x-session-id").or_else(|| headers.get("session-id"))?;
     id.to_str().ok().map(str::to_owned)
@@ -108,7 +108,7 @@ fn response(status: StatusCode, kind: &'static str, body: mpsc::Receiver<Bytes>)
     response.body(Pipe(body)).expect("a status and a header make a response")
 }
 
-/// What is said to one request. It stops where the client does not listen any more.
+/// The answer to one request. It stops when the client no longer listens.
 struct Speech {
     record: Arc<Record>,
     request: Request,
@@ -116,7 +116,7 @@ struct Speech {
 }
 
 impl Speech {
-    /// Says all of it.
+    /// Sends the whole answer.
     async fn give(self, answer: Answer, ticket: Ticket) -> Option<()> {
         match answer {
             Answer::Say(text) => self.text(None, &[text], false).await?,
@@ -176,7 +176,7 @@ impl Speech {
     }
 }
 
-/// A body that comes piece by piece.
+/// A body that arrives piece by piece.
 struct Pipe(mpsc::Receiver<Bytes>);
 
 impl Body for Pipe {

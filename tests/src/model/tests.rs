@@ -1,4 +1,4 @@
-//! The model server by itself, with a client that is no agent.
+//! Tests of the model server alone, with a client that is not an agent.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn said(answer: &Answer) -> String {
     answer.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
-/// Asks for a stream and gives its events.
+/// Requests a stream and returns its events.
 fn stream(server: &ModelServer, path: &str, mut body: Value) -> Events {
     body["stream"] = true.into();
     let http = Http::new(&server.url()).header("session-id", "a session");
@@ -50,7 +50,7 @@ fn what_is_held_waits_for_its_gate_only() {
         server.release("a");
         assert_eq!(held.join().unwrap(), "late");
     });
-    // A release before its time is not lost.
+    // An early release is not lost.
     server.release("b");
     assert_eq!(said(&ask(&server, "HOLD b")), "answer to: HOLD b");
 }

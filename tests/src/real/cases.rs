@@ -1,5 +1,5 @@
-//! What every real agent has to go through, whatever protocol it is spoken to by. The suites say with which
-//! agent, and add what only that one does.
+//! The cases that every real agent has to pass, whatever its protocol. The suites choose the agent and add
+//! what is specific to it.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{Entry, Place, Real};
 use crate::process::{Process, processes_of};
 use crate::wait;
 
-/// How long it may take to notice that an agent is dead. It takes some milliseconds, but machines are busy.
+/// How long the daemon may take to notice that an agent is dead: milliseconds, but machines are busy.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// A tool of an agent that runs a command line.
@@ -18,26 +18,26 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 pub struct Shell {
     /// Its name.
     pub tool: &'static str,
-    /// The argument that has the command line.
+    /// The argument that holds the command line.
     pub argument: &'static str,
-    /// Further arguments.
+    /// Additional arguments, as JSON members.
     pub more: &'static str,
 }
 
 impl Shell {
-    /// That of opencode.
+    /// opencode's tool.
     pub const OPENCODE: Self = Self { tool: "bash", argument: "command", more: r#""description": "run it""# };
 
-    /// That of codex.
+    /// codex's tool.
     pub const CODEX: Self = Self { tool: "exec_command", argument: "cmd", more: r#""login": false"# };
 
-    /// That of codex, outside of its sandbox, which is what it asks for a permission for.
+    /// codex's tool outside its sandbox, for which codex asks for permission.
     pub const CODEX_OUTSIDE: Self = Self {
         more: r#""sandbox_permissions": "require_escalated", "justification": "to see""#,
         ..Self::CODEX
     };
 
-    /// A prompt that makes the model call it.
+    /// A prompt that makes the model call the tool.
     pub fn order(&self, line: &str) -> String {
         let Self { tool, argument, more } = self;
         format!("TOOL {tool} {{\"{argument}\": {line:?}, {more}}}")
@@ -90,7 +90,7 @@ pub fn a_conversation_goes_on(real: &Real) {
     assert_ne!(real.process(id).pid(), process.pid());
 }
 
-/// R35: a session that the agent has no more. It was deleted while the task was completed.
+/// R35: the agent has lost a session, which was deleted after the task completed.
 #[track_caller]
 pub fn an_expired_session_leaves_the_task_as_it_was(real: &Real, id: TaskId) {
     let before = real.daemon.task(id);
@@ -103,7 +103,7 @@ pub fn an_expired_session_leaves_the_task_as_it_was(real: &Real, id: TaskId) {
     assert_eq!((after.status, after.run, after.resume_count), (Status::Completed, before.run, 0));
     assert_eq!(real.answer(id), answer);
     assert_eq!(real.output(id), format!("{answer}\n"));
-    // Only the session is gone, and not the agent.
+    // Only the session is gone, not the agent.
     let other = real.turn("SAY another one");
     assert_eq!(real.answer(other), "another one");
 }
@@ -132,7 +132,7 @@ pub fn a_resume_that_was_accepted_may_fail(real: &Real) {
     }
 }
 
-/// An error of the model is the task's, with its reason.
+/// An error of the model becomes the task's, with its reason.
 #[track_caller]
 pub fn an_error_of_the_model_has_its_reason(real: &Real, status: u16, reason: &str) {
     let id = real.submit(&format!("ERROR {status}"));
@@ -140,8 +140,8 @@ pub fn an_error_of_the_model_has_its_reason(real: &Real, status: u16, reason: &s
     assert!(why.contains(reason), "{why}");
 }
 
-/// An error that the agent meets with patience for ever: only a limit of time or a cancel ends it. The agent
-/// has a `stalled_after` of a second.
+/// An error that the agent retries forever: only a time limit or a cancel ends the turn. The agent has a
+/// `stalled_after` of a second.
 #[track_caller]
 pub fn endless_patience_has_an_end(real: &Real) {
     let limited = real.submit_to(&real.agent, &["--time-limit", "3s"], "ERROR 500");
@@ -154,25 +154,25 @@ pub fn endless_patience_has_an_end(real: &Real) {
     real.nothing_left();
 }
 
-/// Cancels a task by `bgctl`. The agent ends the turn by itself: nobody makes it, however long that takes.
+/// Cancels a task by `bgctl`. The agent must end the turn by itself, because the grace period is too long to matter.
 #[track_caller]
 pub fn is_cancelled(real: &Real, id: TaskId) {
     real.daemon.run(&["cancel", "--grace", "1h", &id.to_string()]).success();
     assert_eq!(real.daemon.task(id).status, Status::Cancelled);
 }
 
-/// R05: a turn that waits for the model ends, and so does the agent that has nothing else to do.
+/// R05: a turn that waits for the model ends, and so does the agent, which has nothing else to do.
 #[track_caller]
 pub fn a_held_turn_is_cancelled(real: &Real) {
     let id = real.submit_until_asked("HOLD never");
     is_cancelled(real, id);
     real.model.wait_for_leaving("HOLD never");
     real.nothing_left();
-    // The next one finds another process.
+    // The next turn gets another process.
     assert_eq!(real.answer(real.turn("SAY next")), "next");
 }
 
-/// A turn whose command runs, and the command's process.
+/// A turn whose command is running, and the command's process.
 #[track_caller]
 pub fn with_a_command(real: &Real, shell: &Shell) -> (TaskId, Process) {
     let file = real.daemon.home().join("pid");
@@ -185,7 +185,7 @@ pub fn with_a_command(real: &Real, shell: &Shell) -> (TaskId, Process) {
     (id, command)
 }
 
-/// R05: a command that the agent runs ends with the turn, though it has a session of its own.
+/// R05: a command that the agent runs ends with the turn, although it has a session of its own.
 #[track_caller]
 pub fn a_turn_is_cancelled_with_its_command(real: &Real, shell: &Shell) {
     let (id, command) = with_a_command(real, shell);
@@ -194,19 +194,19 @@ pub fn a_turn_is_cancelled_with_its_command(real: &Real, shell: &Shell) {
     real.nothing_left();
 }
 
-/// The process session that a process is in.
+/// The id of the session that a process belongs to.
 fn session_of(process: &Process) -> Option<i32> {
     let pid = nix::unistd::Pid::from_raw(process.pid());
     nix::unistd::getsid(Some(pid)).ok().map(nix::unistd::Pid::as_raw)
 }
 
-/// What an opencode that asks wants to do is passed on, allowed or denied, as its `permissions` say. Gives the
-/// daemon, and the task that was denied something.
+/// Questions of an opencode that asks are passed on, allowed or denied, according to its `permissions`.
+/// Returns the daemon, and the task whose request was denied.
 #[track_caller]
 pub fn what_opencode_asks(agent: impl FnOnce(&Place<'_>) -> Entry) -> (Real, TaskId) {
     let real = Real::start(|place| {
         let entry = agent(place);
-        // The others end when they have answered, so that there are two of them at most.
+        // The others end once they have answered, so that at most two of them run.
         [("ask", "1h"), ("allow", "0s"), ("deny", "0s")]
             .map(|(name, warm)| entry.clone().named(name).with("permissions", name).with("keep_warm", warm))
             .to_vec()
@@ -227,8 +227,8 @@ pub fn what_opencode_asks(agent: impl FnOnce(&Place<'_>) -> Entry) -> (Real, Tas
     (real, denied)
 }
 
-/// What an agent wants to do is asked for and answered by `bgctl answer`. The agent's `permissions` are
-/// `ask`, and so are its own settings.
+/// A question of the agent is answered by `bgctl answer`. Both the agent's `permissions` and its own settings
+/// are set to ask.
 #[track_caller]
 pub fn a_question_is_answered(real: &Real, shell: &Shell) {
     let order = shell.order("echo $((6 * 7))");
@@ -246,15 +246,15 @@ pub fn a_question_is_answered(real: &Real, shell: &Shell) {
     assert_eq!(task.progress.needs_input, None);
 }
 
-/// The memory of all agents and of what they have started, in kB.
+/// The memory of all agents and the processes they have started, in kB.
 #[track_caller]
 pub fn memory_kb(real: &Real) -> u64 {
     real.daemon.task_processes().iter().filter_map(|process| process.status_value("VmRSS")).sum()
 }
 
-/// Ten sessions share one process, at little more memory than one alone takes; the daemon's end is theirs,
-/// in the middle of their turns. The agent's `max_sessions` are at least ten. Gives the memory with one
-/// and with ten, in kB.
+/// Ten sessions share one process, at little more memory than a single one takes. Then the daemon ends in the
+/// middle of their turns, and they end with it. The agent's `max_sessions` must be at least ten. Returns the
+/// memory with one session and with ten, in kB.
 #[track_caller]
 pub fn ten_sessions_share_a_process(mut real: Real) -> [u64; 2] {
     let first = real.turn("SAY first");

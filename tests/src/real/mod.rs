@@ -1,4 +1,4 @@
-//! A daemon with a real agent that asks a model server on loopback: what the suites of real agents stand on.
+//! A daemon with a real agent that asks a model server on loopback: the foundation of the suites of real agents.
 
 pub mod cases;
 mod served;
@@ -22,19 +22,19 @@ use crate::model::ModelServer;
 use crate::outcome::Outcome;
 use crate::process::Process;
 
-/// How many of them there are at once, whatever the number of processors: each may take 500 MB.
+/// The maximum number of tests with a real agent at once, whatever the number of processors: each may take 500 MB.
 const AT_ONCE: usize = 3;
 
-/// The password of the servers that tests start, and what a request has to say for it.
+/// The password of the opencode servers that tests start.
 pub const PASSWORD: &str = "secret";
 
-/// The header that has this password in it.
+/// The header that carries this password.
 pub const AUTHORIZATION: (&str, &str) = ("authorization", "Basic b3BlbmNvZGU6c2VjcmV0");
 
 static SEATS: Mutex<usize> = Mutex::new(AT_ONCE);
 static SEAT_IS_FREE: Condvar = Condvar::new();
 
-/// A place among those that are there at once.
+/// One of the slots for tests that run at once.
 #[derive(Debug)]
 struct Seat;
 
@@ -68,21 +68,21 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// One more key, such as `max_sessions`.
+    /// Adds a key, such as `max_sessions`.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
         self.more.insert(key.to_owned(), value.into());
         self
     }
 
-    /// The same under another name.
+    /// Renames the entry.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// The same with `bgctl mcp` in the agent's own configuration, by its path.
+    /// Adds `bgctl mcp`, by its path, to the agent's own configuration.
     #[must_use]
     pub fn with_mcp(mut self, place: &Place<'_>) -> Self {
         let server = agents::McpServer { env: place.daemon.environment() };
@@ -93,7 +93,7 @@ impl Entry {
         self
     }
 
-    /// The same, but with a server that is there already.
+    /// Uses a server that is already running.
     #[must_use]
     pub fn at(mut self, url: &str) -> Self {
         self.command.clear();
@@ -115,16 +115,16 @@ impl Entry {
 /// A daemon whose agents are real, and the model that they ask.
 #[derive(Debug)]
 pub struct Real {
-    /// The daemon. It ends before the model does.
+    /// The daemon. It is dropped before the model.
     pub daemon: TestDaemon,
-    /// The model.
+    /// The model server.
     pub model: ModelServer,
     /// The agent that gets the prompts.
     pub agent: String,
     _seat: Seat,
 }
 
-/// What the entry of an agent is made for: the home and the model.
+/// What the entry of an agent is built from: the home and the model.
 #[derive(Debug)]
 pub struct Place<'a> {
     daemon: &'a TestDaemon,
@@ -156,7 +156,7 @@ impl Place<'_> {
     pub fn codex(&self, permission: Permission) -> Entry {
         let env = agents::codex_env(self.daemon.home(), &self.model.url(), permission);
         let entry = entry("codex", AgentProtocol::Acp, agents::codex_acp(), &[], env);
-        // Without it, it would be put into the mode in which it asks.
+        // Without the mode, it would be put into the one in which it asks.
         match permission {
             Permission::Allow => entry.with("mode", "full-access"),
             Permission::Ask => entry,
@@ -182,14 +182,14 @@ fn entry(
 }
 
 impl Real {
-    /// A home and a model. The daemon is not started yet.
+    /// A home and a model, without starting the daemon.
     #[track_caller]
     pub fn home() -> Self {
         Self::home_of(|_| TestDaemon::home_only())
     }
 
-    /// A home and a model, and opencode as a user has it who has installed it: in `PATH`, with its own
-    /// settings in the environment. The daemon is not started yet, and knows of no agent but by itself.
+    /// A home and a model, without starting the daemon, for a user who has installed opencode: it is in
+    /// `PATH`, with its own settings in the environment. The configuration names no agent.
     #[track_caller]
     pub fn installed() -> Self {
         let mut real = Self::home_of(|model| {
@@ -199,7 +199,7 @@ impl Real {
             let path = folders.into_iter().flatten().chain(std::env::split_paths(&inherited));
             let path = std::env::join_paths(path).expect("folders without a colon");
             let builder = TestDaemon::builder().env("PATH", path).env("BGD_DAEMON", bgd_path());
-            // What is about the home is not known yet, and is told by the daemon's home and the shell.
+            // The home's own variables are not known yet; the daemon's home and the shell provide them.
             let env = agents::opencode_env(Path::new(""), &model.url(), Permission::Allow).into_iter();
             let env = env.filter(|(name, _)| !["HOME", "PATH", "TMPDIR"].contains(&name.as_str()));
             env.fold(builder, |builder, (name, value)| builder.env(name, value)).home_only()
@@ -215,7 +215,7 @@ impl Real {
         Self { daemon: daemon(&model), model, agent: String::new(), _seat: seat }
     }
 
-    /// Runs lines of a shell in the home. It stops at the first one that fails.
+    /// Runs shell commands in the home, up to the first one that fails.
     #[track_caller]
     pub fn shell(&self, lines: &str) -> Outcome {
         let mut command = Command::new("sh");
@@ -241,31 +241,31 @@ impl Real {
         real
     }
 
-    /// opencode, over the Agent Client Protocol.
+    /// A daemon with opencode, over the Agent Client Protocol.
     #[track_caller]
     pub fn opencode(permission: Permission, permissions: &str) -> Self {
         Self::start(|place| vec![place.opencode(permission).with("permissions", permissions)])
     }
 
-    /// opencode's own server.
+    /// A daemon with opencode's own server.
     #[track_caller]
     pub fn opencode_server(permission: Permission, permissions: &str) -> Self {
         Self::start(|place| vec![place.opencode_server(permission).with("permissions", permissions)])
     }
 
-    /// codex-acp.
+    /// A daemon with codex-acp.
     #[track_caller]
     pub fn codex(permission: Permission, permissions: &str) -> Self {
         Self::start(|place| vec![place.codex(permission).with("permissions", permissions)])
     }
 
-    /// Gives the agent a prompt by `bgctl submit`.
+    /// Submits a prompt for the agent by `bgctl submit`.
     #[track_caller]
     pub fn submit(&self, prompt: &str) -> TaskId {
         self.submit_to(&self.agent, &[], prompt)
     }
 
-    /// Gives one of the agents a prompt, with further options of `bgctl submit`.
+    /// Submits a prompt for this agent, with additional options of `bgctl submit`.
     #[track_caller]
     pub fn submit_to(&self, agent: &str, options: &[&str], prompt: &str) -> TaskId {
         let name = prompt.lines().next().unwrap_or_default();
@@ -273,13 +273,13 @@ impl Real {
         self.daemon.run(&args).success().word()
     }
 
-    /// Gives the agent a prompt, with further options of `bgctl submit`.
+    /// Submits a prompt for the agent, with additional options of `bgctl submit`.
     #[track_caller]
     pub fn submit_with(&self, options: &[&str], prompt: &str) -> TaskId {
         self.submit_to(&self.agent, options, prompt)
     }
 
-    /// Gives the agent a prompt, and waits until the model is asked for the answer.
+    /// Submits a prompt for the agent and waits until the model is asked for the answer.
     #[track_caller]
     pub fn submit_until_asked(&self, prompt: &str) -> TaskId {
         let id = self.submit(prompt);
@@ -287,7 +287,7 @@ impl Real {
         id
     }
 
-    /// Gives the agent a prompt and waits for the answer.
+    /// Submits a prompt for the agent and waits for the answer.
     #[track_caller]
     pub fn turn(&self, prompt: &str) -> TaskId {
         let id = self.submit(prompt);
@@ -295,7 +295,7 @@ impl Real {
         id
     }
 
-    /// Gives a completed task a follow-up by `bgctl resume`, and waits for the answer.
+    /// Sends a follow-up prompt to a completed task by `bgctl resume`, and returns the answer.
     #[track_caller]
     pub fn follow_up(&self, id: TaskId, prompt: &str) -> String {
         self.daemon.run(&["resume", &id.to_string(), prompt]).success();
@@ -303,7 +303,7 @@ impl Real {
         self.answer(id)
     }
 
-    /// Waits for the end of the current run, which must be a good one.
+    /// Waits for the end of the current run, which must complete.
     #[track_caller]
     pub fn completed(&self, id: TaskId) -> Task {
         let task = self.ended(id);
@@ -311,7 +311,7 @@ impl Real {
         task
     }
 
-    /// Waits for the end of the current run, which must be a failure, and gives the reason.
+    /// Waits for the end of the current run, which must fail, and returns the reason.
     #[track_caller]
     pub fn failed(&self, id: TaskId) -> String {
         let task = self.ended(id);
@@ -324,7 +324,7 @@ impl Real {
         self.daemon.block(&[id]).remove(0)
     }
 
-    /// What `bgctl output --result` prints, without blanks at the end: opencode's server cuts them off.
+    /// What `bgctl output --result` prints, without trailing blanks: opencode's server cuts them off.
     #[track_caller]
     pub fn answer(&self, id: TaskId) -> String {
         let told = self.daemon.run(&["output", "--result", &id.to_string()]).success().stdout_text();
@@ -337,8 +337,8 @@ impl Real {
         String::from_utf8(self.daemon.output(id)).expect("the output is text")
     }
 
-    /// Waits until a task that runs has said exactly this so far. Blanks at the end don't count: they may
-    /// be kept back until more comes.
+    /// Waits until the output of a running task is exactly this text. Trailing blanks do not count: they may
+    /// be held back until more comes.
     #[track_caller]
     pub fn wait_output(&self, id: TaskId, text: &str) {
         let mut watch = self.daemon.watch();
@@ -348,13 +348,13 @@ impl Real {
         }
     }
 
-    /// What the user has said in the session of a task, as the model has heard it.
+    /// What the user has said in a task's session, as received by the model.
     #[track_caller]
     pub fn history(&self, id: TaskId) -> Vec<String> {
         self.model.history(&self.session(id))
     }
 
-    /// The agent's own name of the conversation.
+    /// The agent's own id of the conversation.
     #[track_caller]
     pub fn session(&self, id: TaskId) -> String {
         self.daemon.task(id).agent_session.expect("a task that has begun has a session")
@@ -367,7 +367,7 @@ impl Real {
         Process::open(pid).expect("the agent lives")
     }
 
-    /// Waits until no process but the daemon is left, and says which ones had to be waited for.
+    /// Waits until no process but the daemon is left. Fails by naming the process that stays.
     #[track_caller]
     pub fn nothing_left(&self) {
         for process in self.daemon.task_processes() {
@@ -376,18 +376,18 @@ impl Real {
         assert_eq!(self.daemon.task_processes().len(), 0, "{:?}", self.daemon.task_processes());
     }
 
-    /// Runs opencode with this model in the home, beside the daemon's.
+    /// Runs an opencode of the test's own, with this model in the home.
     #[track_caller]
     pub fn run_opencode(&self, args: &[&str]) -> Outcome {
         Outcome::of(&mut self.opencode_command(args))
     }
 
-    /// opencode with this model in the home, not yet run.
+    /// An opencode command with this model in the home, not yet run.
     #[track_caller]
     pub fn opencode_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(agents::opencode());
         let env = agents::opencode_env(self.daemon.home(), &self.model.url(), Permission::Allow);
-        // What the daemon hands on from `bgctl` says where its files are.
+        // The variables that the daemon passes on from `bgctl` say where opencode's files are.
         command.env_clear().envs(self.daemon.environment()).envs(env);
         command.args(args).current_dir(self.daemon.home()).stdin(Stdio::null());
         command

@@ -1,4 +1,4 @@
-//! An opencode server that a test has started, and that the daemon is told the address of.
+//! An opencode server that the test starts itself and whose URL it puts into the daemon's configuration.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -18,7 +18,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts one in the home of a daemon.
+    /// Starts a server in the home of a daemon.
     #[track_caller]
     pub fn start(real: &Real) -> Self {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of loopback");
@@ -27,7 +27,7 @@ impl Served {
         Self::start_at(real, address)
     }
 
-    /// Starts one at this address.
+    /// Starts a server at this address.
     #[track_caller]
     pub fn start_at(real: &Real, address: SocketAddr) -> Self {
         let port = address.port().to_string();
@@ -37,22 +37,22 @@ impl Served {
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
         let told = lines.find(|line| line.contains("listening on "));
         assert!(told.is_some(), "opencode's server does not listen");
-        // It may say more, and must not wait for a reader.
+        // Drain its output, so that it never blocks on the pipe.
         thread::spawn(move || lines.count());
         Self { child, address }
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The same for people and for the configuration.
+    /// Its URL, for people and for the configuration.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Sends a request, in the home of the daemon.
+    /// Sends a request about the daemon's home directory.
     #[track_caller]
     pub fn send(&self, real: &Real, method: &str, path: &str) -> Answer {
         let http = Http::new(&self.url()).header(AUTHORIZATION.0, AUTHORIZATION.1);
@@ -60,7 +60,7 @@ impl Served {
         http.send(method, &path, (method == "POST").then(|| json!({})).as_ref())
     }
 
-    /// How many messages of the user a session has.
+    /// The number of user messages in a session.
     #[track_caller]
     pub fn prompts(&self, real: &Real, session: &str) -> usize {
         let messages = self.send(real, "GET", &format!("/session/{session}/message")).json();
@@ -68,7 +68,7 @@ impl Served {
         messages.as_array().expect("a list").iter().filter(of_user).count()
     }
 
-    /// Kills it.
+    /// Kills the server.
     #[track_caller]
     pub fn kill(&mut self) {
         self.child.kill().expect("a child can be killed");

@@ -1,11 +1,11 @@
-//! The end of a console, and of what it needs.
+//! The end of a console and of what it depends on.
 
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon};
 
 use super::{at_prompt, console, run_line, task_of};
 
-/// A console with a job beside the prompt and another in the background.
+/// A console with one job beside the prompt and another in the background.
 #[track_caller]
 fn with_jobs(daemon: &TestDaemon) -> (Terminal, Process, Process) {
     let mut console = console(daemon);

@@ -94,7 +94,7 @@ fn r63_of_several_the_latest_that_may_be_is_taken() {
     console.type_keys("\x02");
     console.wait_text(&format!("manually backgrounded by user with ID {}", ids[1]));
     assert_eq!(moved(&console), [ids[1]]);
-    // Also where a job has the terminal that can't be moved.
+    // Also while a job that cannot be moved has the terminal.
     console.type_line("!printf up; read x; echo $x");
     console.wait_text("\nup");
     console.type_keys("\x02");
@@ -129,7 +129,7 @@ fn r64_what_the_user_runs_directly_keeps_the_key() {
 fn r65_with_nothing_in_the_foreground_the_key_does_nothing() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
-    // It would move the cursor in other programs.
+    // In other programs the key would move the cursor.
     console.type_keys("echo ab\x02\x02c\r");
     console.wait_text("\nabc\n");
     at_prompt(&mut console);

@@ -25,7 +25,7 @@ fn at_prompt(console: &mut Terminal) {
     console.wait_line("~>");
 }
 
-/// Types a line, and waits until the prompt is back.
+/// Types a line and waits until the prompt is back.
 #[track_caller]
 fn run_line(console: &mut Terminal, line: &str) {
     console.type_keys("\x0c");
@@ -55,10 +55,10 @@ fn task_of(daemon: &TestDaemon, description: &str) -> Task {
     daemon.task(task.unwrap_or_else(|| panic!("there is no task {description:?}")).id)
 }
 
-/// A fifo in the home, to be written to by the test.
+/// A FIFO in the home for the test to write to.
 fn fifo(daemon: &TestDaemon) -> File {
     let path = daemon.home().join("fifo");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // With a reader of its own, so that opening waits for nobody.
+    // With a reader of its own, so that opening does not block.
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }

@@ -1,4 +1,4 @@
-//! The prompt: lines beside it, news above it, and what the console does itself.
+//! The prompt: jobs beside it, notices above it, and the console's own commands.
 
 use std::fs;
 use std::io::Write as _;
@@ -35,7 +35,7 @@ fn a_flood_beside_the_prompt_stands_in_nobodys_way() {
     console.type_line("yes 'a line of the flood' & read x <fifo; kill $!; wait; echo; echo over &");
     console.wait_text("[1] a line of the flood\n");
     for round in 0..20 {
-        // At once, so that each line ends while something is printed above the next.
+        // Both in one write, so that each line ends while something is printed above the next one.
         console.type_keys(format!("echo first {round}\recho second {round}\r"));
         for text in [format!("\nsecond {round}\r\n"), "~> ".to_owned()] {
             let mut seen = Vec::new();
@@ -62,7 +62,7 @@ fn r55_the_end_of_a_background_task_is_told_above_the_prompt() {
     daemon.run(&["submit", "--session", "here", "-d", "mine", "--", "true"]).success();
     console.wait_text(": \"mine\"\n");
     console.wait_line("~> echo ty");
-    // While a job has the terminal it waits.
+    // The notice waits while a job has the terminal.
     console.type_line("ped; stty -echo; read x; echo end");
     console.wait_text("\ntyped");
     let id = daemon.run(&["submit", "--session", "here", "-d", "late", "--shell", "exit 4"]).success();
@@ -93,7 +93,7 @@ fn a_stopped_job_waits_beside_the_prompt() {
     console.wait_text("\ntwo\ntwo");
     console.type_keys("\x1a");
     console.wait("a prompt", |screen| screen.contents().trim_end().ends_with("stopped  cat -u\n~>"));
-    // Moved to the background it goes on.
+    // It continues once it is moved to the background.
     console.type_keys("\x02");
     console.wait_text("manually backgrounded by user");
     let task = task_of(&daemon, "cat -u");
@@ -151,7 +151,7 @@ fn jobs_have_the_size_the_folder_and_the_session_of_the_console() {
     console.resize((30, 100));
     run_line(&mut console, "stty size");
     assert!(console.screen().contains("\n30 100\n"), "{console:?}");
-    // A task that a job submits is of the session, too.
+    // A task that a job submits belongs to the session, too.
     let bgctl = bgd_tests::bgctl_path();
     console.type_line(&format!("{} submit -d inner -- true >/dev/null", bgctl.display()));
     console.wait_text(": \"inner\"\n");

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::Home;
 
-/// An agent that speaks JSON-RPC over its pipes, a line a message.
+/// An agent that speaks JSON-RPC over its pipes, one message per line.
 struct Agent<'home> {
     home: &'home Home,
     child: Child,
@@ -21,7 +21,7 @@ struct Agent<'home> {
     last_id: u64,
     /// What it has sent since the last request, other than its answer.
     seen: Vec<Value>,
-    /// The option that is chosen when it asks for a permission.
+    /// The option to choose when it asks for a permission.
     choice: Option<&'static str>,
 }
 
@@ -43,7 +43,7 @@ impl<'home> Agent<'home> {
         Self { home, child, stdin, lines, last_id: 0, seen: Vec::new(), choice: None }
     }
 
-    /// Starts it and shakes hands.
+    /// Starts the agent and initializes it.
     fn ready(home: &'home Home) -> Self {
         let mut agent = Self::start(home);
         let files = json!({"readTextFile": false, "writeTextFile": false});
@@ -73,7 +73,7 @@ impl<'home> Agent<'home> {
         self.send(&json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}));
     }
 
-    /// Waits for the answer to the last request, and answers what the agent asks meanwhile.
+    /// Waits for the answer to the last request, and answers the agent's questions meanwhile.
     fn answer(&mut self) -> Result<Value, Value> {
         loop {
             let mut message = self.receive();
@@ -119,7 +119,7 @@ impl<'home> Agent<'home> {
         json!({"sessionId": session, "cwd": self.home.path(), "mcpServers": []})
     }
 
-    /// Lets a turn run and gives its reason to stop and its text.
+    /// Runs a turn and returns its stop reason and its text.
     fn prompt(&mut self, session: &str, text: &str) -> (String, String) {
         let result = self.call("session/prompt", &prompt(session, text));
         (result["stopReason"].as_str().unwrap().to_owned(), self.text("agent_message_chunk"))
@@ -153,7 +153,7 @@ fn end_turn(text: &str) -> (String, String) {
     ("end_turn".to_owned(), text.to_owned())
 }
 
-/// A session goes on in other processes, and the model hears all of it.
+/// A session continues in other processes, and the model receives all of it.
 fn survives_its_process(home: &Home) {
     let mut agent = Agent::ready(home);
     let session = agent.new_session();
@@ -178,7 +178,7 @@ fn survives_its_process(home: &Home) {
     assert_eq!(listed["sessions"][0]["sessionId"], session.as_str());
 }
 
-/// A cancel ends a turn whether the model is silent or speaks, and the model's connection with it.
+/// A cancel ends a turn and the model's connection, whether the model is silent or streaming.
 fn ends_a_turn_when_cancelled(home: &Home) {
     let mut agent = Agent::ready(home);
     let session = agent.new_session();
@@ -200,7 +200,7 @@ fn ends_a_turn_when_cancelled(home: &Home) {
     assert_eq!(agent.prompt(&session, "SAY next"), end_turn("next"));
 }
 
-/// The codes of the errors where a session is unknown: of load, resume and prompt.
+/// The error codes for an unknown session: of load, resume and prompt.
 fn codes_of_an_unknown_session(agent: &mut Agent<'_>) -> [i64; 3] {
     ["session/load", "session/resume", "session/prompt"].map(|method| {
         let mut params = agent.known("00000000-0000-4000-8000-000000000000");
@@ -250,7 +250,7 @@ fn opencode_names_its_errors() {
         let error = agent.try_call("session/prompt", &prompt(&session, &text)).unwrap_err();
         assert_eq!(error["message"], format!("Internal error: the model answers with {status}"));
     }
-    // It tries again for ever after this one, and a cancel meanwhile is called the end of the turn.
+    // It retries this one forever, and reports a cancel meanwhile as the end of the turn.
     agent.request("session/prompt", &prompt(&session, "ERROR 500"));
     home.model.wait_for_turn("ERROR 500");
     agent.cancel(&session);
@@ -263,8 +263,8 @@ fn codex_names_its_errors() {
     let mut agent = Agent::ready(&home);
     assert_eq!(codes_of_an_unknown_session(&mut agent), [-32002; 3]);
     for status in ["400", "401", "500"] {
-        // Not twice the same: a turn that has failed is not over for it in the same moment, and what comes
-        // in between it takes as part of that turn.
+        // A new session each time: a failed turn is not over at once for codex, and it takes a prompt that
+        // comes in between as part of that turn.
         let session = agent.new_session();
         let text = format!("ERROR {status}");
         let error = agent.try_call("session/prompt", &prompt(&session, &text)).unwrap_err();

@@ -1,5 +1,5 @@
-//! What real agents do, over their bare pipes and their HTTP, with a model server that does as it is told:
-//! what the daemon relies on holds for the pinned versions. Nothing here is about the daemon itself.
+//! What real agents do, over their bare pipes and their HTTP, with a model server that follows orders: what
+//! the daemon relies on holds for the pinned versions. Nothing here is about the daemon itself.
 
 mod acp;
 mod serve;
@@ -39,7 +39,7 @@ impl Home {
         (tempfile::Builder::new().prefix("bgd-").tempdir().unwrap(), ModelServer::start())
     }
 
-    /// What it has said on stderr.
+    /// The agent's stderr so far.
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
@@ -48,7 +48,7 @@ impl Home {
         self.folder.path().to_str().unwrap()
     }
 
-    /// Starts it. What it says on stderr goes to a file, so that a failure can be explained.
+    /// Starts the agent. Its stderr goes to a file, so that a failure can be explained.
     fn spawn(&self) -> Child {
         let log = self.folder.path().join("stderr");
         let mut command = Command::new(&self.program);
@@ -60,7 +60,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // An agent may have started others, which don't end with it. Each look may find new ones.
+        // An agent may have started processes that do not end with it. Each look may find new ones.
         loop {
             let left = processes_of(self.folder.path());
             if left.is_empty() {

@@ -57,7 +57,7 @@ impl<'home> Server<'home> {
         assert_eq!((answer.status, answer.body.as_str()), (204, ""));
     }
 
-    /// The message that was written last, and its text.
+    /// The last message, and its text.
     fn last(&self, session: &str) -> (Value, String) {
         let messages = self.get(&format!("/session/{session}/message"));
         let last = messages.as_array().unwrap().last().unwrap();
@@ -115,7 +115,7 @@ fn opencode_serve_says_why_a_turn_has_failed() {
     server.prompt(&session, "msg_1", "ERROR 400");
     let error = events.until("session.error").pop().unwrap()["properties"]["error"].take();
     assert_eq!((&error["name"], &error["data"]["statusCode"]), (&json!("APIError"), &json!(400)));
-    // The first word of idleness comes before the message is complete, and a second one after it.
+    // The first idle event comes before the message is complete, and the second one after it.
     events.until("session.idle");
     events.until("session.idle");
     assert_eq!(server.last(&session).0["error"], error);

@@ -1,4 +1,4 @@
-//! `bgctl attach` as a user sees it: what is shown, how it is left, and what the terminal looks like then.
+//! `bgctl attach` as a user sees it: what is shown, how to leave it, and what the terminal looks like then.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use bgd_tests::{Process, Terminal, TestDaemon};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// A pipe with a name that a task waits for, in the folder of the daemon.
+/// A FIFO in the daemon's home for a task to wait at.
 fn gate(daemon: &TestDaemon) -> std::path::PathBuf {
     let gate = daemon.home().join("gate");
     mkfifo(&gate, Mode::S_IRWXU).unwrap();
@@ -68,7 +68,7 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
     }
 }
 
-/// What is shown to somebody who tries other keys than the one that leaves.
+/// The note for somebody who tries other keys than the one that detaches.
 const WAY_OUT: &str = "bgctl: Ctrl-B detaches; the task keeps running\n";
 
 #[track_caller]
@@ -76,7 +76,7 @@ fn told(shell: &Terminal, text: &str) -> usize {
     String::from_utf8_lossy(&shell.shown()).matches(text.trim_end()).count()
 }
 
-/// A task that runs, and a shell in which `bgctl attach` was typed with these options.
+/// A running task, and a shell in which `bgctl attach` was typed with these options.
 #[track_caller]
 fn attached(daemon: &TestDaemon, submit: &[&str], options: &str) -> (TaskId, Terminal) {
     let id: TaskId = daemon.run(&[&["submit"], submit].concat()).success().word();
@@ -95,7 +95,7 @@ fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
     shell.type_keys("\x03\x04");
     shell.type_keys("\x1a");
     shell.wait_text(WAY_OUT);
-    // The row goes on: it is not told again before something else was typed.
+    // The run of such keys continues: no second note until something else was typed.
     shell.type_keys("\x03q\x1c\x1c\x1c");
     shell.wait_text("\n 03 04 1a 03 71 1c 1c 1c\n");
     shell.wait("both notes", |screen| screen.contents().matches(WAY_OUT.trim_end()).count() == 2);
@@ -123,7 +123,7 @@ fn a_full_screen_program_is_drawn_again_after_the_note() {
     let daemon = TestDaemon::start();
     fs::write(daemon.home().join("text"), "one\ntwo\nthree\n").unwrap();
     let still = "stty raw -echo; printf '\\033[?1049h\\033[H\\033[2J'; cat text; exec cat >/dev/null";
-    // The next key ends the note, which else goes by itself.
+    // The next key removes the note, which otherwise disappears by itself.
     for next in ["", "x"] {
         let (id, mut shell) = attached(&daemon, &["--pty", "--shell", still], "");
         shell.wait_alternate(true);
@@ -146,7 +146,7 @@ fn a_full_screen_program_is_drawn_again_after_the_note() {
     }
 }
 
-/// A task that was submitted with these options, and a shell in which its attachment was stopped.
+/// A task submitted with these options, and a shell in which its attachment was stopped.
 #[track_caller]
 fn stopped(daemon: &TestDaemon, options: &[&str]) -> (TaskId, Terminal) {
     let submit = [options, &["--shell", "echo up; exec sleep 1000"]].concat();
@@ -181,7 +181,7 @@ fn an_attachment_that_is_ended_while_it_is_stopped_ends() {
         assert_eq!(shell.run_line("jobs -p > pid"), 0);
         let pid = fs::read_to_string(daemon.home().join("pid")).unwrap().trim().parse().unwrap();
         let attachment = Process::open(pid).expect("it is stopped");
-        // The shell lets it go on behind the signal, so that both are there at once.
+        // The shell sends SIGCONT right after the signal, so that both are pending at once.
         assert_eq!(shell.run_line("kill %1"), 0);
         attachment.gone();
         assert_eq!(daemon.task(id).status, Status::Running);

@@ -56,7 +56,7 @@ fn json_goes_to_standard_error() {
     assert_eq!(told.task.tags, ["mine"]);
 }
 
-/// A `run` of a line for the shell that waits for the end of its task, and that task when it has written `up`.
+/// A `run` of a shell command that waits for the end of its task, and that task once it has written `up`.
 fn running(daemon: &TestDaemon, line: &str) -> (Child, TaskId) {
     let log = daemon.home().join("log");
     let output = fs::File::create(&log).unwrap();
@@ -65,7 +65,7 @@ fn running(daemon: &TestDaemon, line: &str) -> (Child, TaskId) {
     let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap();
     wait::for_line(&log, "up");
     let process = Process::open(child.id().cast_signed()).unwrap();
-    // It lets go of its output when it has asked for the end, and tells nobody.
+    // It releases its stdout once it has asked for the end, which no event announces.
     let has_asked = || (fs::read_link(process.proc("fd/1")).ok()? != log).then_some(());
     wait::for_look("the wait for the end", has_asked);
     let id = daemon.run(&["list", "-q", "--limit", "1"]).success().word();
@@ -173,7 +173,7 @@ fn a_signal_that_comes_before_the_daemon_answers_is_the_jobs() {
     daemon.process().signal(Signal::STOP).unwrap();
     let mut run = daemon.bgctl(&["run", "--shell", "sleep 1000 & echo $! > child; wait"]).spawn().unwrap();
     let process = Process::open(run.id().cast_signed()).unwrap();
-    // Nothing but its mask tells that it waits for the answer.
+    // Only its signal mask shows that it waits for the answer.
     let holds = |process: &Process| {
         let status = fs::read_to_string(process.proc("status")).ok()?;
         let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;

@@ -1,10 +1,10 @@
-//! Ctrl-B: the prompt is back, the job goes on.
+//! Ctrl-B: the prompt is back, the job continues.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon};
 
-/// The id in the sentence of R61, which stands alone on its line.
+/// The id in the sentence of R61, which is alone on its line.
 #[track_caller]
 fn backgrounded(screen: &str) -> TaskId {
     let line = screen.lines().find(|line| line.contains("backgrounded"));
@@ -78,7 +78,7 @@ fn r66_a_job_that_ends_meanwhile_is_either_finished_or_moved() {
             "bgctl run --shell 'printf up; read x; exit 7' && echo moved {round} || echo code {round} $?"
         ));
         shell.wait_line("up");
-        // The job ends a moment before, or a moment after the key.
+        // The job ends a moment before or after the key.
         shell.type_keys(if round % 2 == 0 { "\r\x02" } else { "\x02\r" });
         let (was_moved, ended) = (format!("\nmoved {round}"), format!("\ncode {round} 7"));
         shell.wait("an end", |screen| {
@@ -128,7 +128,7 @@ fn r67_a_burst_of_presses_is_one_and_none_reaches_the_shell() {
         terminal.type_line("end");
         terminal.wait_text("end");
         let screen = terminal.screen();
-        // Presses behind the end of bgctl are the shell's, as any key is. They are not in this case.
+        // Presses after the end of bgctl reach the shell, as any key does. There are none in this case.
         assert_eq!(screen.matches("backgrounded").count(), 1, "{screen}");
         if round % 2 == 0 {
             assert!(screen.ends_with("\nnext\nend"), "{screen}");

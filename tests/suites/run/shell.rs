@@ -1,17 +1,16 @@
-//! Job control: the shell stops a job and lets it go on, in the foreground or in the background.
+//! Job control: the shell stops a job and continues it, in the foreground or in the background.
 
 use std::fs;
 
 use bgd_shared::id::TaskId;
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
 
-/// Whether a process is stopped.
 fn is_stopped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
-/// Waits until it is so; for what the kernel does a moment after it was asked to, and tells nobody.
+/// Polls until `is_so` holds, for what the kernel does with a delay and without an event.
 #[track_caller]
 fn until(is_so: impl Fn() -> bool) {
     wait::for_look("what the kernel was asked for", || is_so().then_some(()));
@@ -56,7 +55,7 @@ fn a_stopped_job_goes_on_in_the_background_of_the_shell() {
     let pid = daemon.task(only_task(&daemon)).pid.unwrap();
     assert_eq!(shell.run_line("bg"), 0);
     until(|| !is_stopped(pid));
-    // The keys are the shell's.
+    // The shell gets the keys.
     assert_eq!(shell.run_line("(exit 3)"), 3);
     assert_eq!(shell.run_line("jobs | grep -q Running"), 0);
     shell.fg();
@@ -113,7 +112,7 @@ fn a_run_in_the_background_of_the_shell_leaves_the_terminal_alone() {
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'echo up; read x; echo \"got $x\"; exit 4' &");
     shell.wait_text("$ up\n");
-    // Every key is the shell's.
+    // The shell gets every key.
     assert_eq!(shell.run_line("(exit 3)"), 3);
     shell.fg();
     shell.type_line("words");

@@ -145,7 +145,7 @@ fn streams_that_are_no_terminal_stay_as_they_are() {
     fs::write(daemon.home().join("in"), "from a file\n").unwrap();
     let line = "bgctl run --shell 'cat; echo e >&2; test -t 1 && ! test -t 0 && ! test -t 2' < in 2> err";
     assert_eq!(shell.run_line(line), 0);
-    // The hint is not for a file.
+    // The hint does not go to a file.
     assert_eq!(fs::read_to_string(daemon.home().join("err")).unwrap(), "e\n");
     shell.type_line("seq 3 | bgctl run --shell 'cat; read x < /dev/tty; echo \"typed $x\"'");
     shell.wait_text("Background\n1\n2\n3\n");
@@ -175,7 +175,7 @@ fn an_editor_works() {
     shell.resize((10, 40));
     shell.type_keys("yyPx");
     shell.wait_text("one\nwo\ntwo\n~");
-    // A lone Escape is not held back for ever.
+    // A lone Escape is not held back forever.
     shell.type_keys("A!\x1b");
     shell.type_keys(":wq\r");
     shell.wait_alternate(false);

@@ -1,15 +1,14 @@
-//! No circle between modules, and none between folders: what needs each other can't be read, tested or replaced
-//! alone.
+//! No cycles between modules or between folders: parts that need each other cannot be read, tested or replaced alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, source, sources};
 use super::{PROGRAMS, none};
 
-/// What modules, or folders, use of each other, and a place where they do.
+/// Which modules, or folders, use which others, with a place for each use.
 type Uses = BTreeMap<(String, String), String>;
 
-/// Who uses whom among the modules of a crate. A module is known by its path, the root by an empty one.
+/// The uses among the modules of a crate. A module is identified by its path, the root by an empty one.
 fn uses(sources: &[&Source]) -> Uses {
     let modules: BTreeSet<String> = sources.iter().map(|source| source.module().join("::")).collect();
     let mut uses = Uses::new();
@@ -30,7 +29,7 @@ fn uses(sources: &[&Source]) -> Uses {
     uses
 }
 
-/// The same among what is directly in a folder: its modules, each with all below it, and itself.
+/// The uses among the direct contents of a folder: its modules, each with everything below it, and the folder itself.
 fn among(folder: &str, uses: &Uses) -> Uses {
     let name = |module: &str| {
         if module == folder {
@@ -47,7 +46,7 @@ fn among(folder: &str, uses: &Uses) -> Uses {
     named.collect()
 }
 
-/// The uses that are part of a circle.
+/// The uses that are part of a cycle.
 fn circles(uses: &Uses) -> Vec<String> {
     let reaches = |from: &str, to: &str| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);

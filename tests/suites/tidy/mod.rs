@@ -1,5 +1,5 @@
-//! The rules of the architecture as a test. Each rule reads the sources, and names the places that break
-//! it; where a rule has exceptions, they are listed with it and say why.
+//! The rules of the architecture as tests. Each rule reads the sources and names the places that break it;
+//! exceptions are listed with their rule and say why.
 
 mod cycles;
 mod numbers;
@@ -13,10 +13,10 @@ use syn::visit::{self, Visit};
 
 use self::source::{is_test, source, sources};
 
-/// The most lines of a file.
+/// The maximum number of lines of a file.
 const FILE_LINES: usize = 600;
 
-/// The most lines of a function.
+/// The maximum number of lines of a function.
 const FUNCTION_LINES: usize = 70;
 
 const PROGRAMS: [&str; 3] = ["shared/src", "bgd/src", "bgctl/src"];
@@ -55,7 +55,7 @@ fn the_reading_of_sources_finds_what_the_rules_look_for() {
     assert_eq!(matches.0, [5]);
 }
 
-/// Names by which the world would come into what only decides.
+/// Names that would bring I/O, clocks or chance into code that only decides.
 const WORLD: &[&str] = &[
     "tokio",
     "nix",
@@ -107,7 +107,7 @@ fn what_only_decides_names_no_io_no_clock_and_no_chance() {
     none("what only decides is told everything and touches nothing", &broken);
 }
 
-/// Matches on what the core distinguishes that have an arm for the rest.
+/// Matches on the core's enumerations that have a catch-all arm.
 #[derive(Default)]
 struct Matches(Vec<usize>);
 
@@ -115,7 +115,7 @@ impl<'ast> Visit<'ast> for Matches {
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
         let names_variants = expr.arms.iter().any(|arm| names_a_variant(&arm.pat));
         for arm in &expr.arms {
-            // An arm that binds a name without a guard takes everything as `_` does.
+            // An arm that binds a name without a guard matches everything, as `_` does.
             let takes_all = match &arm.pat {
                 syn::Pat::Wild(_) => true,
                 syn::Pat::Ident(ident) => {
@@ -163,7 +163,7 @@ fn every_match_of_the_core_is_written_out() {
     none("every state and every input is named in every match of the core", &broken);
 }
 
-/// Folders and files, and the only modules of their crate that they may name. What is not listed is free.
+/// Folders and files, and the only modules of their crate that they may name. Anything not listed is unrestricted.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("shared/src/foreground/", &["foreground", "error", "id", "text"]),
     ("bgd/src/core/", &["core"]),
@@ -184,10 +184,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The only places that name the dispatcher: itself, and the start-up that makes it.
+/// The only places that name the dispatcher: itself, and the start-up code that creates it.
 const DISPATCHER: [&str; 2] = ["bgd/src/dispatcher/", "bgd/src/startup/"];
 
-/// Those with `unsafe`, in `bgd/src/os`.
+/// The modules in `bgd/src/os` that may use `unsafe`.
 const UNSAFE: [&str; 7] = ["inherited", "memory", "mirror", "pidfd", "signals", "spawn", "watch"];
 
 #[test]
@@ -357,7 +357,7 @@ fn nothing_panics_on_purpose() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Written in two parts, so that they are not found here.
+    // Split in two, so that this file does not match.
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
     let mut broken = Vec::new();
     for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
@@ -393,7 +393,7 @@ fn tests_wait_for_events() {
 
 #[test]
 fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
-    // That a test which needs them is called so is seen when it runs (tests/src/user.rs).
+    // Whether a test that needs them has such a name is checked when it runs (tests/src/user.rs).
     let needs = [
         ("_as_root", &["must_be_root", "as_user", "cgroups", "systemd"][..]),
         ("full_disk", &["on_a_small_disk"]),

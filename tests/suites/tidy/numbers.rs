@@ -1,4 +1,4 @@
-//! The numbers of requirements: what a test is named after can be looked up.
+//! The numbers of requirements: those in the names of tests must exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn of_name(name: &str) -> Vec<u32> {
     }
 }
 
-/// The numbers that a comment or a text names: `R22`.
+/// The numbers that a comment or a text mentions: `R22`.
 fn of_text(text: &str) -> Vec<u32> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
     let numbers = words.filter_map(|word| word.strip_prefix('R'));
@@ -29,7 +29,7 @@ fn of_text(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Every number that the sources name.
+/// Every number that the sources mention.
 fn used() -> BTreeSet<u32> {
     let mut used = BTreeSet::new();
     for source in sources(&PROGRAMS).into_iter().chain(sources(&TESTS)) {

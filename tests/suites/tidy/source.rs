@@ -1,4 +1,4 @@
-//! Sources as the rules read them: words, paths and syntax. It knows no rule.
+//! Sources as the rules read them: words, paths and syntax. It contains no rule.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,19 +11,20 @@ use syn::visit::{self, Visit};
 
 /// A source file.
 pub struct Source {
-    /// Below the workspace.
+    /// Its path relative to the workspace.
     pub path: String,
-    /// All of it.
+    /// Its whole text.
     pub text: String,
-    /// All of its words; those of tests come with a mark.
+    /// All of its words; those of tests are marked.
     pub words: Vec<Word>,
 }
 
-/// A token: an identifier, a sign or a bracket. Literals have no text, as nothing is looked for in them.
+/// A token: an identifier, a punctuation character or a bracket. Literals have an empty text, because no rule
+/// looks into them.
 pub struct Word {
-    /// The word.
+    /// The text of the token.
     pub text: String,
-    /// Where it stands.
+    /// The line it is on, from 1.
     pub line: usize,
     /// Whether it belongs to a test.
     pub in_test: bool,
@@ -39,7 +40,7 @@ pub fn sources(folders: &[&str]) -> Vec<&'static Source> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// What was read already: nearly all rules look at all sources.
+/// Sources already read: nearly all rules look at all of them.
 static READ: Mutex<BTreeMap<PathBuf, &'static Source>> = Mutex::new(BTreeMap::new());
 
 fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -71,7 +72,7 @@ pub fn source(path: String, text: String) -> Source {
     Source { path, text, words }
 }
 
-/// Writes tokens as words. An item with `#[cfg(test)]` or `#[test]` is a test up to its end.
+/// Flattens tokens into words. An item with `#[cfg(test)]` or `#[test]` is a test up to its end.
 fn flatten(tokens: TokenStream, in_test: bool, words: &mut Vec<Word>) {
     let mut test_item = false;
     let mut after_hash = false;
@@ -113,17 +114,17 @@ fn word(text: &str, line: usize, in_test: bool) -> Word {
 }
 
 impl Source {
-    /// The same as a tree.
+    /// The source as a syntax tree.
     pub fn syntax(&self) -> syn::File {
         syn::parse_file(&self.text).unwrap_or_else(|error| panic!("{}: {error}", self.path))
     }
 
-    /// The words that are no test's.
+    /// The words outside of tests.
     pub fn own_words(&self) -> Vec<&Word> {
         self.words.iter().filter(|word| !word.in_test).collect()
     }
 
-    /// Every path of two names or more outside of tests, and every import, with its line.
+    /// Every path of at least two names outside of tests, and every import, with its line.
     pub fn paths(&self) -> Vec<(Vec<String>, usize)> {
         let words = self.own_words();
         let text = |place: usize| words.get(place).map_or("", |word| word.text.as_str());
@@ -172,7 +173,7 @@ impl Source {
     }
 }
 
-/// A path from the root of its crate, if it began with `self` or `super`.
+/// Resolves a path that begins with `self` or `super` to one from the root of its crate.
 fn resolved(path: &[String], module: &[String]) -> Vec<String> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     let base = match path.first().map(String::as_str) {
@@ -188,7 +189,7 @@ fn resolved(path: &[String], module: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// What is imported outside of tests.
+/// The imports outside of tests.
 #[derive(Default)]
 struct Imports(Vec<(Vec<String>, usize)>);
 

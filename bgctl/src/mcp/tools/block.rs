@@ -1,5 +1,5 @@
-//! `background_block`: waits for tasks (R22 to R25, R117), as long as a client waits for an answer, or as a task of the
-//! protocol.
+//! `background_block`: waits for tasks (R22 to R25, R117), for as long as a client waits for an answer, or as an MCP
+//! task.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -27,10 +27,10 @@ use crate::mcp::shared::Shared;
 use crate::mcp::waits::Wait;
 use crate::mcp::words;
 
-/// How often a wait that has no turn looks.
+/// How often a wait without a permit checks the tasks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a call asks for.
+/// The parameters of a call.
 #[derive(Clone, Debug)]
 struct Wanted {
     ids: Vec<TaskRef>,
@@ -38,32 +38,33 @@ struct Wanted {
     timeout_ms: u64,
 }
 
-/// What is waited for.
+/// What to wait for.
 #[derive(Clone, Debug)]
 enum Until {
-    /// That they have ended.
+    /// All tasks have ended.
     Ended,
-    /// That they are ready, or have ended.
+    /// All tasks are ready or have ended.
     Ready,
-    /// A line of one task that matches.
+    /// The single task prints a matching line.
     Line(Regex),
 }
 
-/// What a wait has come to.
+/// What a wait has found.
 #[derive(Debug)]
 struct Seen {
     result: BlockResult,
-    /// The line that was waited for, and that is there.
+    /// The matching line, if there was one.
     line: Option<String>,
 }
 
 impl Until {
-    /// The wire's word for it.
+    /// The protocol's word for it.
     fn wire(&self) -> BlockUntil {
         if let Self::Ready = self { BlockUntil::Ready } else { BlockUntil::Ended }
     }
 
-    /// Those that are not so yet, and may become so. One that is about to be resumed has not ended, whatever its status.
+    /// Returns the active tasks that do not meet the condition yet. A task that is about to be resumed has not ended,
+    /// whatever its status.
     fn left(&self, result: &BlockResult) -> Vec<TaskId> {
         let is_ready = |task: &Task| self.wire() == BlockUntil::Ready && task.ready_at.is_some();
         let active: HashSet<TaskId> = result.active.iter().copied().collect();
@@ -71,14 +72,14 @@ impl Until {
         left.map(|task| task.id).collect()
     }
 
-    /// How far a wait is.
+    /// Says how far a wait is.
     fn progress(&self, result: &BlockResult) -> String {
         let all = result.tasks.len();
         let what = if let Self::Ready = self { "are ready" } else { "have ended" };
         format!("{} of {all} tasks {what}", all - self.left(result).len())
     }
 
-    /// Whether these tasks can be waited for so.
+    /// Refuses a condition that these tasks can never meet.
     fn check(&self, result: &BlockResult) -> Result<(), Refusal> {
         let never = |task: &&Task| task.status.is_active() && task.ready.is_none();
         match self {
@@ -100,7 +101,7 @@ impl Until {
 }
 
 impl Shared {
-    /// Waits, and tells how the tasks are.
+    /// Waits, and reports the state of the tasks.
     pub(in crate::mcp) async fn block(
         self: &Arc<Self>,
         arguments: &Arguments,
@@ -135,7 +136,7 @@ impl Shared {
         wait.ends(outcome.map(|seen| self.blocked(&wanted, &seen, false)));
     }
 
-    /// How the tasks are now.
+    /// Returns the current state of the tasks. Refuses those that this server may not show.
     async fn look(self: &Arc<Self>, ids: &[TaskRef]) -> Result<BlockResult, Refusal> {
         let params = BlockParams {
             ids: ids.to_vec(),
@@ -153,8 +154,8 @@ impl Shared {
         Ok(result)
     }
 
-    /// Waits until it is so, one asks its user something, the time is over, nobody wants the answer, or the input has
-    /// ended.
+    /// Waits until the condition is met, a task asks its user something, the time is over, nobody wants the answer
+    /// any more, or the input has ended.
     async fn wait(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -172,10 +173,11 @@ impl Shared {
         };
         if let (Until::Line(pattern), [task]) = (&wanted.until, &now.tasks[..]) {
             let found = self.seek(task.id, pattern.clone(), deadline, progress, stop).await;
-            // A daemon that has gone meanwhile is missed here, too, and what that means is said.
+            // Before `found?`: if the daemon has gone meanwhile, this call notices it too and reports what that
+            // means.
             let result = self.look(&wanted.ids).await?;
             let line = match found? {
-                // Its last lines came since it was looked at.
+                // Its last lines may have come after the search.
                 Sighting::NotYet if result.active.is_empty() => {
                     self.seek(task.id, pattern.clone(), deadline, progress, pending()).await?.line()
                 }
@@ -231,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Waits on a connection of its own. If its turn does not come in time, it is over like a wait in vain.
+    /// Waits on a connection of its own. If no permit comes in time, it returns as after a timeout.
     async fn wait_aside(
         self: &Arc<Self>,
         left: Vec<TaskId>,
@@ -248,7 +250,7 @@ impl Shared {
                 None if now + LOOK_EVERY >= deadline => return Ok(()),
                 None => {}
             }
-            // Others have waited for long; what it waits for may be so meanwhile.
+            // The permits are taken by long waits; meanwhile the condition may have been met.
             let params = BlockParams { timeout_ms: Some(0), ..params.clone() };
             let result = self.link.call::<TaskBlock>(params).await?;
             let still = until.left(&result).len();
@@ -261,7 +263,7 @@ impl Shared {
         self.link.wait::<TaskBlock>(turn, BlockParams { timeout_ms, ..params }).await.map(drop)
     }
 
-    /// The answer to a wait (R24). `may_be_cut`: a longer one was asked for.
+    /// Builds the answer to a wait (R24). `may_be_cut`: the call asked for a longer one.
     fn blocked(&self, wanted: &Wanted, seen: &Seen, may_be_cut: bool) -> Answer {
         let Seen { result, line } = seen;
         let text = |ids: &[TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -308,7 +310,7 @@ impl Shared {
 }
 
 impl Wanted {
-    /// The parameters of a call that waits on for these tasks.
+    /// Returns the parameters of a call that continues the wait for these tasks.
     fn again(&self, ids: &[String]) -> String {
         let ids = serde_json::to_string(ids).unwrap_or_default();
         let more = match &self.until {
@@ -322,7 +324,7 @@ impl Wanted {
     }
 }
 
-/// What a call asks for, if it makes sense.
+/// Parses the parameters of a call.
 fn wanted(arguments: &Arguments) -> Result<Wanted, Refusal> {
     let Some(ids) = arguments.tasks("task_ids")?.filter(|ids| !ids.is_empty()) else {
         return Err(arguments.missing(&["task_ids"]));
@@ -341,12 +343,12 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, Refusal> {
     Ok(Wanted { ids, until, timeout_ms })
 }
 
-/// Whether one of the tasks waits for its user.
+/// Whether a task waits for its user.
 fn asks(result: &BlockResult) -> bool {
     result.tasks.iter().any(|task| task.status.is_active() && task.progress.needs_input.is_some())
 }
 
-/// Whether the client takes a task of the protocol for an answer.
+/// Whether the client accepts an MCP task as an answer.
 fn takes_tasks(context: &RequestContext<RoleServer>) -> bool {
     context.client_capabilities().is_some_and(|capabilities| capabilities.supports_tasks())
 }

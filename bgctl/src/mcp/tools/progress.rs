@@ -1,4 +1,4 @@
-//! How far a wait is, for a client that has asked to be told.
+//! Progress notifications of a wait, for clients that ask for them.
 
 use std::time::Duration;
 
@@ -6,38 +6,38 @@ use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RequestContext, RoleServer};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-/// How often a client that asked for it is told that the wait goes on.
+/// How often to send a notification.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// When a client is told; the first time at once.
+/// Returns the times of the notifications; the first one is immediate.
 pub fn ticks() -> Interval {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Tells a client how far a wait is.
+/// Notifies a client of the progress of a wait.
 #[derive(Debug)]
 pub struct Progress {
     client: Peer<RoleServer>,
     token: ProgressToken,
     begun: Instant,
-    /// The last number that was told: the next one is higher.
+    /// The last value sent; the next one must be higher.
     last: f64,
 }
 
 impl Progress {
-    /// For the client that waits, if it asked for it.
+    /// Returns `None` if the client did not ask for progress.
     pub fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
         let token = context.meta.get_progress_token()?;
         Some(Self { client: context.peer.clone(), token, begun: Instant::now(), last: -1.0 })
     }
 
-    /// Tells it.
+    /// Sends a progress notification.
     pub async fn tell(&mut self, message: impl Into<String>) {
         self.last = self.begun.elapsed().as_secs_f64().max(self.last + 0.001);
         let params = ProgressNotificationParam::new(self.token.clone(), self.last).with_message(message);
-        // A client that is gone is noticed where its input ends.
+        // A client that is gone is noticed at the end of its input.
         let _ = self.client.notify_progress(params).await;
     }
 }

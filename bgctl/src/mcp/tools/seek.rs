@@ -1,4 +1,4 @@
-//! `background_block` with `line` (R117): a wait for a line of a task, on a thread of its own, by the code of
+//! `background_block` with `line` (R117): waits for a line of a task on a thread of its own, using the code of
 //! `bgctl block --line`.
 
 use std::io::{self, PipeReader};
@@ -19,27 +19,27 @@ use crate::mcp::shared::Shared;
 use crate::mcp::words;
 use crate::seek::{self, Found, Sought, Stop, Why};
 
-/// What came of a wait for a line.
+/// The outcome of a wait for a line.
 #[derive(Debug)]
 pub(super) enum Sighting {
-    /// It is there.
+    /// The line was found.
     Line(String),
-    /// It is not, and can't come any more.
+    /// The line can't come any more.
     Never,
-    /// It may still come.
+    /// The line may still come.
     NotYet,
 }
 
 impl Sighting {
-    /// The line.
+    /// Returns the line, if it was found.
     pub(super) fn line(self) -> Option<String> {
         if let Self::Line(line) = self { Some(line) } else { None }
     }
 }
 
 impl Shared {
-    /// Waits until a task has put out a line that matches or has ended, asks its user something, the time is over, or
-    /// nobody wants the line any more.
+    /// Waits until a task has printed a matching line or has ended, asks its user something, the deadline passes, or
+    /// `stop` completes.
     pub(super) async fn seek(
         self: &Arc<Self>,
         id: TaskId,
@@ -49,13 +49,13 @@ impl Shared {
         stop: impl Future<Output = ()>,
     ) -> Result<Sighting, Refusal> {
         let mut stop = std::pin::pin!(stop);
-        // Without a turn it looks once: then the time is over.
+        // Without a permit the deadline has passed, so it looks only once.
         let turn = tokio::select! {
             turn = self.link.turn(deadline) => turn,
             () = &mut stop => return Ok(Sighting::NotYet),
         };
         let pipe = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
-        // The thread ends when the other end of its pipe is dropped.
+        // The thread ends when the writing end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
         let socket = self.link.socket().clone();
         let sought = Sought { id, pattern, since: 0, until: Some(deadline.into_std()) };

@@ -1,4 +1,4 @@
-//! What the daemon says of a job that is shown.
+//! Handles the daemon's messages about a job whose terminal is shown.
 
 use bgd_shared::client::{Protocol, Received};
 use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskWrite};
@@ -29,7 +29,7 @@ impl Show<'_> {
                     Ok(result) if result.written > 0 => {
                         self.input.taken(usize::try_from(result.written).unwrap_or(usize::MAX));
                     }
-                    // The job ends, or has closed its terminal.
+                    // The job is ending, or has closed its terminal.
                     Ok(_) | Err(_) => self.input.drop_all(),
                 }
             }

@@ -1,4 +1,4 @@
-//! What the daemon says of a task without a terminal that is shown.
+//! Handles the daemon's messages about a shown task without a terminal.
 
 use bgd_shared::client::{ClientError, Protocol, Received};
 use bgd_shared::event::News;
@@ -13,14 +13,15 @@ use crate::render::question::question;
 use crate::terminal::answers;
 use crate::terminal::attachment::Left;
 
-/// The most bytes of text that are asked for at once.
+/// The most bytes of text to request at once.
 const TEXT_BYTES: u64 = 64 * 1024;
 
 impl Talk<'_> {
     pub(super) fn read_news(&mut self) -> Result<(), ClientError> {
         let read = self.news.read();
         while let Some(received) = self.news.next_received()? {
-            // Whatever it is about, there may be more; a subscription that begins has missed something.
+            // Any message means that there may be more text; also, text may have been written before the subscription
+            // began.
             self.has_more = true;
             if let Received::News(told) = received
                 && let News::Gap(gap) = told.news
@@ -32,7 +33,7 @@ impl Talk<'_> {
         read
     }
 
-    /// Asks for more of the text, if there may be some.
+    /// Requests more text if there may be some.
     pub(super) fn ask(&mut self) -> Result<(), Failure> {
         if !self.has_more || self.job.is_over() || self.asked.is_some() || !self.job.out.has_room() {
             return Ok(());
@@ -66,7 +67,7 @@ impl Talk<'_> {
                 let is_last = self.asked.take().is_some_and(|(_, is_last)| is_last);
                 match Protocol::result::<TaskOutput>(outcome) {
                     Ok(part) => self.show_part(part, is_last)?,
-                    // It was cleared since.
+                    // The task was cleared meanwhile.
                     Err(ClientError::Rpc(_)) if self.ended.is_some() => self.finish(),
                     Err(error) => return Err(error.into()),
                 }
@@ -97,7 +98,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Shows what the agent asks, once.
+    /// Shows the agent's question, once.
     fn show_question(&mut self, task: &Task) {
         if let Some(asked) = &task.progress.needs_input
             && self.question.is_none_or(|last| last < asked.request)
@@ -108,7 +109,7 @@ impl Talk<'_> {
         }
     }
 
-    /// The task has ended, and all of its text is shown.
+    /// The task has ended and all of its text was shown.
     fn finish(&mut self) {
         let Some(task) = self.ended.take() else { return };
         self.job.leave(Ok(match self.cancelled {

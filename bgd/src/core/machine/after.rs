@@ -1,5 +1,5 @@
-//! Conditions on other tasks (R103): who waits for whom, and what follows when one of them starts or ends. A condition
-//! that can't come true any more cancels its task, and so on in the same step.
+//! Conditions on other tasks (R103): who waits for whom, and what follows when a task starts or ends. A condition
+//! that can no longer come true cancels its task, and transitively the tasks after it, in the same step.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::core::time::Now;
 use bgd_shared::task::Exit;
 
 impl Core {
-    /// Has a pending task hear of those that it comes after. What became of them before is judged now.
+    /// Registers a pending task with the tasks that it comes after, and judges what has already happened to those.
     pub(super) fn tie(&mut self, now: Now, ordinal: Ordinal) {
         let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
         for other in watched {
@@ -26,7 +26,7 @@ impl Core {
         }
     }
 
-    /// Has a task hear of no other any more.
+    /// Unregisters a task from all tasks that it comes after.
     pub(super) fn untie(&mut self, ordinal: Ordinal) {
         let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
         for other in watched {
@@ -34,7 +34,7 @@ impl Core {
         }
     }
 
-    /// A task has started or ended: those that come after it will be judged before this step is over.
+    /// Notes that a task started, became ready or ended. Its dependents are judged before this step is over.
     pub(super) fn became(&mut self, ordinal: Ordinal) {
         if (self.dependents.contains_key(&ordinal) || self.entering_watches(ordinal))
             && let Some(became) = self.registry.get(ordinal).and_then(became)
@@ -43,8 +43,8 @@ impl Core {
         }
     }
 
-    /// Judges those that come after tasks that have started or ended, and those after them. One list, not one call
-    /// within the other: a chain may be as long as there are tasks.
+    /// Judges the dependents of the noted tasks, and in turn their dependents. A queue instead of recursion: a
+    /// chain may be as long as there are tasks.
     pub(super) fn settle_dependents(&mut self, now: Now) {
         while let Some((watched, became)) = self.became.pop_front() {
             let dependents: Vec<Ordinal> =
@@ -56,7 +56,7 @@ impl Core {
         }
     }
 
-    /// Judges a task's conditions on one other. Tells whether the task goes on waiting or may start.
+    /// Judges a task's conditions on one other task. Returns false if that cancelled the task.
     fn judge_one(&mut self, now: Now, ordinal: Ordinal, other: Ordinal, became: Became) -> bool {
         let outlook =
             self.pending(ordinal).map(|task| task.plan().outlook(other, became)).unwrap_or_default();
@@ -74,8 +74,8 @@ impl Core {
         true
     }
 
-    /// Whether the task of a condition comes after the other one, directly or by pending ones in between. Asked of
-    /// several conditions it looks at each task once.
+    /// Returns a predicate for whether a condition's task comes after `other`, directly or through pending tasks.
+    /// Over several calls it visits each task only once.
     pub(super) fn comes_after(&self, other: Ordinal) -> impl FnMut(&&Dependency) -> bool {
         let mut seen = BTreeSet::new();
         move |dependency| {
@@ -92,7 +92,7 @@ impl Core {
         }
     }
 
-    /// The tasks that one comes after, as they are now.
+    /// Returns the tasks that a task comes after, as they are now.
     pub(super) fn seen_after(&self, task: &Task) -> Box<[AfterTask]> {
         let of = |dependency: &Dependency| {
             let mut task = self.snapshot(dependency.ordinal);
@@ -104,7 +104,7 @@ impl Core {
         task.plan().after.iter().map(of).collect()
     }
 
-    /// The conditions of a pending task that have not come true.
+    /// Returns the conditions of a pending task that have not come true.
     fn unmet(&self, ordinal: Ordinal) -> impl Iterator<Item = &Dependency> {
         let pending = self.pending(ordinal).into_iter();
         pending.flat_map(|task| &task.plan().after).filter(|dependency| !dependency.met)
@@ -124,7 +124,7 @@ impl Core {
     }
 }
 
-/// What has become of a task, if it has started.
+/// Returns what has happened to a task; `None` if it has not started.
 pub(super) fn became(task: &Task) -> Option<Became> {
     match &task.state {
         State::Queued { .. } | State::Starting { .. } => task.has_begun().then_some(Became::Started),
@@ -140,7 +140,7 @@ pub(super) fn became(task: &Task) -> Option<Became> {
     }
 }
 
-/// How this end was, in short.
+/// Returns a short reason for an end, if there is one.
 const fn how(finished: &Finished) -> Option<HowEnded> {
     match (&finished.outcome, &finished.exit) {
         (Outcome::Failed(Failure::TimedOut { .. }), _) => Some(HowEnded::TimedOut),

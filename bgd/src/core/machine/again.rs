@@ -1,5 +1,5 @@
-//! Further attempts of a task that failed (R108), or that shall run for as long as nobody ends it (R109). Between two
-//! attempts it is pending and has no slot.
+//! Further attempts of a task: after a failure (R108), or to keep it alive until it is told to end (R109). Between
+//! attempts the task is pending and has no slot.
 
 use std::sync::Arc;
 
@@ -14,44 +14,45 @@ use crate::core::plan::{Again, Attempt, AttemptError, NotBefore, Rule, draw};
 use crate::core::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopReason, Task};
 use crate::core::time::{Mono, Now};
 
-/// The first delay of a task that is started again and again, in milliseconds. It doubles with each early end.
+/// The first delay before a restart of a kept-alive task, in milliseconds. Doubles with each early end.
 const RESTART_DELAY_MS: u64 = 1000;
 
-/// What that delay does not grow beyond, in milliseconds.
+/// Upper bound of that delay, in milliseconds.
 const RESTART_MAX_DELAY_MS: u64 = 60_000;
 
-/// An end is early before so many milliseconds.
+/// An attempt that ends within this time ended early, in milliseconds.
 const EARLY_MS: u64 = 60_000;
 
-/// After so many early ends in a row it is no use.
+/// After this many early ends in a row the task is given up.
 const EARLY_ENDS: u32 = 10;
 
-/// What comes after an end.
+/// What follows an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Another attempt, after so many milliseconds.
+    /// Another attempt, after this many milliseconds.
     Attempt(u64),
     /// Nothing.
     End,
-    /// Nothing, as it ended too soon so often.
+    /// Nothing: this many attempts in a row ended early.
     GiveUp(u32),
 }
 
 impl Again {
-    /// The rule before the first attempt.
+    /// Creates the state before the first attempt.
     pub fn new(rule: Rule) -> Self {
         let env = Arc::<Env>::default();
         Self { rule, env, attempt: 1, began: None, early_ends: 0, offset: [0; 2], attempts: Vec::new() }
     }
 
-    /// Whether it starts again for as long as nobody ends it.
+    /// Whether it is kept alive until it is told to end.
     fn is_kept_alive(&self) -> bool {
         matches!(self.rule, Rule::Restart(_))
     }
 
-    /// Whether the rule covers an end of its own.
+    /// Whether the rule asks for another attempt after this end.
     fn covers(&self, outcome: &Outcome, exit: Option<&Exit>) -> bool {
-        // A service is kept alive while its program is replaced, and when it hangs in its beginning.
+        // A kept-alive task also survives a failed start after the first attempt, as while its program is being
+        // replaced, and a start that hangs until the readiness timeout.
         let is_kept_alive = self.is_kept_alive();
         let has_begun = self.began.is_some() || is_kept_alive && self.attempt > 1;
         let has_failed = match outcome {
@@ -79,7 +80,7 @@ impl Again {
         }
     }
 
-    /// What comes after this end; `seed` stands for the dice.
+    /// Returns what follows this end. The delay of a retry is drawn from `seed`.
     fn next(&self, now: Mono, finished: &Finished, seed: u128) -> Next {
         if !self.covers(&finished.outcome, finished.exit.as_ref()) {
             return Next::End;
@@ -100,13 +101,14 @@ impl Again {
         }
     }
 
-    /// How many ends in a row came too soon if this attempt ends now. One that could not be started did.
+    /// Returns how many attempts in a row have ended early if this one ends now. An attempt that never started
+    /// counts.
     fn early_ends_by(&self, now: Mono) -> u32 {
         let is_early = self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS));
         if is_early { self.early_ends + 1 } else { 0 }
     }
 
-    /// An attempt has ended, and another one comes.
+    /// Records an ended attempt and prepares the next one.
     fn add(&mut self, now: Mono, finished: &Finished, offset: [u64; 2]) {
         self.early_ends = self.early_ends_by(now);
         self.began = None;
@@ -127,7 +129,7 @@ impl Again {
     }
 }
 
-/// Why an attempt failed, where its exit does not tell.
+/// Returns why an attempt failed, if its exit does not say.
 fn error(outcome: &Outcome) -> Option<AttemptError> {
     Some(match outcome {
         Outcome::Failed(Failure::Agent(text)) => AttemptError::Agent(text.clone()),
@@ -144,12 +146,12 @@ fn doubled(ms: u64, times: u32) -> u64 {
 }
 
 impl Core {
-    /// Whether a task that ends so by itself starts again, so that what is left of its tree must go first.
+    /// Whether the task will start again after this end, so that the rest of its tree must end first.
     pub(super) fn starts_again(&self, now: Now, task: &Task, finished: &Finished) -> bool {
         self.phase == Phase::Open && matches!(next(now, task, finished), Next::Attempt(_))
     }
 
-    /// What an end comes to: the end that is told, or nothing if another attempt follows.
+    /// Returns the end to report, or `None` if another attempt follows.
     pub(super) fn last_end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) -> Option<Finished> {
         if self.phase != Phase::Open {
             return Some(finished);
@@ -168,15 +170,15 @@ impl Core {
         }
     }
 
-    /// Whether a task that is being ended for this reason is so only for another attempt, so that whoever wants it to
-    /// end for good is heard.
+    /// Whether another attempt may follow an end for this reason, so that a later request to end the task for good
+    /// must replace the reason.
     pub(super) fn is_for_next_attempt(task: &Task, reason: StopReason) -> bool {
         let again = task.plan().again.as_deref();
         let is_kept_alive = again.is_some_and(Again::is_kept_alive);
         reason == StopReason::NextAttempt || is_kept_alive && matches!(reason, StopReason::NotReady(_))
     }
 
-    /// The leader has ended, and others of its tree have not: these go before the next attempt begins.
+    /// Ends the rest of the tree after its leader, before the next attempt starts.
     pub(super) fn end_before_attempt(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let Finished { pid, started_at, completed_at, exit, .. } = finished;
@@ -189,17 +191,17 @@ impl Core {
         self.set_state(ordinal, State::Stopping { pid, started_at, reason, kill_at: Some(kill_at), exit });
     }
 
-    /// An attempt has begun.
+    /// Notes that an attempt has started.
     pub(super) fn note_attempt(&mut self, now: Now, ordinal: Ordinal) {
         self.change_again(ordinal, |again| again.began = Some(now.mono));
     }
 
-    /// A task that has ended starts no more.
+    /// Drops the environment for attempts, as none can follow.
     pub(super) fn drop_plan_env(&mut self, ordinal: Ordinal) {
         self.change_again(ordinal, |again| again.env = Arc::default());
     }
 
-    /// Changes what is known of a task's attempts. Most tasks have one attempt, and nothing is done.
+    /// Changes a task's record of attempts, if it has one; most tasks do not.
     fn change_again(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Again)) {
         if self.registry.get(ordinal).is_none_or(|task| task.plan().again.is_none()) {
             return;
@@ -229,7 +231,7 @@ impl Core {
 }
 
 fn next(now: Now, task: &Task, finished: &Finished) -> Next {
-    // A follow-up prompt is given once: it is no attempt at the first one.
+    // A follow-up prompt is given only once: the rule applies to the first prompt.
     let again = task.plan().again.as_deref().filter(|_| task.resume_count == 0);
     again.map_or(Next::End, |again| again.next(now.mono, finished, task.id.as_u128()))
 }

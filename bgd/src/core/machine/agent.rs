@@ -1,4 +1,4 @@
-//! What only happens to agent tasks: a resume, questions and their answers, the end of a turn, silence.
+//! What concerns only agent tasks: resumes, questions and answers, the end of a turn, silence.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::core::time::Now;
 use crate::core::waiters::Until;
 
 impl Core {
-    /// Has a follow-up prompt given to the session of a completed task. The answer is given when the
-    /// prompt is there. A resume takes a slot, but does not wait for one: it must not block its caller.
+    /// Gives a follow-up prompt to the session of a completed task. The answer comes when the agent has the prompt.
+    /// A resume takes a slot but does not wait for one, so that it can't block its caller.
     pub(super) fn resume(
         &mut self,
         to: ReplyTo,
@@ -35,7 +35,7 @@ impl Core {
         let ordinal = self.registry.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let (id, finished) = resumable(task)?;
-        // A clear that waits for other tasks would remove this one under its agent's hands.
+        // A pending clear would remove this task while its agent works.
         if self.waiters.will_remove(ordinal) {
             return Err(CoreError::BeingCleared(id));
         }
@@ -108,7 +108,7 @@ impl Core {
         Ok(())
     }
 
-    /// The prompt of a resume is with the agent: from now on the task is another run.
+    /// Notes that the agent has the prompt of a resume: the task is now in a new run.
     pub(super) fn resumed(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Resuming { prompt, settings, to, stop, .. } = &task.state else { return };
@@ -199,19 +199,19 @@ impl Core {
         }
     }
 
-    /// People should know this of the agent. It tells nobody of its success before the end does.
+    /// Stores a note. One that casts doubt on success publishes no event: it shows with the end of the turn.
     pub(super) fn noted(&mut self, now: Now, ordinal: Ordinal, note: Note, text: Box<str>) {
         let is_early = note == Note::Warning && self.is_starting(ordinal);
         if self.is_at_work(ordinal) || is_early {
             self.change_agent(ordinal, |agent| agent.note(note, text));
-            // Nothing comes before the start, which tells it too.
+            // No event may precede the start, whose event includes the note.
             if note != Note::Suspect && !is_early {
                 self.event(now, EventKind::Progress, ordinal);
             }
         }
     }
 
-    /// The agent shows that it moves. Told only if it was taken for stalled.
+    /// Records activity. Publishes an event only if the agent was marked as stalled.
     pub(super) fn note_activity(&mut self, now: Now, ordinal: Ordinal) {
         if self.is_at_work(ordinal) {
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
@@ -235,8 +235,8 @@ impl Core {
         let wait_ms = work.ask_timeout_ms;
         let is_running = match &task.state {
             State::Running { .. } => true,
-            // A turn that is being ended is allowed nothing any more, and one that has not begun nothing
-            // yet: whoever asks must not wait for ever.
+            // Deny at once, so that the agent does not wait forever: a turn that is being ended gets no more
+            // permissions, and one that has not started gets none yet.
             State::Stopping { .. } | State::Starting { .. } | State::Resuming { .. } => false,
             State::Queued { .. } | State::Finished(_) => return,
         };
@@ -261,8 +261,7 @@ impl Core {
         }
     }
 
-    /// The agent has ended its turn. Why it did is decided here: a turn that we ended was not completed,
-    /// whatever the agent says of it.
+    /// Ends the task with its agent's turn. A turn that we ended did not complete, whatever the agent reports.
     pub(super) fn turn_ended(&mut self, now: Now, ordinal: Ordinal, result: Result<(), Box<str>>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let (pid, started_at, outcome) = match &task.state {
@@ -291,8 +290,7 @@ impl Core {
         self.finish(now, ordinal, finished);
     }
 
-    /// A running agent task's time has come: questions that nobody answered are denied, and silence is
-    /// marked.
+    /// Denies questions that have expired, and marks the agent as stalled if it has been silent for too long.
     pub(super) fn agent_deadline(&mut self, now: Now, ordinal: Ordinal) {
         let change = |agent: &mut AgentPart| (agent.expired(now), agent.mark_if_stalled(now));
         let Some((expired, stalled)) = self.change_agent(ordinal, change) else { return };
@@ -302,13 +300,13 @@ impl Core {
         }
     }
 
-    /// A turn is being ended: nobody may allow it anything any more.
+    /// Denies all pending questions of a turn that is being ended.
     pub(super) fn deny_all(&mut self, now: Now, ordinal: Ordinal) {
         let questions = self.change_agent(ordinal, |agent| std::mem::take(&mut agent.questions));
         self.deny(now, ordinal, &Vec::from(questions.unwrap_or_default()));
     }
 
-    /// Denies what the agent has asked, which waits no more.
+    /// Denies these questions, which are no longer pending.
     fn deny(&mut self, now: Now, ordinal: Ordinal, questions: &[Question]) {
         let Some(task) = self.registry.get(ordinal).filter(|_| !questions.is_empty()) else { return };
         let denied = questions.iter().map(|question| orders::deny(task, question.key));
@@ -316,7 +314,7 @@ impl Core {
         self.tell_questions(now, ordinal);
     }
 
-    /// What the agent waits for has changed: subscribers see the next question, or that there is none.
+    /// Publishes a change of the pending questions: subscribers see the next one, or that there is none.
     fn tell_questions(&mut self, now: Now, ordinal: Ordinal) {
         let kind = if self.asks(ordinal) { EventKind::NeedsInput } else { EventKind::Progress };
         self.event(now, kind, ordinal);
@@ -333,7 +331,7 @@ impl Core {
             .is_some_and(|task| matches!(task.state, State::Running { .. } | State::Stopping { .. }))
     }
 
-    /// Changes what only agent tasks have, and keeps the task's timer.
+    /// Changes the data that only agent tasks have, and updates the task's timer.
     pub(super) fn change_agent<T>(
         &mut self,
         ordinal: Ordinal,
@@ -346,7 +344,7 @@ impl Core {
     }
 }
 
-/// What a turn comes to that we ended. One whose time was over may have said what it spent it on.
+/// Returns the outcome of a turn that we ended. If it timed out, this includes what the agent said last.
 fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
     let last_words = task.agent.as_deref().and_then(|agent| agent.notes.last_words.as_deref());
     match (verdict_of_stop(reason), last_words) {
@@ -357,7 +355,7 @@ fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
     }
 }
 
-/// The task, if it can be resumed, with how it ended.
+/// Returns the id and the end of a task that can be resumed.
 fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
     match task.spec.kind() {
         Kind::Agent => {}

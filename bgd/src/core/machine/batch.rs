@@ -1,5 +1,5 @@
-//! Batches (R112): parts are staged until the last one is there, then all tasks enter, some in each step. Of a batch in
-//! which too many have failed the rest is cancelled.
+//! Batches (R112): parts are staged until the last one has arrived, then the tasks are added, some in each step. If
+//! too many tasks of a batch fail, the rest are cancelled.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,7 +24,7 @@ use crate::core::time::Now;
 const SLICE: usize = 256;
 
 impl Core {
-    /// Stages a part of a batch; the last one has all of it enter. A part that is refused takes the others with it.
+    /// Stages a part of a batch; the last part commits it. If a part is refused, the whole batch is dropped.
     pub(super) fn submit_many(&mut self, now: Now, to: ReplyTo, part: Part) -> Result<(), CoreError> {
         let Part { batch, first, items, more } = part;
         let before = match (self.batches.staged.remove(&to.client), first) {
@@ -36,7 +36,7 @@ impl Core {
         self.stage(now, to, before.map_err(CoreError::Order)?, items, more)
     }
 
-    /// What is known of a batch before its tasks.
+    /// Starts staging a batch.
     fn staged(
         &self,
         now: Now,
@@ -77,7 +77,7 @@ impl Core {
         self.commit(now, to, staged, ids)
     }
 
-    /// Every task is there: from now on they are added.
+    /// Commits a complete batch: its tasks are added from now on.
     fn commit(&mut self, now: Now, to: ReplyTo, staged: Staged, last: Vec<TaskId>) -> Result<(), CoreError> {
         let Staged { batch, common, limits, items, each, bytes } = staged;
         let plan = self.batch_plan(now, batch, &common.plan)?;
@@ -99,19 +99,19 @@ impl Core {
         Ok(())
     }
 
-    /// How each task of a batch is ordered.
+    /// Returns the plan of each task of a batch.
     fn batch_plan(&self, now: Now, batch: TaskId, request: &PlanRequest) -> Result<Box<Plan>, CoreError> {
         let plan = self.plan_of(now, request.clone())?.unwrap_or_else(|| Box::new(PLAIN.clone()));
         Ok(Box::new(Plan { batch: Some(batch), ..*plan }))
     }
 
-    /// Adds some tasks of the first batch that enters.
+    /// Adds the next tasks of the first committed batch.
     pub(super) fn add_slice(&mut self, now: Now) {
         let Some(mut entering) = self.batches.entering.pop_front() else { return };
         let (batch, to) = (entering.batch, entering.to);
         if self.phase != Phase::Open {
-            // It was taken, so that the answer must not have it submitted again: those that were not added end
-            // with the daemon as the others do.
+            // The batch was accepted, so an error would make the client submit it again. The tasks that were not
+            // added end with the daemon, as all others do.
             self.drop_batch_without_tasks(batch);
             return self.reply(Some(to), Reply::Many { batch, ids: entering.last });
         }
@@ -148,7 +148,7 @@ impl Core {
         }
     }
 
-    /// What a task has become concerns the tasks too that are still to be added.
+    /// Judges the conditions of tasks that are still to be added.
     pub(super) fn tell_entering(&mut self, ordinal: Ordinal, became: Became) {
         for entering in self.batches.entering.iter_mut().filter(|entering| entering.never.is_none()) {
             entering.judge(ordinal, became);
@@ -163,7 +163,7 @@ impl Core {
             .any(|entering| entering.plan.after.iter().any(|one| one.ordinal == ordinal))
     }
 
-    /// A task has failed for good.
+    /// Counts the final failure of a task against its batch's limit.
     pub(super) fn count_failure(&mut self, ordinal: Ordinal) {
         let Some(id) = self.registry.get(ordinal).and_then(|task| task.plan().batch) else { return };
         let Some(batch) = self.batches.known.get_mut(&id) else { return };
@@ -174,7 +174,7 @@ impl Core {
         }
     }
 
-    /// Cancels what is left of batches in which too many have failed. Tells whether there were any.
+    /// Cancels the rest of the batches in which too many tasks have failed. Returns whether there were any.
     pub(super) fn stop_failed_batches(&mut self, now: Now) -> bool {
         let batches = std::mem::take(&mut self.failed_batches);
         for id in &batches {
@@ -187,7 +187,7 @@ impl Core {
         !batches.is_empty()
     }
 
-    /// A task was removed.
+    /// Removes a task from its batch.
     pub(super) fn leave_batch(&mut self, task: &Task) {
         let Some(id) = task.plan().batch else { return };
         if let Some(batch) = self.batches.known.get_mut(&id) {
@@ -205,7 +205,7 @@ impl Core {
         }
     }
 
-    /// The one batch that a user means.
+    /// Resolves a reference to a batch. Fails if no batch or several match.
     pub(super) fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
         let mut found = self.batches.known.range(reference.range()).map(|(id, _)| *id).take(CANDIDATES);
         match (found.next(), found.next()) {
@@ -220,7 +220,7 @@ impl Core {
 }
 
 impl Entering {
-    /// What a task has become that these come after.
+    /// Applies what happened to a task to the plan shared by the remaining ones.
     fn judge(&mut self, ordinal: Ordinal, became: Became) {
         match self.plan.outlook(ordinal, became).never {
             Some((condition, ended)) => self.never = Some(StopReason::Dependency(condition, ended)),

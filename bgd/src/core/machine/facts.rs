@@ -1,4 +1,4 @@
-//! What executors saw.
+//! Facts from executors.
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -162,8 +162,8 @@ impl Core {
         }
     }
 
-    /// SIGKILL does not end a tree. Whoever waits for its end is told that it is over with the task, and the
-    /// task shows that processes of it are left.
+    /// Gives up on a tree that SIGKILL does not end. Whoever waits for the tree is answered, and the task shows
+    /// that processes are left.
     fn gave_up(&mut self, now: Now, ordinal: Ordinal, why: Box<str>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
@@ -204,7 +204,7 @@ impl Core {
             if grew {
                 task.updated_at = Some(now.wall);
             }
-            // Neither ever shrinks, and a later run need not know what an earlier one dropped.
+            // Neither count ever shrinks, and a later run may not know what an earlier one dropped.
             task.output_bytes = [0, 1].map(|stream| task.output_bytes[stream].max(bytes[stream]));
             task.dropped = [0, 1].map(|stream| task.dropped[stream].max(dropped[stream]));
             grew
@@ -217,7 +217,7 @@ impl Core {
         }
     }
 
-    /// A loss changes nothing but what is known of the task: the job goes on, and its end is judged as ever.
+    /// Records lost output. The loss changes nothing else: the job continues, and its outcome is judged as usual.
     fn lost(&mut self, now: Now, ordinal: Ordinal, bytes: u64, why: Box<str>) {
         self.registry.change(ordinal, |task| {
             let before = task.lost.as_ref().map_or(0, |lost| lost.bytes);
@@ -229,7 +229,7 @@ impl Core {
     }
 }
 
-/// What the end of a tree means whose leader ended like this before.
+/// Returns the outcome of a task whose tree has ended after its leader exited like this.
 fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
     match reason {
         StopReason::NextAttempt => verdict(exit),
@@ -244,7 +244,7 @@ fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
     }
 }
 
-/// Whether no attempt of it has ended yet.
+/// Whether this is the first attempt.
 fn is_first_attempt(task: &Task) -> bool {
     task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
 }

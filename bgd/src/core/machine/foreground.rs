@@ -1,5 +1,5 @@
-//! Foreground jobs and what becomes of them: the background (R61 to R67), or the end when their client is
-//! gone (R71). And processes that other programs started, which come to the background directly (R70).
+//! Foreground jobs: they move to the background (R61 to R67), or end when their client is gone (R71). Also
+//! processes of other programs, which are taken over straight into the background (R70).
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskRef;
@@ -13,11 +13,11 @@ use crate::core::input::Command;
 use crate::core::task::{Ordinal, State, StopOrder, StopReason};
 use crate::core::time::Now;
 
-/// SIGHUP: what a process gets when its terminal is closed.
+/// SIGHUP: what a process gets when its terminal closes.
 const SIGHUP: i32 = 1;
 
 impl Core {
-    /// Moves a foreground job of this client to the background. One that ended first has won (R66).
+    /// Moves a foreground job of the calling client to the background. If the job ended first, that wins (R66).
     pub(super) fn detach(&mut self, now: Now, to: ReplyTo, id: &TaskRef) -> Result<(), CoreError> {
         let ordinal = self.registry.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
@@ -42,13 +42,13 @@ impl Core {
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Backgrounded(snapshot));
         }
-        // What it asks was seen where it ran, and nobody looks there any more.
+        // A pending question was only shown in the foreground, where nobody will see it any more.
         self.tell_question(now, ordinal);
         Ok(())
     }
 
-    /// Takes over a process that runs already. It takes a slot, but never waits for one, and a time limit
-    /// counts from now. Another process is never the same task, so a key would mean nothing.
+    /// Takes over a running process. It takes a slot but never waits for one, and its time limit counts from now.
+    /// An idempotency key is ignored: another process is never the same task.
     pub(super) fn adopt(
         &mut self,
         now: Now,
@@ -73,7 +73,7 @@ impl Core {
         Ok(())
     }
 
-    /// A client is gone: its foreground jobs end as they would with their terminal. Returns them.
+    /// Ends the foreground jobs of a client that is gone, as if their terminal had closed. Returns them.
     pub(super) fn abandon(&mut self, now: Now, client: u64) -> Vec<Ordinal> {
         let order =
             StopOrder { reason: StopReason::Abandoned, signal: SIGHUP, grace_ms: self.limits.grace_ms };
@@ -85,13 +85,13 @@ impl Core {
         jobs
     }
 
-    /// The foreground jobs of a client, the one started first first.
+    /// Returns the foreground jobs of a client, oldest first.
     pub(super) fn jobs_of(&self, client: u64) -> Vec<Ordinal> {
         let jobs = (client, Ordinal(0))..=(client, Ordinal(u64::MAX));
         self.foreground.range(jobs).map(|(_, ordinal)| *ordinal).collect()
     }
 
-    /// A task is nobody's foreground job any more. Tells whether it was.
+    /// Makes a task nobody's foreground job. Returns whether it was one.
     pub(super) fn leave_foreground(&mut self, ordinal: Ordinal) -> bool {
         match self.registry.change(ordinal, |task| task.foreground.take()).flatten() {
             Some(client) => self.foreground.remove(&(client, ordinal)),

@@ -1,4 +1,4 @@
-//! The machine: every input against every state, written out.
+//! The state machine: handles every input in every state, explicitly.
 
 mod after;
 mod again;
@@ -41,7 +41,7 @@ use super::task::{Ordinal, QueuePlace, Snapshot, State, Task};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
 
-/// Whose deadline it is.
+/// What a timer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Timer {
     Task(Ordinal),
@@ -49,7 +49,7 @@ enum Timer {
     Inbox(InboxWaitId),
 }
 
-/// Whether the daemon lives or is about to end.
+/// How far the daemon's shutdown has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     Open,
@@ -57,48 +57,48 @@ enum Phase {
     Closed,
 }
 
-/// The owner of all tasks.
+/// Owns all tasks and decides what happens to them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Core {
     limits: CoreLimits,
     registry: Registry,
     waiters: Waiters,
     timers: BTreeSet<(Mono, Timer)>,
-    /// Foreground jobs by the client that shows them.
+    /// Foreground jobs by client.
     foreground: BTreeSet<(u64, Ordinal)>,
     inboxes: Inboxes,
     owners: Owners,
     queue: Queue,
     batches: Batches,
-    /// The pending tasks that may start at a time of the wall clock.
+    /// Pending tasks with an earliest start on the wall clock.
     wall_timers: BTreeSet<(Timestamp, Ordinal)>,
-    /// Who comes after a task and is to hear what becomes of it.
+    /// For each task, the pending tasks with open conditions on it.
     dependents: BTreeMap<Ordinal, BTreeSet<Ordinal>>,
     seq: u64,
     phase: Phase,
-    /// What tasks have become in this step, for those that come after them.
+    /// What happened to tasks in this step, until their dependents are judged.
     #[serde(skip)]
     became: VecDeque<(Ordinal, Became)>,
-    /// The batches in which too many have failed in this step.
+    /// Batches that reached their limit of failures in this step.
     #[serde(skip)]
     failed_batches: Vec<TaskId>,
     #[serde(skip)]
     effects: Vec<Effect>,
-    /// Who asks for the end of tasks, while that is carried out: some end at once.
+    /// Set while a request that ends tasks is handled, as some tasks end right away.
     #[serde(skip)]
     asker: Option<Asker>,
 }
 
-/// A client that asks for the end of tasks.
+/// A client that requests the end of tasks.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     client: u64,
-    /// Whether they are removed, too.
+    /// Whether the tasks are removed, too.
     removes: bool,
 }
 
 impl Core {
-    /// A core without tasks, with the configured groups.
+    /// Creates a core without tasks, with the configured groups.
     pub fn new(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>) -> Self {
         let mut core = Self {
             limits,
@@ -123,7 +123,7 @@ impl Core {
         core
     }
 
-    /// Takes an input and says what is to be done about it.
+    /// Handles an input. Returns what is to be done.
     #[must_use]
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
         let was_closed = self.phase == Phase::Closed;
@@ -149,17 +149,17 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Core::on_deadline`] wants to be called, if nothing else happens.
+    /// Returns when to call [`Core::on_deadline`] if nothing else happens.
     pub fn deadline(&self) -> Option<Mono> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// When [`Core::on_deadline`] wants to be called by the wall clock, also if that is set.
+    /// Returns the wall-clock time at which to call [`Core::on_deadline`], even if that clock is set meanwhile.
     pub fn wall_deadline(&self) -> Option<Timestamp> {
         self.wall_timers.first().map(|(at, _)| *at)
     }
 
-    /// Does what is due at this time.
+    /// Does what is due at this time. Returns what is to be done.
     #[must_use]
     pub fn on_deadline(&mut self, now: Now) -> Vec<Effect> {
         while let Some((at, timer)) = self.timers.first().copied() {
@@ -183,45 +183,46 @@ impl Core {
         std::mem::take(&mut self.effects)
     }
 
-    /// How many tasks are in each status.
+    /// Returns how many tasks are in each status.
     pub fn summary(&self) -> Summary {
         self.registry.summary()
     }
 
-    /// How full the inboxes of parent sessions are.
+    /// Returns how full the inboxes of parent sessions are.
     pub fn inboxes(&self) -> InboxesStatus {
         self.inboxes.status()
     }
 
-    /// How many bytes tasks hold.
+    /// Returns what tasks hold, in bytes.
     pub fn held_by_tasks(&self) -> usize {
         self.registry.held()
     }
 
-    /// The inboxes of parent sessions that have items, the one with the oldest item behind this number first.
+    /// Lists the inboxes whose oldest item comes after this number, oldest first: parent session, number of the
+    /// oldest item, and number of items.
     pub fn list_inboxes(&self, after: u64) -> impl Iterator<Item = (&Arc<str>, u64, usize)> {
         self.inboxes.list(after)
     }
 
-    /// How many bytes tasks and inboxes hold, and batches that are not complete.
+    /// Returns what tasks, inboxes and batches that are still being added hold, in bytes.
     pub fn held(&self) -> usize {
         self.registry.held() + self.inboxes.held() + self.batches.reserved_bytes()
     }
 
-    /// Whether there is work left that would have held up others. [`Input::GoOn`] does the next piece of it.
+    /// Whether work was put off so as not to delay other inputs. [`Input::GoOn`] does the next part of it.
     pub fn has_more(&self) -> bool {
         !self.batches.entering.is_empty()
     }
 
-    /// The number of the latest event.
+    /// Returns the number of the latest event.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// A page of tasks.
+    /// Returns a page of tasks.
     ///
     /// # Errors
-    /// The query names a batch that is not there, or several.
+    /// The query names an unknown group or batch, or an ambiguous batch.
     pub fn list(&self, query: &ListQuery) -> Result<Page, CoreError> {
         let batch = self.resolve(&query.filter)?;
         let mut page = self.registry.list(query, batch);
@@ -231,7 +232,7 @@ impl Core {
         Ok(page)
     }
 
-    /// One task.
+    /// Returns one task.
     ///
     /// # Errors
     /// No task has this id, or several do.
@@ -240,7 +241,7 @@ impl Core {
         self.snapshot(ordinal).ok_or_else(|| CoreError::NotFound(id.as_str().to_owned()))
     }
 
-    /// The first of these tasks whose process is being started.
+    /// Returns the first of these tasks whose process is being started.
     pub fn starting(&self, ids: &[TaskRef]) -> Option<TaskId> {
         let known = |id: &TaskRef| self.registry.find(id).ok().and_then(|ordinal| self.registry.get(ordinal));
         let mut tasks = ids.iter().filter_map(known);
@@ -249,7 +250,7 @@ impl Core {
         tasks.find(is_starting).map(|task| task.id)
     }
 
-    /// Whether new work is refused.
+    /// Whether the daemon is shutting down, so that new work is refused.
     pub fn is_closing(&self) -> bool {
         self.phase != Phase::Open
     }
@@ -260,7 +261,7 @@ impl Core {
         Some(snapshot)
     }
 
-    /// Notes how a task stands with its group.
+    /// Fills in how the snapshot's task stands in the queue.
     fn place(&self, snapshot: &mut Snapshot) {
         let Some(ordinal) = self.registry.ordinal(snapshot.id) else { return };
         let is_paused = matches!(snapshot.state, State::Queued { .. })
@@ -286,12 +287,12 @@ impl Core {
         self.effects.push(Effect::Event { seq: self.seq, at: now.wall, kind, task });
     }
 
-    /// Changes a task's state, and keeps its timer and its standing in the queue.
+    /// Changes a task's state, and updates its timers and its standing in the queue.
     fn set_state(&mut self, ordinal: Ordinal, state: State) {
         self.change_task(ordinal, |task| task.state = state);
     }
 
-    /// Changes a task, and keeps its timers and its standing in the queue.
+    /// Changes a task, and updates its timers and its standing in the queue.
     fn change_task(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task)) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let (before, old_deadline, old_time) = (Standing::from(task), task.deadline(), wall_time(task));
@@ -318,14 +319,14 @@ impl Core {
         self.queue.configure(groups);
     }
 
-    /// Keeps a task's timer after a change that may have moved its deadline.
+    /// Updates a task's timer after a change that may have moved its deadline.
     fn retime(&mut self, ordinal: Ordinal, before: Option<Mono>) {
         let after = self.registry.get(ordinal).and_then(Task::deadline);
         self.retime_to(ordinal, before, after);
     }
 
-    /// Also if both are the same moment: the old timer may be the one that has just gone off, as with a
-    /// time limit and no grace.
+    /// Replaces the timer even if both deadlines are equal: the old one may have just fired, as with a time limit
+    /// and no grace.
     fn retime_to(&mut self, ordinal: Ordinal, before: Option<Mono>, after: Option<Mono>) {
         if let Some(at) = before {
             self.timers.remove(&(at, Timer::Task(ordinal)));
@@ -335,7 +336,7 @@ impl Core {
         }
     }
 
-    /// What follows from what tasks have become in this step, for others.
+    /// Handles the consequences of this step for other tasks.
     fn settle(&mut self, now: Now) {
         self.settle_dependents(now);
         while self.stop_failed_batches(now) {
@@ -353,7 +354,7 @@ impl Core {
         }
     }
 
-    /// Has a pending task started.
+    /// Starts a pending task.
     fn begin(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
@@ -378,7 +379,7 @@ impl Core {
         self.effects.push(start);
     }
 
-    /// The tasks that a request is about, each once.
+    /// Resolves a selection to tasks, each once.
     fn select(&self, which: &Selection) -> Result<Vec<Ordinal>, CoreError> {
         match which {
             Selection::Ids(ids) => self.find_all(ids),
@@ -404,7 +405,7 @@ impl Core {
     }
 }
 
-/// The time of the wall clock that a pending task waits for.
+/// Returns the wall-clock time that a pending task waits for, if any.
 fn wall_time(task: &Task) -> Option<Timestamp> {
     match (&task.state, task.plan().not_before) {
         (State::Queued { .. }, Some(NotBefore::Wall(at))) => Some(at),
@@ -420,7 +421,7 @@ fn wall_time(task: &Task) -> Option<Timestamp> {
     }
 }
 
-/// A configured number of tasks as a number of slots.
+/// Converts a configured number of tasks to a number of slots.
 fn slots(tasks: usize) -> u32 {
     u32::try_from(tasks).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,5 @@
-//! What whoever asked for a task is told of it (R51, R55): notices for its channel and for the inbox of its
-//! parent session. And the owners of parent sessions, whose end is theirs (R54).
+//! Notices for whoever requested a task (R51, R55): they go to its channel and to the inbox of its parent session.
+//! Also the owners of parent sessions, with whom the sessions end (R54).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::core::task::{Finished, Ordinal, Outcome, State, StopReason, Task};
 use crate::core::time::Now;
 
 impl Core {
-    /// Tells of a task. Nothing of a foreground job: whoever asked for it looks at it.
+    /// Sends a notice about a task. Not about a foreground job: its client is watching it.
     pub(super) fn notice(&mut self, now: Now, kind: NoticeKind, ordinal: Ordinal) {
         let Some(mut task) = self.snapshot(ordinal).filter(|task| task.foreground.is_none()) else { return };
         let session = task.spec.session.clone();
@@ -44,8 +44,8 @@ impl Core {
         }
     }
 
-    /// Whether the parent session of a task has ended, so that nobody reads its inbox: another session of
-    /// the same key may have begun. The task may end for another reason that came first.
+    /// Whether the parent session of a task has ended, so that nobody reads its inbox: another session with the
+    /// same key may have begun. The task itself may end for an earlier reason.
     fn is_of_ended_session(&self, ordinal: Ordinal, task: &Task) -> bool {
         let is_ended_by_it = matches!(
             &task.state,
@@ -54,8 +54,8 @@ impl Core {
         is_ended_by_it || self.waiters.ends_with_session(ordinal)
     }
 
-    /// Tells what an agent asks, once for each question: when it is the next one that can be answered, and
-    /// nobody looks at it.
+    /// Sends a notice about the next pending question. Once per question, and only if the task is not in the
+    /// foreground, where the question is visible.
     pub(super) fn tell_question(&mut self, now: Now, ordinal: Ordinal) {
         let is_hidden = self.registry.get(ordinal).is_some_and(|task| task.foreground.is_none());
         if is_hidden && self.change_agent(ordinal, AgentPart::is_to_be_told) == Some(true) {
@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    /// Gives a parent session what it was told, or waits for the first of it.
+    /// Answers with the items of an inbox, or waits for the first one.
     pub(super) fn read_inbox(
         &mut self,
         now: Now,
@@ -79,7 +79,7 @@ impl Core {
             self.give_items(&wait);
             return Ok(());
         }
-        // Nothing comes any more.
+        // No item can follow.
         if self.phase == Phase::Closed {
             return Err(CoreError::ShuttingDown);
         }
@@ -89,7 +89,7 @@ impl Core {
     }
 
     fn give_items(&mut self, wait: &InboxWait) {
-        // One more than is given tells whether there is more.
+        // Asks for one item more to learn whether there are more.
         let (mut items, lost) = self.inboxes.read(&wait.session, wait.after, wait.limit.saturating_add(1));
         let more = items.len() > wait.limit;
         items.truncate(wait.limit);
@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    /// The daemon is about to end: those who wait for an item are told that none will come.
+    /// Refuses the waiting reads: the daemon is about to end, and no item will follow.
     pub(super) fn refuse_reads(&mut self) {
         for (id, wait) in self.inboxes.end_waits() {
             self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
@@ -115,7 +115,7 @@ impl Core {
         self.reply(Some(to), Reply::Acknowledged { acknowledged, left });
     }
 
-    /// A client says that a parent session is its own.
+    /// Makes a client an owner of a parent session.
     pub(super) fn own(&mut self, to: ReplyTo, session: Arc<str>) -> Result<(), CoreError> {
         if !self.owners.insert(to.client, session, OWNED_SESSIONS) {
             return Err(CoreError::TooManySessions(OWNED_SESSIONS));
@@ -124,8 +124,8 @@ impl Core {
         Ok(())
     }
 
-    /// A client is gone: its reads end, and with the last owner of a parent session that does. Its jobs
-    /// were told to end as they would with their terminal, and no second signal comes on top of that.
+    /// Ends the waiting reads of a client that is gone, and the parent sessions whose last owner it was. Its
+    /// foreground jobs (`jobs`) were already told to end, and get no second signal.
     pub(super) fn leave_sessions(&mut self, now: Now, client: u64, jobs: &[Ordinal]) {
         for (id, wait) in self.inboxes.disconnect(client) {
             self.timers.remove(&(wait.deadline, Timer::Inbox(id)));

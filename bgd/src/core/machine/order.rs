@@ -1,4 +1,4 @@
-//! What orders pending tasks: holds, delays, edits, and the groups that they wait in (R100 to R107).
+//! Ordering pending tasks: holds, delays, edits and groups (R100 to R107).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::core::task::{Ordinal, State, Task};
 use crate::core::time::Now;
 
 impl Core {
-    /// The plan of a new task; `None` if it asks for nothing.
+    /// Returns the plan of a new task; `None` if it asks for nothing special.
     pub(super) fn plan_of(&self, now: Now, request: PlanRequest) -> Result<Option<Box<Plan>>, CoreError> {
         if request == PlanRequest::default() {
             return Ok(None);
@@ -46,8 +46,8 @@ impl Core {
         self.queue.find(name).ok_or_else(|| self.unknown_group(name))
     }
 
-    /// The batch that a filter names, if it names one. A group that it names must be there, or have tasks that ended in
-    /// it before it was removed.
+    /// Resolves the batch that a filter names, if any. A group that it names must exist, or still have tasks that
+    /// ended in it before it was removed.
     pub(super) fn resolve(&self, filter: &Filter) -> Result<Option<TaskId>, CoreError> {
         if let Some(name) = &filter.group
             && self.queue.find(name).is_none()
@@ -65,7 +65,7 @@ impl Core {
         ))
     }
 
-    /// More slots than the group has would be waited for for ever.
+    /// Refuses more slots than the group has: the task would wait forever.
     pub(super) fn check_slots(&self, group: Option<&str>, wanted: u32) -> Result<(), CoreError> {
         let slots = self.queue.slots_of(group);
         if wanted > slots {
@@ -80,7 +80,7 @@ impl Core {
         for After { id, condition } in after {
             let ordinal = self.registry.find(id)?;
             let Some(task) = self.registry.get(ordinal) else { continue };
-            // One that has ended is judged like any other.
+            // A condition on a task that has ended is judged like any other.
             if *condition == Condition::Ready && task.spec.ready.is_none() && !task.is_finished() {
                 return Err(CoreError::Order(OrderError::NeverReady(task.id)));
             }
@@ -92,7 +92,7 @@ impl Core {
         Ok(conditions)
     }
 
-    /// Changes a task's plan; the queue and the timers follow.
+    /// Changes a task's plan, and updates the queue and the timers.
     pub(super) fn replan(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Plan)) {
         self.change_task(ordinal, |task| {
             let plan = task.plan.get_or_insert_with(|| Box::new(PLAIN.clone()));
@@ -124,7 +124,7 @@ impl Core {
         Ok(())
     }
 
-    /// Those that are pending. One that is named and is not is an error.
+    /// Returns the selected tasks that are pending. A task named by id that is not pending is an error.
     fn pending_of(&self, which: &Selection) -> Result<Vec<Ordinal>, CoreError> {
         let is_pending = |task: &Task| matches!(task.state, State::Queued { .. });
         let mut tasks = self.select(which)?;
@@ -138,7 +138,7 @@ impl Core {
         Ok(tasks)
     }
 
-    /// Changes what a pending task waits for. Everything is checked before anything is changed.
+    /// Changes what a pending task waits for. Checks everything before it changes anything.
     pub(super) fn edit(&mut self, now: Now, to: ReplyTo, edit: Edit) -> Result<(), CoreError> {
         let ordinal = self.registry.find(&edit.id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
@@ -165,7 +165,7 @@ impl Core {
         Ok(())
     }
 
-    /// The plan of a task after an edit.
+    /// Returns the plan that a task has after an edit.
     fn edited(&self, now: Now, task: &Task, edit: Edit) -> Result<Plan, CoreError> {
         let before = task.plan();
         let mut plan = before.clone();
@@ -191,14 +191,14 @@ impl Core {
         Ok(plan)
     }
 
-    /// The time of a pending task has come.
+    /// Lifts the earliest start of a pending task, as that time has come.
     pub(super) fn may_start(&mut self, ordinal: Ordinal) {
         if self.registry.get(ordinal).is_some_and(|task| task.plan().not_before.is_some()) {
             self.replan(ordinal, |plan| plan.not_before = None);
         }
     }
 
-    /// Makes a group, or gives it another number of slots.
+    /// Creates a group, or changes its number of slots.
     pub(super) fn set_group(&mut self, to: ReplyTo, name: &str, slots: u32) -> Result<(), CoreError> {
         if self.queue.find(name).is_none() && self.queue.len() >= GROUPS {
             return Err(CoreError::Order(OrderError::TooManyGroups(GROUPS)));
@@ -207,13 +207,13 @@ impl Core {
         self.reply_with_group(to, name)
     }
 
-    /// Pauses a group, or lets it go on.
+    /// Pauses or unpauses a group.
     pub(super) fn pause_group(&mut self, to: ReplyTo, name: &str, paused: bool) -> Result<(), CoreError> {
         self.queue.pause(name, paused);
         self.reply_with_group(to, name)
     }
 
-    /// Removes a group. Tasks that have ended in it keep its name.
+    /// Removes a group. Its ended tasks keep the name.
     pub(super) fn remove_group(&mut self, to: ReplyTo, name: &str) -> Result<(), CoreError> {
         let group = self.group_state(name)?;
         let active = group.pending + group.running;
@@ -228,7 +228,7 @@ impl Core {
         Ok(())
     }
 
-    /// A task that goes on when its group has been removed does so in the default one.
+    /// Moves a task that is resumed after its group was removed to the default group.
     pub(super) fn leave_removed_group(&mut self, ordinal: Ordinal) {
         let group = self.registry.get(ordinal).and_then(|task| task.plan().group.as_ref());
         if group.is_some_and(|name| self.queue.find(name).is_none()) {
@@ -248,14 +248,14 @@ impl Core {
         groups.pop().ok_or_else(|| self.unknown_group(name))
     }
 
-    /// Every group: the default one, then the others by name.
+    /// Returns every group: the default one first, then the others by name.
     pub fn groups(&self) -> Vec<GroupState> {
         let mut groups: Vec<GroupState> = self.queue.groups().map(with_no_tasks).collect();
         self.count_tasks(&mut groups);
         groups
     }
 
-    /// People ask for groups now and then, and the tasks of each are counted then.
+    /// Counts the tasks of each group. On demand, as people ask for groups only now and then.
     fn count_tasks(&self, groups: &mut [GroupState]) {
         let places: std::collections::HashMap<Arc<str>, usize> =
             groups.iter().enumerate().map(|(place, group)| (group.name.clone(), place)).collect();
@@ -286,7 +286,7 @@ fn with_no_tasks(group: GroupSlots) -> GroupState {
     GroupState { name, slots, used: taken, is_paused, pending: 0, running: 0, finished: 0 }
 }
 
-/// When a task may start at the earliest, unless that is now.
+/// Returns the earliest start; `None` if that is now.
 fn not_before(now: Now, start: StartTime) -> Option<NotBefore> {
     match start {
         StartTime::In(ms) => {

@@ -10,8 +10,8 @@ use crate::core::task::{Ordinal, State, Task};
 use crate::core::time::Now;
 
 impl Core {
-    /// Pauses tasks, or continues them. Of those that are named by id, one that can't be is the answer, and nothing is
-    /// done to the others; else those are left out. Done twice, it is done again to processes that are new.
+    /// Pauses tasks, or continues them. If a task named by id can't be paused, this is an error and no task
+    /// changes; other selections skip such tasks. Repeating it also covers processes that were started meanwhile.
     pub(super) fn set_paused(
         &mut self,
         now: Now,
@@ -39,7 +39,7 @@ impl Core {
             before != paused
         });
         let Some(task) = self.registry.get(ordinal) else { return };
-        // One that is being started is paused as soon as it runs.
+        // A task that is still starting is paused as soon as it runs.
         if matches!(task.state, State::Running { .. }) {
             let order = orders::control(task, if paused { Control::Pause } else { Control::Continue });
             self.effects.push(order);
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// A process runs that was paused while it was being started.
+    /// Pauses a process that has just started, if that was asked for while it was starting.
     pub(super) fn pause_started(&mut self, ordinal: Ordinal) {
         let paused = self.registry.get(ordinal).filter(|task| task.paused);
         if let Some(order) = paused.map(|task| orders::control(task, Control::Pause)) {
@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// A task is being ended, or has ended: what is left of it is not paused any more.
+    /// Clears the pause of a task that is ending or has ended.
     pub(super) fn end_pause(&mut self, ordinal: Ordinal) {
         if self.registry.get(ordinal).is_some_and(|task| task.paused) {
             self.registry.change(ordinal, |task| task.paused = false);

@@ -1,4 +1,4 @@
-//! Whether a process is ready (R110).
+//! Readiness of processes (R110).
 
 use bgd_shared::event::EventKind;
 
@@ -8,7 +8,7 @@ use crate::core::time::Now;
 use crate::core::waiters::Until;
 
 impl Core {
-    /// The process is ready, which a run becomes once, and only while nobody ends it.
+    /// Notes that a process is ready. Once per run, and only while nobody is ending it.
     pub(super) fn ready(&mut self, now: Now, ordinal: Ordinal) {
         let becomes = |task: &Task| {
             matches!(task.state, State::Running { .. })
@@ -23,7 +23,7 @@ impl Core {
         }
     }
 
-    /// The process has not become ready in time: it is ended as if its time were over.
+    /// Ends a process that was not ready in time, as if it had exceeded its time limit.
     pub(super) fn not_ready(&mut self, now: Now, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let limit_ms = task.spec.ready_timeout_ms;

@@ -1,4 +1,4 @@
-//! What clients ask for.
+//! Requests from clients.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::core::task::{
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};
 
-/// What a new task is made of.
+/// The parts of a new task.
 pub(super) struct NewTask {
     pub id: TaskId,
     pub spec: Spec,
     pub env: Arc<Env>,
-    /// What an agent is told.
+    /// The prompt, for an agent.
     pub prompt: Option<Arc<str>>,
     pub key: Option<Arc<str>>,
     /// The client whose foreground job it is.
@@ -34,7 +34,7 @@ pub(super) struct NewTask {
     pub plan: Option<Box<Plan>>,
 }
 
-/// Who asks for the end of tasks by this request.
+/// Returns the asker if this request ends tasks.
 fn asker(to: ReplyTo, request: &Request) -> Option<Asker> {
     let removes = match request {
         Request::Cancel(_) => false,
@@ -132,14 +132,14 @@ impl Core {
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Task(snapshot));
         }
-        // Whoever looks at a job does not wait for a slot, though the job takes one.
+        // A foreground job takes a slot but does not wait for one, as its user is watching.
         if client.is_some() {
             self.begin(ordinal);
         }
         Ok(())
     }
 
-    /// Adds a pending task; with a client, it is a foreground job of that one.
+    /// Creates and adds a pending task. With `client`, it is that client's foreground job.
     pub(super) fn insert(
         &mut self,
         now: Now,
@@ -160,7 +160,7 @@ impl Core {
         Ok(self.add(task))
     }
 
-    /// A pending task.
+    /// Builds a pending task.
     pub(super) fn new_task(&mut self, now: Now, new: NewTask) -> Task {
         let NewTask { id, mut spec, env, prompt, key, client, mut plan } = new;
         self.registry.share_spec(&mut spec);
@@ -195,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Adds a pending task.
+    /// Adds a pending task to the registry, the queue and the timers.
     pub(super) fn add(&mut self, task: Task) -> Ordinal {
         let (standing, deadline, time) = (Standing::from(&task), task.deadline(), wall_time(&task));
         let client = task.foreground;
@@ -209,13 +209,13 @@ impl Core {
         ordinal
     }
 
-    /// How many tasks more may be there.
+    /// Returns how many more tasks fit.
     pub(super) fn room(&self) -> usize {
         let there = self.registry.len() + self.batches.reserved_tasks();
         self.limits.tasks.saturating_sub(there)
     }
 
-    /// Whether so many bytes more may be held.
+    /// Refuses this many more bytes if they exceed the limit on memory.
     pub(super) fn check_memory(&self, more: usize) -> Result<(), CoreError> {
         let (held, limit) = (self.held(), self.limits.memory);
         if held.saturating_add(more) > limit {
@@ -243,7 +243,7 @@ impl Core {
 
     fn cancel(&mut self, now: Now, to: ReplyTo, cancel: &Cancel) -> Result<(), CoreError> {
         let mut tasks = self.select(&cancel.which)?;
-        // A task that is being resumed has not ended, although its status is not an active one yet.
+        // A task that is being resumed has not ended, although its status is not active yet.
         if !matches!(cancel.which, Selection::Ids(_)) {
             tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
         }
@@ -300,8 +300,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a parent session: cancels, clears, and forgets what it was told. Those that are `told` to end
-    /// already are not told again.
+    /// Ends a parent session: cancels and clears its tasks, and empties its inbox. The tasks in `told` were already
+    /// told to end, and are not told again.
     pub(super) fn end_session(
         &mut self,
         now: Now,
@@ -335,12 +335,13 @@ impl Core {
         tasks.iter().filter(active).count() as u64
     }
 
-    /// Ends a task that has not started, or not again.
+    /// Ends a task that is not running: it has not started, or waits for another attempt.
     pub(super) fn finish_unstarted(&mut self, now: Now, ordinal: Ordinal, outcome: Outcome) {
         self.end(now, ordinal, self.unstarted(now, ordinal, outcome));
     }
 
-    /// The end of a task that does not run. What it did before, it did in its last attempt.
+    /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if
+    /// any.
     pub(super) fn unstarted(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
         let task = self.registry.get(ordinal);
         let again = task.and_then(|task| task.plan().again.as_deref());

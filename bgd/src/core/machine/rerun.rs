@@ -1,4 +1,4 @@
-//! Tasks that are submitted again (R116). The old ones stay as they are.
+//! Reruns: submitting ended tasks again (R116). The old tasks stay as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +19,11 @@ use crate::core::plan::{Again, Dependency, Plan, draw};
 use crate::core::task::{Ordinal, Outcome, Spec, StopReason, Task};
 use crate::core::time::Now;
 
-/// What a task is submitted again as.
+/// A task about to be submitted again.
 struct Repeated {
     old: Ordinal,
     new: NewTask,
-    /// Its conditions, with the new tasks in place of those that are submitted again with it.
+    /// Its conditions; those on tasks of the same rerun refer to the new tasks.
     after: Vec<After>,
 }
 
@@ -62,7 +62,7 @@ impl Core {
         Ok(())
     }
 
-    /// The tasks that are meant: those that are selected, then those that were cancelled because of them.
+    /// Returns the tasks to submit again: first the selected ones, then those that were cancelled because of them.
     fn tasks_to_rerun(&self, rerun: &Rerun) -> Result<Vec<(Ordinal, TaskId)>, CoreError> {
         let mut tasks = self.with_ids(&self.select(&rerun.which)?);
         let task = |ordinal: &Ordinal| self.registry.get(*ordinal);
@@ -97,7 +97,7 @@ impl Core {
         Ok(tasks)
     }
 
-    /// What a task is submitted again as.
+    /// Builds the new task for an old one.
     fn repeated(
         &self,
         old: Ordinal,
@@ -149,7 +149,7 @@ impl Core {
         Ok(Repeated { old, new, after })
     }
 
-    /// Tasks of a batch are submitted again as a batch with the same limits.
+    /// Creates the batch for reruns of an old batch's tasks, with the same limits.
     fn repeat_batch(&mut self, old: TaskId, new: TaskId) {
         let limits = self.batches.known.get(&old).map(|batch| batch.limits).unwrap_or_default();
         self.batches.known.insert(new, Batch { limits, ..Batch::default() });
@@ -158,7 +158,7 @@ impl Core {
         }
     }
 
-    /// Adds them, and ties them when all are there. Returns each new id with the old one.
+    /// Adds the tasks, and registers their conditions once all exist. Returns pairs of new and old id.
     fn add_repeated(&mut self, now: Now, repeated: Vec<Repeated>) -> Vec<(TaskId, TaskId)> {
         let mut pairs = Vec::with_capacity(repeated.len());
         let mut ties = Vec::new();
@@ -173,7 +173,7 @@ impl Core {
             ties.push((ordinal, after));
         }
         for (ordinal, after) in ties {
-            // Each was found before, or is one of the new ones.
+            // Can't fail: each was checked before, or is one of the new tasks.
             let after = self.conditions(&after).unwrap_or_default();
             if !after.is_empty() {
                 self.replan(ordinal, |plan| plan.after = after);
@@ -185,8 +185,8 @@ impl Core {
     }
 }
 
-/// Two of these tasks that come after each other, by conditions that came true one after the other. It looks at each
-/// condition once: a chain may be as long as there are tasks.
+/// Returns two of these tasks that come after each other. That can happen if their old conditions came true at
+/// different times. Visits each condition once: a chain may be as long as there are tasks.
 fn circle(repeated: &[Repeated]) -> Option<(TaskId, TaskId)> {
     let all: BTreeSet<TaskId> = repeated.iter().map(|one| one.new.id).collect();
     let others = |one: &Repeated| {
@@ -218,7 +218,7 @@ fn circle(repeated: &[Repeated]) -> Option<(TaskId, TaskId)> {
     Some((left.new.id, other))
 }
 
-/// New ids from one random number.
+/// Generates new ids from one random number.
 struct Ids {
     seed: u128,
     last: u32,
@@ -228,7 +228,7 @@ impl Ids {
     fn next(&mut self) -> TaskId {
         self.last += 1;
         let half = |part| u128::from(draw(self.seed, 2 * self.last + part, u64::MAX));
-        // Version 4, variant 1, as random UUIDs are marked.
+        // Set version 4 and variant 1, as in random UUIDs.
         let bits = (half(0) << 64) | half(1);
         TaskId::from_u128((bits & !(0xf000 << 64) & !(3 << 62)) | (4 << 76) | (2 << 62))
     }

@@ -1,4 +1,4 @@
-//! Ending tasks: the first signal, the grace, SIGKILL; and the end itself.
+//! Ending tasks: the first signal, the grace, SIGKILL, and the end itself.
 
 use bgd_shared::event::EventKind;
 use bgd_shared::notice::NoticeKind;
@@ -25,7 +25,7 @@ impl Core {
         }
     }
 
-    /// Tells a task to end. Told again, it keeps the first reason, and SIGKILL can only come sooner.
+    /// Tells a task to end. If told again, the first reason is kept, and SIGKILL can only come sooner.
     pub(super) fn stop(&mut self, now: Now, ordinal: Ordinal, order: StopOrder) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill_at = (order.signal != SIGKILL).then(|| now.mono.plus_ms(order.grace_ms));
@@ -36,7 +36,7 @@ impl Core {
             }
             State::Starting { stop } => {
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
-                // A process begins within a moment and is ended then. An agent may take its time to start.
+                // A process starts within a moment, and is ended then. An agent may take long to start.
                 if task.agent.is_some() {
                     self.effects.push(end);
                 }
@@ -60,7 +60,7 @@ impl Core {
                 kill_at,
                 exit: None,
             },
-            // SIGKILL is under way, and nothing is stronger; but no attempt follows any more.
+            // SIGKILL was sent, and nothing is stronger. But now no attempt may follow.
             State::Stopping { pid, started_at, reason, kill_at: None, exit }
                 if Self::is_for_next_attempt(task, *reason) =>
             {
@@ -85,14 +85,15 @@ impl Core {
                 State::Finished(Finished { lingering, ..finished.clone() })
             }
         };
-        // The end comes first: an agent that is denied something before may take its turn for ended by that.
+        // `End` must precede the denials: an agent may end its turn by itself when it is denied something.
         self.effects.push(end);
         self.deny_all(now, ordinal);
         self.end_pause(ordinal);
         self.set_state(ordinal, next);
     }
 
-    /// A task's time is over, or its grace is.
+    /// Handles a deadline of a task: its earliest start, its time limit, the end of its grace, or one of its
+    /// agent's.
     pub(super) fn task_deadline(&mut self, now: Now, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill = orders::end(task, SIGKILL);
@@ -129,14 +130,14 @@ impl Core {
         self.set_state(ordinal, next);
     }
 
-    /// A run has ended: the task with it, unless it starts again.
+    /// Ends a run, and with it the task unless it starts again.
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         if let Some(finished) = self.last_end(now, ordinal, finished) {
             self.end(now, ordinal, finished);
         }
     }
 
-    /// A task has ended: its one terminal event, and everybody who waited for it.
+    /// Ends a task: publishes its one terminal event, and answers everybody who waits for it.
     pub(super) fn end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let (kind, told) = match finished.outcome {
             Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
@@ -174,7 +175,7 @@ impl Core {
     }
 }
 
-/// What a leader's exit means for a task that nobody ended.
+/// Returns the outcome of a task that nobody ended, from its leader's exit.
 pub(super) fn verdict(exit: &Exit) -> Outcome {
     match exit {
         Exit::Code(0) => Outcome::Completed,
@@ -182,7 +183,7 @@ pub(super) fn verdict(exit: &Exit) -> Outcome {
     }
 }
 
-/// What a leader's exit means for a task that was ended for this reason.
+/// Returns the outcome of a task that was ended for this reason, however its leader exited.
 pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
     match reason {
         StopReason::Cancelled

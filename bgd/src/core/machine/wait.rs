@@ -1,4 +1,4 @@
-//! Calls that wait for tasks, and what happens when their wait is over.
+//! Calls that wait for tasks, and what happens when the wait ends.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ impl Core {
         Ok(())
     }
 
-    /// Nobody waits for a task to be ready that never says so.
+    /// Refuses a wait for readiness on a task that defines none.
     fn check_ready(&self, tasks: &[Ordinal]) -> Result<(), CoreError> {
         let mut tasks = tasks.iter().filter_map(|ordinal| self.registry.get(*ordinal));
         match tasks.find(|task| task.spec.ready.is_none() && !task.is_finished()) {
@@ -58,7 +58,7 @@ impl Core {
         }
     }
 
-    /// A wait for all of these tasks to be so, without a deadline.
+    /// Builds a wait, without a deadline, until all of these tasks have reached the state.
     pub(super) fn waiter(
         &self,
         to: impl Into<Option<ReplyTo>>,
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Begins a wait, or does what comes after it at once if nothing is missing.
+    /// Starts a wait, or completes it at once if nothing is missing.
     pub(super) fn wait(&mut self, now: Now, waiter: Waiter) {
         if waiter.missing == 0 {
             return self.over(now, &waiter);
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Whether its agent waits for an answer.
+    /// Whether the task's agent is waiting for an answer.
     pub(super) fn asks(&self, ordinal: Ordinal) -> bool {
         let agent = self.registry.get(ordinal).and_then(|task| task.agent.as_ref());
         agent.is_some_and(|agent| !agent.questions.is_empty())
@@ -104,14 +104,14 @@ impl Core {
         self.registry.get(ordinal).is_none_or(|task| until.holds(task))
     }
 
-    /// A task has become so: answers those whose wait is over by it. Those who only look come before
-    /// those who remove tasks, so that they still see them; the end of the daemon comes last.
+    /// Completes the waits that end because a task reached a state. Those that only look come before those that
+    /// remove tasks, so that they still see them; the one that ends the daemon comes last.
     pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
         let over = self.waiters.became(ordinal, what);
         self.end_waits(now, ordinal, &over);
     }
 
-    /// A task asks something: answers those who wait for that, too.
+    /// Completes the waits that end because a task asks a question.
     pub(super) fn wake_by_question(&mut self, now: Now, ordinal: Ordinal) {
         let over = self.waiters.asked(ordinal);
         self.end_waits(now, ordinal, &over);
@@ -135,7 +135,7 @@ impl Core {
         }
     }
 
-    /// A client is gone: its blocks end, and leave no timers behind.
+    /// Ends the blocks of a client that is gone, and removes their timers.
     pub(super) fn disconnect(&mut self, client: u64) {
         for (id, waiter) in self.waiters.disconnect(client) {
             if let Some(at) = waiter.deadline {
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Every task that was named, those that were cleared meanwhile as they were last.
+    /// Returns every named task; those cleared meanwhile as they last were.
     fn summary_of(&self, waiter: &Waiter) -> Vec<Snapshot> {
         let named = waiter.tasks.iter().filter_map(|(ordinal, id)| {
             self.snapshot(*ordinal).or_else(|| waiter.cleared.iter().find(|task| task.id == *id).cloned())
@@ -181,7 +181,7 @@ impl Core {
         let mut removed = 0;
         for (ordinal, _) in &waiter.tasks {
             let Some(mut snapshot) = self.snapshot(*ordinal) else { continue };
-            // Waits that remember the task must not keep its environment.
+            // Waiters that keep the snapshot must not keep its environment.
             snapshot.drop_env();
             self.waiters.remember_cleared(*ordinal, &snapshot);
             self.queue.change(*ordinal, &Standing::from(&*snapshot), &Standing::Out);

@@ -1,5 +1,5 @@
-//! What a prompt says about the tasks that it came after (R104): `{after.result}`, `{after.output}`, `{after.file}` and
-//! `{after.status}` for the first of them, `{after.2.result}` and so on for the others.
+//! Placeholders in a prompt for the tasks that it ran after (R104): `{after.result}`, `{after.output}`,
+//! `{after.file}` and `{after.status}` for the first task, `{after.2.result}` and so on for the others.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::core::AfterTask;
 use crate::exec::output::{OutputFolder, Part};
 use crate::exec::results;
 
-/// The bytes of an output or a result that a prompt gets: the last ones.
+/// The most bytes of an output or a result that go into a prompt: the last ones.
 const SHOWN_BYTES: u64 = 32 * 1024;
 
-/// The most bytes of a prompt with what was put in. A placeholder that would make it longer stays as it is.
+/// The most bytes of a prompt after substitution. A placeholder that would exceed this limit stays as it is.
 const FILLED_BYTES: usize = FRAME_BYTES;
 
-/// What every placeholder begins with.
+/// The prefix of every placeholder.
 const BEGINNING: &str = "{after.";
 
-/// Whether a prompt may have placeholders.
+/// Returns whether a prompt may contain placeholders.
 pub fn has_any(prompt: &str) -> bool {
     prompt.contains(BEGINNING)
 }
 
-/// The prompt with what its placeholders stand for. What is none, or stands for a task that there is not, stays as it
-/// is. What is put in is not looked at again. It reads files.
+/// Substitutes the placeholders in a prompt. Unknown placeholders, and those for a task that does not exist,
+/// stay as they are. Substituted text is not scanned again. Reads files, so it blocks.
 pub fn fill_in(prompt: &str, after: &[AfterTask], folder: &OutputFolder) -> Arc<str> {
     let mut filled = String::with_capacity(prompt.len());
     let mut rest = prompt;
@@ -49,7 +49,7 @@ pub fn fill_in(prompt: &str, after: &[AfterTask], folder: &OutputFolder) -> Arc<
     filled.into()
 }
 
-/// What `2.result` or `result` stands for.
+/// Returns the text for a placeholder such as `result` or `2.result`; `None` if the placeholder is unknown.
 fn stands_for(name: &str, after: &[AfterTask], folder: &OutputFolder) -> Option<String> {
     let (number, field) = match name.split_once('.') {
         Some((number, field)) => (number.parse::<usize>().ok()?, field),
@@ -69,7 +69,7 @@ fn stands_for(name: &str, after: &[AfterTask], folder: &OutputFolder) -> Option<
     })
 }
 
-/// The end of what was read.
+/// Returns the last [`SHOWN_BYTES`] of what was read, or a note that it can't be read.
 fn text(part: std::io::Result<Part>) -> String {
     let bytes = match part {
         Ok(part) => part.bytes,

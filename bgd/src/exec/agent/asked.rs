@@ -1,21 +1,21 @@
-//! How a request for a permission is put into words for people: its parts, one below the other, each with a bound. What
-//! would be done comes first; a title comes last, because a model may choose it ("List files" for an `rm -rf`).
+//! Renders permission requests as text for people: the parts one below the other, each with a size limit. What would
+//! be done comes first. A title comes last, because a model may choose it ("List files" for an `rm -rf`).
 //!
-//! Nothing is cleaned here, as the wire says what was asked and whoever shows it cleans it; but only [`part`] begins a
-//! line, so that no command looks like another part.
+//! Nothing is sanitized here: the API reports what was asked, and whoever displays it sanitizes it. But only
+//! [`part`] starts a line, so that no command can pass for another part.
 
 use bgd_shared::show;
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
-/// The most bytes of each part. All of them, with the answers, fit into a message of every chat.
+/// The most bytes of each part. All of them, with the answers, fit into one message of any chat service.
 pub const COMMAND_BYTES: usize = 1200;
 pub const CHANGE_BYTES: usize = 800;
 pub const INPUT_BYTES: usize = 300;
 pub const TITLE_BYTES: usize = 200;
 
-/// What a permission of an opencode server would allow. It names what it is for in patterns (a command, a file), and the
-/// change of a file in fields of its own.
+/// Describes what a permission of an opencode server would allow. The server names the target in patterns (a
+/// command, a file), and the change of a file in fields of its own.
 pub fn permission(action: &str, patterns: &[String], metadata: &Value) -> String {
     let mut parts = vec![
         part(&on_one_line(action), &patterns.join(", "), COMMAND_BYTES)
@@ -26,13 +26,14 @@ pub fn permission(action: &str, patterns: &[String], metadata: &Value) -> String
     parts.join("\n")
 }
 
-/// A part with its name. Its other lines are indented, so that none looks like the next part.
+/// Formats a part with its name; `None` if the text is blank. Continuation lines are indented, so that none
+/// can pass for the next part.
 pub fn part(name: &str, text: &str, most: usize) -> Option<String> {
     let text = text.trim();
     (!show::is_blank(text)).then(|| format!("{name}: {}", bounded(&text.replace('\n', "\n  "), most)))
 }
 
-/// What else the tool would be given, as JSON on one line.
+/// Returns the tool's remaining input, without the fields already shown, as JSON on one line.
 pub fn rest(input: &Value, shown: &[&str], paths: &[&str]) -> String {
     let is_shown =
         |name: &str, value: &Value| shown.contains(&name) || (paths.contains(&name) && value.is_string());
@@ -50,12 +51,12 @@ pub fn rest(input: &Value, shown: &[&str], paths: &[&str]) -> String {
     }
 }
 
-/// A text without its line breaks.
+/// Replaces the line breaks of a text by spaces.
 pub fn on_one_line(text: &str) -> String {
     text.trim().replace('\n', " ")
 }
 
-/// A text without its middle if it is too long: what matters of a command may stand at its end.
+/// Cuts the middle out of a text longer than `most` bytes: the part of a command that matters may be at its end.
 pub fn bounded(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();

@@ -1,5 +1,5 @@
-//! What every way to speak with an agent has in common: sessions are opened, prompts are given, turns are
-//! cancelled, and what a session tells meanwhile comes through a channel of its own.
+//! What all back ends have in common: they open sessions, send prompts and cancel turns, and every session
+//! reports its updates on a channel of its own.
 
 use std::sync::Arc;
 
@@ -11,90 +11,90 @@ use tokio::sync::{mpsc, oneshot};
 use super::signs::Model;
 use crate::agents::Settings;
 
-/// How many updates of one session may wait to be written down. The agent waits beyond that.
+/// The capacity of a session's update channel. When it is full, the sender waits, and over ACP the agent with it.
 pub const UPDATES: usize = 256;
 
-/// Something that a session tells.
+/// An update that a session reports.
 #[derive(Debug)]
 pub enum Update {
     /// A piece of the agent's answer.
     Text(String),
-    /// What it says from now on is another message than what it said before.
+    /// The following text belongs to another message than the text before.
     Message,
-    /// It calls a tool; the name is for people.
+    /// It calls a tool. The name is for display.
     Tool(String),
-    /// A tool goes on, or has ended.
+    /// A tool makes progress, or has ended.
     Worked,
-    /// What its own fields say of the model.
+    /// What the agent's own fields say about the model.
     Model(Model),
-    /// It tries again, and why.
+    /// It retries, for this reason.
     Retries(String),
-    /// It shows that it moves, with nothing to keep of it: a thought, a plan, the progress of a tool.
+    /// A sign of activity with nothing to record: a thought, a plan, the progress of a tool.
     Activity,
-    /// It asks for a permission and waits.
+    /// It asks for permission, and waits for the answer.
     Ask(Ask),
-    /// The agent has only now told its name for the conversation.
+    /// The agent's id for the conversation, where it becomes known only now.
     Session(Arc<str>),
-    /// The whole answer, where it is not the text since the last tool.
+    /// The whole answer, where that is not the text since the last tool call.
     Answer(String),
 }
 
-/// A question of an agent.
+/// A question from an agent.
 #[derive(Debug)]
 pub struct Ask {
-    /// What it asks, for people.
+    /// The question, for display.
     pub question: String,
-    /// The answers that it takes.
+    /// The answers that it accepts.
     pub options: Vec<InputOption>,
-    /// Where the id of the chosen option goes; `None`, or dropping it, denies. It is closed when the agent
-    /// does not wait any more.
+    /// Takes the id of the chosen option. `None`, or dropping the sender, denies. Closed when the agent no
+    /// longer waits.
     pub answer: oneshot::Sender<Option<String>>,
 }
 
-/// Where the updates of one session go.
+/// The sending end of a session's update channel.
 pub type Updates = mpsc::Sender<Update>;
 
-/// The session that a turn is for.
+/// The session that a turn needs.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The task whose turn it is.
     pub task: TaskId,
-    /// The one that goes on; a new one if there is none.
+    /// The session to continue; `None` opens a new one.
     pub session: Option<Arc<str>>,
-    /// The folder that it works in, absolute.
+    /// The working directory, absolute.
     pub cwd: OsText,
-    /// What people call it.
+    /// Its title, for people.
     pub title: Option<Arc<str>>,
-    /// What is set in it.
+    /// What to set in the session.
     pub settings: Settings,
 }
 
-/// A session that was opened.
+/// An open session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// What this connection knows it by.
+    /// The connection's key for it.
     pub key: Arc<str>,
-    /// The agent's own name for it, if it is known already.
+    /// The agent's id for it, if already known.
     pub session: Option<Arc<str>>,
-    /// What the agent can do there although its permissions mean to keep it from that.
+    /// What the agent can do in it although its permissions are meant to prevent that.
     pub warning: Option<String>,
 }
 
-/// How a turn ended, by the agent's own word.
+/// How a turn ended, according to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TurnEnd {
-    /// It has answered.
+    /// The agent has answered.
     Completed,
-    /// It says that it was cancelled.
+    /// The agent says that the turn was cancelled.
     Cancelled,
-    /// It gave up, and why.
+    /// The agent gave up, for this reason.
     Failed(Box<str>),
-    /// The connection ended first, and why.
+    /// The connection ended first, for this reason.
     Broken(Box<str>),
-    /// It does not know the session.
+    /// The agent does not know the session.
     Forgotten(Box<str>),
-    /// It is not logged in.
+    /// The agent is not logged in.
     LoggedOut(Box<str>),
-    /// It could not be started, so it never had the prompt, and why.
+    /// The agent could not be started, for this reason, so it never got the prompt.
     NotBegun(Box<str>),
 }

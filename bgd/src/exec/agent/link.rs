@@ -1,4 +1,4 @@
-//! A connection to an agent, whichever way it speaks.
+//! A connection to an agent, whichever protocol it speaks.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::opencode::Opencode;
 use super::template::Template;
 use crate::core::Refusal;
 
-/// A connection to an agent that has said who it is.
+/// A connection to an agent that has completed its handshake.
 #[derive(Debug)]
 pub enum Connection {
     /// The Agent Client Protocol.
@@ -22,11 +22,10 @@ pub enum Connection {
 }
 
 impl Connection {
-    /// Opens a new session, or takes up the wanted one again. Its updates go to this channel from now on,
-    /// and to no earlier one.
+    /// Opens a new session, or resumes the wanted one. From now on its updates go to this channel only.
     ///
     /// # Errors
-    /// The session is gone, or the agent has another reason, which is told.
+    /// The session is gone, or the agent refuses for another reason; the refusal says which.
     pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
         match self {
             Self::Acp(acp) => acp.open(wanted, updates).await,
@@ -35,7 +34,7 @@ impl Connection {
         }
     }
 
-    /// Gives a prompt to a session that was opened, and waits until the turn has ended.
+    /// Sends a prompt to an open session, and waits for the end of the turn.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
         match self {
             Self::Acp(acp) => acp.prompt(key, prompt).await,
@@ -44,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Tells the agent to end the turn of a session. [`Self::prompt`] returns when it has.
+    /// Asks the agent to end the session's turn. [`Self::prompt`] returns when the turn has ended.
     pub async fn cancel(&self, key: &Arc<str>) {
         match self {
             Self::Acp(acp) => acp.cancel(key).await,
@@ -53,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// Makes the turn of a session end, where it has a process of its own. Returns when that is gone.
+    /// Kills the turn's process, if the turn has one of its own, and waits until it is gone.
     pub async fn force(&self) {
         match self {
             Self::Acp(_) | Self::Opencode(_) => {}
@@ -61,7 +60,7 @@ impl Connection {
         }
     }
 
-    /// A session is not needed any more: the agent may let go of it, and its updates go nowhere.
+    /// Releases a session that is no longer needed: the agent may drop it, and its updates are discarded.
     pub async fn forget(&self, key: &Arc<str>) {
         match self {
             Self::Acp(acp) => acp.forget(key).await,
@@ -70,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// What the agent says of itself.
+    /// Returns what the agent reports about itself.
     pub fn about(&self) -> AgentCheck {
         match self {
             Self::Acp(acp) => acp.about(),
@@ -79,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Waits until nothing can be asked of it any more, and says why.
+    /// Waits until the connection is unusable, and returns the reason.
     pub async fn closed(&self) -> Box<str> {
         match self {
             Self::Acp(acp) => acp.closed().await,

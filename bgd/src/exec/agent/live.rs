@@ -1,4 +1,4 @@
-//! An agent that is spoken with: its process, if that is ours, and the connection to it.
+//! A running agent: the connection to it, and its process if we started it.
 
 use std::cell::Cell;
 use std::io;
@@ -23,30 +23,30 @@ use crate::agents::Agent;
 use crate::core::Refusal;
 use crate::exec::host::{Host, Launch, Leased, Process, SIGKILL, SIGTERM, Theirs, pipe, said};
 
-/// How long a process that was asked to end has, before it is made to.
+/// How long a process has to end after SIGTERM, before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long the exit of a process is waited for whose connection has ended, to tell how it went.
+/// How long to wait for the exit of a process whose connection has ended, so that its exit status can be reported.
 const OBITUARY: Duration = Duration::from_secs(1);
 
-/// The longest line in which a server tells its address, in bytes.
+/// The longest line in which a server may print its address, in bytes.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
 /// The variable that sets the password of opencode's server.
 const PASSWORD: &str = "OPENCODE_SERVER_PASSWORD";
 
-/// An agent that has said who it is.
+/// An agent that has completed its handshake.
 #[derive(Debug)]
 pub struct Live {
-    /// The way to speak with it.
+    /// The connection to it.
     pub connection: Connection,
     process: Option<Leased>,
     stderr_tail: StderrTail,
-    /// Nobody needs it any more.
+    /// Set once nobody needs it any more.
     over: watch::Sender<bool>,
-    /// Its process was ended from here, so how it exited says nothing.
+    /// Whether we ended its process, so that its exit status says nothing.
     ended: Cell<bool>,
-    /// What the turns in it are told if it was ended because of one of them.
+    /// The reason to report to its turns if it was killed because of one of them.
     sacrificed: Cell<Option<&'static str>>,
 }
 
@@ -59,10 +59,10 @@ struct Started {
 }
 
 impl Live {
-    /// Starts an agent and waits until it has said who it is. Dropping the future ends what was started.
+    /// Starts an agent, and waits for its handshake. Dropping the future ends what was started.
     ///
     /// # Errors
-    /// It could not be started, or did not say so.
+    /// It could not be started, or it did not complete the handshake.
     pub async fn start(host: &Host, start: &Start) -> Result<Self, Refusal> {
         match start.agent.protocol {
             AgentProtocol::Acp => Self::start_acp(host, start).await,
@@ -80,7 +80,7 @@ impl Live {
         let connected = tokio::select! {
             biased;
             connected = &mut connecting => connected,
-            // What it wrote in place of the protocol may say more than how it ended: its usage, for instance.
+            // What it wrote instead of the protocol may say more than its exit status: its usage, for instance.
             exit = process.0.exited() => match tokio::time::timeout(ON_THE_WAY, connecting).await {
                 Ok(Err(refusal)) => Err(refusal),
                 Ok(Ok(_)) | Err(_) => Err(died(&start.agent, &exit)),
@@ -104,7 +104,7 @@ impl Live {
             let connection = Connection::Opencode(opencode);
             return Ok(Self::of(connection));
         }
-        // Everybody on this machine can reach the server, so it gets a password that nobody knows.
+        // Every user of this machine can reach the server, so it gets a random password.
         let password = known.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
         let others = start.env.0.iter().filter(|(name, _)| &**name != PASSWORD).cloned();
         let env: Env = others.chain([(PASSWORD.into(), password.as_str().into())]).collect();
@@ -125,23 +125,23 @@ impl Live {
         Self { connection, process, stderr_tail, over, ended, sacrificed }
     }
 
-    /// What has no process that outlives a turn.
+    /// Wraps a connection that has no process of ours that outlives a turn.
     pub fn of(connection: Connection) -> Self {
         Self::new(connection, None, StderrTail::default())
     }
 
-    /// The number of its process.
+    /// Returns the id of its process, if that is ours.
     pub fn pid(&self) -> Option<i32> {
         self.process.as_ref().map(|process| process.0.pid)
     }
 
-    /// Whether its process has ended, be it in this very moment.
+    /// Returns whether its process has ended, even if only in this moment.
     pub fn is_dead(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.0.has_exited())
     }
 
-    /// Waits for the death of a process whose connection would not tell of it at once: a server's. What is
-    /// spoken with through pipes is heard to the end.
+    /// Waits for the exit of a server's process, which its connection would not report at once. Never
+    /// resolves for other agents: those on pipes are read to the end.
     pub async fn died_unheard(&self) -> Box<str> {
         match (&self.connection, &self.process) {
             (Connection::Opencode(_), Some(process)) => {
@@ -154,7 +154,7 @@ impl Live {
         }
     }
 
-    /// Waits until it can't be spoken with any more, and says why.
+    /// Waits until the agent can no longer be used, and returns the reason.
     pub async fn lost(&self) -> Box<str> {
         let mut over = self.over.subscribe();
         let exited = async {
@@ -170,12 +170,12 @@ impl Live {
         }
     }
 
-    /// What its process says on its standard error while it lives.
+    /// Returns the tail of its process's standard error.
     pub fn stderr_tail(&self) -> &StderrTail {
         &self.stderr_tail
     }
 
-    /// How it ended, as a sentence about a turn that ran in it.
+    /// Describes how the agent ended, as a sentence about a turn that ran in it.
     pub async fn describe_end(&self, why: &str) -> String {
         let exit = match &self.process {
             Some(process) => tokio::time::timeout(OBITUARY, process.0.exited()).await.ok(),
@@ -190,23 +190,24 @@ impl Live {
         format!("{what}{}", self.stderr_tail.tell())
     }
 
-    /// Ends the process tree of one that can't be spoken with any more. What is dying by itself is left the
-    /// time for that, so that it is known how it died.
+    /// Ends the process tree after the connection was lost. A process that is dying by itself gets the time
+    /// for that, so that its exit status is known.
     pub async fn end_lost(self: Rc<Self>) {
         if let (Some(process), false) = (&self.process, *self.over.borrow()) {
-            // One that lives on is ended now.
+            // A process that lives on is ended below.
             let _ = tokio::time::timeout(OBITUARY, process.0.exited()).await;
         }
         self.end(true).await;
     }
 
-    /// Ends its process tree by force, with all turns that are in it; this is what they are told.
+    /// Kills its process tree, with all turns in it; `why` is the reason that they report.
     pub async fn sacrifice(self: Rc<Self>, why: &'static str) {
         self.sacrificed.set(Some(why));
         self.end(false).await;
     }
 
-    /// Ends its process tree: asks first, unless that is useless. Returns when nothing of it is left.
+    /// Ends its process tree, and waits until nothing of it is left. With `ask`, sends SIGTERM first, and
+    /// SIGKILL only after [`GRACE`].
     pub async fn end(self: Rc<Self>, ask: bool) {
         self.over.send_replace(true);
         let Some(process) = &self.process else { return };
@@ -224,7 +225,7 @@ impl Live {
     }
 }
 
-/// What is said of an agent whose time to start was over before it had done this.
+/// Builds the refusal for an agent that exceeded its start timeout; `what` says what it had not done by then.
 pub fn too_slow(agent: &Agent, what: &str) -> Refusal {
     let message = format!(
         "the agent {:?} {what} within {}",
@@ -240,7 +241,7 @@ fn died(agent: &Agent, exit: &Exit) -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, message)
 }
 
-/// What an agent wrote before it gave up says more than that it did.
+/// Adds the exit status and the last output of the process to a refusal: they say more than that it gave up.
 async fn with_end(mut refusal: Refusal, process: &Process, stderr_tail: &StderrTail) -> Refusal {
     if refusal.kind == ErrorKind::AgentUnavailable {
         let exit = tokio::time::timeout(OBITUARY, process.exited()).await;
@@ -282,7 +283,8 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
     Ok(Started { process: Leased(process), stdin, stdout, stderr_tail })
 }
 
-/// The folder of a process that several tasks share: none of theirs, as each may be removed.
+/// Returns the working directory of a process that several tasks share: the home directory, else `/`. Not a
+/// directory of one of the tasks, as that may be removed.
 fn home(env: &Env) -> OsText {
     let home = env
         .get("HOME")
@@ -290,8 +292,8 @@ fn home(env: &Env) -> OsText {
     home.cloned().unwrap_or_else(|| OsText::from("/"))
 }
 
-/// Connects to the server that prints its address on this pipe. What else it prints is read and dropped
-/// for as long as it lives, so that it never waits for a reader.
+/// Connects to the server that prints its address on this pipe. Earlier lines go to `stderr_tail`. Later
+/// output is read and dropped for as long as the server lives, so that it never blocks on a full pipe.
 async fn connect_to_printed(
     stdout: Receiver,
     stderr_tail: &StderrTail,

@@ -1,5 +1,5 @@
-//! The owner of all agents: it takes the dispatcher's orders, finds a process for each turn, and ends
-//! processes that nobody needs any more. Everything here is on one thread.
+//! The owner of all agent processes: takes the dispatcher's orders, finds a process for each turn, and ends
+//! processes that are no longer needed. Everything here runs on one thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -27,33 +27,33 @@ use crate::core::{Refusal, Spec};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Purpose};
 
-/// How many agents are checked at a time. One may need half a gigabyte.
+/// How many agents are checked at a time. A single one may need half a gigabyte of memory.
 const CHECKS: usize = 4;
 
-/// What turns must agree in to share a process.
+/// What must be equal for turns to share a process.
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     name: Arc<str>,
     protocol: AgentProtocol,
     command: Vec<String>,
     url: Option<String>,
-    /// With what the configuration adds.
+    /// Only the variables that matter, including those that the configuration adds.
     env: Env,
     umask: u32,
     rlimits: Option<Arc<Rlimits>>,
 }
 
-/// What a start has come to; `None` while it goes on.
+/// The outcome of a start; `None` while it is in progress.
 type Outcome = Option<Result<Rc<Live>, Refusal>>;
 
-/// A turn that goes on.
+/// A running turn.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) run: u32,
     pub(super) control: mpsc::UnboundedSender<Control>,
 }
 
-/// The owner of all agents.
+/// The owner of all agent processes.
 #[derive(Debug)]
 pub struct Manager {
     host: Host,
@@ -61,17 +61,17 @@ pub struct Manager {
     pool: RefCell<Pool<Key>>,
     seats: RefCell<HashMap<Seat, watch::Receiver<Outcome>>>,
     pub(super) turns: RefCell<HashMap<TaskId, Running>>,
-    /// Where the session of a task is in memory.
+    /// Which process holds a task's session, and the connection's key for it.
     sessions: RefCell<HashMap<TaskId, (Seat, Arc<str>)>>,
 }
 
-/// A turn's place in an agent's process. It is free again when this is dropped.
+/// A turn's place in an agent's process. Dropping it frees the place.
 #[derive(Debug)]
 struct Place {
     manager: Rc<Manager>,
     seat: Seat,
     keep_warm: Duration,
-    /// Its turn was told to end.
+    /// Whether its turn was told to end.
     ending: Cell<bool>,
 }
 
@@ -81,18 +81,18 @@ impl Drop for Place {
     }
 }
 
-/// An agent for the time of a turn.
+/// An agent that is leased to a turn.
 #[derive(Debug)]
 pub struct Lease {
-    /// None: the turn has its agent to itself.
+    /// `None` if the turn has the agent to itself.
     place: Option<Place>,
     live: Rc<Live>,
-    /// It was there before, so it may have ended without that being known yet.
+    /// Whether the process existed before the turn; then it may have ended without anybody knowing yet.
     pub was_warm: bool,
 }
 
 impl Lease {
-    /// The agent.
+    /// Returns the agent.
     pub fn live(&self) -> &Rc<Live> {
         &self.live
     }
@@ -103,7 +103,7 @@ impl Lease {
 }
 
 impl Manager {
-    /// Without agents.
+    /// Creates a manager without agents.
     pub fn new(context: Context) -> Rc<Self> {
         Rc::new(Self {
             host: Host::new(context.reports.clone(), Purpose::Agent),
@@ -115,7 +115,7 @@ impl Manager {
         })
     }
 
-    /// Obeys until there are no more orders.
+    /// Handles orders until the channel closes.
     pub async fn run(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
         while let Some(order) = orders.recv().await {
             match order {
@@ -132,12 +132,12 @@ impl Manager {
 
     fn control(&self, task: TaskId, run: u32, control: Control) {
         if let Some(running) = self.turns.borrow().get(&task).filter(|running| running.run == run) {
-            // A turn that has just ended has told so.
+            // Fails if the turn has just ended, which it reports itself.
             let _ = running.control.send(control);
         }
     }
 
-    /// A turn takes no more orders.
+    /// Removes a turn, which takes no more commands.
     pub fn turn_ended(&self, task: TaskId, run: u32) {
         let mut turns = self.turns.borrow_mut();
         if turns.get(&task).is_some_and(|running| running.run == run) {
@@ -145,13 +145,13 @@ impl Manager {
         }
     }
 
-    /// A task was cleared: its agent may let go of the session.
+    /// Releases the session of a task that was cleared.
     fn forget(&self, task: TaskId) {
         let Some((seat, key)) = self.sessions.borrow_mut().remove(&task) else { return };
         self.let_go(seat, key);
     }
 
-    /// A process needs a session no more.
+    /// Tells a process to release a session that it no longer needs.
     fn let_go(&self, seat: Seat, key: Arc<str>) {
         self.pool.borrow_mut().forget(seat, &key);
         let live = self.seats.borrow().get(&seat).and_then(|start| start.borrow().clone());
@@ -160,19 +160,19 @@ impl Manager {
         }
     }
 
-    /// A session is in memory of the process of this lease now.
+    /// Notes that the process of this lease now holds the task's session.
     pub fn opened(&self, lease: &Lease, task: TaskId, key: &Arc<str>) {
         if let Some(seat) = lease.seat() {
             self.pool.borrow_mut().holds(seat, key);
             let before = self.sessions.borrow_mut().insert(task, (seat, Arc::clone(key)));
-            // What an earlier process has of it is out of date from now on.
+            // The copy in an earlier process is outdated from now on.
             if let Some((old, key)) = before.filter(|(old, _)| *old != seat) {
                 self.let_go(old, key);
             }
         }
     }
 
-    /// A place for a turn, in a process that is there or in a new one.
+    /// Leases a place for a turn in an existing or a new process.
     ///
     /// # Errors
     /// The agent does not start.
@@ -196,7 +196,7 @@ impl Manager {
         let Some(mut outcome) = outcome else { return Err(gone()) };
         let outcome = outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
         let Some(started) = outcome else {
-            // The start broke; nobody else shall wait for it.
+            // The start panicked; nobody else should wait for it.
             self.remove(seat);
             return Err(gone());
         };
@@ -204,7 +204,7 @@ impl Manager {
         Ok(Lease { place: Some(place), live, was_warm: matches!(choice, Choice::Known(_)) })
     }
 
-    /// Starts a process. All turns that want it wait for the same start.
+    /// Starts a process. All turns that want it wait for this one start.
     fn start(self: &Rc<Self>, seat: Seat, start: Start) {
         let (tell, outcome) = watch::channel(None);
         self.seats.borrow_mut().insert(seat, outcome);
@@ -236,16 +236,16 @@ impl Manager {
         self.sessions.borrow_mut().retain(|_, (holder, _)| *holder != seat);
     }
 
-    /// The process of this lease gets no new turns.
+    /// Stops giving new turns to the process of this lease.
     pub fn retire(&self, lease: &Lease) {
         if let Some(seat) = lease.seat() {
             self.pool.borrow_mut().retire(seat);
         }
     }
 
-    /// A turn was cancelled. What the agent started for it may live on, and nobody can tell it from what
-    /// belongs to others; so the process gets no new turns, and ends with its last one: with this, if it
-    /// has no other.
+    /// Retires the process of a cancelled turn. What the agent started for that turn may live on,
+    /// indistinguishable from what belongs to other turns. So the process gets no new turns and ends with its
+    /// last one: right away, if all of its turns were told to end.
     pub async fn turn_cancelled(&self, lease: &Lease) {
         self.retire(lease);
         let Some(place) = &lease.place else { return };
@@ -255,7 +255,8 @@ impl Manager {
         }
     }
 
-    /// A turn has left a process. If that has nothing to do for a while, it is closed.
+    /// Frees a turn's place. A process that stays idle for `keep_warm` is closed, a retired one as soon as it
+    /// is idle.
     fn give_back(self: &Rc<Self>, seat: Seat, was_ending: bool, keep_warm: Duration) {
         let rest = self.pool.borrow_mut().give_back(seat, was_ending);
         let manager = Rc::clone(self);
@@ -275,15 +276,15 @@ impl Manager {
         self.pool.borrow_mut().retire(seat);
         let start = self.seats.borrow().get(&seat).cloned();
         let Some(mut start) = start else { return };
-        // Those who wanted it may have gone before it came up; it is waited for, as nobody else will.
+        // The turns that wanted it may be gone before it has started. Wait for it here, as nobody else will.
         let started = start.wait_for(Option::is_some).await.map(|started| started.clone());
         if let Ok(Some(Ok(live))) = started {
-            // Its own watcher removes it when it is gone.
+            // The task that started it removes it once it is gone.
             live.end(true).await;
         }
     }
 
-    /// Starts each of these that is there, and asks it what it is: a few at a time.
+    /// Starts the agents that are available, a few at a time, and collects what they report about themselves.
     async fn check(&self, agents: Vec<(Arc<Agent>, AgentInfo)>, env: Arc<Env>) -> Vec<AgentInfo> {
         let env = &env;
         let checks = agents.into_iter().map(|(agent, mut info)| async move {
@@ -299,7 +300,7 @@ impl Manager {
     }
 
     async fn check_one(&self, agent: &Arc<Agent>, env: &Arc<Env>) -> Result<AgentCheck, Refusal> {
-        // A command line is started for a prompt only.
+        // A template's program is started only for a prompt.
         if agent.protocol == AgentProtocol::Template {
             return Ok(template::about(agent));
         }
@@ -307,7 +308,7 @@ impl Manager {
         let start = Start { agent: agent.clone(), env: env.clone(), like: Arc::new(Spec::of_daemon()) };
         let started = tokio::time::timeout(agent.start_timeout, Live::start(&self.host, &start)).await;
         let live = Rc::new(started.unwrap_or_else(|_| Err(too_slow(agent, "did not start")))?);
-        // With the start of its process, which the connection does not see.
+        // Includes the start of the process, which the connection does not measure.
         let started_in_ms = u64::try_from(begin.elapsed().as_millis()).ok();
         let check = AgentCheck { started_in_ms, ..live.connection.about() };
         live.end(true).await;

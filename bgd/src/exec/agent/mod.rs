@@ -1,5 +1,5 @@
-//! Agents: programs that are given prompts. They live on a thread of their own, so that whatever they
-//! say, and however much of it, delays nobody else. It is started with the first agent task.
+//! Agents: programs that take prompts. They run on a dedicated thread, so that a chatty agent can't delay the
+//! rest of the daemon. The thread starts with the first order.
 
 #[cfg_attr(not(feature = "acp"), path = "acp/absent.rs")]
 pub mod acp;
@@ -39,39 +39,39 @@ use crate::agents::{Agent, Agents};
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work};
 use crate::os::pidfd::SIGKILL;
 
-/// The executor of prompts: a handle to the agents' thread.
+/// The executor of agent tasks: a handle to the agents' thread.
 #[derive(Clone, Debug)]
 pub struct AgentThread(Rc<RefCell<Handle>>);
 
 #[derive(Debug)]
 struct Handle {
-    /// Those of the configuration, and the known ones.
+    /// The configured agents and the built-in ones.
     known: Arc<Agents>,
     context: Context,
     orders: Option<mpsc::UnboundedSender<Order>>,
 }
 
 impl AgentThread {
-    /// Without the thread, until there is something to do.
+    /// Creates the handle. The thread starts with the first order.
     pub fn new(known: Arc<Agents>, context: Context) -> Self {
         Self(Rc::new(RefCell::new(Handle { known, context, orders: None })))
     }
 
-    /// The agents that it can give prompts to.
+    /// Returns the agents that prompts can be sent to.
     pub fn known(&self) -> Arc<Agents> {
         Arc::clone(&self.0.borrow().known)
     }
 
-    /// Takes over other agents, for prompts from now on.
+    /// Replaces the known agents for all later prompts.
     pub fn configure(&self, known: Arc<Agents>) {
         self.0.borrow_mut().known = known;
     }
 
-    /// Gives an order to the thread, which is started if it does not run. It does not end before this handle, unless
-    /// something broke in it; then whoever waits for it is lost, and the next ones get another.
+    /// Sends an order to the thread, and starts the thread if it isn't running. The thread lives as long as this
+    /// handle unless it breaks down: then everything that waits for it is lost, and later orders go to a new thread.
     ///
     /// # Errors
-    /// The system allows no more threads.
+    /// The thread can't be started, for example because the system allows no more threads.
     pub fn order(&self, order: Order) -> io::Result<()> {
         let mut handle = self.0.borrow_mut();
         let context = handle.context.clone();
@@ -83,7 +83,7 @@ impl AgentThread {
         Ok(())
     }
 
-    /// Gives an order that means nothing if there is no thread.
+    /// Sends an order that would have no effect without a running thread.
     fn order_if_started(&self, order: Order) {
         if let Some(orders) = &self.0.borrow().orders {
             let _ = orders.send(order);
@@ -102,13 +102,13 @@ impl AgentThread {
         })
     }
 
-    /// The agent that a task names.
+    /// Looks up the agent that a task names.
     fn agent_of(&self, spec: &Spec) -> Result<Arc<Agent>, Refusal> {
         let name = match &spec.work {
             Work::Agent(agent) => Some(&*agent.name),
             Work::Argv(_) | Work::Shell(_) => None,
         };
-        // The configuration may have been read again meanwhile, and have it no more.
+        // A configuration reload may have removed the agent since the task was submitted.
         self.0.borrow().known.find(name).map(Arc::clone).map_err(Refusal::from)
     }
 }
@@ -127,10 +127,10 @@ impl Executor for AgentThread {
                 self.order_if_started(Order::Control { task, run, control: Control::Answer { key, option } });
             }
             core::Control::Signal { .. } => tracing::error!(%task, "an agent takes no signals"),
-            // It has no terminal.
             core::Control::Pause | core::Control::Continue => {
                 tracing::error!(%task, "an agent is not paused");
             }
+            // An agent has no terminal to detach from.
             core::Control::Detach { .. } => {}
         }
         None

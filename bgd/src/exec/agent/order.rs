@@ -1,4 +1,4 @@
-//! What the agents' thread is told.
+//! Orders to the agents' thread.
 
 use std::sync::Arc;
 
@@ -9,37 +9,37 @@ use bgd_shared::text::Env;
 use crate::agents::Agent;
 use crate::core::{AfterTask, Spec};
 
-/// What the agents' thread is told.
+/// An order to the agents' thread.
 #[derive(Debug)]
 pub enum Order {
-    /// A prompt.
+    /// Runs one turn: sends a prompt to an agent.
     Turn(Box<TurnOrder>),
-    /// Something about a turn that goes on.
+    /// Controls a running turn.
     Control {
         /// The task.
         task: TaskId,
-        /// Its run.
+        /// The task's run.
         run: u32,
-        /// What.
+        /// What the turn should do.
         control: Control,
     },
-    /// A task was cleared.
+    /// Drops what is kept for a task that was cleared.
     Forget {
         /// The task.
         task: TaskId,
     },
-    /// Agents shall be started to see what they are.
+    /// Starts agents to check that they work and what they report about themselves.
     Check {
-        /// Which, with what is known of them.
+        /// The agents, with what is known about each.
         agents: Vec<(Arc<Agent>, AgentInfo)>,
-        /// In this environment.
+        /// The environment that they start in.
         env: Arc<Env>,
-        /// Takes what they are.
+        /// Receives the results.
         tell: Tell,
     },
 }
 
-/// Takes the answer to a question about agents.
+/// Callback that receives the results of [`Order::Check`].
 pub struct Tell(pub Box<dyn FnOnce(Vec<AgentInfo>) + Send>);
 
 impl std::fmt::Debug for Tell {
@@ -48,42 +48,42 @@ impl std::fmt::Debug for Tell {
     }
 }
 
-/// A prompt for an agent.
+/// A prompt for an agent, with everything that its turn needs.
 #[derive(Clone, Debug)]
 pub struct TurnOrder {
     /// The task.
     pub task: TaskId,
-    /// The number that its facts carry.
+    /// The task's run, which every fact about the turn carries.
     pub run: u32,
-    /// Who gets it.
+    /// The agent that gets the prompt.
     pub agent: Arc<Agent>,
-    /// Where, and with what limits.
+    /// The task's spec, for its working directory, umask and resource limits.
     pub spec: Arc<Spec>,
     /// The submitter's environment.
     pub env: Arc<Env>,
-    /// What the agent is told.
+    /// The prompt.
     pub prompt: Arc<str>,
-    /// What its task sets in the session.
+    /// What the task sets in the session, such as a model or a mode.
     pub settings: Arc<AgentSettings>,
-    /// The session that goes on; a new one if there is none.
+    /// The session to continue; `None` opens a new one.
     pub session: Option<Arc<str>>,
-    /// The tasks that it came after, which the prompt may speak of.
+    /// The tasks that this one ran after; the prompt may refer to them.
     pub after: Box<[AfterTask]>,
 }
 
-/// What a turn is told while it goes on.
+/// A command to a running turn.
 #[derive(Debug)]
 pub enum Control {
-    /// End. The first time the agent is asked to.
+    /// Ends the turn. Without `force`, only the first stop has an effect: it asks the agent to end the turn.
     Stop {
-        /// It is made to.
+        /// Whether to end the turn by force.
         force: bool,
     },
-    /// The answer to a question.
+    /// Passes on the answer to a question.
     Answer {
-        /// The question.
+        /// The question's number.
         key: u64,
-        /// The chosen option; none denies.
+        /// The id of the chosen option; `None` denies.
         option: Option<Box<str>>,
     },
 }

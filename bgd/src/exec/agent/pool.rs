@@ -1,7 +1,7 @@
-//! Which process a turn runs in. Pure: it is told what happens and says what to do.
+//! Decides which process a turn runs in. Pure: callers report what happens, and the pool says what to do.
 //!
-//! A process holds as many turns side by side as the agent allows, for the sake of memory; turns are packed
-//! into as few processes as possible. What a process is shared for is its `Key`.
+//! To save memory, turns are packed into as few processes as possible; a process runs as many turns side by
+//! side as the agent allows. Only turns with an equal `Key` share a process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ pub type Seat = u64;
 #[derive(Debug)]
 struct Entry<Key> {
     key: Key,
-    /// Turns that run in it.
+    /// How many turns run in it.
     running: usize,
-    /// Those of them that were told to end.
+    /// How many of them were told to end.
     ending: usize,
     at_most: usize,
-    /// It gets no new turns.
+    /// Whether it gets no new turns.
     retired: bool,
-    /// Sessions that it has in memory.
+    /// The sessions that it holds in memory.
     sessions: BTreeSet<Arc<str>>,
-    /// Grows with every turn that begins, so that a timer set before knows that it is out of date.
+    /// Counts all turns that began, so that a timer set earlier can tell that it is outdated.
     turns: u64,
 }
 
@@ -38,17 +38,17 @@ impl<Key> Default for Pool<Key> {
     }
 }
 
-/// Where a turn goes.
+/// The process that a turn goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Into this process.
+    /// An existing process.
     Known(Seat),
-    /// Into a new one.
+    /// A new process, which must be started.
     New(Seat),
 }
 
 impl Choice {
-    /// The process.
+    /// Returns the number of the process.
     pub fn seat(self) -> Seat {
         match self {
             Self::Known(seat) | Self::New(seat) => seat,
@@ -56,21 +56,21 @@ impl Choice {
     }
 }
 
-/// What a process has to do when a turn has left it.
+/// What is left for a process after one of its turns has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Other turns.
+    /// It has other turns.
     Busy,
-    /// Nothing for now; the number is what [`Pool::is_unused_since`] takes.
+    /// It is idle; the number is for [`Pool::is_unused_since`].
     Idle(u64),
-    /// Nothing any more.
+    /// It is retired and idle, so it can be closed.
     Over,
 }
 
 impl<Key: PartialEq> Pool<Key> {
-    /// Finds the process for a turn and counts it there: the one that has its session in memory, also if
-    /// that is full, as the session costs nothing more there and may not be had elsewhere; else the fullest
-    /// that has room, else a new one.
+    /// Picks the process for a turn, and counts the turn there. Prefers the process that holds the session,
+    /// even if it is full: there the session costs nothing extra, and elsewhere it may not be available.
+    /// Otherwise picks the fullest process with room, or a new one.
     pub fn take(&mut self, key: Key, at_most: usize, session: Option<&Arc<str>>) -> Choice {
         let holds = |entry: &Entry<Key>| session.is_some_and(|session| entry.sessions.contains(session));
         let best = self
@@ -98,7 +98,7 @@ impl<Key: PartialEq> Pool<Key> {
         Choice::New(self.last)
     }
 
-    /// A turn has ended, which [`Self::turn_ends`] may have been told of.
+    /// Removes a turn that has ended. `was_ending`: it was counted by [`Self::turn_ends`].
     pub fn give_back(&mut self, seat: Seat, was_ending: bool) -> Rest {
         let Some(entry) = self.entries.get_mut(&seat) else { return Rest::Busy };
         entry.running = entry.running.saturating_sub(1);
@@ -110,40 +110,40 @@ impl<Key: PartialEq> Pool<Key> {
         }
     }
 
-    /// A turn of a process was told to end. Whether all of its turns were.
+    /// Counts a turn that was told to end. Returns whether that now holds for all turns of the process.
     pub fn turn_ends(&mut self, seat: Seat) -> bool {
         let Some(entry) = self.entries.get_mut(&seat) else { return true };
         entry.ending += 1;
         entry.ending >= entry.running
     }
 
-    /// Whether no turn has begun since then.
+    /// Returns whether the process is idle and has begun no turn since [`Rest::Idle`] returned `turns`.
     pub fn is_unused_since(&self, seat: Seat, turns: u64) -> bool {
         self.entries.get(&seat).is_some_and(|entry| entry.running == 0 && entry.turns == turns)
     }
 
-    /// A process has a session in memory now.
+    /// Notes that a process holds a session in memory.
     pub fn holds(&mut self, seat: Seat, session: &Arc<str>) {
         if let Some(entry) = self.entries.get_mut(&seat) {
             entry.sessions.insert(Arc::clone(session));
         }
     }
 
-    /// A session was let go of.
+    /// Notes that a process no longer holds a session.
     pub fn forget(&mut self, seat: Seat, session: &Arc<str>) {
         if let Some(entry) = self.entries.get_mut(&seat) {
             entry.sessions.remove(session);
         }
     }
 
-    /// A process gets no new turns any more.
+    /// Stops giving new turns to a process.
     pub fn retire(&mut self, seat: Seat) {
         if let Some(entry) = self.entries.get_mut(&seat) {
             entry.retired = true;
         }
     }
 
-    /// A process is gone.
+    /// Removes a process that is gone.
     pub fn remove(&mut self, seat: Seat) {
         self.entries.remove(&seat);
     }
@@ -202,8 +202,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: no process has more turns than it may, none that is retired or gone gets one,
-        /// and a new one is only made when no other has room.
+        /// In any sequence of steps, no process exceeds its limit of turns, no retired or removed process
+        /// gets a turn, and a new process is created only if no other has room.
         #[test]
         fn no_process_is_overfull(at_most in 1_usize..4, steps in proptest::collection::vec((0_u8..5, 0_u64..6), 0..200)) {
             let mut pool = Pool::default();

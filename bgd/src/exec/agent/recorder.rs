@@ -1,5 +1,5 @@
-//! What a turn leaves behind: its text in the task's output as it comes, the final answer as the task's
-//! result, and the facts that the core is told. It decides nothing.
+//! Records a turn: appends its text to the task's output as it arrives, keeps the final answer as the task's
+//! result, and reports facts to the core. It decides nothing about the task.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -20,20 +20,20 @@ use crate::exec::context::Context;
 use crate::exec::loss::Loss;
 use crate::exec::output::{OutputFolder, read_part};
 
-/// The bytes of an answer that are kept: its last ones.
+/// The most bytes of an answer that are kept: the last ones.
 #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
 const ANSWER_BYTES: usize = AGENT_RESULT_BYTES as usize;
 
-/// Of an agent that shows that it moves without a word, the core hears once in this time.
+/// The shortest time between two reports of activity to the core.
 const MOVED_EVERY: Duration = Duration::from_millis(500);
 
-/// What stands before text that comes when the turn is over.
+/// The mark before text that arrives after the end of the turn.
 const LATE: &str = "[late] ";
 
-/// The bytes of late text that are kept of one turn; what comes behind them is dropped.
+/// The most bytes of late text that are kept per turn; the rest is dropped.
 pub const LATE_BYTES: usize = 64 * 1024;
 
-/// Writes down one turn.
+/// Records one turn.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct Recorder {
@@ -41,29 +41,29 @@ pub struct Recorder {
     run: u32,
     split: bool,
     context: Context,
-    /// Closed while nothing is expected.
+    /// `None` while no text is expected.
     file: Option<File>,
-    /// Whether what was written last ended its line.
+    /// Whether the last write ended its line.
     line_ended: bool,
     answer: Answer,
-    /// Why the model fails, by the agent's own fields.
+    /// Why the model fails, according to the agent's own fields.
     model_error: Option<String>,
-    /// The first write that failed.
+    /// The error of the first write that failed.
     error: Option<String>,
     loss: Loss,
     last_moved: Option<Instant>,
     is_late: bool,
-    /// How much came late.
+    /// How many bytes of text came late.
     late_bytes: usize,
-    /// What an earlier run left comes before the first text of this one.
+    /// How the output of earlier runs ends, until this run's first text is separated from it.
     separate: Ending,
 }
 
 impl Recorder {
-    /// For a turn that begins: makes the output, or goes on with that of earlier runs.
+    /// Starts recording a turn: creates the task's output, or appends to that of earlier runs.
     ///
     /// # Errors
-    /// What the system says, as a sentence.
+    /// The output can't be created; the message says why.
     pub fn begin(task: TaskId, run: u32, split: bool, context: Context) -> Result<Self, String> {
         let file = open(&context.folder, task).map_err(|error| {
             format!("cannot create its output in {}: {error}", context.folder.path().display())
@@ -89,17 +89,17 @@ impl Recorder {
         })
     }
 
-    /// The turn did not begin: the output stays as it was.
+    /// Stops recording a turn that did not begin; the output stays as it was.
     pub async fn abandon(self) {
         self.context.outputs.settle(self.task, false).await;
     }
 
-    /// Tells the core.
+    /// Reports a fact to the core.
     pub fn tell(&self, fact: Fact) {
         self.context.facts.send(self.task, self.run, fact);
     }
 
-    /// A piece of the agent's answer.
+    /// Records a piece of the agent's answer.
     pub fn text(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -120,30 +120,30 @@ impl Recorder {
         self.write(text);
     }
 
-    /// What comes now is another message.
+    /// Notes that the following text belongs to another message.
     pub fn message(&mut self) {
         self.answer.other_message();
     }
 
-    /// The whole answer, where it is not the text.
+    /// Replaces the answer collected from the text by the one that the agent reported.
     pub fn answer(&mut self, answer: String) {
         self.answer = Answer { said: answer, any_tool: self.answer.any_tool, ..Answer::default() };
         self.answer.bound();
     }
 
-    /// The agent calls a tool.
+    /// Records a tool call.
     pub fn tool(&mut self, name: &str) {
         self.answer.tool_called();
         self.tell(Fact::Tool { name: shortened(name).into() });
     }
 
-    /// A tool goes on, or the agent asks for leave to use one.
+    /// Notes that a tool makes progress, or that the agent asks for permission to use one.
     pub fn worked(&mut self) {
         self.answer.any_tool = true;
         self.note_activity();
     }
 
-    /// The agent says that its model fails, or works again.
+    /// Notes that the agent reports its model as failing, or as working again.
     pub fn model(&mut self, of_model: Model) {
         self.note_activity();
         self.model_error = match of_model {
@@ -152,12 +152,13 @@ impl Recorder {
         };
     }
 
-    /// What a turn comes to that its agent calls completed. Some say so, too, of one in which the model failed.
+    /// Returns how a turn really ended that its agent calls completed: some agents say so even if the model
+    /// failed. With `must_speak`, a turn without text or a tool call counts as failed.
     pub fn verdict(&self, must_speak: bool) -> TurnEnd {
         match (&self.model_error, self.answer.error()) {
             (_, Some(error)) => TurnEnd::Failed(error.into()),
             (Some(why), None) => {
-                // The sign alone says little; the last line is the error, if the agent tells it at all.
+                // The sign alone says little. The last line is the error, if the agent reports it at all.
                 let line = self.answer.said.trim_end().lines().next_back().unwrap_or_default();
                 let said = if line.is_empty() {
                     String::new()
@@ -173,7 +174,7 @@ impl Recorder {
         }
     }
 
-    /// Why a turn that is completed may have come to nothing all the same. It is only a guess.
+    /// Guesses why a completed turn may have failed all the same; `None` if nothing looks suspicious.
     pub fn suspicion(&self) -> Option<String> {
         let said = self.answer.said.trim();
         if self.answer.any_tool && said.is_empty() && self.answer.before.is_none() {
@@ -183,13 +184,13 @@ impl Recorder {
         is_error.then(|| format!("its answer looks like an error: {}", shortened(said)))
     }
 
-    /// People should know this of the agent.
+    /// Reports something that people should know about the agent.
     pub fn note(&self, note: Note, text: &str) {
         let text = beginning(text, NOTE_BYTES);
         self.tell(Fact::Noted { note, text: text.into() });
     }
 
-    /// The agent moves.
+    /// Reports activity, at most once per [`MOVED_EVERY`].
     pub fn note_activity(&mut self) {
         let now = Instant::now();
         if self.last_moved.is_none_or(|last| now.duration_since(last) >= MOVED_EVERY) {
@@ -198,17 +199,17 @@ impl Recorder {
         }
     }
 
-    /// The agent was denied something.
+    /// Reports that the agent was denied something.
     pub fn denied(&self, what: &str) {
         self.tell(Fact::Denied { what: shortened(what).into() });
     }
 
-    /// The agent asks.
+    /// Reports a question of the agent.
     pub fn asked(&self, key: u64, question: &str, options: Vec<InputOption>) {
         self.tell(Fact::Asked { key, question: question.into(), options: options.into() });
     }
 
-    /// The turn is over: what it said can be read before anybody hears of its end.
+    /// Ends the turn. Its output and result can be read before the end is reported.
     pub async fn end(&mut self, result: Result<(), Box<str>>) {
         if !self.line_ended {
             self.write("\n");
@@ -243,9 +244,10 @@ impl Recorder {
         self.tell(Fact::TurnEnded { result });
     }
 
-    /// Text after the end of the turn is kept, marked, and changes nothing.
+    /// Appends text that arrives after the end of the turn, marked as late. Nothing else changes.
     fn late(&mut self, text: &str) {
-        // The output is not bounded any more, as that is done while it is followed.
+        // The output limit no longer applies, as it is enforced only while the output is tracked; so limit
+        // late text here.
         self.late_bytes = self.late_bytes.saturating_add(text.len());
         if self.late_bytes > LATE_BYTES {
             return;
@@ -254,7 +256,7 @@ impl Recorder {
             self.write(LATE);
         }
         self.write(text);
-        // The size is told at once: nobody follows the output of a task that is over.
+        // Report the size at once: nobody tracks the output of a finished task.
         self.file = None;
         self.loss.tell();
         let bytes = self.context.folder.sizes(self.task, self.split);
@@ -292,12 +294,12 @@ impl Recorder {
 /// How the output of earlier runs ends.
 #[derive(Clone, Copy, Debug, Default)]
 enum Ending {
-    /// There is none.
+    /// There is no output.
     #[default]
     Nothing,
-    /// With a line.
+    /// With a complete line.
     Line,
-    /// Within one.
+    /// In the middle of a line.
     Word,
 }
 
@@ -317,38 +319,38 @@ fn open(folder: &OutputFolder, task: TaskId) -> io::Result<File> {
 /// The longest note, in bytes.
 const NOTE_BYTES: usize = 1000;
 
-/// The longest name of a tool that is told, in characters.
+/// The longest tool name that is reported, in characters.
 const TOOL_CHARS: usize = 100;
 
-/// A tool's name on one line.
+/// Returns the first line of a name, sanitized and cut to [`TOOL_CHARS`].
 fn shortened(name: &str) -> String {
     let line = name.lines().next().unwrap_or_default().trim();
     show::line(line).chars().take(TOOL_CHARS).collect()
 }
 
-/// How the next piece of an answer goes with what was said before.
+/// How the next piece of an answer relates to the text before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Next {
-    /// It goes on.
+    /// It continues the same message.
     #[default]
     Goes,
-    /// A tool was called.
+    /// A tool was called in between.
     AfterTool,
-    /// It is of another message.
+    /// It belongs to another message.
     OtherMessage,
 }
 
-/// How the notices of adapters begin, which they send as messages of the agent. One behind the answer is not the
+/// Prefixes of notices that adapters send as messages of the agent. A notice after the answer is not the
 /// answer. Seen with codex-acp.
 const NOTICES: [&str; 3] = ["**Warning:**", "Warning: ", "Config warning: "];
 
-/// The last message since the last tool; if there is none yet, that before it.
+/// The last message since the last tool call, or the one before that call while nothing has followed it.
 #[derive(Debug, Default)]
 struct Answer {
     said: String,
-    /// How many bytes of it are not kept any more.
+    /// How many bytes were cut off its beginning.
     cut: u64,
-    /// The message before it, which is the answer if this one is a notice.
+    /// The message before it, with its number of cut bytes. It is the answer if the last message is only a notice.
     before: Option<(u64, String)>,
     next: Next,
     any_tool: bool,
@@ -380,24 +382,24 @@ impl Answer {
     }
 
     fn other_message(&mut self) {
-        // A tool takes away more. Before the first word there is no other message.
+        // A tool call discards more, so it takes precedence. Before the first text there is no message to end.
         if self.next == Next::Goes && !self.said.is_empty() {
             self.next = Next::OtherMessage;
         }
     }
 
     fn error(&self) -> Option<&str> {
-        // An agent that has done work may quote one.
+        // An agent that has used tools may quote an error.
         signs::error_as_answer(&self.said).filter(|_| !self.any_tool)
     }
 
-    /// Whether the turn has come to nothing that anybody could see.
+    /// Returns whether the turn has produced nothing visible.
     fn is_nothing(&self) -> bool {
         let is_blank = |said: &str| said.trim().is_empty();
         !self.any_tool && is_blank(&self.said) && self.before.is_none()
     }
 
-    /// Cuts off what is too old.
+    /// Cuts off the beginning beyond [`ANSWER_BYTES`].
     fn bound(&mut self) {
         let surplus = self.said.len().saturating_sub(ANSWER_BYTES);
         let cut = (surplus..self.said.len()).find(|at| self.said.is_char_boundary(*at)).unwrap_or(surplus);
@@ -407,7 +409,7 @@ impl Answer {
         }
     }
 
-    /// What is kept, and how many bytes came before it.
+    /// Returns the answer, and how many bytes were cut off before it.
     fn last(mut self) -> (u64, String) {
         self.bound();
         match self.before {

@@ -1,8 +1,10 @@
-//! When two tasks may share an agent's process: if their environments are equal in what matters.
+//! Decides when two tasks may share an agent's process: when their environments agree in every variable that
+//! matters to an agent.
 
 use bgd_shared::text::Env;
 
-/// What shells, terminals and this daemon keep for themselves. Nothing that an agent does depends on it.
+/// Variables that shells, terminals and this daemon set for their own use. Nothing that an agent does depends
+/// on them.
 pub const LEFT_ASIDE: &[&str] = &[
     "BGD_AGENT_ID",
     "BGD_HOOK_ID",
@@ -31,7 +33,7 @@ pub const LEFT_ASIDE: &[&str] = &[
     "XDG_SESSION_ID",
 ];
 
-/// An environment without that, in an order of its own.
+/// Returns the environment without [`LEFT_ASIDE`], sorted by name.
 pub fn what_matters(env: &Env) -> Env {
     let mut kept: Vec<_> = env.0.iter().filter(|(name, _)| !LEFT_ASIDE.contains(&&**name)).cloned().collect();
     kept.sort_by(|(one, _), (other, _)| one.cmp(other));

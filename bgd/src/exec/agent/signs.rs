@@ -1,8 +1,8 @@
-//! How agents say that a model failed, each in its own way and not by the protocol's: one list of all that were seen.
+//! How agents report that a model failed when they don't use the protocol's own way. Lists all forms seen so far.
 
 use serde_json::Value;
 
-/// How an answer begins that is nothing but an error, and who gives such answers. `#` is a digit.
+/// Prefixes of answers that are nothing but an error, and the agents that send them. `#` stands for a digit.
 const ERRORS: [(&str, &str); 4] = [
     ("API Error", "claude-agent-acp"),
     ("[API Error", "gemini-cli, qwen-code"),
@@ -10,7 +10,8 @@ const ERRORS: [(&str, &str); 4] = [
     ("HTTP ###: ", "hermes"),
 ];
 
-/// How an answer begins that may be nothing but an error, in small letters. Only a guess, as anybody may say so.
+/// Lower-case prefixes of answers that may be nothing but an error. Only a guess: a real answer may begin the
+/// same way.
 const GUESSES: [&str; 12] = [
     "error:",
     "error ",
@@ -26,23 +27,23 @@ const GUESSES: [&str; 12] = [
     "failed to ",
 ];
 
-/// The longest answer that is guessed to be an error, in bytes.
+/// The longest answer that is suspected to be an error, in bytes.
 const GUESS_BYTES: usize = 400;
 
-/// The longest answer that is taken for an error, in bytes. An agent that talks about an error says more.
+/// The longest answer that counts as an error, in bytes. An agent that writes about an error writes more.
 const ERROR_BYTES: usize = 2048;
 
-/// How deep an agent's own fields are looked through.
+/// How deep to search an agent's own fields.
 const DEPTH: usize = 4;
 
-/// The answer, if it is nothing but an error of the model.
+/// Returns the trimmed answer if it is nothing but an error of the model.
 pub fn error_as_answer(said: &str) -> Option<&str> {
     let said = said.trim();
     let is_error = ERRORS.iter().any(|(begin, _)| begins(said, begin));
     (is_error && said.len() <= ERROR_BYTES).then_some(said)
 }
 
-/// Whether an answer looks like an error of the model, without being one by an agent's own sign.
+/// Returns whether an answer looks like an error of the model, even without a prefix that an agent is known to use.
 pub fn looks_like_error(said: &str) -> bool {
     let said = said.trim().trim_start_matches(|c: char| !c.is_alphanumeric() && c != '[');
     let begin: String = said.chars().take(32).flat_map(char::to_lowercase).collect();
@@ -57,22 +58,22 @@ fn begins(said: &str, begin: &str) -> bool {
     })
 }
 
-/// What an agent's own fields (`_meta`) say of the model.
+/// What an agent's own fields (`_meta`) say about the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// It failed, and why.
+    /// It failed, for this reason.
     Failed(String),
     /// It works.
     Works,
 }
 
-/// Reads the fields that an agent adds to its news: codex-acp tells the status of its thread (`threadStatus`).
+/// Reads the fields that an agent adds to its updates: codex-acp reports the status of its thread (`threadStatus`).
 pub fn of_news(meta: &Value) -> Option<Model> {
     look(meta, DEPTH, &thread_status)
 }
 
-/// Reads the fields that an agent adds to the end of a turn. There hermes says of the turn that it `failed`; in news it
-/// may be a tool that did.
+/// Reads the fields that an agent adds to the end of a turn. There, hermes marks the turn as `failed`; in an
+/// update the same field may be about a tool.
 pub fn of_end(meta: &Value) -> Option<Model> {
     look(meta, DEPTH, &|object| thread_status(object).or_else(|| failed(object)))
 }

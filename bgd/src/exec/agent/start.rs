@@ -1,4 +1,4 @@
-//! What an agent is started for.
+//! The inputs for starting an agent.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use bgd_shared::text::Env;
 use crate::agents::Agent;
 use crate::core::Spec;
 
-/// What an agent is started for.
+/// Everything that starting an agent depends on.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// The agent.
     pub agent: Arc<Agent>,
     /// The submitter's environment.
     pub env: Arc<Env>,
-    /// The order that umask and resource limits are taken from.
+    /// The task spec that supplies umask and resource limits.
     pub like: Arc<Spec>,
 }

@@ -1,4 +1,4 @@
-//! The last lines that an agent wrote to its standard error: what is told when it dies.
+//! The last lines that an agent wrote to its standard error, which are reported when it dies.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,23 +13,23 @@ use tokio::sync::watch;
 /// How many lines are kept.
 const LINES: usize = 5;
 
-/// How many lines are told of an agent that lives.
+/// How many lines are reported of an agent that is running.
 const LIVING: usize = 3;
 
 /// The longest line that is kept, in bytes; the rest of it is dropped.
 const LINE_BYTES: usize = 400;
 
-/// How long words may be on their way when their writer has ended. A child that holds the pipe open may
-/// hold it for ever.
+/// How long output may still arrive after its writer has exited. The wait is limited, because a child may
+/// hold the pipe open for ever.
 pub const ON_THE_WAY: Duration = Duration::from_millis(200);
 
-/// The last lines.
+/// The tail of an agent's standard error.
 #[derive(Clone, Debug)]
 pub struct StderrTail {
     tail: Rc<RefCell<Tail>>,
-    /// How many lines there were that say something.
+    /// How many meaningful lines there were so far.
     spoken: Rc<watch::Sender<u64>>,
-    /// Whether somebody reads and more may come.
+    /// Whether the pipe is being read, so that more may come.
     reading: Rc<watch::Sender<bool>>,
 }
 
@@ -39,19 +39,19 @@ impl Default for StderrTail {
     }
 }
 
-/// The lines of a program's last output that say what happened to it: neither the calls of a stack trace nor what it
-/// logs for its authors, unless there is nothing else; and the last error, even if much was said behind it.
+/// The lines of a program's output that say what happened to it: no stack traces and no logging below
+/// warnings, unless there is nothing else. Keeps the last error, even if many lines follow it.
 #[derive(Debug, Default)]
 pub struct Telling {
     lines: VecDeque<String>,
-    /// How many of them there were.
+    /// How many meaningful lines there were, including those dropped since.
     count: u64,
     noise: VecDeque<String>,
     error: Option<String>,
 }
 
 impl Telling {
-    /// The next line. A blank one says nothing.
+    /// Adds a line. Blank lines are ignored.
     pub fn push(&mut self, line: &str) {
         if show::is_blank(line) {
             return;
@@ -69,7 +69,7 @@ impl Telling {
         lines.push_back(line);
     }
 
-    /// So many of them.
+    /// Returns the last `most` lines. If the last error is older, it replaces the first of them.
     pub fn last(&self, most: usize) -> Vec<&str> {
         let lines = if self.lines.is_empty() { &self.noise } else { &self.lines };
         let mut last: Vec<&str> =
@@ -83,7 +83,7 @@ impl Telling {
     }
 }
 
-/// Whether a line is of a stack trace, as Node, Python, Rust, Go and Java write it.
+/// Returns whether a line belongs to a stack trace as written by Node, Python, Rust, Go or Java.
 fn is_of_trace(line: &str) -> bool {
     const BEGINNINGS: [&str; 7] = [
         "Traceback (most recent call last)",
@@ -103,11 +103,11 @@ fn is_of_trace(line: &str) -> bool {
         || is_indented && number.len() < text.len() && number.starts_with(": ")
 }
 
-/// Whether a line is of a log, and of no level that tells of an error.
+/// Returns whether a line is logging of a level that does not indicate an error.
 fn is_of_log(line: &str) -> bool {
     let levels = ["DEBUG", "TRACE", "INFO", "VERBOSE", "debug", "trace"];
     let mut words = line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).take(12);
-    // A small word may be one of a sentence; as a level it stands in brackets or behind a sign.
+    // A lower-case word may be part of a sentence; as a level it is in brackets or follows a `level` key.
     words.any(|word| {
         levels.contains(&word)
             && (word.chars().all(char::is_uppercase)
@@ -125,7 +125,7 @@ fn is_error(line: &str) -> bool {
 #[derive(Debug, Default)]
 struct Tail {
     telling: Telling,
-    /// The line that has not ended yet.
+    /// The unfinished line.
     open: Vec<u8>,
 }
 
@@ -146,8 +146,8 @@ impl Tail {
 }
 
 impl StderrTail {
-    /// Reads until the pipe is closed by everybody who has it. A child of the agent may hold it open
-    /// for longer than the agent lives, so nobody may wait for that.
+    /// Reads until everybody who holds the pipe has closed it. A child of the agent may hold it open for
+    /// longer than the agent lives, so nobody may wait for that.
     pub fn read(self, mut pipe: Receiver) -> impl Future<Output = ()> {
         self.reading.send_replace(true);
         async move {
@@ -169,12 +169,12 @@ impl StderrTail {
         self.spoken.send_if_modified(|known| std::mem::replace(known, count) != count);
     }
 
-    /// Tells how many lines there were, as they come.
+    /// Subscribes to the number of meaningful lines so far.
     pub fn spoken(&self) -> watch::Receiver<u64> {
         self.spoken.subscribe()
     }
 
-    /// The last lines behind the first so many that say something.
+    /// Returns the meaningful lines after the first `before`, but at most the last [`LIVING`].
     pub fn since(&self, before: u64) -> String {
         let tail = self.tail.borrow();
         let new = usize::try_from(tail.telling.count.saturating_sub(before)).unwrap_or(usize::MAX);
@@ -184,21 +184,21 @@ impl StderrTail {
         last.join(" / ")
     }
 
-    /// Waits for the words of one that has ended, for a moment at most.
+    /// Waits until the output of an ended process is read, for at most [`ON_THE_WAY`].
     pub async fn read_out(&self) {
         let mut reading = self.reading.subscribe();
-        // What has not come until then is not told.
+        // What arrives later is not reported.
         let _ = tokio::time::timeout(ON_THE_WAY, reading.wait_for(|reading| !reading)).await;
     }
 
-    /// A line that is worth telling, too.
+    /// Adds a line from another source than the pipe.
     pub fn note(&self, line: &str) {
         let mut tail = self.tail.borrow_mut();
         tail.push(line.as_bytes());
         tail.end_line();
     }
 
-    /// The lines as the end of a sentence; empty if there are none.
+    /// Returns the lines as the end of a sentence; empty if there are none.
     pub fn tell(&self) -> String {
         let tail = self.tail.borrow();
         let lines = tail.telling.last(LINES);
@@ -210,7 +210,7 @@ impl StderrTail {
 mod tests {
     use super::*;
 
-    /// What is told of a program that has written this.
+    /// Returns what is reported of a program that wrote this text.
     fn told(text: &str) -> String {
         let words = StderrTail::default();
         for line in text.lines() {

@@ -1,5 +1,5 @@
-//! A command line for each prompt. The program writes straight into the task's output, as every process
-//! does; what the answer is, and what the session is called, is read from there when it has ended.
+//! Runs a command line for each prompt. The program writes straight into the task's output, as every process
+//! does. The answer and the session's id are read from there after it has ended.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -27,16 +27,16 @@ use crate::exec::context::Context;
 use crate::exec::host::{Host, Launch, Process, SIGKILL, SIGTERM, Theirs, pipe};
 use crate::exec::output::OutputFolder;
 
-/// The bytes of what the program printed that are searched for answer and session: the last ones.
+/// How many of the last bytes of the program's output are searched for the answer and the session.
 const SEARCHED_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The bytes of its standard error that are told when it fails: the last ones.
+/// How many of the last bytes of its standard error are read to explain a failure.
 const TOLD_BYTES: u64 = 2000;
 
-/// The bytes that the system takes as one argument, its end included, where pages have 4 KiB.
+/// The most bytes that the kernel accepts as one argument, the terminating NUL included, with pages of 4 KiB.
 const ARGUMENT_BYTES: usize = 128 * 1024;
 
-/// One turn by a command line.
+/// One turn, run as a command line.
 #[derive(Debug)]
 pub struct Template {
     host: Host,
@@ -44,7 +44,7 @@ pub struct Template {
     context: Context,
     turn: RefCell<Option<Turn>>,
     process: RefCell<Option<Process>>,
-    /// It was told to end, perhaps before its process was there.
+    /// Whether the turn was told to end, possibly before its process started.
     cancelled: Cell<bool>,
 }
 
@@ -57,16 +57,16 @@ struct Turn {
 }
 
 impl Template {
-    /// For one turn.
+    /// Creates the back end for one turn.
     pub fn new(host: Host, start: Start, context: Context) -> Self {
         let (turn, process) = (RefCell::default(), RefCell::default());
         Self { host, start, context, turn, process, cancelled: Cell::default() }
     }
 
-    /// Notes what the turn is for; its session is known when the program has told it.
+    /// Stores what the turn is for. The id of a new session is known only once the program has printed it.
     ///
     /// # Errors
-    /// A conversation shall go on, and the configuration does not say how.
+    /// A session is to be continued, but the configuration does not say how.
     pub fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
         let Wanted { task, session, cwd, .. } = wanted.clone();
         if session.is_some() && self.start.agent.resume.is_empty() {
@@ -90,7 +90,7 @@ impl Template {
         }
     }
 
-    /// The command line as a process gets it.
+    /// Builds the arguments of the process.
     fn words(&self, turn: &Turn, prompt: &str, file: &str) -> Result<Vec<OsText>, Box<str>> {
         let words = command(&self.start.agent, turn.session.as_deref(), prompt, file);
         if words.iter().any(OsText::has_nul) {
@@ -137,10 +137,10 @@ impl Template {
         let unusable = |error: io::Error| format!("its output can't be used: {error}");
         let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
         let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
-        // What earlier turns wrote is none of this one's.
+        // What earlier turns wrote does not belong to this one.
         let from = folder.sizes(turn.task, true);
         let agent = &self.start.agent;
-        // Removed when the turn is over, however that ends.
+        // Dropping this removes the file, however the turn ends.
         let file = match names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt)) {
             Some(Ok(file)) => Some(file),
             Some(Err(error)) => {
@@ -161,7 +161,7 @@ impl Template {
             Err(error) => return Ok(TurnEnd::NotBegun(error)),
         };
         let exit = process.exited().await;
-        // What it left behind belongs to a turn that is over.
+        // Kill what it left behind, as the turn is over.
         process.end(SIGKILL);
         process.gone().await;
         let files = folder.files(turn.task, true);
@@ -181,19 +181,19 @@ impl Template {
         }
     }
 
-    /// A standard input from which the prompt can be read, however long it is.
+    /// Creates a standard input from which the program can read the prompt, however long it is.
     fn prompt_pipe(prompt: &str) -> io::Result<OwnedFd> {
         let (theirs, ours) = pipe(Theirs::Reading)?;
         let mut sender = tokio::net::unix::pipe::Sender::from_owned_fd(ours)?;
         let prompt = prompt.to_owned();
         tokio::task::spawn_local(async move {
-            // A program that does not read all of it has its reasons.
+            // A program need not read all of the prompt.
             let _ = tokio::io::AsyncWriteExt::write_all(&mut sender, prompt.as_bytes()).await;
         });
         Ok(theirs)
     }
 
-    /// Asks the program to end, as soon as it is there.
+    /// Asks the program to end, right away or as soon as it has started.
     pub fn cancel(&self) {
         self.cancelled.set(true);
         if let Some(process) = &*self.process.borrow() {
@@ -201,7 +201,7 @@ impl Template {
         }
     }
 
-    /// Makes it end.
+    /// Kills the program, and waits until its process tree is gone.
     pub async fn force(&self) {
         let process = self.process.borrow().clone();
         if let Some(process) = process {
@@ -210,7 +210,7 @@ impl Template {
         }
     }
 
-    /// What the configuration says of it: such a program is started for a prompt only.
+    /// Returns what the configuration says about it: its program is started only for a prompt.
     pub fn about(&self) -> AgentCheck {
         about(&self.start.agent)
     }
@@ -224,8 +224,8 @@ impl Drop for Template {
     }
 }
 
-/// A prompt in a file that its user alone can read, as long as its turn goes on: what stands on a command line
-/// every user of the machine can read.
+/// A prompt in a file that only its user can read, and that lives as long as the turn. A command line, in
+/// contrast, is readable for every user of the machine.
 #[derive(Debug)]
 struct PromptFile(PathBuf);
 
@@ -246,7 +246,7 @@ impl Drop for PromptFile {
     }
 }
 
-/// What is known of a template without starting it.
+/// Returns what is known about a template without starting its program.
 pub fn about(agent: &Agent) -> AgentCheck {
     let continuation = if agent.resume.is_empty() { Continuation::None } else { Continuation::Resume };
     AgentCheck { name: None, version: None, continuation, started_in_ms: None }
@@ -260,7 +260,7 @@ fn names(agent: &Agent, part: &str) -> bool {
     agent.command.iter().any(|word| word.contains(part))
 }
 
-/// The command line for a prompt. Its words stay words, whatever the prompt holds.
+/// Builds the command line for a prompt. Every word stays one argument, whatever the prompt contains.
 fn command(agent: &Agent, session: Option<&str>, prompt: &str, file: &str) -> Vec<OsText> {
     let (words, session) = match session {
         Some(session) => (&agent.resume, session),
@@ -270,7 +270,7 @@ fn command(agent: &Agent, session: Option<&str>, prompt: &str, file: &str) -> Ve
     words.iter().map(|word| OsText::from(filled(word, &places).as_str())).collect()
 }
 
-/// A word with what its places stand for. What is filled in is not looked at again.
+/// Substitutes the placeholders in a word. Substituted text is not scanned again.
 fn filled(word: &str, places: &[(&str, &str)]) -> String {
     let mut text = String::new();
     let mut rest = word;
@@ -286,7 +286,7 @@ fn filled(word: &str, places: &[(&str, &str)]) -> String {
     text
 }
 
-/// What a program left when it ended.
+/// What the output of an ended program contains.
 #[derive(Debug)]
 struct Printed {
     session: Option<Arc<str>>,
@@ -323,12 +323,12 @@ fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
     if words.is_empty() { how.into() } else { format!("{how}; last output: {words}").into() }
 }
 
-/// The end of a file, from this offset on at the earliest.
+/// Reads the last `bytes` of a file, but nothing before the offset `from`.
 fn tail(path: &Path, from: u64, bytes: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();
     let mut from = from.max(size.saturating_sub(bytes));
-    // What was dropped of a long output is a hole, which would be read as NULs.
+    // The dropped part of a long output is a hole, which would be read as NULs. Begin after the last hole.
     while let Ok(hole) = lseek(&file, from.cast_signed(), Whence::SeekHole)
         && let Ok(data) = lseek(&file, hole, Whence::SeekData)
     {
@@ -340,7 +340,7 @@ fn tail(path: &Path, from: u64, bytes: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What was printed as JSON: one document, or one on each of several lines.
+/// The output as JSON: one document, or one document per line.
 struct Json(Vec<Value>);
 
 impl Json {
@@ -351,7 +351,7 @@ impl Json {
         }
     }
 
-    /// What the last document that has something there has there.
+    /// Returns the value at `pointer` in the last document that has one there other than `null`.
     fn text_at(&self, pointer: &str) -> Option<String> {
         self.0.iter().rev().find_map(|value| match value.pointer(pointer)? {
             Value::Null => None,

@@ -1,5 +1,5 @@
-//! One turn of an agent: an agent is found, the session opened, the prompt given, what it says written
-//! down, its questions passed on, and its end told. It decides nothing about the task: the core does.
+//! Runs one turn of an agent: finds a process, opens the session, sends the prompt, records what the agent
+//! says, passes on its questions, and reports the end. It decides nothing about the task: the core does.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -24,45 +24,45 @@ use crate::agents::Agent;
 use crate::core::{Fact, Note, Refusal, Spec};
 use crate::exec::context::Context;
 
-/// How long a prompt to an earlier session may be with the agent without a sign of it, before it counts as
-/// accepted. An agent that has forgotten the session says so within that time, and the task is not touched.
+/// How long to wait for a sign of life after a prompt to an earlier session, before the prompt counts as
+/// accepted. An agent that has forgotten the session says so within that time, and the task stays untouched.
 const ACCEPTED_AFTER: Duration = Duration::from_millis(250);
 
-/// How often it is told at most what an agent says on its standard error.
+/// The shortest time between two reports of what an agent writes to its standard error.
 const SPEAKS_EVERY: Duration = Duration::from_secs(1);
 
-/// Where the task stands.
+/// How far the prompt has come.
 enum Phase {
-    /// The prompt is not known to be with the agent.
+    /// The agent is not known to have the prompt.
     Starting,
-    /// It is.
+    /// The agent has the prompt.
     Running,
 }
 
-/// A question that waits for its answer.
+/// A pending question.
 struct Asked {
     decide: oneshot::Sender<Option<String>>,
-    /// The answers that deny what it asks for.
+    /// The ids of the options that deny the request.
     denials: Vec<String>,
 }
 
-/// A turn that goes on.
+/// A running turn.
 struct Turn {
     order: TurnOrder,
     context: Context,
     control: mpsc::UnboundedReceiver<Control>,
-    /// Questions that wait, by their number.
+    /// Pending questions by number.
     asked: HashMap<u64, Asked>,
     last_question: u64,
-    /// Questions that the agent does not wait for any more.
+    /// Carries the numbers of questions that the agent no longer waits for.
     withdrawn: (mpsc::UnboundedSender<u64>, mpsc::UnboundedReceiver<u64>),
-    /// It was told to end.
+    /// Whether the turn was told to end.
     stopping: bool,
-    /// It was denied something.
+    /// Whether a permission was denied in this turn.
     denied: bool,
 }
 
-/// Runs a turn to its end, and goes on to keep what comes late.
+/// Runs a turn to its end, then keeps recording late output.
 pub async fn run(
     manager: Rc<Manager>,
     order: TurnOrder,
@@ -88,28 +88,28 @@ pub async fn run(
     }
 }
 
-/// The order with what its prompt says about the tasks that it came after.
+/// Fills in the prompt's placeholders for the tasks that it ran after.
 async fn with_prompt(mut order: TurnOrder, context: &Context) -> TurnOrder {
     if order.after.is_empty() || !after::has_any(&order.prompt) {
         return order;
     }
     let (prompt, others) = (Arc::clone(&order.prompt), std::mem::take(&mut order.after));
     let folder = Arc::clone(&context.folder);
-    // The prompt as it was written, if the worker broke: it says that there is something to look at.
+    // If the worker panics, the prompt stays as written: the unfilled placeholders show that something went wrong.
     if let Some(prompt) = context.workers.run(move || after::fill_in(&prompt, &others, &folder)).await {
         order.prompt = prompt;
     }
     order
 }
 
-/// What is left of a turn: what keeps the late words.
+/// What a finished turn leaves behind to record late output.
 type Late = Option<(Recorder, mpsc::Receiver<Update>)>;
 
-/// Why there is no session for a prompt.
+/// Why no session could be opened for a prompt.
 enum Unopened {
-    /// There is a reason.
+    /// It was refused, for this reason.
     Refused(Refusal),
-    /// The agent had ended before; a new one is worth a try.
+    /// The warm process had already ended; a new one is worth a try.
     TooLate,
 }
 
@@ -119,7 +119,7 @@ impl From<Refusal> for Unopened {
     }
 }
 
-/// A prompt that is on its way, or with the agent.
+/// A prompt that is being sent to the agent, or that the agent is working on.
 struct Talk {
     live: Rc<Live>,
     opened: Opened,
@@ -135,8 +135,7 @@ struct Ready {
 }
 
 impl Turn {
-    /// Takes the turn. An agent that was kept warm may have ended in this very moment; then there is a
-    /// second try, in a new process.
+    /// Runs the turn. If a process that was kept warm turns out to have just ended, tries again in a new one.
     async fn take(&mut self, manager: &Rc<Manager>) -> Late {
         let deadline = Instant::now() + self.order.agent.start_timeout;
         loop {
@@ -148,7 +147,7 @@ impl Turn {
                     return None;
                 }
             };
-            // One that was told something may have acted on it, so only one that was not is worth a try.
+            // An agent that got the prompt may have acted on it, so retry only before the prompt was sent.
             if !(lease.was_warm && lease.live().is_dead()) {
                 return self.talk(manager, &lease, opened, updates).await;
             }
@@ -165,7 +164,7 @@ impl Turn {
         self.tell(Fact::Refused(Box::new(refusal)));
     }
 
-    /// Finds the agent and opens the session, unless it takes too long or is not wanted any more.
+    /// Finds a process and opens the session. Fails when the deadline passes or the turn is stopped.
     async fn open(&mut self, manager: &Rc<Manager>, deadline: Instant) -> Result<Ready, Unopened> {
         let (sender, updates) = mpsc::channel(UPDATES);
         let order = &self.order;
@@ -182,7 +181,7 @@ impl Turn {
             if self.context.workers.run(is_folder).await != Some(true) {
                 return Err(no_folder(&order.spec).into());
             }
-            // The configuration may have been read again since it was submitted.
+            // The configuration may have been reloaded since the task was submitted.
             order.agent.takes(&order.settings).map_err(Refusal::from)?;
             let lease = manager.lease(order).await?;
             let opened = tokio::select! {
@@ -195,7 +194,7 @@ impl Turn {
                     manager.retire(&lease);
                     return Err(Unopened::TooLate);
                 }
-                // It may not see that somebody logs in.
+                // The running process may not notice a later login.
                 Err(refusal) if refusal.kind == ErrorKind::AuthenticationRequired => {
                     manager.retire(&lease);
                     return Err(refusal.into());
@@ -224,18 +223,18 @@ impl Turn {
         }
     }
 
-    /// Tells what the agent can do in this session, unless the user has told it what to ask for.
+    /// Reports what the agent can do in this session without asking, unless the user has configured what it asks for.
     fn warn(&self, opened: &Opened) {
         let TurnOrder { agent, env, settings, session, .. } = &self.order;
         let seen = opened.warning.clone().filter(|_| !agent.is_told_to_ask(env));
-        // What is known without a session was told at submit, and is no more with another run.
+        // A warning that needs no session was reported at submit, but another run clears it, so report it again.
         let known = || session.as_ref().and_then(|_| agent.warning(env, settings));
         if let Some(warning) = seen.or_else(known) {
             self.tell(Fact::Noted { note: Note::Warning, text: warning.into() });
         }
     }
 
-    /// Gives the prompt, follows the turn to its end, and tells it.
+    /// Sends the prompt, follows the turn to its end, and reports the end.
     async fn talk(
         &mut self,
         manager: &Rc<Manager>,
@@ -243,7 +242,8 @@ impl Turn {
         opened: Opened,
         mut updates: mpsc::Receiver<Update>,
     ) -> Late {
-        // Nothing comes before the start of a first run. Of a later one, all that was noted ends with that.
+        // On a first run, warn before `Started`, so that the event for the start already shows the warning.
+        // The start of a later run clears all notes, so `accepted` warns after it.
         if self.order.session.is_none() {
             self.warn(&opened);
         }
@@ -261,7 +261,7 @@ impl Turn {
             Some(end) => end,
             None => force(manager, lease).await,
         };
-        // What was said before the end is written down before it.
+        // Record what was said before the end first.
         for _ in 0..updates.len() {
             let Ok(update) = updates.try_recv() else { break };
             self.accepted(&mut talk);
@@ -283,7 +283,7 @@ impl Turn {
             manager.turn_cancelled(lease).await;
         }
         let end = match end {
-            // Of a command line nobody sees what it does.
+            // A template's tool calls are not visible, so it may complete without a word.
             TurnEnd::Completed => {
                 talk.recorder.verdict(!matches!(talk.live.connection, Connection::Template(_)))
             }
@@ -299,7 +299,7 @@ impl Turn {
         Some((talk.recorder, updates))
     }
 
-    /// Gives the prompt and follows the turn to its end; `None` if it must be ended by force.
+    /// Sends the prompt and follows the turn to its end; `None` if the turn must be ended by force.
     async fn follow(&mut self, talk: &mut Talk, updates: &mut mpsc::Receiver<Update>) -> Option<TurnEnd> {
         let patience = if self.order.session.is_some() { ACCEPTED_AFTER } else { Duration::ZERO };
         let accepted = tokio::time::sleep(patience);
@@ -321,7 +321,7 @@ impl Turn {
                     }
                 }
                 Some(key) = self.withdrawn.1.recv() => self.withdraw(key),
-                // Before what is said, so that an agent that never stops talking has an end, too.
+                // Polled before the updates, so that the turn of an agent that never stops talking still ends.
                 end = &mut prompting => return Some(end),
                 Some(update) = updates.recv() => {
                     self.accepted(talk);
@@ -337,7 +337,7 @@ impl Turn {
         }
     }
 
-    /// The prompt is with the agent.
+    /// Reports, once, that the agent has the prompt.
     fn accepted(&self, talk: &mut Talk) {
         if let Phase::Starting = talk.phase {
             talk.phase = Phase::Running;
@@ -353,7 +353,7 @@ impl Turn {
         }
     }
 
-    /// Obeys an order. True: the turn is ended by force.
+    /// Obeys a command. Returns `true` if the turn must be ended by force.
     fn obey(&mut self, control: Control, talk: &mut Talk) -> bool {
         match control {
             Control::Stop { force: true } => return true,
@@ -362,8 +362,8 @@ impl Turn {
                 self.stopping = true;
                 let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
                 let asked = std::mem::take(&mut self.asked);
-                // The turn must be followed meanwhile, and the agent may be slow to take it. Its questions
-                // are let go of afterwards, as that denies them, and a denial may end the turn, too.
+                // The agent may be slow to take the cancel, and the turn must be followed meanwhile. Drop its
+                // questions only afterwards: that denies them, and a denial may end the turn, too.
                 tokio::task::spawn_local(async move {
                     live.connection.cancel(&key).await;
                     drop(asked);
@@ -373,7 +373,7 @@ impl Turn {
                 if let Some(Asked { decide, denials }) = self.asked.remove(&key) {
                     self.denied |=
                         option.as_deref().is_none_or(|option| denials.iter().any(|id| id == option));
-                    // The agent may have gone on without it.
+                    // Fails if the agent has gone on without the answer.
                     let _ = decide.send(option.map(Into::into));
                     talk.recorder.note_activity();
                 }
@@ -438,7 +438,7 @@ impl Turn {
         };
         let is_denied = allowed.is_none();
         self.denied |= is_denied;
-        // An agent that has gone on needs no answer.
+        // Fails if the agent has gone on without the answer.
         let _ = answer.send(allowed);
         if is_denied && !self.stopping {
             recorder.denied(&question);
@@ -447,7 +447,7 @@ impl Turn {
         }
     }
 
-    /// What the end of a turn means, for a task that nobody has ended.
+    /// Returns the task's result for this end of the turn. The core uses it only if nobody stopped the task.
     async fn result(&self, end: TurnEnd, live: &Live) -> Result<(), Box<str>> {
         match end {
             TurnEnd::Completed => Ok(()),
@@ -469,8 +469,8 @@ impl Turn {
     }
 }
 
-/// The agent ignores that it was told to end. Its process is ended with all that runs in it: what a
-/// cancelled turn still does is worse than a failed neighbour.
+/// Ends the turn of an agent that ignores a cancel. Kills its process with every turn in it: what a cancelled
+/// turn may still do is worse than a failed neighbour.
 async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
     manager.retire(lease);
     lease.live().connection.force().await;
@@ -479,7 +479,7 @@ async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
     TurnEnd::Cancelled
 }
 
-/// Waits until its process says something on its standard error, from some time on.
+/// Waits until the process writes to its standard error, but at least until `from`.
 async fn speaks(spoken: &mut watch::Receiver<u64>, from: Instant) {
     tokio::time::sleep_until(from).await;
     if spoken.changed().await.is_err() {
@@ -487,7 +487,7 @@ async fn speaks(spoken: &mut watch::Receiver<u64>, from: Instant) {
     }
 }
 
-/// The answers that can be shown. What an agent offers beyond that nobody could choose from.
+/// Drops options beyond the limits, which nobody could choose from, and shortens long names.
 fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
     options.retain(|option| option.id.len() <= INPUT_OPTION_BYTES);
     options.truncate(INPUT_OPTIONS);
@@ -497,7 +497,7 @@ fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
     options
 }
 
-/// What the end of a prompt means if it never was with the session.
+/// Returns the refusal for a prompt that never reached the session; `None` if this end means that it did.
 async fn refusal_of(end: &TurnEnd, live: &Live) -> Option<Refusal> {
     match end {
         TurnEnd::Forgotten(why) => Some(
@@ -530,7 +530,7 @@ async fn broken(lease: &Lease, why: &str) -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, lease.live().describe_end(why).await)
 }
 
-/// Keeps what an agent says when its turn is over, for as long as its process has the session.
+/// Records what an agent says after its turn, for as long as its process holds the session.
 async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) {
     while let Some(update) = updates.recv().await {
         match update {

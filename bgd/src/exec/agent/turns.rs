@@ -1,4 +1,4 @@
-//! How a turn begins, and what is told of one that breaks.
+//! Starts turns, and reports those that break down.
 
 use std::rc::Rc;
 
@@ -18,8 +18,8 @@ impl Manager {
         let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, orders, self.context.clone()));
         let manager = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            // A turn always tells its end. If it breaks before, the task must not be left running: of these
-            // two facts the one that fits is taken.
+            // A turn always reports its end. If it panics first, the task must not be left running. The core
+            // takes whichever of these two facts fits the task's state, and ignores the other.
             if let Err(error) = turn.await {
                 tracing::error!(%task, %error, "a turn broke");
                 let facts = &manager.context.facts;

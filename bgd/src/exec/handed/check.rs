@@ -1,6 +1,6 @@
-//! Whether a process can be taken over that another program offers: it is the one that is meant, of this
-//! user, alive, and nobody's who may not be touched. It reads `/proc`, so it runs on a worker; nothing is
-//! changed by it, and what it refuses is closed.
+//! Checks whether an offered process can be taken over: it is the one that is meant, belongs to this user, is alive,
+//! and is nobody's that may not be touched. This reads `/proc`, so it runs on a worker. It changes nothing, and
+//! closes what it refuses.
 
 use std::collections::HashMap;
 
@@ -22,28 +22,28 @@ use crate::os::pidfd::PidFd;
 /// A process that can be taken over.
 #[derive(Debug)]
 pub struct Checked {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// The handle to it that came along.
+    /// The pidfd that came along.
     pub pidfd: PidFd,
-    /// Who belongs to it.
+    /// Its process tree.
     pub tree: HandedTree,
     /// Its command.
     pub argv: Vec<OsText>,
-    /// The folder that it is in.
+    /// Its working directory.
     pub cwd: OsText,
-    /// Since when it runs.
+    /// When it was started.
     pub started_at: Timestamp,
 }
 
-/// The processes that were taken over already and have not ended, with their tasks.
+/// The pids of processes that were taken over and have not ended, with their tasks.
 #[derive(Debug, Default)]
 pub struct Leaders(pub HashMap<i32, TaskId>);
 
-/// Looks at a process that is offered, and at its descriptors: where its output is.
+/// Checks an offered process and its descriptors, and finds out where its output is.
 ///
 /// # Errors
-/// It can't be taken over, and why. Everything that came along is closed then.
+/// Says why it can't be taken over. Everything that came along is closed then.
 pub fn check(
     handoff: Handoff,
     client: Option<i32>,
@@ -67,7 +67,7 @@ pub fn check(
     let is_kernels = facts::is_kernels(pid);
     let owner = owner(pid, leaders);
     let may_hand_over = kin::may_hand_over(client, pid);
-    // What was seen by its number was seen of this process if that has not ended until now.
+    // What was read by pid is about this process only if it has not ended until now.
     let has_ended = pidfd.has_ended();
     check_user(pid, users, has_ended)?;
     if has_ended {
@@ -89,7 +89,7 @@ pub fn check(
     Ok((Checked { pid, pidfd, tree, argv, cwd, started_at }, outputs))
 }
 
-/// Whether the descriptor is a handle to this process; false if that has ended and is not known any more.
+/// Whether the descriptor is a pidfd of this process; false if the process has ended and was reaped.
 fn names(pid: i32, pidfd: &std::os::fd::OwnedFd) -> Result<bool, RpcError> {
     let not = |what: &str| invalid(format!("descriptor 0 is {what}; it must be a pidfd of process {pid}"));
     match named_by(pidfd).map_err(|error| internal(&format!("/proc can't be read: {error}")))? {
@@ -120,7 +120,7 @@ fn check_user(pid: i32, users: Option<[u32; 4]>, has_ended: bool) -> Result<(), 
     }
 }
 
-/// What to say of a process that has ended before it was taken over (R66).
+/// The error for a process that has ended before it was taken over (R66).
 fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
     let exit = match (pidfd.exit_info(), facts::remains(pid, pidfd)) {
         (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Some(exit),
@@ -135,7 +135,7 @@ fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
         .hint("no task was created; its parent still gets the result")
 }
 
-/// To whom a process belongs already.
+/// The current owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Task(TaskId),
@@ -153,8 +153,8 @@ impl Owner {
     }
 }
 
-/// To whom a process belongs already: it descends from a leader, is in what that leads, or descends from
-/// the daemon itself, as all do that were started by it.
+/// Returns the current owner of a process: the process descends from a leader, is in the session or group of one, or
+/// descends from the daemon itself, as all do that it started.
 fn owner(pid: i32, leaders: &Leaders) -> Option<Owner> {
     let me = std::process::id().cast_signed();
     let mut marked = None;

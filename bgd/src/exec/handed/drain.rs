@@ -1,12 +1,11 @@
-//! Drains the pipes and sockets that processes which were handed over write to, into their output files.
+//! Drains the pipes and sockets that handed-over processes write to into their output files.
 //!
-//! It happens on a thread of its own that starts with the first of them, so that a slow disk delays
-//! nobody else. A pipe moves by `splice`, without a copy in this process and without a change of the
-//! pipe's own flags, which its other holders share. Nothing is taken out before the process is really
-//! taken over: [`Prepared::begin`]. It goes on until every writer has closed the pipe, as descendants may
-//! write on when their leader has ended.
+//! This happens on a thread of its own, started with the first such process, so that a slow disk delays nobody else.
+//! A pipe is moved by `splice`, without a copy in this process and without changing the pipe's own flags, which its
+//! other holders share. Nothing is read before the process is really taken over: [`Prepared::begin`]. Draining goes
+//! on until every writer has closed the pipe, as descendants may write on when their leader has ended.
 //!
-//! What the disk does not take is dropped and told on the task; a job must not stop because of that. The
+//! What can't be written to the disk is dropped and reported on the task; a job must not stop because of that. The
 //! output of a task that was cleared is dropped too.
 
 use std::fs::File;
@@ -28,41 +27,41 @@ use super::kinds::Source;
 use crate::exec::loss::Loss;
 use crate::os::watch;
 
-/// The most bytes that are moved at once. A pipe holds 64 KiB, unless somebody made it larger.
+/// The maximum number of bytes moved at once. A pipe holds 64 KiB, unless somebody made it larger.
 const CHUNK: usize = 1024 * 1024;
 
-/// The most bytes that are read from a socket at once.
+/// The maximum number of bytes read from a socket at once.
 const BUFFER: usize = 64 * 1024;
 
-/// What is to be drained where.
+/// A source to drain, and the file that it is drained into.
 #[derive(Debug)]
 pub struct Flow {
     /// Where the bytes come from.
     pub source: Source,
-    /// The new file that they go to. Nobody else writes to it, and it is not open for appending: `splice`
-    /// takes no such file.
+    /// The new file that they go to. Nobody else writes to it, and it is not open for appending, which `splice`
+    /// refuses.
     pub file: File,
 }
 
-/// What a drain is asked for.
+/// A request to a drain.
 enum Ask {
-    /// Take out what is there at this moment.
+    /// Drain what is there at this moment.
     Settle(oneshot::Sender<()>),
-    /// Nobody wants the output any more.
+    /// Discard the output, which nobody wants any more.
     Discard,
 }
 
-/// The drains of one task. They go on when this is dropped.
+/// The drains of one task. They continue when this is dropped.
 #[derive(Clone, Debug, Default)]
 pub struct Drains(Vec<mpsc::UnboundedSender<Ask>>);
 
 impl Drains {
-    /// Waits until everything is in the output files that was in the pipes when this was called.
+    /// Waits until everything that was in the pipes at the time of the call is in the output files.
     pub async fn settle(&self) {
         for drain in &self.0 {
             let (done, is_done) = oneshot::channel();
-            // A drain that has ended has taken out everything. What is sent in the very moment of its end stays in
-            // the channel, unanswered, as long as this side has it: so its end is waited for, too.
+            // A drain that has ended has drained everything. A request sent in the very moment of its end stays in
+            // the channel, unanswered, as long as this side has it; so wait for its end, too.
             if drain.send(Ask::Settle(done)).is_ok() {
                 tokio::select! {
                     _ = is_done => {}
@@ -72,19 +71,19 @@ impl Drains {
         }
     }
 
-    /// Whether all pipes are at their end.
+    /// Whether all pipes have reached their end.
     pub fn have_ended(&self) -> bool {
         self.0.iter().all(mpsc::UnboundedSender::is_closed)
     }
 
-    /// Waits until all pipes are at their end.
+    /// Waits until all pipes have reached their end.
     pub async fn end(&self) {
         for drain in &self.0 {
             drain.closed().await;
         }
     }
 
-    /// Drops what is still to come.
+    /// Discards all further output.
     pub fn discard(&self) {
         for drain in &self.0 {
             let _ = drain.send(Ask::Discard);
@@ -92,7 +91,7 @@ impl Drains {
     }
 }
 
-/// Drains that wait for the word to begin; without it they end and have taken nothing.
+/// Drains that wait for [`Self::begin`]; if this is dropped, they end without having read anything.
 #[derive(Debug, Default)]
 pub struct Prepared {
     drains: Drains,
@@ -100,7 +99,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The process is taken over; whatever is lost of its output is told by `loss`.
+    /// Starts the drains after the process is taken over; lost output is reported through `loss`.
     pub fn begin(self, loss: &Loss) -> Drains {
         for begin in self.begin {
             let _ = begin.send(loss.of_another_stream());
@@ -109,7 +108,7 @@ impl Prepared {
     }
 }
 
-/// Takes the answer to an [`Order`].
+/// Receives the answer to an [`Order`].
 pub type Tell = Box<dyn FnOnce(io::Result<Prepared>) + Send>;
 
 /// The order to prepare the drains of a task.
@@ -119,7 +118,7 @@ struct Order {
     tell: Tell,
 }
 
-/// The thread that drains.
+/// A handle to the thread that drains.
 #[derive(Clone, Debug)]
 pub struct DrainThread(mpsc::UnboundedSender<Order>);
 
@@ -127,13 +126,13 @@ impl DrainThread {
     /// Starts the thread; it ends when the last handle is dropped and everything is drained.
     ///
     /// # Errors
-    /// The system allows no more threads, or watches no more descriptors.
+    /// The system allows no more threads or descriptors.
     pub fn start() -> io::Result<Self> {
         let null = Arc::new(File::options().write(true).open("/dev/null")?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let (orders, queue) = mpsc::unbounded_channel();
         thread::Builder::new().name("drain".to_owned()).stack_size(256 * 1024).spawn(move || {
-            // A limit on the size of files is an error of a write then, and not the daemon's end.
+            // With SIGXFSZ blocked, exceeding a file size limit is a write error and does not end the daemon.
             if let Err(error) = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None) {
                 tracing::warn!(%error, "cannot block signals in the thread that drains");
             }
@@ -142,12 +141,12 @@ impl DrainThread {
         Ok(Self(orders))
     }
 
-    /// Whether the thread is lost.
+    /// Whether the thread has ended.
     pub fn is_lost(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Prepares to drain; `tell` gets the handle, or what the system says. It is called on the thread.
+    /// Prepares to drain; `tell` gets the prepared drains, or the system error. It is called on the thread.
     pub fn prepare(&self, task: TaskId, flows: Vec<Flow>, tell: Tell) {
         if let Err(mpsc::error::SendError(order)) = self.0.send(Order { task, flows, tell }) {
             (order.tell)(Err(io::Error::other("the thread that drains pipes has ended")));
@@ -156,7 +155,7 @@ impl DrainThread {
 }
 
 async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
-    // Each drain holds a copy, so that the end of the last one is seen.
+    // Each drain holds a clone, so that the end of the last one is noticed.
     let (working, mut all_done) = mpsc::channel::<()>(1);
     while let Some(Order { task, flows, tell }) = queue.recv().await {
         let streams: io::Result<Vec<Stream>> =
@@ -183,24 +182,24 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
     all_done.recv().await;
 }
 
-/// What one move brought.
+/// The outcome of one move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spliced {
-    /// So many bytes.
+    /// This many bytes were moved.
     Bytes(usize),
-    /// There is nothing at this moment.
+    /// Nothing is available at this moment.
     Nothing,
-    /// Nothing will come any more.
+    /// End of file.
     End,
 }
 
-/// One pipe or socket on its way into a file.
+/// A pipe or socket that is drained into a file.
 struct Stream {
     task: TaskId,
     from: AsyncFd<OwnedFd>,
     is_pipe: bool,
     to: Sink,
-    /// For what comes from a socket.
+    /// The buffer for a socket; empty for a pipe.
     buffer: Vec<u8>,
 }
 
@@ -224,7 +223,7 @@ impl Stream {
                     Ask::Settle(done) => {
                         let has_ended = self.settle();
                         self.to.tell_loss();
-                        // Whoever waits for this looks next whether it has ended.
+                        // Whoever waits for this checks next whether the drain has ended.
                         if has_ended {
                             drop(asked);
                             let _ = done.send(());
@@ -245,7 +244,7 @@ impl Stream {
                             break;
                         }
                     }
-                    // The others get their turn.
+                    // Give the other drains their turn.
                     tokio::task::yield_now().await;
                 }
             }
@@ -253,7 +252,7 @@ impl Stream {
         self.to.tell_loss();
     }
 
-    /// Moves what is there at this moment. Whether that was the end.
+    /// Moves what is there at this moment. Returns whether it has reached the end.
     fn settle(&mut self) -> bool {
         let mut left = ioctl_fionread(self.from.get_ref()).unwrap_or(0);
         loop {
@@ -279,26 +278,26 @@ fn advance(from: &OwnedFd, is_pipe: bool, buffer: &mut [u8], to: &mut Sink) -> i
     }
 }
 
-/// An output file at whose end it is written.
+/// An output file that is appended to.
 struct Sink {
     task: TaskId,
-    /// None: nobody wants it. It is closed then, so that the disk gets the space back of what was removed.
+    /// `None` if nobody wants the output. The file is closed then, so that the disk frees the space of a removed
+    /// file.
     file: Option<File>,
     offset: u64,
     null: Arc<File>,
-    /// Who hears of what the disk does not take; known when it begins.
+    /// Reports what can't be written; set when draining begins.
     loss: Option<Loss>,
-    /// The disk did not take what came last.
+    /// The last write failed.
     is_losing: bool,
 }
 
 impl Sink {
-    /// Nobody wants it any more.
     fn discard(&mut self) {
         self.file = None;
     }
 
-    /// Moves what a pipe holds, at most a chunk. Zero: it is at its end.
+    /// Moves what a pipe holds, at most a chunk. Returns 0 at its end.
     fn splice_from(&mut self, pipe: &OwnedFd) -> io::Result<usize> {
         if let Some(file) = &self.file {
             let before = self.offset;
@@ -319,7 +318,7 @@ impl Sink {
         splice_once(pipe, &self.null, None)
     }
 
-    /// Moves what a socket holds, at most a buffer full. Zero: it is at its end.
+    /// Moves what a socket holds, at most a buffer full. Returns 0 at its end.
     fn receive_from(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
         let (count, _) = rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT)?;
         let mut rest = &buffer[..count];
@@ -358,7 +357,7 @@ impl Sink {
         }
     }
 
-    /// Whoever waits for the drain must know of all that was lost.
+    /// Reports all losses: whoever waits for the drain must know of them.
     fn tell_loss(&mut self) {
         if let Some(loss) = &mut self.loss {
             loss.tell();
@@ -366,7 +365,7 @@ impl Sink {
     }
 }
 
-/// Errors of `splice` that say something about the pipe and not about what it is written to.
+/// Whether an error of `splice` is about the pipe and not about the file that it is written to.
 fn is_of_the_pipe(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

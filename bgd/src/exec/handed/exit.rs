@@ -1,8 +1,8 @@
-//! How a process ended that is no child of the daemon. It is never made up.
+//! How a process ended that is not a child of the daemon. The exit is never made up.
 //!
-//! In this order: while it waits to be taken away, `/proc` shows it; afterwards the handle to it tells
-//! (Linux 6.15); on older kernels only the parent knows, and may tell by `task.exit`. For that is waited as
-//! long as the program that handed it over stays connected, and [`PATIENCE`] at most.
+//! The sources, in this order: while the process is a zombie, `/proc` shows its exit; afterwards its pidfd does
+//! (Linux 6.15); on older kernels only the parent knows, and may report it by `task.exit`. The daemon waits for that
+//! as long as the program that handed the process over stays connected, and [`PATIENCE`] at most.
 
 use std::time::Duration;
 
@@ -15,44 +15,44 @@ use super::facts::{Remains, remains};
 use crate::exec::terminal::Terminal;
 use crate::os::pidfd::PidFd;
 
-/// How long the parent has to tell what nobody else can know.
+/// How long the parent has to report what nobody else can know.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the system does not show in the moment of the end it shows shortly after: so long is looked again.
+/// The interval between looks for what the system shows only shortly after the end.
 pub(in crate::exec) const SHORTLY: Duration = Duration::from_millis(1);
 
-/// How often.
+/// The number of such looks.
 pub(in crate::exec) const LOOKS: u32 = 20;
 
-/// What a supervisor knows of a process beyond those that the daemon starts.
+/// What a supervisor keeps for a handed-over process in addition.
 #[derive(Debug, Default)]
 pub struct Handed {
-    /// Who drains its output.
+    /// The drains of its output.
     pub drains: Drains,
-    /// The terminal that shows its output.
+    /// The terminal that shows its output, if it came with one.
     pub terminal: Option<Terminal>,
-    /// How it ended, as its parent says.
+    /// Its exit, as reported by its parent.
     pub reported: Option<Exit>,
-    /// Whether nobody is connected any more who might tell.
+    /// Whether the client that might report its exit has disconnected.
     pub is_left: bool,
 }
 
-/// What is known so far.
+/// What is known of an exit so far.
 pub(in crate::exec) enum Known {
     /// How it ended.
     Exit(Exit),
-    /// It was not taken away, and is not shown to us.
+    /// It was not reaped yet, and the system does not show us its exit.
     Hidden,
-    /// It was taken away, and this kernel does not tell.
+    /// It was reaped, and this kernel does not keep the exit.
     Lost,
 }
 
-/// What is known of the end of a process.
+/// Looks up how a process ended.
 pub(in crate::exec) fn look(pid: i32, handle: &PidFd) -> Known {
     match (handle.exit_info(), remains(pid, handle)) {
         (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Known::Exit(exit),
         (_, Remains::Hidden) => Known::Hidden,
-        // It may have been taken away between the two looks.
+        // It may have been reaped between the two looks.
         (_, Remains::Gone) => match handle.exit_info() {
             Ok(Some(exit)) => Known::Exit(exit),
             Ok(None) | Err(_) => Known::Lost,
@@ -60,8 +60,8 @@ pub(in crate::exec) fn look(pid: i32, handle: &PidFd) -> Known {
     }
 }
 
-/// Waits until a process that has ended is taken away by its parent; for ever where the kernel does not
-/// tell that. It can be told once only: the runtime takes it for the last word on the handle.
+/// Waits until an ended process is reaped by its parent; forever if the kernel does not report that. This works only
+/// once: the runtime takes the event for the last one of the pidfd.
 pub(in crate::exec) async fn taken_away(pidfd: &AsyncFd<PidFd>) {
     while let Ok(mut ready) = pidfd.ready(Interest::READABLE).await {
         if ready.ready().is_read_closed() {

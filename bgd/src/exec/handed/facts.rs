@@ -1,6 +1,5 @@
-//! What the system tells of a process that the daemon did not start, and of the handle to it. It may not
-//! decide anything about them. A look by number is only worth something if the handle says afterwards
-//! that the process still lives.
+//! What the system tells about a process that the daemon did not start, and about its pidfd. This may not decide
+//! anything about them. A look by pid is only valid if the pidfd shows afterwards that the process still lives.
 
 use std::fs;
 use std::io;
@@ -16,25 +15,25 @@ use nix::fcntl::OFlag;
 use crate::exec::members::Stat;
 use crate::os::pidfd::{PidFd, exit_of_status};
 
-/// The longest command line that is taken from the system, in bytes; what comes behind is cut off.
+/// The longest command line that is taken from the system, in bytes; the rest is cut off.
 const COMMAND_BYTES: u64 = 64 * 1024;
 
-/// What a descriptor is a handle to.
+/// What a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// No process: it is no pidfd.
+    /// No process: it is not a pidfd.
     Nothing,
-    /// One thread of a process.
+    /// A single thread of a process.
     Thread,
-    /// A process that this daemon can't see: it is in another pid namespace.
+    /// A process in another pid namespace, which this daemon can't see.
     Elsewhere,
-    /// A process that has ended and was taken away by its parent.
+    /// A process that has ended and was reaped by its parent.
     Gone,
-    /// The process of this number, which may have ended.
+    /// The process with this pid, which may have ended.
     Process(i32),
 }
 
-/// What a descriptor is a handle to.
+/// Returns what a descriptor refers to.
 ///
 /// # Errors
 /// `/proc` can't be read.
@@ -42,7 +41,7 @@ pub fn named_by(handle: &impl AsFd) -> io::Result<Named> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_fd().as_raw_fd()))?;
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let flags = field("flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
-    // The kernel marks a handle to a thread (PIDFD_THREAD) by this flag, which is no other's on a pidfd.
+    // The kernel marks a pidfd of a thread (PIDFD_THREAD) by this flag, which has no other meaning on a pidfd.
     let is_thread = flags.is_some_and(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_EXCL));
     Ok(match field("Pid:").and_then(|pid| pid.parse::<i32>().ok()) {
         None => Named::Nothing,
@@ -53,28 +52,28 @@ pub fn named_by(handle: &impl AsFd) -> io::Result<Named> {
     })
 }
 
-/// The users that a process runs as: real, effective, saved and for files.
+/// Returns the user ids of a process: real, effective, saved and file system.
 pub fn users(pid: i32) -> Option<[u32; 4]> {
     let users = proc::status(pid, "Uid")?;
     let mut ids = users.split_ascii_whitespace().map_while(|id| id.parse().ok());
     Some([ids.next()?, ids.next()?, ids.next()?, ids.next()?])
 }
 
-/// A thread of the kernel (`PF_KTHREAD`).
+/// The flag of a kernel thread (`PF_KTHREAD`).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// Whether it is no program at all, but a thread of the kernel.
+/// Whether this is a kernel thread.
 pub fn is_kernels(pid: i32) -> bool {
     ProcessStat::of(pid).and_then(|stat| stat.field::<u64>(9)).is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
-/// When a process was started.
+/// Returns when a process was started.
 pub fn started_at(pid: i32) -> Option<Timestamp> {
     let age = u64::try_from(Stat::of(pid)?.age().as_millis()).ok()?;
     Some(Timestamp::from_unix_ms(Timestamp::now().unix_ms().saturating_sub_unsigned(age)))
 }
 
-/// The arguments of a process, cut behind [`COMMAND_BYTES`]. One that hides them is called by its name.
+/// Returns the arguments of a process, cut off after [`COMMAND_BYTES`], or its name if it hides them.
 pub fn command(pid: i32) -> Vec<OsText> {
     let mut bytes = proc::arguments(pid, COMMAND_BYTES);
     if bytes.iter().all(|byte| *byte == 0) {
@@ -84,7 +83,7 @@ pub fn command(pid: i32) -> Vec<OsText> {
     words.split(|byte| *byte == 0).map(|word| OsText::from(word.to_vec())).collect()
 }
 
-/// The folder that a process is in; empty if the system does not tell.
+/// Returns the working directory of a process; empty if the system does not tell.
 pub fn folder(pid: i32) -> OsText {
     let folder = proc::folder(pid).unwrap_or_default();
     OsText::from(folder.into_os_string().into_vec())
@@ -99,18 +98,18 @@ pub struct Leads {
     pub group: bool,
 }
 
-/// What can be seen of the exit of a process that has ended and was not taken away yet.
+/// What the system shows of the exit of a process that has ended and may not have been reaped yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remains {
-    /// This is how it ended.
+    /// How it ended.
     Exit(Exit),
-    /// The system does not show it to us, or not at this moment.
+    /// The system does not show it to us, or not yet.
     Hidden,
-    /// Nothing is left.
+    /// The process was reaped.
     Gone,
 }
 
-/// Looks at a process that has ended, as its handle says.
+/// Looks up the exit of a process that has ended according to its pidfd.
 pub fn remains(pid: i32, handle: &PidFd) -> Remains {
     let Some(stat) = ProcessStat::of(pid) else { return Remains::Gone };
     if !matches!(named_by(handle), Ok(Named::Process(named)) if named == pid) {
@@ -120,8 +119,8 @@ pub fn remains(pid: i32, handle: &PidFd) -> Remains {
     let (Some(status), Some(waits)) = (stat.field::<u64>(52), stat.field::<u64>(35)) else {
         return Remains::Hidden;
     };
-    // To whom the exit is not shown, a zero is shown. What waits is shown to the same people and is never
-    // zero for a process that has ended; so a zero beside it tells nothing.
+    // An observer that may not see the exit status is shown 0. The same observers are shown 0 as the wait channel
+    // (`wchan`), which is otherwise never 0 for an ended process; so if both are 0, the status tells nothing.
     match i32::try_from(status) {
         Ok(status) if is_zombie && (status != 0 || waits != 0) => Remains::Exit(exit_of_status(status)),
         Ok(_) | Err(_) => Remains::Hidden,
@@ -170,7 +169,7 @@ mod tests {
             let mut child = Command::new("/bin/sh").args(["-c", line]).spawn().unwrap();
             let (pid, ended) = (child.id().cast_signed(), handle(child.id().cast_signed()));
             until_ended(&ended);
-            // What waits is set a moment after the end is told.
+            // `wchan` is set a moment after the end is reported.
             let seen = loop {
                 match remains(pid, &ended) {
                     Remains::Hidden => std::thread::yield_now(),
@@ -195,7 +194,7 @@ mod tests {
         let line = "echo up; read line";
         command_line.args(["-c", line, "", "a b"]).current_dir("/usr");
         let mut child = command_line.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // Its command can be read a moment after its start is known: when it runs.
+        // Its command can only be read once it runs, a moment after its start is known.
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
         let pid = child.id().cast_signed();
         let words: Vec<OsText> = ["/bin/sh", "-c", line, "", "a b"].map(OsText::from).into();

@@ -1,4 +1,4 @@
-//! What the descriptors are that come with a process, and whether they are what they are said to be.
+//! Identifies the descriptors that come with a process, and checks that they are what they are said to be.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -13,7 +13,6 @@ use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::pty::ptsname;
 
-/// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Pipe,
@@ -80,18 +79,18 @@ pub enum Source {
 /// The output of a process that is handed over.
 #[derive(Debug)]
 pub enum Outputs {
-    /// At most one for each output file.
+    /// At most one source per output file.
     Drained(Vec<Source>),
-    /// A file that it writes to by itself: where that is.
+    /// The path of a file that the process itself writes to.
     File(PathBuf),
     /// The master of its terminal.
     Pty(OwnedFd),
 }
 
-/// Makes out what came along.
+/// Identifies the descriptors that came along.
 ///
 /// # Errors
-/// One of them is not what it is said to be; it is named.
+/// One of them, which the error names, is not what it is said to be.
 pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcError> {
     let mut sources: Vec<(HandoffStream, Source)> = Vec::new();
     for (index, (stream, fd)) in streams.into_iter().enumerate() {
@@ -115,7 +114,7 @@ pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcErr
         }
         sources.push((stream, source));
     }
-    // Standard output comes first, whatever the order was in which they travelled.
+    // Standard output comes first, in whatever order they were sent.
     sources.sort_by_key(|(stream, _)| *stream == HandoffStream::Stderr);
     Ok(Outputs::Drained(sources.into_iter().map(|(_, source)| source).collect()))
 }
@@ -133,11 +132,11 @@ fn are_same(one: &OwnedFd, other: &OwnedFd) -> bool {
     identity(one).is_some_and(|found| identity(other) == Some(found))
 }
 
-/// Where a file is, which can be read.
+/// Returns the path of a file, and checks that it can be read.
 fn own_file(place: Place, fd: &OwnedFd) -> Result<PathBuf, RpcError> {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let path = fs::read_link(&link).map_err(|error| place.refuse(&format!("has no path: {error}")))?;
-    // Without waiting, should somebody have a lease on it.
+    // Non-blocking, in case somebody has a lease on it.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&link);
     let file = opened
         .map_err(|error| place.refuse(&format!("is {}, which can't be read: {error}", path.display())))?;
@@ -149,7 +148,7 @@ fn own_file(place: Place, fd: &OwnedFd) -> Result<PathBuf, RpcError> {
     Ok(path)
 }
 
-/// Which of the descriptors it is.
+/// Identifies a descriptor in messages.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     number: usize,

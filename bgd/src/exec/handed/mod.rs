@@ -1,9 +1,8 @@
 //! Processes that other programs started and hand over while they run (R70).
 //!
-//! They are no children of the daemon: it knows them by the pidfd that came along and supervises them by
-//! it, as it does its own. What they write is drained from the pipes whose reading ends came along. The
-//! program that started them may end at any time. Nothing here may touch a process or a pipe before the
-//! core has taken the task.
+//! They are not children of the daemon: it supervises them by the pidfds that came along, as it does its own. Their
+//! output is drained from the pipes whose read ends came along. The program that started them may end at any time.
+//! Nothing here may touch a process or a pipe before the core has taken the task.
 
 pub mod check;
 pub mod drain;
@@ -25,23 +24,23 @@ pub use self::offer::Handoff;
 /// A process that is taken over as soon as the core has a task for it.
 #[derive(Debug)]
 pub struct Ready {
-    /// The process.
+    /// The checked process.
     pub checked: Checked,
-    /// What becomes of its output.
+    /// Where its output goes.
     pub recorded: Recorded,
 }
 
-/// What becomes of the output of a process that is taken over.
+/// Where the output of a handed-over process goes.
 #[derive(Debug)]
 pub enum Recorded {
-    /// It is drained into the task's files, two of them if it is `split`.
+    /// It is drained into the task's files.
     Drained {
-        /// Those who will drain it.
+        /// The prepared drains.
         prepared: Prepared,
-        /// Whether there are two.
+        /// Whether standard output and error have separate files.
         split: bool,
     },
-    /// The process writes it to this file by itself.
+    /// The process itself writes it to this file.
     File(PathBuf),
     /// It is shown by a terminal, and kept in the task's file.
     Terminal(HandedTerminal),
@@ -54,6 +53,6 @@ pub struct HandedTerminal {
     pub master: OwnedFd,
     /// Its size.
     pub size: TerminalSize,
-    /// The new file in which is kept what it shows.
+    /// The new output file, for what it shows.
     pub output: OwnedFd,
 }

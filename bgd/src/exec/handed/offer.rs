@@ -1,16 +1,16 @@
-//! A process that another program offers.
+//! The offer of a process by another program.
 
 use std::os::fd::OwnedFd;
 
 use bgd_shared::request::{HandoffParams, HandoffStream};
 
-/// The order to take over a process of another program, with what came along.
+/// The order to take over a process of another program, with the descriptors that came along.
 #[derive(Debug)]
 pub struct Handoff {
-    /// What was said of it.
+    /// The parameters of the request.
     pub params: HandoffParams,
-    /// The handle to the process, as the caller says.
+    /// The pidfd of the process, as the caller claims.
     pub pidfd: OwnedFd,
-    /// What `params.streams` names, in that order.
+    /// The descriptors that `params.streams` names, in that order.
     pub streams: Vec<(HandoffStream, OwnedFd)>,
 }

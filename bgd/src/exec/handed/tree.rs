@@ -1,10 +1,10 @@
-//! The tree of a process that another program started. Nothing of it is the daemon's child, so what it
-//! leaves behind goes to other parents and carries no mark.
+//! The tree of a process that another program started. None of it is the daemon's child, so its orphans go to other
+//! parents and carry no mark.
 //!
-//! It is the leader with all that descends from it, and what is in the session or the process group that
-//! the leader leads. All of them are held by their handles before one is signalled, and those who live on
-//! stay held: so one that leaves the session and loses its parent by that signal is still reached by the
-//! next. What had done so before the first signal is not found any more.
+//! It consists of the leader, its descendants, and the members of the session or process group that the leader leads.
+//! Pidfds of all of them are opened before one is signalled, and those of survivors stay open: so a process that
+//! leaves the session and loses its parent because of that signal is still reached by the next one. A process that
+//! had done so before the first signal is not found any more.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,24 +18,23 @@ use crate::exec::members::{
 use crate::exec::newborn::Newborns;
 use crate::os::pidfd::{PidFd, SIGKILL};
 
-/// The signal by which every process stops.
+/// The signal that stops every process.
 const SIGSTOP: i32 = libc::SIGSTOP;
 
-/// What is known of the tree of a process that another program started.
+/// The state of the tree of a process that another program started.
 #[derive(Debug)]
 pub struct HandedTree {
-    /// The leader's number.
     leader: i32,
-    /// The handle to it, which tells whether the number is still its own.
+    /// The leader's pidfd, which shows whether the pid is still its own.
     handle: PidFd,
     leads_session: AtomicBool,
     leads_group: AtomicBool,
-    /// Those who were signalled and live on.
+    /// Processes that were signalled and live on.
     held: Mutex<Vec<Member>>,
 }
 
 impl HandedTree {
-    /// The tree of this process.
+    /// Creates the tree of this process.
     pub fn new(leader: i32, handle: PidFd) -> Self {
         let tree = Self {
             leader,
@@ -48,22 +47,22 @@ impl HandedTree {
         tree
     }
 
-    /// The handle to the leader.
+    /// Returns the leader's pidfd.
     pub fn handle(&self) -> &PidFd {
         &self.handle
     }
 
-    /// Whether nobody can be left, once the leader has ended.
+    /// Whether nothing can be left once the leader has ended.
     pub fn is_plainly_empty(&self) -> bool {
         let leads = self.look_at_leader();
         let has_group = leads.group && group_exists(self.leader);
         !leads.session && !has_group && self.living().is_empty()
     }
 
-    /// Living processes of the tree, so many at most.
+    /// Returns living processes of the tree, at most this many.
     ///
     /// # Errors
-    /// No descriptor is left to hold even one of them.
+    /// No descriptor is left for even one pidfd.
     pub fn members(&self, at_most: usize) -> io::Result<Vec<Member>> {
         let held = self.living();
         let known = numbers(&held);
@@ -86,15 +85,15 @@ impl HandedTree {
         Ok(found)
     }
 
-    /// Sends a signal to every living process of the tree. False: one could not be reached, as no
-    /// descriptor is left to hold it. Also tells who may have swallowed it.
+    /// Sends a signal to every living process of the tree. Returns false if one could not be reached, as no
+    /// descriptor is left for its pidfd, and those that may have swallowed the signal.
     pub fn signal(&self, signal: i32) -> (bool, Newborns) {
         let mut held = self.living();
         let (mut reached_all, mut stopped) = (true, 0);
         loop {
             let known = numbers(&held);
             for pid in self.pids(&known).into_iter().filter(|pid| !known.contains(pid)) {
-                // Where descriptors are short those who are held give theirs away when they are signalled.
+                // When descriptors run out, processes with an open pidfd are signalled, which frees theirs.
                 let member = self.member(pid, &known).or_else(|_| {
                     held.drain(..).for_each(|member| member.send(signal));
                     self.member(pid, &known)
@@ -107,8 +106,8 @@ impl HandedTree {
                     }
                 }
             }
-            // The children of those who are killed go to parents that nobody knows. Who is stopped makes no
-            // children; so all are, until nobody else is found.
+            // The children of killed processes go to unknown parents. A stopped process makes no children, so all are
+            // stopped until no other one is found.
             if signal != SIGKILL || held.len() <= stopped || !reached_all {
                 break;
             }
@@ -120,20 +119,20 @@ impl HandedTree {
         (reached_all, newborns)
     }
 
-    /// Those who were signalled before and have not ended yet.
+    /// Returns the processes that were signalled before and have not ended yet.
     fn living(&self) -> MutexGuard<'_, Vec<Member>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|member| !member.handle.has_ended());
         held
     }
 
-    /// Whether the leader's number is still its own: it lives, or waits to be taken away.
+    /// Whether the leader's pid is still its own: it lives, or is a zombie.
     fn leader_is_there(&self) -> bool {
         matches!(named_by(&self.handle), Ok(Named::Process(pid)) if pid == self.leader)
     }
 
-    /// What the leader leads, as far as known: it may begin to at any time, and nobody can tell any more
-    /// when it has been taken away.
+    /// Returns what the leader leads, as far as known: it may begin to lead at any time, and that can't be looked up
+    /// any more once it has been reaped.
     fn look_at_leader(&self) -> Leads {
         if let Some(stat) = Stat::of(self.leader)
             && self.leader_is_there()
@@ -141,8 +140,8 @@ impl HandedTree {
             self.leads_session.store(stat.session == self.leader, Ordering::Relaxed);
             self.leads_group.store(stat.group == self.leader, Ordering::Relaxed);
         } else if Stat::of(self.leader).is_some() {
-            // The number is somebody else's now. The system gives it to nobody while a session or a group
-            // has that name, so both are empty.
+            // The pid is somebody else's now. The kernel does not reuse it while a session or a group has that id, so
+            // both are empty.
             return Leads { session: false, group: false };
         }
         Leads {
@@ -151,7 +150,7 @@ impl HandedTree {
         }
     }
 
-    /// The numbers of those who seem to belong to the tree, with `held` as a part of it.
+    /// Returns the pids of processes that seem to belong to the tree, with `held` as a part of it.
     fn pids(&self, held: &HashSet<i32>) -> Vec<i32> {
         let leads = self.look_at_leader();
         let mut roots: Vec<i32> = held.iter().copied().collect();
@@ -174,16 +173,16 @@ impl HandedTree {
         })
     }
 
-    /// The process of this number, if it lives and belongs to the tree; an error if that can't be known.
+    /// Returns this process if it lives and belongs to the tree; an error if no descriptor is left.
     fn member(&self, pid: i32, held: &HashSet<i32>) -> io::Result<Option<Member>> {
         let Some(handle) = hold(pid)? else { return Ok(None) };
-        // As with other trees: held first, looked at then, and living still.
+        // As with other trees: opened first, looked at then, and still alive afterwards.
         let is_member = self.is_mine(pid, held) && !is_zombie(pid) && !handle.has_ended();
         Ok(is_member.then_some(Member { pid, handle }))
     }
 
-    /// Whether a process that was found in the tree is still there: it, or one of its ancestors, is held,
-    /// is the leader or is in what the leader leads.
+    /// Whether a process that was found in the tree still belongs to it: it or one of its ancestors is held, is the
+    /// leader, or is in what the leader leads.
     fn is_mine(&self, pid: i32, held: &HashSet<i32>) -> bool {
         let leads = self.look_at_leader();
         let leader_is_there = self.leader_is_there();
@@ -202,17 +201,17 @@ impl HandedTree {
     }
 }
 
-/// The numbers of those who live still, so that they are their own.
+/// Returns the pids of those that still live, so that the pids are their own.
 fn numbers(members: &[Member]) -> HashSet<i32> {
     members.iter().filter(|member| !member.handle.has_ended()).map(|member| member.pid).collect()
 }
 
-/// Whether a process group has members, the zombies among them. Nobody gets a signal by that.
+/// Whether a process group has members, including zombies. Sends no signal.
 fn group_exists(group: i32) -> bool {
     nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), None) != Err(nix::errno::Errno::ESRCH)
 }
 
-/// The daemon and those that it runs under: nobody's task takes them along.
+/// Returns the daemon and the processes that it runs under: no task takes them along.
 fn spared() -> HashSet<i32> {
     ancestors_of(std::process::id().cast_signed())
 }
@@ -224,7 +223,7 @@ mod tests {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
 
-    /// A shell that writes a line when it is ready, and its tree.
+    /// Starts a shell that writes a line when it is ready, and returns it with its tree.
     fn tree(line: &str, group: bool) -> (Child, HandedTree) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -255,7 +254,7 @@ mod tests {
         assert!(tree.signal(libc::SIGTERM).0);
         let stdin = child.stdin.take().unwrap();
         child.wait().unwrap();
-        // At the end of its input it makes a child, which nobody has ever looked for.
+        // At the end of its input it forks a child that nobody has looked for yet.
         drop(stdin);
         said.read_line(&mut word).unwrap();
         assert_eq!(word, "up\nup\n");

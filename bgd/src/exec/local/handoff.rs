@@ -1,7 +1,7 @@
-//! Processes that other programs hand over (R70).
+//! Takes over processes that other programs hand over (R70).
 //!
-//! A worker looks at the process, the thread that drains makes itself ready, the core takes the task, and only then is
-//! anything touched. Whatever fails before that leaves the process with who offered it.
+//! A worker checks the process, the drain thread prepares itself, the core takes the task, and only then is anything
+//! touched. If anything fails before that, the process stays with whoever offered it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ use crate::exec::terminal::TERMINAL_SIDE;
 use crate::os::watch;
 
 impl Local {
-    /// Has a process that is offered looked at; [`Self::prepared`] follows.
+    /// Has a worker check an offered process; [`Self::prepared`] follows.
     pub(super) fn look_at(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
         let thread = match self.handoffs.thread() {
             Ok(thread) => thread,
@@ -41,7 +41,7 @@ impl Local {
         let folder = Arc::clone(&self.context.folder);
         let (client, process) = (client.id, client.process);
         self.context.workers.later(move || {
-            // If nobody listens any more the daemon has ended.
+            // If the receiver is gone, the daemon has ended.
             let done = move |result| drop(prepare.send(Prepared { task, client, result, tell }));
             let looked = check(*handoff, process, &leaders)
                 .and_then(|(checked, outputs)| Ok((checked, prepare_outputs(task, outputs, &folder)?)));
@@ -66,12 +66,12 @@ impl Local {
         });
     }
 
-    /// Keeps a process that was looked at until the core has decided about it.
+    /// Keeps a checked process until the core has decided about it.
     pub(super) fn prepared(&mut self, prepared: Prepared) {
         let Prepared { task, client, result, tell } = prepared;
         let kept = result.and_then(|(checked, recorded)| {
             let kept = self.keep(task, client, checked, recorded);
-            // Nothing of it was touched.
+            // The process itself is still untouched.
             kept.inspect_err(|_| self.remove_offered(task))
         });
         tell(task, kept);
@@ -94,12 +94,12 @@ impl Local {
             }
         };
         let Checked { pid, pidfd, tree, argv, cwd, started_at } = checked;
-        // Offered twice at the same time, it was free both times.
+        // A process that is offered twice at the same time was free in both checks.
         if let Some(other) = self.handoffs.leaders().0.get(&pid) {
             let message = format!("process {pid} already belongs to task {other}");
             return Err(RpcError::new(ErrorKind::InvalidParams, message));
         }
-        // Not later: it is its owner's as long as the daemon can't be sure to learn of its end.
+        // Not later: the process stays with its owner until the daemon is sure to notice its end.
         let pidfd = watch::process(pidfd)
             .map_err(|error| internal(format!("process {pid} can't be watched: {error}")))?;
         self.handoffs.ready.insert(task, Ready { pid, pidfd, tree, recorded, client: Some(client) });
@@ -111,7 +111,7 @@ impl Local {
         self.context.workers.later(move || folder.remove(task, 0));
     }
 
-    /// The core has taken a process over.
+    /// Starts to supervise a process that the core has taken over.
     pub(super) fn adopt_handed(&mut self, task: TaskId, run: u32) {
         let Some(Ready { pid, pidfd, tree, recorded, client }) = self.handoffs.ready.remove(&task) else {
             return tracing::error!(%task, "nothing was handed over for it");
@@ -136,7 +136,7 @@ impl Local {
         }
     }
 
-    /// Nobody wants the output of this task any more, or the core has not taken what was offered for it.
+    /// Discards the output of a task that nobody wants any more, or an offer that the core has not taken.
     pub(super) fn forget_handed(&mut self, task: TaskId) {
         if self.handoffs.ready.remove(&task).is_some() {
             self.remove_offered(task);
@@ -146,7 +146,7 @@ impl Local {
         }
     }
 
-    /// A client is gone: it tells nothing any more of what it handed over.
+    /// Handles the disconnect of a client, which can't report any more how what it handed over ends.
     pub(super) fn client_left(&mut self, client: u64) {
         for ready in self.handoffs.ready.values_mut().filter(|ready| ready.client == Some(client)) {
             ready.client = None;
@@ -161,13 +161,13 @@ impl Local {
 
 /// Where the output of a process will be kept.
 enum Kept {
-    /// In these files, when it is drained.
+    /// In these files, once the drains are prepared.
     Flows(Vec<Flow>),
-    /// All is ready.
+    /// Everything is ready.
     Recorded(Recorded),
 }
 
-/// Makes the output files: an empty one if there is no output, and none for a file of the process's own.
+/// Creates the output files: an empty one if there is no output, and none for a file of the process's own.
 fn prepare_outputs(task: TaskId, outputs: Outputs, folder: &OutputFolder) -> Result<Kept, RpcError> {
     let failed = |error: io::Error| {
         folder.remove(task, 0);
@@ -194,8 +194,8 @@ fn prepare_outputs(task: TaskId, outputs: Outputs, folder: &OutputFolder) -> Res
     Ok(Kept::Flows(flows?))
 }
 
-/// The size of a terminal as it can be shown. Many programs give none to those that they open; these get
-/// the one that everybody assumes then.
+/// Returns the size of a terminal, limited to what can be shown. Many programs set none for the terminals that they
+/// open; these get the usual 24 by 80.
 fn usable_size(master: &OwnedFd) -> Result<TerminalSize, RpcError> {
     let size = size_of(master).map_err(|error| {
         RpcError::new(ErrorKind::InvalidParams, format!("the terminal does not tell its size: {error}"))

@@ -1,4 +1,4 @@
-//! What is known of processes that other programs hand over.
+//! The state of processes that other programs hand over.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,41 +15,40 @@ use crate::exec::handed::drain::{DrainThread, Drains};
 use crate::exec::handed::tree::HandedTree;
 use crate::os::pidfd::PidFd;
 
-/// What is known of processes that were handed over.
 #[derive(Debug)]
 pub(super) struct Handoffs {
     pub(super) thread: Option<DrainThread>,
-    /// Those that the core has not taken yet.
+    /// Processes that the core has not taken yet.
     pub(super) ready: HashMap<TaskId, Ready>,
-    /// Those whose process has not ended.
+    /// Processes that have not ended.
     pub(super) running: HashMap<TaskId, Running>,
-    /// Those whose pipes are drained.
+    /// Tasks whose pipes are drained.
     pub(super) drained: HashMap<TaskId, Drains>,
-    /// Those that workers have looked at.
+    /// Results of the checks by workers.
     prepared: mpsc::UnboundedReceiver<Prepared>,
     pub(super) prepare: mpsc::UnboundedSender<Prepared>,
 }
 
-/// A process that is taken over as soon as the core has a task for it; nothing can fail then.
+/// A process that is taken over as soon as the core has a task for it; from then on nothing can fail.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) pid: i32,
     pub(super) pidfd: AsyncFd<PidFd>,
     pub(super) tree: HandedTree,
     pub(super) recorded: Recorded,
-    /// Who offers it; none when that one is gone.
+    /// The client that offers it; `None` once that has disconnected.
     pub(super) client: Option<u64>,
 }
 
-/// A process that was handed over and has not ended.
+/// A handed-over process that has not ended.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) pid: i32,
-    /// Who handed it over.
+    /// The client that handed it over, if it was still connected then.
     pub(super) client: Option<u64>,
 }
 
-/// A process that a worker has looked at.
+/// A worker's result for an offered process.
 pub(super) struct Prepared {
     pub(super) task: TaskId,
     pub(super) client: u64,
@@ -64,11 +63,11 @@ impl Handoffs {
         Self { thread: None, ready, running, drained, prepared, prepare }
     }
 
-    /// Waits for a process that a worker has looked at.
+    /// Waits for a worker's result for an offered process.
     pub(super) async fn prepared(&mut self) -> Prepared {
         match self.prepared.recv().await {
             Some(prepared) => prepared,
-            // This has a sender itself.
+            // Unreachable: this holds a sender itself.
             None => std::future::pending().await,
         }
     }
@@ -81,13 +80,13 @@ impl Handoffs {
         Ok(self.thread.insert(thread).clone())
     }
 
-    /// Those that belong to a task, or are about to.
+    /// Returns the processes that belong to a task or are about to.
     pub(super) fn leaders(&self) -> Leaders {
         let running = self.running.iter().map(|(task, running)| (running.pid, *task));
         Leaders(self.ready.iter().map(|(task, ready)| (ready.pid, *task)).chain(running).collect())
     }
 
-    /// The end of a process is known.
+    /// Forgets a process whose exit is known, and its drains if they have ended.
     pub(super) fn ended(&mut self, task: TaskId) {
         self.running.remove(&task);
         if self.drained.get(&task).is_some_and(Drains::have_ended) {

@@ -1,4 +1,4 @@
-//! The part in helpers of the owner of processes: starting and ending them.
+//! Helpers in the local executor: starts and ends them.
 
 use std::os::fd::AsFd as _;
 
@@ -15,7 +15,8 @@ impl Local {
     pub(super) fn start_helper(&mut self, purpose: Purpose, order: StartOrder, mut watcher: Watcher) {
         let is_late = match purpose {
             Purpose::Agent => self.helpers.closing.is_some(),
-            // What a daemon that ends has to tell is told, for as long as the grace lasts.
+            // Hooks still deliver the notifications of a daemon that is ending, for as long as the grace period
+            // lasts.
             Purpose::Hook => self.helpers.closing == Some(Close::Forced),
         };
         if is_late {
@@ -30,7 +31,7 @@ impl Local {
         self.processes.end(process, RUN, signal);
     }
 
-    /// A helper runs, or could not be started.
+    /// Handles the outcome of a helper's start.
     pub(super) fn helper_begun(&mut self, process: TaskId, result: Result<Box<Begun>, SpawnFailure>) {
         match result {
             Ok(begun) => {
@@ -44,7 +45,7 @@ impl Local {
         }
     }
 
-    /// No task is left: agents that are kept warm are asked to end; with force, everything is made to.
+    /// Called when no task is left: asks agents that are kept warm to end; if forced, kills all helpers.
     pub(super) fn close_helpers(&mut self, close: Close) {
         self.helpers.closing = Some(close);
         let (purpose, signal) = match close {

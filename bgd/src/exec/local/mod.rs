@@ -1,5 +1,5 @@
-//! The executor of processes on this machine: commands, jobs in terminals, processes that other programs hand over, and
-//! the helpers of agents and channels. It is the only one who knows what runs; it decides nothing.
+//! The executor of processes on this machine: commands, jobs in terminals, processes that other programs hand over,
+//! and the helpers of agents and channels. It alone knows what runs; it decides nothing.
 
 mod handoff;
 mod handoffs;
@@ -29,7 +29,7 @@ use crate::client::Client;
 use crate::client::answer::write_error;
 use crate::core::{Begin, Control, Fact, SpawnFailure};
 
-/// How many reports are taken before others on the dispatcher's thread get their turn.
+/// How many reports are handled before others on the dispatcher's thread get their turn.
 const BATCH: usize = 64;
 
 /// The owner of all processes.
@@ -39,16 +39,17 @@ pub struct Local {
     terminals: Shows,
     handoffs: Handoffs,
     helpers: Helpers,
-    /// Those that are being started in a terminal, with the client who is shown it from the first byte on.
+    /// Tasks that are being started in a terminal, with the client that is shown it from the first byte on.
     owners: HashMap<TaskId, Arc<Client>>,
-    /// Starts that are ordered when the answers of a turn are on their way.
+    /// Starts deferred until the answers of the dispatcher's turn are on their way.
     starts: Vec<StartOrder>,
     reports: async_mpsc::UnboundedReceiver<Report>,
     context: Context,
 }
 
 impl Local {
-    /// Without a process yet. `orders` goes to the threads that start them, whose reports come by `reports`.
+    /// Creates the executor without processes. `orders` goes to the spawner threads, whose reports come through
+    /// `reports`.
     pub fn new(
         orders: mpsc::Sender<StartOrder>,
         reports: async_mpsc::UnboundedReceiver<Report>,
@@ -76,7 +77,7 @@ impl Local {
         }
     }
 
-    /// A process runs, or could not be started.
+    /// Handles the outcome of a start.
     fn begun(&mut self, task: TaskId, run: u32, result: Result<Box<Begun>, SpawnFailure>) {
         let owner = self.owners.remove(&task);
         let fact = match result {
@@ -90,16 +91,16 @@ impl Local {
         self.context.facts.send(task, run, fact);
     }
 
-    /// The tree of a run has ended.
+    /// Forgets a run whose tree has ended, with its terminal if it was the task's latest.
     fn gone(&mut self, task: TaskId, run: u32) {
         if self.processes.gone(task, run) {
             self.terminals.close(task);
         }
     }
 
-    /// What a supervisor saw.
+    /// Handles a fact from a supervisor.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
-        // An attempt that would not end may do so when the next one has begun, whose things stay.
+        // An attempt that was given up may end after the next one has begun, whose state must stay.
         match fact {
             Fact::Exited { others: false, .. } | Fact::TreeEmpty => self.gone(task, run),
             Fact::Exited { others: true, .. } => self.processes.close_input(task, run),

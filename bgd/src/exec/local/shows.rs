@@ -1,4 +1,4 @@
-//! The terminals that are open, and who is shown which. What they show is followed by a thread of its own.
+//! The open terminals and their viewers. A thread of its own follows what the terminals show.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,7 +16,7 @@ use crate::exec::executor::{Ask, Asked, not_shown};
 use crate::exec::terminal::viewers::{Door, Viewer};
 use crate::exec::terminal::{Opening, Terminal, Terminals};
 
-/// A terminal that is open, and who is shown it.
+/// An open terminal and its viewers.
 #[derive(Debug)]
 struct Shown {
     terminal: Terminal,
@@ -31,7 +31,7 @@ pub(super) struct Shows {
 }
 
 impl Shows {
-    /// Has the thread ready before something is started in a terminal.
+    /// Starts the terminal thread before something is started in a terminal.
     pub(super) fn prepare(&mut self) -> Result<(), SpawnFailure> {
         self.thread.start().map_err(|error| format!("cannot start a thread for terminals: {error}").into())
     }
@@ -50,12 +50,12 @@ impl Shows {
         self.open.contains_key(&task)
     }
 
-    /// A task's processes are gone.
+    /// Closes the terminal of a task whose processes are gone.
     pub(super) fn close(&mut self, task: TaskId) {
         self.open.remove(&task);
     }
 
-    /// A client is shown a terminal no more: not a byte from now on. Whether it was.
+    /// Stops showing a terminal to a client, which gets not a byte from now on. Returns whether it was shown it.
     pub(super) fn leave(&mut self, task: TaskId, client: u64) -> bool {
         let Some(shown) = self.open.get_mut(&task) else { return false };
         let Some(door) = shown.viewers.remove(&client) else { return false };
@@ -64,7 +64,7 @@ impl Shows {
         true
     }
 
-    /// A client is gone.
+    /// Removes a client that has disconnected from all terminals.
     pub(super) fn disconnect(&mut self, client: u64) {
         for shown in self.open.values_mut().filter(|shown| shown.viewers.contains_key(&client)) {
             shown.viewers.remove(&client);
@@ -72,7 +72,7 @@ impl Shows {
         }
     }
 
-    /// Does what a client asks about a terminal.
+    /// Serves and answers a client's request on a terminal.
     pub(super) fn ask(&mut self, asked: Asked) {
         let Some(shown) = self.open.get_mut(&asked.task.id) else { return asked.refuse() };
         match asked.what {

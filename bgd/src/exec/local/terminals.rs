@@ -1,4 +1,4 @@
-//! The part in terminals of the owner of processes: opening those that processes begin in, or come with.
+//! Terminals in the local executor: opens those that processes start in or come with.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::exec::pty::{set_size, slave_of};
 use crate::exec::terminal::{Opening, Terminal};
 
 impl Local {
-    /// A process has begun in a terminal.
+    /// Opens the terminal that a process has started in.
     pub(super) fn open_terminal(
         &mut self,
         task: TaskId,
@@ -30,7 +30,7 @@ impl Local {
         let opening = Opening { task, master, slave, size, output, loss, leader_news, owner };
         match self.terminals.open(opening) {
             Ok(terminal) => Some(TerminalJob { pid: job, handle: job_handle, name: pty.name, terminal }),
-            // Everything of it is closed then, so the leader hangs up.
+            // All its descriptors are closed then, so the leader hangs up.
             Err(error) => {
                 tracing::error!(%task, %error, "cannot follow a terminal");
                 None
@@ -38,7 +38,7 @@ impl Local {
         }
     }
 
-    /// A terminal has come along with a process.
+    /// Opens a terminal that came with a handed-over process.
     pub(super) fn open_handed_terminal(
         &mut self,
         task: TaskId,
@@ -54,7 +54,7 @@ impl Local {
         });
         let slave = slave.ok();
         let opening = Opening { task, master, slave, size, output, loss, leader_news: None, owner: None };
-        // Everything of it is closed if that fails, so its processes are hung up.
+        // All its descriptors are closed if that fails, so its processes are hung up.
         let opened = self.terminals.open(opening);
         opened.inspect_err(|error| tracing::error!(%task, %error, "cannot follow a terminal")).ok()
     }

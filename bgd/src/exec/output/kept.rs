@@ -1,4 +1,4 @@
-//! A folder that is made again when somebody removes it while it is needed.
+//! A folder that is recreated when somebody removes it while it is needed.
 
 use std::fmt;
 use std::io;
@@ -10,14 +10,14 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fstat, stat};
 use tokio::sync::Notify;
 
-/// Makes a folder again, with all that belongs to it.
+/// Recreates a folder with all that belongs to it.
 pub(super) type Restore = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-/// The handle to a folder.
+/// A handle to a folder.
 pub(super) struct Kept {
     path: PathBuf,
     handle: Mutex<Arc<OwnedFd>>,
-    /// Who makes it again.
+    /// `None` if the folder is never recreated.
     restore: Option<Restore>,
     renewed: Notify,
 }
@@ -29,32 +29,32 @@ impl fmt::Debug for Kept {
 }
 
 impl Kept {
-    /// Opens it.
+    /// Opens the folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system error.
     pub fn open(path: PathBuf, restore: Option<Restore>) -> io::Result<Self> {
         let handle = Mutex::new(Arc::new(open(&path)?));
         Ok(Self { path, handle, restore, renewed: Notify::new() })
     }
 
-    /// The folder as it was opened last.
+    /// Returns the handle as of the last (re)creation.
     pub fn handle(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.handle.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until it was made again.
+    /// Waits until the folder is recreated.
     pub async fn renewed(&self) {
         self.renewed.notified().await;
     }
 
-    /// Makes it again, unless it is at its path.
+    /// Recreates the folder, unless the one at its path is still the one that is open.
     ///
     /// # Errors
-    /// It is gone, and can't be made again.
+    /// The folder is gone and can't be recreated.
     pub fn ensure(&self) -> io::Result<()> {
         let Some(restore) = &self.restore else { return Ok(()) };
-        // Several may miss it at the same time.
+        // Several threads may notice at the same time that it is gone.
         let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         let is_there = || {
             let (here, there) = (fstat(&**handle).ok()?, stat(&self.path).ok()?);

@@ -1,4 +1,4 @@
-//! Reading output files: parts of them, and the last line. Nothing here is written.
+//! Reads output files: parts of them, and the last line. Writes nothing.
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -16,19 +16,20 @@ use nix::fcntl::OFlag;
 pub struct Part {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Where they begin.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// Where to go on.
+    /// The offset to continue at.
     pub next: u64,
     /// The size of the file.
     pub size: u64,
 }
 
-/// Reads a part of an output file. A part that was dropped is skipped, so that no invented NULs are
-/// returned. `begun`: the task has started, so the file must be there; else it is empty.
+/// Reads a part of an output file. Skips what was dropped, so that no invented NULs are returned. A negative `offset`
+/// counts from the end. `begun`: the task has started, so the file must exist; otherwise a missing file counts as
+/// empty.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system error.
 pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64) -> io::Result<Part> {
     let file = match open(path) {
         Ok(file) => file,
@@ -43,7 +44,7 @@ pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64
     let mut hole = hole_of(&file, size, dropped);
     loop {
         let part = read_around(&file, first, limit, size, &hole)?;
-        // More may have been dropped before it was read, which has come as NUL.
+        // More may have been dropped just before the read, which then returned NULs.
         let now = hole_of(&file, size, dropped);
         if now == hole || part.next <= now.start || part.offset >= now.end {
             return Ok(part);
@@ -52,13 +53,13 @@ pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64
     }
 }
 
-/// What was dropped of an output, as the file itself says it and as it is known.
+/// Returns the range that was dropped, according to the file itself and to `dropped`.
 fn hole_of(file: &fs::File, size: u64, dropped: u64) -> Range<u64> {
     let known = OUTPUT_HEAD_BYTES + dropped;
     OUTPUT_HEAD_BYTES..known.max(hole::end_of(file, size))
 }
 
-/// Reads a part that may begin, or end, at the hole.
+/// Reads a part up to the hole, or behind it.
 fn read_around(file: &fs::File, first: u64, limit: u64, size: u64, hole: &Range<u64>) -> io::Result<Part> {
     let (mut offset, mut limit) = (first, limit);
     if hole.contains(&offset) {
@@ -77,16 +78,16 @@ fn read_around(file: &fs::File, first: u64, limit: u64, size: u64, hole: &Range<
     Ok(Part { bytes, offset, next, size })
 }
 
-/// Opens a file to read it. Somebody may have put something else in its place: that is not waited for.
+/// Opens a file for reading. Never blocks, even if somebody has put something else in its place, such as a FIFO.
 fn open(path: &Path) -> io::Result<fs::File> {
     fs::File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
 
-/// The longest last line that is shown, in characters, and the bytes that are read to find it.
+/// The longest last line that is shown, in characters, and how many bytes are read to find it.
 pub(super) const LAST_LINE_CHARS: usize = 200;
 const LAST_LINE_BYTES: u64 = 4096;
 
-/// The last line of an output that is not blank, without terminal control characters.
+/// Returns the last line of an output that is not blank, with terminal control characters replaced.
 pub fn last_line(path: &Path) -> Option<String> {
     let file = open(path).ok()?;
     let size = file.metadata().ok()?.len();

@@ -1,5 +1,4 @@
-//! Tells that somebody has written to an output file, once and without polling: by inotify. It looks into no
-//! file.
+//! Reports by inotify that somebody has written to an output file, once and without polling. Does not read files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,34 +10,34 @@ use tokio::io::unix::AsyncFd;
 
 use crate::os::watch::{self, Changes};
 
-/// One write to any file of a folder, or to certain files elsewhere, told once.
+/// Reports one write to any file of a folder, or to certain files elsewhere.
 pub(super) struct FirstWrite {
     changes: AsyncFd<Changes>,
     folder: PathBuf,
-    /// The files elsewhere, as they were watched last. Else a file to which nobody writes any more would be
-    /// watched for ever.
+    /// The watches on files elsewhere, removed when the watch is rearmed. Otherwise a file that nobody writes to any
+    /// more would be watched forever.
     elsewhere: Vec<WatchDescriptor>,
 }
 
 impl FirstWrite {
-    /// For a folder.
+    /// Prepares a watch of a folder, which [`Self::arm`] begins.
     ///
     /// # Errors
-    /// The system has no inotify to give.
+    /// No inotify instance is available.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let changes = watch::changes(Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?)?;
         Ok(Self { changes, folder: folder.to_path_buf(), elsewhere: Vec::new() })
     }
 
-    /// Begins to watch once more, the folder and these files; those of the last time are forgotten. False:
-    /// the system has no watch to give.
+    /// Arms the watch for the folder and these files, which replace those of the last call. Returns false if the
+    /// folder can't be watched or the system has no watch left.
     pub fn arm(&mut self, elsewhere: &[Arc<Path>]) -> bool {
         let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
         for old in self.elsewhere.drain(..) {
-            // One that has told is gone by itself.
+            // A one-shot watch that has fired no longer exists.
             let _ = self.changes.get_ref().0.rm_watch(old);
         }
-        // Whoever arms looks at the files next, so what was told before says nothing any more.
+        // The caller looks at the files next, so earlier events are obsolete.
         while self.changes.get_ref().0.read_events().is_ok() {}
         let folder = self.changes.get_ref().0.add_watch(&self.folder, once);
         if let Err(error) = &folder {
@@ -55,10 +54,10 @@ impl FirstWrite {
         is_armed
     }
 
-    /// Waits for the write.
+    /// Waits for a write.
     ///
     /// # Errors
-    /// The runtime is about to end.
+    /// The runtime is shutting down.
     pub async fn wait(&self) -> io::Result<()> {
         loop {
             let mut ready = self.changes.readable().await?;
@@ -97,7 +96,7 @@ mod tests {
             near.write_all(b"x").unwrap();
             first.wait().await.unwrap();
         }
-        // A file that is forgotten, and what was told before, wake nobody.
+        // Neither a forgotten file nor earlier events wake the waiter.
         assert!(first.arm(std::slice::from_ref(&path)));
         far.write_all(b"x").unwrap();
         assert!(first.arm(&[]));

@@ -1,4 +1,4 @@
-//! Whether there is a file.
+//! Waits for a file to exist.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use super::Pauses;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
 
-/// Waits until there is a file of this path. Its folder is watched, as soon as there is one.
+/// Waits until there is a file at this path. Watches its folder as soon as that exists.
 pub async fn until_there(path: PathBuf, workers: &Workers) {
     let mut pauses = Pauses::new();
     loop {
         let folder = path.parent().unwrap_or(&path).to_path_buf();
-        // The file may be on a disk that does not answer.
+        // The file may be on a disk that does not respond.
         let watched = workers.run(move || inotify_of(&folder)).await;
         let watched = watched.and_then(Result::ok).and_then(|inotify| watch::changes(inotify).ok());
         if is_there(&path, workers).await {
@@ -30,7 +30,7 @@ pub async fn until_there(path: PathBuf, workers: &Workers) {
                 return;
             }
         }
-        // The folder is gone or is another one, which may go on for ever.
+        // The folder is gone or was replaced, which may repeat forever.
         pauses.pause().await;
     }
 }
@@ -48,7 +48,8 @@ fn inotify_of(folder: &Path) -> io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// Waits until something has come into the folder. False: it is not where it was, and nothing more is told of it.
+/// Waits until an entry is added to the folder. Returns false if the folder was moved or removed, after which no more
+/// events come.
 async fn wait_for_change(changes: &AsyncFd<Changes>) -> bool {
     let Ok(mut ready) = changes.readable().await else { return false };
     let ends = AddWatchFlags::IN_DELETE_SELF

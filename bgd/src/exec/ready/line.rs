@@ -1,4 +1,4 @@
-//! Whether a line of the output matches. Each byte is read once, from where the process has begun to write.
+//! Waits for a matching line in the output. Reads each byte once, from where the process has begun to write.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -14,41 +14,41 @@ use crate::exec::output::OutputFiles;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
 
-/// The most bytes that are searched at once: other jobs of the worker must not wait for long.
+/// The maximum number of bytes searched at once: other jobs of the worker must not wait for long.
 const CHUNK: u64 = 256 * 1024;
 
-/// How often it is looked for more where the system tells of no writes.
+/// The poll interval where inotify is not available.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How long it rests after each look, so that one who writes byte by byte does not have it look at each.
+/// The pause after each look, so that a process that writes byte by byte does not cause a look per byte.
 const REST: Duration = Duration::from_millis(5);
 
-/// The outputs of a process.
+/// The output files of a process and how far they were searched.
 #[derive(Debug)]
 pub struct Streams(Vec<Stream>);
 
 #[derive(Debug)]
 struct Stream {
     path: PathBuf,
-    /// How far it was read.
+    /// The offset up to which it was read.
     offset: u64,
-    /// What searches it, once it was looked at.
+    /// The state of the search; `None` before the first look.
     search: Option<LineSearch>,
 }
 
-/// What a look has found.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// A line that matches.
+    /// A matching line.
     Line,
-    /// None yet, and there is more to be read.
+    /// No match yet, and there is more to read.
     More,
-    /// None yet.
+    /// No match yet.
     Nothing,
 }
 
 impl Streams {
-    /// These files, from these sizes on.
+    /// Searches these files, from these sizes on.
     pub fn new(files: &OutputFiles, sizes: [u64; 2]) -> Self {
         let stream = |(path, offset): (&Path, u64)| Stream { path: path.into(), offset, search: None };
         Self(files.paths().zip(sizes).map(stream).collect())
@@ -68,7 +68,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// Searches what has come since the last look.
+    /// Searches what was written since the last look.
     fn look(&mut self, pattern: &str) -> io::Result<Found> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.offset))?;
@@ -102,7 +102,7 @@ pub async fn until_found(pattern: &str, mut streams: Streams, workers: &Workers)
             Ok(Found::Line) => return,
             Ok(Found::More) => continue,
             Ok(Found::Nothing) => {}
-            // Somebody has removed it; it does not come back.
+            // Somebody has removed the file, and it does not come back.
             Err(error) => {
                 tracing::warn!(%error, "the output of a task can't be searched");
                 return std::future::pending().await;
@@ -126,7 +126,7 @@ fn changes_of(streams: &Streams) -> io::Result<AsyncFd<Changes>> {
     watch::changes(inotify)
 }
 
-/// Waits for a write, also for one that was before.
+/// Waits for a write, including one before this call.
 async fn wait_for_change(changes: &AsyncFd<Changes>) {
     let Ok(mut ready) = changes.readable().await else { return };
     while changes.get_ref().0.read_events().is_ok() {}

@@ -1,5 +1,5 @@
-//! Looks whether the process of a task is ready (R110), and tells so: by events where they exist. It decides nothing. A
-//! look ends with its [`Job`], which is kept for as long as the leader lives.
+//! Checks whether a task's process is ready (R110) and reports that, by events where they exist. It decides nothing.
+//! A check ends with its [`Job`], which is kept for as long as the leader lives.
 
 mod file;
 mod line;
@@ -17,7 +17,7 @@ use super::job::Job;
 use super::tree::Tree;
 use crate::core::Fact;
 
-/// Looks until a process is ready, or the time for that is over, and tells the dispatcher.
+/// Waits until a process is ready or its time is over, and reports the outcome to the dispatcher.
 pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Job {
     Job::start(async move {
         let until_ready = until_ready(&awaited, &tree, &context);
@@ -50,7 +50,7 @@ async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context) {
     }
 }
 
-/// The pauses between looks where no event tells: 100 ms, longer each time, 1 s at last.
+/// The delays between looks where no event exists: 100 ms at first, growing to 1 s.
 #[derive(Debug)]
 struct Pauses(Duration);
 

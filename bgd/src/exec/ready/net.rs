@@ -1,4 +1,4 @@
-//! Whether somebody listens on a port, or answers an HTTP request. Nothing tells of that, so it is tried.
+//! Waits until somebody listens on a port, or answers an HTTP request. No event reports that, so it is polled.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 use super::Pauses;
 use crate::exec::http::Http;
 
-/// How long one try may take.
+/// The timeout of one try.
 const TRY: Duration = Duration::from_secs(5);
 
-/// Waits until a connection to this port can be made; without a host, on this machine.
+/// Waits until this port accepts a connection; on this machine if there is no host.
 pub async fn until_connected(host: Option<&str>, port: u16) {
     let mut pauses = Pauses::new();
     while !matches!(tokio::time::timeout(TRY, connects(host, port)).await, Ok(true)) {
@@ -31,7 +31,7 @@ async fn connects(host: Option<&str>, port: u16) -> bool {
     }
 }
 
-/// Whether a connection is one to somebody else: while nobody listens the system may have connected it to itself.
+/// Whether a connection goes to another socket: while nobody listens, the system may connect a socket to itself.
 fn is_of_another(connected: io::Result<TcpStream>) -> bool {
     connected.is_ok_and(|stream| match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) => local != peer,
@@ -43,7 +43,7 @@ fn is_of_another(connected: io::Result<TcpStream>) -> bool {
 pub async fn until_answered(url: &HttpUrl) {
     let http = match Http::new(&url.origin, None) {
         Ok(http) => http,
-        // It was looked at when it came in.
+        // The URL was validated when it was submitted.
         Err(why) => {
             tracing::error!(%why, "no task can be ready by that");
             return std::future::pending().await;
@@ -51,7 +51,7 @@ pub async fn until_answered(url: &HttpUrl) {
     };
     let mut pauses = Pauses::new();
     loop {
-        // Its content is not read: the head says it.
+        // The status suffices, so the body is not read.
         if let Ok(Ok(answer)) = tokio::time::timeout(TRY, http.stream(&url.target)).await
             && (answer.status().is_success() || answer.status().is_redirection())
         {

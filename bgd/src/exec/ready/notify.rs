@@ -1,4 +1,4 @@
-//! Whether a process has told that it is ready, as `sd_notify(3)` does.
+//! Waits until a process reports that it is ready, as `sd_notify(3)` does.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -13,13 +13,13 @@ use crate::exec::tree::Tree;
 use crate::exec::workers::Workers;
 use crate::os::watch;
 
-/// The most bytes of a message that are read; programs send no longer ones.
+/// The maximum number of bytes read of a message; programs send no longer ones.
 const MESSAGE_BYTES: usize = 4096;
 
-/// The most descriptors that may travel with a message; nobody wants them.
+/// The maximum number of descriptors that can come with a message; they are closed, as nobody wants them.
 const MESSAGE_FDS: usize = 253;
 
-/// Waits until a process of this tree says that it is ready.
+/// Waits until a process of this tree reports that it is ready.
 pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
     let Some(messages) = messages(socket) else { return std::future::pending().await };
     loop {
@@ -36,7 +36,7 @@ pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
     }
 }
 
-/// Reads whatever else comes, for ever: nobody who sends it shall wait.
+/// Reads and drops all further messages, forever, so that no sender blocks.
 pub async fn drain(socket: &NotifySocket) {
     if let Some(messages) = messages(socket) {
         loop {
@@ -50,10 +50,9 @@ fn messages(socket: &NotifySocket) -> Option<AsyncFd<OwnedFd>> {
     watched.inspect_err(|error| tracing::error!(%error, "a notification socket can't be watched")).ok()
 }
 
-/// What somebody has sent.
 struct Message {
     text: Vec<u8>,
-    /// Who, if that is a process that can be seen here.
+    /// The sender's pid, if that process is visible here.
     sender: Option<i32>,
 }
 

@@ -1,5 +1,5 @@
-//! How a process comes to run in a terminal of its own: the pseudo-terminal, its leader, and the job that
-//! the leader starts. It blocks for the start of two processes, so it belongs on the spawner's threads.
+//! Starts a process in a terminal of its own: the pseudo-terminal, its leader, and the job that the leader starts.
+//! Blocks for the start of two processes, so it belongs on the spawner's threads.
 
 use std::ffi::CString;
 use std::fmt;
@@ -22,24 +22,23 @@ use crate::exec::members::Stat;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
-/// How long a leader may take to start its job. Somebody may have stopped it, and the spawner's threads
-/// are few.
+/// How long a leader may take to start its job: somebody may have stopped it, and the spawner's threads are few.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// After how many milliseconds without an answer a leader is told to go on, in case it was stopped.
+/// After this many milliseconds without an answer, a leader gets SIGCONT, in case it was stopped.
 const LOOK: u8 = 100;
 
-/// How long it rests when it must try again.
+/// The delay before a retry.
 const REST: Duration = Duration::from_millis(20);
 
-/// What a leader is started with; everything else is about its job.
+/// How to start a leader; everything else is about its job.
 #[derive(Debug)]
 pub struct LeaderPlan<'a> {
-    /// What it is called in lists of processes, behind the program's name: the task's id.
+    /// Its label in process lists, after the program's name: the task's id.
     pub label: &'a CString,
-    /// Its environment: the marks by which processes of the daemon are known.
+    /// Its environment: the marks that identify processes of the daemon.
     pub env: &'a [CString],
-    /// The folder to be in.
+    /// Its working directory.
     pub folder: &'a Path,
     /// Its resource limits, its mark among them.
     pub rlimits: &'a [(i32, libc::rlimit)],
@@ -51,25 +50,25 @@ pub struct LeaderPlan<'a> {
     pub null: BorrowedFd<'a>,
 }
 
-/// A job in its terminal.
+/// A job that was started in its terminal.
 #[derive(Debug)]
 pub struct Born {
     /// The leader, a child of the daemon.
     pub leader: Spawned,
-    /// What the leader tells of the job comes here. It does not block.
+    /// Where the leader reports about the job. Non-blocking.
     pub news: OwnedFd,
-    /// The job's number.
+    /// The job's pid.
     pub job: i32,
-    /// The handle to the job.
+    /// The job's pidfd.
     pub job_handle: PidFd,
 }
 
 /// Why there is no job.
 #[derive(Debug)]
 pub enum BirthError {
-    /// It could not be started; exactly as without a terminal.
+    /// It could not be started, for the same reasons as without a terminal.
     Job(SpawnError),
-    /// Its leader could not be, or did not do its part.
+    /// Its leader could not be started, or did not do its part.
     Leader(io::Error),
 }
 
@@ -82,8 +81,8 @@ impl fmt::Display for BirthError {
     }
 }
 
-/// Starts a leader on the terminal's processes' side, and has it start the job. `given` are the standard
-/// streams that are not the terminal, as the order names them.
+/// Starts a leader on the terminal's processes' side, and has it start the job. `given` are the standard streams that
+/// are not the terminal, as `order` names them.
 ///
 /// # Errors
 /// Says why; no process is left then.
@@ -119,7 +118,7 @@ fn start_leader(
     let text = |text: &str| CString::new(text).unwrap_or_default();
     let folder = CString::new(plan.folder.as_os_str().as_bytes()).unwrap_or_default();
     let plan = Plan {
-        // The file that this daemon was started from, also where another one has taken its name since.
+        // The file that this daemon was started from, even if another one has taken its name since.
         programs: &[text("/proc/self/exe")],
         argv: &[text("bgd"), text(leader::ARGUMENT), plan.label.clone()],
         env: plan.env,
@@ -140,7 +139,7 @@ fn start_leader(
     })
 }
 
-/// Gives the order and takes the answer.
+/// Sends the order and receives the answer.
 fn talk(
     mut leader: &UnixStream,
     process: &PidFd,
@@ -169,13 +168,13 @@ fn talk(
     }
 }
 
-/// Waits for a leader's answer. Its job may stop it as soon as there is one; then it is told to go on.
+/// Waits for a leader's answer. The job may stop the leader as soon as it runs; then the leader gets SIGCONT.
 fn until_answer(leader: &UnixStream, process: &PidFd) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match poll(&mut [PollFd::new(leader.as_fd(), PollFlags::POLLIN)], LOOK) {
             Ok(0) if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
-            // One that has ended shows so by its end of the socket.
+            // A leader that has ended has closed its end of the socket, which ends the wait.
             Ok(0) => _ = process.signal(libc::SIGCONT),
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
@@ -184,14 +183,14 @@ fn until_answer(leader: &UnixStream, process: &PidFd) -> io::Result<()> {
     }
 }
 
-/// Ends a leader that has no job, or that can't be talked to, and takes it away. It may have started the job
-/// all the same, so all of its session is ended.
+/// Kills and reaps a leader that has no job, or that can't be talked to. It may have started the job all the same, so
+/// its whole session is killed.
 fn end(leader: &Spawned) {
     let deadline = Instant::now() + PATIENCE;
     // One that has ended needs no signal.
     let _ = leader.pidfd.signal(SIGKILL);
     wait_for_all([&leader.pidfd], deadline);
-    // It starts nothing any more, and its number stays that of its session until it is taken away.
+    // The leader starts nothing any more, and its pid stays that of its session until it is reaped.
     while end_members(leader.pid, deadline) {
         if Instant::now() >= deadline {
             tracing::warn!(session = leader.pid, "some processes of a session without a leader do not end");
@@ -201,7 +200,7 @@ fn end(leader: &Spawned) {
     leader.pidfd.reap();
 }
 
-/// Ends those who are in a session whose leader has ended. False: nobody is.
+/// Kills the members of a session whose leader has ended. Returns false if there are none.
 fn end_members(session: i32, deadline: Instant) -> bool {
     let mut found = false;
     for pid in proc::processes().filter(|pid| *pid != session) {
@@ -217,7 +216,7 @@ fn end_members(session: i32, deadline: Instant) -> bool {
                 wait_for_all([&process], deadline);
             }
             Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
-            // No descriptor is left now; nothing tells when one is.
+            // No descriptor is left at this moment, and no event tells when one is.
             Err(_) => {
                 found = true;
                 thread::sleep(REST);

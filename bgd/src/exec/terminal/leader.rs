@@ -1,13 +1,13 @@
-//! The leader of a terminal: the program `bgd` in a mode of its own, one small process for each task that
-//! has a terminal.
+//! The leader of a terminal: the program `bgd` in a mode of its own, one small process for each task that has a
+//! terminal.
 //!
-//! It leads the session that the terminal controls, as a shell does, and the job is its child, in a
-//! process group of its own. A job that led the session itself would be an orphaned group, which the
-//! kernel does not stop by Ctrl-Z. The leader has all signals blocked, tells the daemon when the job
-//! stops, and ends exactly as the job did, so that the daemon sees the job's exit in its own child's.
-//! When the daemon is gone it hangs up, as a closed terminal does.
+//! It leads the session that the terminal controls, as a shell does, and the job is its child, in a process group of
+//! its own. A job that led the session itself would be an orphaned group, which the kernel does not stop on Ctrl-Z.
+//! The leader has all signals blocked, tells the daemon when the job stops, and exits exactly as the job did, so that
+//! the daemon sees the job's exit in that of its own child. When the daemon is gone, the leader hangs up the job, as
+//! a closed terminal does.
 //!
-//! It may not use anything of the daemon but `sys` and what reads `/proc`: it is another process.
+//! It may not use anything of the daemon but `os` and what reads `/proc`: it is another process.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _};
@@ -34,23 +34,23 @@ use crate::os::mirror;
 use crate::os::pidfd::Change;
 use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
 
-/// The first argument of a process that is to be a leader.
+/// The first argument that makes a process a leader.
 pub const ARGUMENT: &str = "--terminal-leader";
 
-/// Signals that this program does not leave alone: the start-up of Rust programs ignores this one.
+/// The signals to reset for the job: the start-up of Rust programs ignores this one.
 const RESET_SIGNALS: &[i32] = &[libc::SIGPIPE];
 
 const SIGHUP: i32 = libc::SIGHUP;
 const SIGCONT: i32 = libc::SIGCONT;
 
-/// The whole life of a leader. Its standard input is a socket to the daemon, its standard output the
-/// terminal; there is nobody to read its standard error.
+/// Runs a leader. Its standard input is a socket to the daemon, its standard output the terminal; nobody reads its
+/// standard error.
 pub fn main() -> ExitCode {
     match live() {
         Ok(Exit::Code(code)) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         Ok(Exit::Signal(signal)) => {
             mirror::end_by(signal);
-            // Only a signal that ends nobody leads here.
+            // Only reached with a signal that ends no process.
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
         }
         Ok(Exit::Unknown(_)) => ExitCode::FAILURE,
@@ -62,17 +62,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Starts the job and lives as long as it does. Tells how it ended.
+/// Starts the job and lives as long as it does. Returns how it ended.
 fn live() -> io::Result<Exit> {
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None)?;
-    // Not on 0 to 2, where the job's streams are put.
+    // Not 0 to 2, where the job's streams are put.
     let daemon = UnixStream::from(fcntl_dupfd_cloexec(io::stdin(), 3)?);
     let terminal = fcntl_dupfd_cloexec(io::stdout(), 3)?;
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     let news = SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let started = start(&daemon, &terminal)?;
-    // The job's environment is wiped. The next daemon knows this process by its own, if the present one is killed.
+    // The job's environment is freed, and thereby wiped. If this daemon is killed, the next one identifies this
+    // process by its own environment, which must be readable.
     prctl::set_dumpable(true)?;
     let answer = order::answer(started.as_ref().map(|job| job.pid).map_err(|error| *error));
     let descriptors = started.as_ref().ok().map(|job| job.pidfd.as_fd());
@@ -83,7 +84,7 @@ fn live() -> io::Result<Exit> {
     }
 }
 
-/// Takes the order and starts the job. What came along is closed again here.
+/// Receives the order and starts the job. Closes its copies of the descriptors that came along.
 fn start(daemon: &UnixStream, terminal: &OwnedFd) -> io::Result<Result<Spawned, SpawnError>> {
     let (order, came) = receive(daemon)?;
     let mut came = came.iter();
@@ -112,7 +113,7 @@ fn start(daemon: &UnixStream, terminal: &OwnedFd) -> io::Result<Result<Spawned, 
     Ok(spawn(&plan, &mut ChildStack::default()))
 }
 
-/// The order, and the descriptors that came with it.
+/// Receives the order, and the descriptors that came with it.
 fn receive(mut daemon: &UnixStream) -> io::Result<(JobOrder, Vec<OwnedFd>)> {
     let mut head = [0; HEAD_BYTES];
     let (count, descriptors) = fds::receive(daemon, &mut head)?;
@@ -122,7 +123,7 @@ fn receive(mut daemon: &UnixStream) -> io::Result<(JobOrder, Vec<OwnedFd>)> {
     Ok((JobOrder::decode(&rest)?, descriptors))
 }
 
-/// Lives as long as the job, and tells the daemon when it stops and goes on.
+/// Lives as long as the job, and tells the daemon when it stops and continues.
 fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned) -> io::Result<Exit> {
     let Spawned { pid: job_pid, pidfd: job } = job;
     loop {
@@ -130,7 +131,7 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
             let word = match change {
                 Change::Ended(exit) => {
                     if let Exit::Unknown(why) = &exit {
-                        // This process can't end in such a way, so it is said.
+                        // This process can't exit in such a way, so it reports it.
                         tell(daemon, &[&[UNKNOWN], why.as_bytes()].concat());
                     }
                     keep_survivors(terminal);
@@ -153,7 +154,7 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
             Err(error) => return Err(error.into()),
         }
         while matches!(news.read_signal(), Ok(Some(_))) {}
-        // The daemon says nothing any more, so this is the end of it.
+        // The daemon sends nothing more, so any event means that it is gone.
         if descriptors[1].any().unwrap_or(false) {
             let _ = job.signal(SIGHUP);
             let _ = job.signal(SIGCONT);
@@ -176,7 +177,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// before the stop. Processes that ignore the signal are not waited for, and the wait ends when the job continues.
 ///
 /// A program that handles the signal can miss it, as less does when it comes just before a read of the terminal: it
-/// would stop at the next key only, while the shell waits for it. It gets the signal once more.
+/// would stop only at the next key, while the shell waits for it. It gets the signal once more.
 fn until_at_rest(job: i32, signal: i32) {
     let deadline = Instant::now() + STOPPING;
     let mut sleepers = HashMap::new();
@@ -217,7 +218,7 @@ impl Sleeper {
         Self { sleeps: members::sleeps(pid), since: Instant::now(), was_repeated: false }
     }
 
-    /// Whether it has slept since the stop, so that it is to be signalled again. True once only.
+    /// Whether it has slept since the stop and must be signalled again. Returns true only once.
     fn has_missed(&mut self, pid: i32) -> bool {
         let sleeps = members::sleeps(pid);
         if self.sleeps != sleeps || Stat::of(pid).is_none_or(|stat| stat.state != 'S') {
@@ -229,14 +230,13 @@ impl Sleeper {
     }
 }
 
-/// Tells the daemon something. What does not fit is not missed: the daemon has not read hundreds of words
-/// before it.
+/// Sends a message to the daemon. What does not fit may be dropped: by then the daemon has hundreds of unread ones.
 fn tell(daemon: &UnixStream, words: &[u8]) {
     let _ = send(daemon.as_raw_fd(), words, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
 }
 
-/// The end of a session's leader hangs up the foreground group, which a shell that goes on to live does
-/// not. So what the job has left running is spared by taking the foreground.
+/// Takes the foreground, to spare what the job has left running: the end of a session's leader hangs up the
+/// foreground group, while a shell that lives on would not.
 fn keep_survivors(terminal: &OwnedFd) {
     let _ = rustix::termios::tcsetpgrp(terminal, rustix::process::getpgrp());
 }

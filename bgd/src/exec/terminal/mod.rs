@@ -1,8 +1,8 @@
-//! Terminals of jobs: pseudo-terminals whose processes' side a job runs in. What they show is kept in the
-//! task's output, and shown to whoever is attached.
+//! Terminals of jobs: pseudo-terminals whose processes' side a job runs on. What they show is kept in the task's
+//! output and shown to attached viewers.
 //!
-//! They live on a thread of their own, so that a job that writes without end delays nobody else; it is
-//! started with the first of them. Who may see which terminal is not decided here.
+//! They run on a thread of their own, started with the first of them, so that a job that writes without end delays
+//! nobody else. Who may see which terminal is not decided here.
 
 pub mod birth;
 pub mod leader;
@@ -29,20 +29,20 @@ pub use self::opening::Opening;
 use self::session::{Order, Session, Write};
 use self::viewers::Viewer;
 
-/// The most rows and columns of a terminal.
+/// The maximum number of rows and of columns of a terminal.
 pub const TERMINAL_SIDE: u16 = 1000;
 
-/// How many writes may wait for one terminal.
+/// How many writes may be queued for one terminal.
 const WRITES: usize = 64;
 
-/// How much is read from a terminal before anybody is told.
+/// How many bytes are read from a terminal before they are passed on.
 const READ_BYTES: usize = 64 * 1024;
 
-/// How many tasks of the thread's runtime run before it looks for new input: terminals that flood shall not
-/// keep quiet ones waiting.
+/// How many tasks the thread's runtime runs before it looks for new input: terminals that flood must not keep quiet
+/// ones waiting.
 const EVENT_INTERVAL: u32 = 4;
 
-/// The way to a terminal that is followed. It is closed when the last of these is dropped.
+/// A handle to a terminal that is followed. The terminal is closed when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     orders: mpsc::UnboundedSender<Order>,
@@ -50,30 +50,30 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Shows it to somebody: the whole screen first.
+    /// Shows it to a viewer, beginning with the whole screen.
     pub fn attach(&self, viewer: Viewer) {
         self.order(Order::Attach(viewer));
     }
 
-    /// Draws the whole screen for somebody who is shown it already, with the size of theirs if they told one.
+    /// Redraws the whole screen for a current viewer, and notes the size of its own terminal if it sent one.
     pub fn draw_again(&self, client: u64, size: Option<TerminalSize>) {
         self.order(Order::DrawAgain { client, size });
     }
 
-    /// Shows it to somebody no more.
+    /// Stops showing it to a client.
     pub fn leave(&self, client: u64) {
         self.order(Order::Leave { client });
     }
 
-    /// Notes the size of somebody's own terminal.
+    /// Notes the size of a viewer's own terminal.
     pub fn resize(&self, client: u64, size: TerminalSize) {
         self.order(Order::Resize { client, size });
     }
 
-    /// Writes all of the data, as if it were typed, waiting for the job to take it.
+    /// Writes all of the data, as if it were typed, waiting while the terminal accepts no more.
     ///
     /// # Errors
-    /// `BrokenPipe` when the terminal is closed; `WouldBlock` when 64 writes wait already.
+    /// `BrokenPipe` if the terminal is closed; `WouldBlock` if 64 writes are queued already.
     pub async fn write(&self, data: Vec<u8>) -> io::Result<u64> {
         let Ok(permit) = Arc::clone(&self.writes).try_acquire_owned() else {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -83,31 +83,31 @@ impl Terminal {
         result.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
-    /// Waits until everything that was written to it so far is kept, and on its way to those who are shown it.
-    /// Returns why its leader does not know how the job has ended, if that is so.
+    /// Waits until everything that the job has written so far is kept and on its way to the viewers. Returns why the
+    /// leader does not know how the job has ended, if that is so.
     pub async fn drain(&self) -> Option<Box<str>> {
         let (done, drained) = oneshot::channel();
         self.order(Order::Drain(done));
-        // If it is closed, nothing is left in it.
+        // A closed terminal has nothing left in it.
         drained.await.ok().flatten()
     }
 
     fn order(&self, order: Order) {
-        // A terminal that has closed has nothing more to do.
+        // A closed terminal has nothing more to do.
         let _ = self.orders.send(order);
     }
 }
 
 type Start = (Opening, mpsc::UnboundedReceiver<Order>);
 
-/// The thread that follows terminals.
+/// A handle to the thread that follows terminals.
 #[derive(Debug, Default)]
 pub struct Terminals {
     starts: Option<mpsc::UnboundedSender<Start>>,
 }
 
 impl Terminals {
-    /// Starts the thread, if it does not run.
+    /// Starts the thread if it isn't running.
     ///
     /// # Errors
     /// The system allows no more threads or descriptors.
@@ -118,7 +118,7 @@ impl Terminals {
         Ok(())
     }
 
-    /// Begins to follow a terminal.
+    /// Starts to follow a terminal.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -139,7 +139,7 @@ fn start() -> io::Result<mpsc::UnboundedSender<Start>> {
     thread::Builder::new().name("terminals".to_owned()).stack_size(512 * 1024).spawn(move || {
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
-            // One at a time is read, and what was read is passed on before the next one is.
+            // All terminals share it: each passes on what it has read before the next one reads.
             let buffer = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
             while let Some((opening, orders)) = queue.recv().await {
                 let task = opening.task;

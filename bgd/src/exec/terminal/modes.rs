@@ -1,33 +1,33 @@
-//! The modes of a terminal: what escape sequences switch on, and how it is switched off again for a
-//! viewer that leaves, or on for one that comes. Nothing of it is about what the screen shows.
+//! The modes of a terminal: what escape sequences switch on, and how to switch it off again for a viewer that leaves,
+//! or on for one that attaches. What the screen shows is not handled here.
 
 use std::fmt::Write as _;
 
-/// Private modes that are on in a terminal that nobody has touched: lines wrap, the cursor is shown.
+/// Private modes that are on initially: lines wrap, the cursor is shown.
 const ON_AT_FIRST: [u16; 2] = [7, 25];
 
-/// Private modes that are followed elsewhere, or that can't be switched back: VT52, 132 columns, and
-/// the position of the cursor.
+/// Private modes that are followed elsewhere or can't be switched back: VT52, 132 columns, and the position of the
+/// cursor.
 const NOT_FOLLOWED: [u16; 4] = [2, 3, 40, 1048];
 
-/// The private modes that stand for the alternate screen, which differ in what they keep and clear.
+/// The private modes that select the alternate screen; they differ in what they keep and clear.
 const ALTERNATE: [u16; 3] = [47, 1047, 1049];
 
 /// The origin mode: rows count from the top of the scroll region.
 const ORIGIN: u16 = 6;
 
-/// The most modes of a kind, and keyboard settings, that are followed at once. What comes behind them is
-/// for the terminals that it is shown on only.
+/// The maximum number of modes of a kind, and of keyboard settings, that are followed. Further ones only affect the
+/// terminals of current viewers.
 const FOLLOWED: usize = 64;
 
-/// The rows that scroll, from and to, counted from 1.
+/// The rows that scroll, first and last, counted from 1.
 pub type Region = (u16, u16);
 
 /// What escape sequences have changed of a terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct Modes {
-    /// Private modes (`CSI ? n h`) that are not as at first, the last changed one last.
+    /// Private modes (`CSI ? n h`) that are not in their initial state, the last changed one last.
     private: Vec<u16>,
     /// Other modes (`CSI n h`) that are on.
     ansi: Vec<u16>,
@@ -41,19 +41,19 @@ pub struct Modes {
     line_drawing: [bool; 2],
     /// The shape of the cursor; 0 is the user's own.
     cursor_style: u16,
-    /// Settings of the keyboard, for the main and for the alternate screen.
+    /// Keyboard settings of the main and of the alternate screen.
     keyboards: [Keyboard; 2],
-    /// How other keys are told.
+    /// How other keys are reported (xterm's `modifyOtherKeys`), if that was set.
     other_keys: Option<u16>,
     /// The rows that scroll, on the main and on the alternate screen.
     regions: [Option<Region>; 2],
     /// Colours or other attributes were used.
     attributes: bool,
-    /// Whether the origin mode was on when the position of the cursor was saved, which comes back with it.
+    /// Whether origin mode was on when the cursor was saved; restoring the cursor restores it.
     saved_origin: bool,
 }
 
-/// Settings of the keyboard of one screen: flags, and others piled up on them.
+/// Settings of the keyboard of one screen: flags, and others stacked on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Keyboard {
     flags: u16,
@@ -117,12 +117,12 @@ impl Modes {
         self.alternate.is_some()
     }
 
-    /// Whether letters stand for lines and corners now.
+    /// Whether letters stand for lines and corners at this moment.
     pub fn draws_lines(&self) -> bool {
         self.line_drawing[usize::from(self.shifted)]
     }
 
-    /// The rows that scroll, if not all of them do.
+    /// Returns the rows that scroll, if not all of them do.
     pub fn region(&self) -> Option<Region> {
         self.regions[self.screen()]
     }
@@ -132,23 +132,23 @@ impl Modes {
         self.regions != [None; 2]
     }
 
-    /// The row that the cursor's rows count from, from 0.
+    /// Returns the row that the cursor's rows count from, starting at 0.
     pub fn origin(&self) -> u16 {
         let is_relative = self.private.contains(&ORIGIN);
         self.region().filter(|_| is_relative).map_or(0, |(top, _)| top.saturating_sub(1))
     }
 
-    /// The size has changed, which sets the rows that scroll back to all.
+    /// Handles a change of the size, which makes all rows scroll.
     pub fn resized(&mut self) {
         self.regions = [None; 2];
     }
 
-    /// Shift in and shift out.
+    /// Handles shift in and shift out.
     pub fn shift(&mut self, out: bool) {
         self.shifted = out;
     }
 
-    /// An escape sequence without parameters, such as `ESC =`.
+    /// Handles an escape sequence without parameters, such as `ESC =`.
     pub fn escape(&mut self, intermediates: &[u8], last: u8) {
         match (intermediates, last) {
             ([], b'=') => self.keypad = true,
@@ -162,7 +162,7 @@ impl Modes {
         }
     }
 
-    /// A control sequence, such as `CSI ? 25 l`.
+    /// Handles a control sequence, such as `CSI ? 25 l`.
     pub fn control(&mut self, prefix: Option<u8>, params: &[u16], intermediates: &[u8], last: u8) {
         let first = params.first().copied().unwrap_or(0);
         match (prefix, intermediates, last) {
@@ -216,13 +216,13 @@ impl Modes {
         }
     }
 
-    /// The rows that scroll on the screen that is shown; `None`: all of them.
+    /// Sets the rows that scroll on the screen that is shown; `None` for all of them.
     pub fn set_region(&mut self, region: Option<Region>) {
         let screen = self.screen();
         self.regions[screen] = region;
     }
 
-    /// The region is left as it is: not every terminal sets it back.
+    /// Keeps the region: not every terminal resets it.
     fn soft_reset(&mut self) {
         self.private.retain(|mode| ![1, ORIGIN, 7, 25].contains(mode));
         self.ansi.clear();
@@ -231,8 +231,8 @@ impl Modes {
         self.line_drawing = [false; 2];
     }
 
-    /// What to write to a terminal in these modes so that it is usable by others: everything as at first,
-    /// the main screen shown. Empty if it is.
+    /// Returns what to write to a terminal in these modes to make it usable by others: all modes in their initial
+    /// state, and the main screen shown. Empty if that is already so.
     pub fn restore(&self) -> String {
         let mut text = String::new();
         let mut put = |part: std::fmt::Arguments<'_>| {
@@ -270,9 +270,9 @@ impl Modes {
             put(format_args!("\x1b[?{alternate}l"));
         }
         put(format_args!("{}", self.keyboards[0].restore()));
-        // For some terminals both screens have the same rows that scroll.
+        // In some terminals both screens share the rows that scroll.
         if self.regions[0].is_some() || (self.alternate.is_none() && self.scrolls_parts()) {
-            // It takes the cursor to the top, where it may not stay.
+            // This moves the cursor to the top, so save and restore it.
             put(format_args!("\x1b7\x1b[r\x1b8"));
         }
         if self.attributes {
@@ -281,14 +281,14 @@ impl Modes {
         text
     }
 
-    /// What to write to a terminal that is as at first, so that it shows the alternate screen if that is
-    /// what is shown.
+    /// Returns what to write to a terminal in its initial state so that it shows the alternate screen; `None` if the
+    /// main one is shown.
     pub fn enter(&self) -> Option<String> {
         self.alternate.map(|mode| format!("\x1b[?{mode}h"))
     }
 
-    /// What to write to a terminal that is as at first and shows the right screen, to set what was
-    /// changed, but for the character sets. The rows that scroll come with it, which moves the cursor.
+    /// Returns what to write to a terminal in its initial state that shows the right screen, to set all modes except
+    /// the character sets. This includes the rows that scroll, which moves the cursor.
     pub fn set(&self) -> String {
         let mut text = String::new();
         let mut put = |part: std::fmt::Arguments<'_>| {
@@ -316,7 +316,7 @@ impl Modes {
         text
     }
 
-    /// The same for the character sets, which must come last.
+    /// Returns the same for the character sets, which must come last.
     pub fn character_sets(&self) -> String {
         let mut text = String::new();
         for (set, sign) in [(0, '('), (1, ')')] {
@@ -331,7 +331,7 @@ impl Modes {
     }
 }
 
-/// Notes that a mode is on, or not any more.
+/// Notes that a mode is on, or no longer is.
 fn change(modes: &mut Vec<u16>, mode: u16, on: bool) {
     modes.retain(|known| *known != mode);
     if on && modes.len() < FOLLOWED {
@@ -339,12 +339,12 @@ fn change(modes: &mut Vec<u16>, mode: u16, on: bool) {
     }
 }
 
-/// How a changed private mode is changed once more.
+/// The final byte that takes a private mode out of its initial state.
 fn on(mode: u16) -> char {
     if ON_AT_FIRST.contains(&mode) { 'l' } else { 'h' }
 }
 
-/// How a changed private mode is set back.
+/// The final byte that resets a private mode to its initial state.
 fn off(mode: u16) -> char {
     if ON_AT_FIRST.contains(&mode) { 'h' } else { 'l' }
 }
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     impl Modes {
-        /// What of it is in force on the screen that is shown.
+        /// Returns what is in force on the screen that is shown.
         pub fn current(&self) -> Self {
             let screen = self.screen();
             let mut modes = Self { attributes: false, saved_origin: false, ..self.clone() };

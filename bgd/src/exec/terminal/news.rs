@@ -1,18 +1,18 @@
-//! The lines by which viewers are told of a terminal.
+//! The notifications to viewers of a terminal, as lines.
 
 use bgd_shared::encoding::Encoding;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{OutputNews, StoppedNews};
 use serde::Serialize;
 
-/// The line of an `output` notification.
+/// Encodes an `output` notification.
 pub fn output(id: TaskId, offset: u64, bytes: Vec<u8>, redraw: bool, restore: Option<String>) -> Vec<u8> {
     let room = bytes.len() + bytes.len() / 8 + 256;
     let (data, encoding) = Encoding::encode(bytes);
     line("output", room, &OutputNews { id, offset, data, encoding, redraw, restore })
 }
 
-/// The line of a `stopped` notification.
+/// Encodes a `stopped` notification.
 pub fn stopped(id: TaskId) -> Vec<u8> {
     line("stopped", 128, &StoppedNews { id })
 }
@@ -30,7 +30,7 @@ fn line(method: &str, room: usize, params: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// How much of this can be told at once: all but a character at the end whose bytes are not all there.
+/// Returns how many of the bytes can be sent at once: all but an incomplete UTF-8 character at the end.
 pub fn whole_characters(bytes: &[u8]) -> usize {
     let end = bytes.len();
     for back in 1..=end.min(3) {

@@ -1,4 +1,4 @@
-//! What a terminal is opened with.
+//! The parameters that a terminal is opened with.
 
 use std::os::fd::OwnedFd;
 
@@ -8,24 +8,24 @@ use bgd_shared::request::TerminalSize;
 use super::viewers::Viewer;
 use crate::exec::loss::Loss;
 
-/// A terminal that is to be followed.
+/// A terminal to follow.
 #[derive(Debug)]
 pub struct Opening {
     /// The task that runs in it.
     pub task: TaskId,
-    /// The terminal's master. It is set not to block.
+    /// The terminal's master. It is made non-blocking.
     pub master: OwnedFd,
-    /// Its processes' side, to be kept open; without it the master reports a hang-up, and is not read any
-    /// more, as soon as no process has the terminal open.
+    /// The processes' side, to be kept open; otherwise the master reports a hang-up, and is not read any more, as
+    /// soon as no process has the terminal open.
     pub slave: Option<OwnedFd>,
     /// Its size.
     pub size: TerminalSize,
-    /// Where what it shows is kept.
+    /// The output file, for what it shows.
     pub output: OwnedFd,
-    /// Who hears of what can't be kept.
+    /// Reports what can't be kept.
     pub loss: Loss,
-    /// Where its leader tells of the job, if there is one.
+    /// The socket on which its leader reports about the job, if it has a leader.
     pub leader_news: Option<OwnedFd>,
-    /// Who is shown it from the first byte on.
+    /// The viewer that is shown it from the first byte on, if any.
     pub owner: Option<Viewer>,
 }

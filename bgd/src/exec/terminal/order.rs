@@ -1,5 +1,5 @@
-//! What the daemon and the leader of a terminal say to each other, as bytes. Both are the same program in
-//! the same version, so there is nothing to negotiate. No I/O happens here.
+//! The messages between the daemon and the leader of a terminal, as bytes. Both are the same program in the same
+//! version, so there is nothing to negotiate. No I/O happens here.
 
 use std::ffi::CString;
 use std::io;
@@ -11,7 +11,7 @@ use crate::os::spawn::{SpawnError, Stage};
 /// What a leader is to start in its terminal.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JobOrder {
-    /// The files to try, in this order.
+    /// The paths to try, in this order.
     pub programs: Vec<CString>,
     /// The arguments, the program's name first.
     pub argv: Vec<CString>,
@@ -23,16 +23,15 @@ pub struct JobOrder {
     pub umask: u32,
     /// Resource limits to set: number, soft and hard.
     pub rlimits: Vec<(i32, u64, u64)>,
-    /// Which of the three standard streams are descriptors that travel with the order; the others are the
-    /// terminal.
+    /// Which of the three standard streams are descriptors sent with the order; the others are the terminal.
     pub given: [bool; 3],
 }
 
-/// The length of an order's head, which says how long the rest is.
+/// The length of an order's head, which holds the length of the rest.
 pub const HEAD_BYTES: usize = 8;
 
 impl JobOrder {
-    /// Its bytes, head included.
+    /// Returns its bytes, including the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEAD_BYTES];
         bytes.extend(self.umask.to_le_bytes());
@@ -52,15 +51,15 @@ impl JobOrder {
         bytes
     }
 
-    /// How many bytes follow this head.
+    /// Returns how many bytes follow this head.
     pub fn rest(head: [u8; HEAD_BYTES]) -> usize {
         usize::try_from(u64::from_le_bytes(head)).unwrap_or(usize::MAX)
     }
 
-    /// Reads what follows the head.
+    /// Decodes what follows the head.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not an order.
     pub fn decode(rest: &[u8]) -> io::Result<Self> {
         let mut from = Bytes(rest);
         let umask = u32::from_le_bytes(from.take()?);
@@ -99,7 +98,7 @@ fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "this is no order of a bgd of the same version")
 }
 
-/// Bytes that are read from the front.
+/// Bytes that are consumed from the front.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -128,7 +127,7 @@ impl Bytes<'_> {
 /// The length of a leader's answer.
 pub const ANSWER_BYTES: usize = 5;
 
-/// The answer of a leader: the number of the job, whose pidfd travels along; or why there is none.
+/// Encodes a leader's answer: the pid of the job, whose pidfd is sent along, or why there is none.
 pub fn answer(started: Result<i32, SpawnError>) -> [u8; ANSWER_BYTES] {
     let (kind, number) = match started {
         Ok(pid) => (0, pid),
@@ -141,7 +140,7 @@ pub fn answer(started: Result<i32, SpawnError>) -> [u8; ANSWER_BYTES] {
     [kind, a, b, c, d]
 }
 
-/// Reads the answer of a leader.
+/// Decodes a leader's answer.
 pub fn read_answer(answer: [u8; ANSWER_BYTES]) -> Result<i32, SpawnError> {
     let [kind, a, b, c, d] = answer;
     let number = i32::from_le_bytes([a, b, c, d]);
@@ -154,13 +153,13 @@ pub fn read_answer(answer: [u8; ANSWER_BYTES]) -> Result<i32, SpawnError> {
     }
 }
 
-/// What a leader tells of its job later: a byte each.
+/// A leader's later report about its job, a single byte: the job has stopped.
 pub const STOPPED: u8 = b's';
 
-/// The job goes on.
+/// The job continues.
 pub const CONTINUED: u8 = b'c';
 
-/// The job has ended, and the leader does not know how; why follows as text, to the end.
+/// The job has ended, and the leader does not know how; the reason follows as text, to the end.
 pub const UNKNOWN: u8 = b'u';
 
 #[cfg(test)]

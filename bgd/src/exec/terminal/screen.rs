@@ -1,12 +1,12 @@
-//! What a terminal shows: kept so that it can be drawn on another one at any time.
+//! What a terminal shows, kept so that it can be drawn on another one at any time.
 //!
-//! Bytes come at several times the speed at which a parser of terminals takes them, so they are only
-//! parsed when somebody wants to see the screen, or when too many wait; and of plain text in lines only
-//! the last ones are, as everything before them has scrolled away. Which modes are set is known at once.
+//! Bytes arrive several times faster than a terminal parser takes them, so they are only parsed when somebody wants
+//! to see the screen, or when too many are queued; and of plain text in lines only the last ones are parsed, as
+//! everything before them has scrolled away. Which modes are set is known at once.
 //!
-//! A job may write what is much work to parse (it clears the screen all the time). So it is parsed in
-//! slices, between which others get their turn; and of what would be too much work only the end is
-//! parsed, on an empty screen: the picture is then what the last part of it draws.
+//! A job may write what is expensive to parse, such as clearing the screen all the time. So it is parsed in slices,
+//! between which others get their turn; and of what would be too much work only the end is parsed, on an empty
+//! screen: the picture is then what that last part draws.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -22,32 +22,32 @@ use super::news;
 use super::sequences::Sequences;
 use super::work::{Slice, slices};
 
-/// So many bytes are to be parsed before more are taken.
+/// The backlog in bytes that must be parsed before more is taken.
 const BACKLOG: usize = 256 * 1024;
 
-/// The most work that is done for one backlog; of a longer one the end is parsed. It is four times as much
-/// as clearing the largest screen.
+/// The maximum work for one backlog; of a longer one only the end is parsed. It is four times that of clearing the
+/// largest screen.
 const MOST_WORK: usize = 4 * 1024 * 1024;
 
-/// How much work is done at once.
+/// The work of one slice.
 const SLICE: usize = 128 * 1024;
 
-/// What a terminal shows.
+/// The screen of a terminal.
 pub struct Screen {
     size: TerminalSize,
     sequences: Sequences,
     /// What has not been parsed yet.
     backlog: Vec<u8>,
-    /// How much of that is parsed: it is dropped when the last slice is.
+    /// How many bytes of the backlog are parsed; they are dropped with the last slice.
     parsed: usize,
     /// The slices in which the rest is parsed, if that has begun.
     slices: VecDeque<Slice>,
-    /// Not there before something was parsed, as it takes some 40 bytes for each character of the screen.
+    /// `None` before something was parsed, as it takes some 40 bytes per character of the screen.
     parser: Option<Box<Parser>>,
 }
 
 impl Screen {
-    /// An empty one.
+    /// Creates an empty screen.
     pub fn new(size: TerminalSize) -> Self {
         let (sequences, slices) = (Sequences::new(size), VecDeque::new());
         Self { size, sequences, backlog: Vec::new(), parsed: 0, slices, parser: None }
@@ -68,17 +68,17 @@ impl Screen {
         self.sequences.is_main_blank()
     }
 
-    /// Takes what was written to it. The caller has it parsed when [`Self::is_full`] says so.
+    /// Takes what the job has written. The caller has it parsed when [`Self::is_full`] says so.
     pub fn take(&mut self, bytes: &[u8]) {
         self.sequences.take(bytes, &mut self.backlog);
     }
 
-    /// Whether so much waits that it is to be parsed before more is taken.
+    /// Whether the backlog must be parsed before more is taken.
     pub fn is_full(&self) -> bool {
         self.backlog.len() >= BACKLOG
     }
 
-    /// Changes its size. What waits is parsed first; the caller may have done that in slices.
+    /// Changes its size. Parses the backlog first; the caller may have done that in slices.
     pub fn resize(&mut self, size: TerminalSize) {
         self.parse();
         self.size = size;
@@ -93,9 +93,9 @@ impl Screen {
         });
     }
 
-    /// What to write to a terminal that is as at first, so that it shows this one and goes on with it. The
-    /// terminal may have more rows than this one: so many. What its main screen shows is pushed up. What waits
-    /// is parsed first; the caller may have done that in slices.
+    /// Returns what to write to a terminal in its initial state, so that it shows this screen and can go on with it.
+    /// That terminal has `rows` rows, perhaps more than this one. What its main screen shows is pushed up. Parses the
+    /// backlog first; the caller may have done that in slices.
     pub fn redraw(&mut self, rows: u16) -> Vec<u8> {
         self.parse();
         let mut text = match self.modes().enter() {
@@ -116,12 +116,12 @@ impl Screen {
         bytes
     }
 
-    /// Parses all that waits.
+    /// Parses the whole backlog.
     fn parse(&mut self) {
         while self.parse_slice() {}
     }
 
-    /// Parses a slice of what waits, which takes some milliseconds at most. False: nothing is left.
+    /// Parses a slice of the backlog, which takes some milliseconds at most. Returns false if nothing is left.
     pub fn parse_slice(&mut self) -> bool {
         if self.slices.is_empty() {
             self.plan();
@@ -139,12 +139,12 @@ impl Screen {
         true
     }
 
-    /// Cuts what waits in slices.
+    /// Cuts the backlog into slices.
     fn plan(&mut self) {
         if self.modes().region().is_none() {
             skip_lines(&mut self.backlog, self.size.rows);
         }
-        // The parser loses what comes behind a character that it gets in parts, so it gets whole ones.
+        // The parser loses what follows a character that it gets in parts, so it gets whole ones.
         let whole = news::whole_characters(&self.backlog);
         self.slices = slices(&self.backlog[..whole], self.size, SLICE).into();
         let mut work: usize = self.slices.iter().map(|slice| slice.work).sum();
@@ -161,8 +161,8 @@ impl Screen {
         }
     }
 
-    /// Begins with an empty screen, in the modes that will be set when all that waits is parsed: where the
-    /// rest of it changes them, they come to the same.
+    /// Begins with an empty screen, in the modes that will be set when the whole backlog is parsed: where the rest of
+    /// it changes them, it ends with the same.
     fn begin_again(&mut self) {
         self.parser = None;
         let modes = self.modes();
@@ -171,8 +171,8 @@ impl Screen {
         self.guarded(|parser| parser.process(modes.as_bytes()));
     }
 
-    /// Has the parser do something. Should it panic at something that a job has written, it begins with an
-    /// empty screen, which the job may draw again.
+    /// Has the parser do something. If it panics at something that a program has written, it begins with an empty
+    /// screen, which the program may draw again.
     fn guarded(&mut self, job: impl FnOnce(&mut Parser)) {
         let (rows, cols) = sides(self.size);
         let parser = self.parser.get_or_insert_with(|| Box::new(Parser::new(rows, cols, 0)));
@@ -190,8 +190,8 @@ fn sides(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
     )
 }
 
-/// Makes all rows scroll, on both screens, as every terminal does when its size changes; the parser does
-/// not. The cursor stays.
+/// Makes all rows scroll, on both screens, as every terminal does when its size changes; the parser does not. The
+/// cursor stays.
 fn scroll_all(parser: &mut Parser) {
     const SCREENS: [&[u8]; 2] = [b"\x1b[?47l", b"\x1b[?47h"];
     let shown = usize::from(parser.screen().alternate_screen());
@@ -202,13 +202,13 @@ fn scroll_all(parser: &mut Parser) {
     }
 }
 
-/// Takes out of a backlog the lines of plain text at its end that will have scrolled away: all but the last
-/// ones. What is left begins behind the end of a line.
+/// Removes from a backlog the lines of plain text at its end that will have scrolled away: all but the last ones.
+/// What is left begins behind the end of a line.
 ///
-/// From wherever the cursor is, `rows` lines take it to the bottom and as many more clear the screen of
-/// what it showed before; so nothing before them can be seen, nor can where they began.
+/// From wherever the cursor is, `rows` lines take it to the bottom, and as many more clear the screen of what it
+/// showed before; so nothing before them can be seen, nor where they began.
 fn skip_lines(backlog: &mut Vec<u8>, rows: u16) {
-    // Behind the last sequence, whose end does not matter: it is cut where a line ends.
+    // Behind the last sequence. Where exactly that ends does not matter, as lines are cut at their ends.
     let plain = memrchr(0x1b, backlog).map_or(0, |escape| {
         escape + memchr(b'\n', &backlog[escape..]).map_or(backlog.len() - escape, |end| end + 1)
     });
@@ -216,12 +216,12 @@ fn skip_lines(backlog: &mut Vec<u8>, rows: u16) {
     let is_whole = |end: &usize| *end > plain && backlog[end - 1] == b'\r';
     let cut = memrchr_iter(b'\n', &backlog[plain..]).map(|end| plain + end).skip(enough).find(is_whole);
     if let Some(cut) = cut {
-        // The end of the last one stays.
+        // The line end of the last one stays.
         backlog.drain(plain..cut - 1);
     }
 }
 
-/// Draws the characters of a screen on an empty one whose cursor is anywhere.
+/// Draws the characters of a screen on an empty one whose cursor may be anywhere.
 fn draw(screen: &vt100::Screen, text: &mut String) {
     let (rows, cols) = screen.size();
     let mut pen = Pen::default();
@@ -239,8 +239,7 @@ fn draw(screen: &vt100::Screen, text: &mut String) {
     pen.change(Pen::default(), text);
 }
 
-/// Puts the cursor where it is, with the attributes of what will be written next. `origin` is the row that
-/// rows count from.
+/// Places the cursor, with the attributes of what will be written next. Rows count from row `origin`.
 fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
     let (row, col) = screen.cursor_position();
     let cols = screen.size().1.get();
@@ -249,7 +248,7 @@ fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
     if col < cols {
         let _ = write!(text, "\x1b[{shown_row};{}H", col + 1);
     } else {
-        // It waits behind the last character of the row, where only writing that character puts it.
+        // The cursor waits behind the last character of the row, which only writing that character achieves.
         let is_second_half = screen.cell(row, cols - 1).is_some_and(Cell::is_wide_continuation);
         let last = cols.saturating_sub(if is_second_half { 2 } else { 1 });
         let _ = write!(text, "\x1b[{shown_row};{}H", last + 1);
@@ -265,11 +264,11 @@ fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pen {
     colors: [Color; 2],
-    /// As the numbers in [`ATTRIBUTES`].
+    /// In the order of [`ATTRIBUTES`].
     attributes: [bool; 5],
 }
 
-/// Bold, dim, italic, underlined and inverse, as the terminal knows them.
+/// The numbers of bold, dim, italic, underlined and inverse in an SGR sequence.
 const ATTRIBUTES: [u8; 5] = [1, 2, 3, 4, 7];
 
 impl Pen {
@@ -284,7 +283,7 @@ impl Pen {
         Self { colors: [screen.fgcolor(), screen.bgcolor()], attributes }
     }
 
-    /// Takes another pen, by the sequence that begins with none.
+    /// Switches to another pen, by a sequence that starts from a reset.
     fn change(&mut self, next: Self, text: &mut String) {
         if *self == next {
             return;
@@ -316,9 +315,9 @@ mod tests {
     /// What can be seen of a screen.
     #[derive(Debug, PartialEq)]
     struct Seen {
-        /// The text, with what blanks are behind it.
+        /// The text, including trailing blanks.
         rows: Vec<String>,
-        /// Where characters are drawn in another way than the one before: row, column and how.
+        /// Where the pen changes: row, column and the new pen.
         pens: Vec<(u16, u16, Pen)>,
         cursor: (u16, u16),
         /// How the next character will be drawn.
@@ -358,12 +357,12 @@ mod tests {
         screen
     }
 
-    /// The text of the rows, without what is blank at their ends.
+    /// Returns the text of the rows without trailing blanks.
     fn text(screen: &mut Screen) -> Vec<String> {
         see(screen).rows.iter().map(|row| row.trim_end().to_owned()).collect()
     }
 
-    /// Something that a program writes. Half of it is plain text in lines, much of it at once at times.
+    /// Something that a program writes. Half of it is plain text in lines, sometimes a lot at once.
     fn pieces() -> impl Strategy<Value = String> {
         let word =
             prop::sample::select(vec!["a", "bcd", "ä", "漢", "e\u{301}", "long enough for two lines", "\t"]);
@@ -410,7 +409,7 @@ mod tests {
             2 => others.prop_map(str::to_owned),
         ];
         let text = prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat());
-        // For the parser each screen has an origin mode of its own, for terminals both have the same.
+        // In the parser each screen has an origin mode of its own, in terminals both share one.
         let is_alternate = |text: &str| ["47h", "1049h"].iter().any(|mode| text.contains(mode));
         text.prop_map(move |text| if is_alternate(&text) { text.replace("\x1b[?6h", "") } else { text })
     }
@@ -447,7 +446,7 @@ mod tests {
         /// Also on a terminal that shows something else, as long as it is not left in another mode.
         #[test]
         fn another_terminal_shows_the_same(text in pieces(), before in pieces(), end in 0_usize..5) {
-            // It may have ended in the middle of a sequence, which goes on there, too.
+            // The text may end in the middle of a sequence, which continues there, too.
             let bytes = &text.as_bytes()[..text.len().saturating_sub(end)];
             let mut screen = screen_of(bytes);
             // What was set on the alternate screen and left there can't be reached from the main one.
@@ -457,7 +456,7 @@ mod tests {
             let restore = other.modes().restore();
             other.take(restore.as_bytes());
             other.take(&screen.redraw(SIZE.rows));
-            // Whether anything had been coloured makes no difference to what can be seen.
+            // Whether anything had been coloured makes no visible difference.
             let (mut here, mut there) = (see(&mut screen), see(&mut other));
             for seen in [&mut here, &mut there] {
                 seen.modes = seen.modes.current();

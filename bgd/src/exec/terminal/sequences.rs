@@ -1,7 +1,7 @@
-//! Escape sequences in what a job writes to its terminal: which modes they set, and what of it all changes
-//! the screen. It is fast where there are none, as everything that is shown comes through here.
+//! Follows the escape sequences in what a job writes to its terminal: which modes they set, and what of it all
+//! changes the screen. It is fast where there are none, as everything that is shown passes through here.
 //!
-//! The rest of a long line is text for it; what the screen looks like is the parser's business.
+//! Everything else counts as text; what the screen looks like is up to the parser.
 
 use bgd_shared::request::TerminalSize;
 use memchr::memchr3;
@@ -18,19 +18,19 @@ const CANCEL: [u8; 2] = [0x18, 0x1a];
 /// The longest sequence that is understood, in bytes. Longer ones have no effect on the kept screen.
 const SEQUENCE_BYTES: usize = 256;
 
-/// The bytes of an unfinished string (a title, an image) that are kept for a viewer that comes meanwhile.
-/// Of a longer one it gets the beginning only, which makes its terminal ignore the rest.
+/// How many bytes of an unfinished string (a title, an image) are kept for a viewer that attaches meanwhile. Of a
+/// longer one it gets only the beginning, which makes its terminal ignore the rest.
 const STRING_BYTES: usize = 4096;
 
 const SAVE_CURSOR: &[u8] = b"\x1b7";
 const RESTORE_CURSOR: &[u8] = b"\x1b8";
 
-/// Where a stream of bytes is.
+/// The position in a stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In text.
     Text,
-    /// Behind an ESC.
+    /// After an ESC.
     Escape,
     /// In a control sequence.
     Control,
@@ -46,20 +46,20 @@ pub struct Sequences {
     /// The sequence that has not ended.
     unfinished: Vec<u8>,
     modes: Modes,
-    /// Whether there was text on the main screen, ever.
+    /// Whether the main screen ever had text.
     has_main: bool,
-    /// Whether there was none when the alternate screen was entered last.
+    /// Whether it had none when the alternate screen was entered last.
     is_main_blank: bool,
 }
 
 impl Sequences {
-    /// Those of a terminal of this size that nobody has touched.
+    /// Starts with a terminal of this size that nobody has touched.
     pub fn new(size: TerminalSize) -> Self {
         let (unfinished, modes) = (Vec::new(), Modes::default());
         Self { size, place: Place::Text, unfinished, modes, has_main: false, is_main_blank: false }
     }
 
-    /// What they have set.
+    /// Returns the modes that are set.
     pub fn modes(&self) -> &Modes {
         &self.modes
     }
@@ -69,13 +69,13 @@ impl Sequences {
         self.is_main_blank
     }
 
-    /// The terminal has this size from now on.
+    /// Takes a new size of the terminal.
     pub fn resized(&mut self, size: TerminalSize) {
         self.size = size;
         self.modes.resized();
     }
 
-    /// The sequence that has begun but not ended.
+    /// Returns the sequence that has begun but not ended.
     pub fn unfinished(&self) -> &[u8] {
         match self.place {
             Place::String if self.unfinished.len() == STRING_BYTES => &self.unfinished[..2],
@@ -83,7 +83,7 @@ impl Sequences {
         }
     }
 
-    /// Takes the next bytes. What changes the screen is appended to `screen`: text, and whole sequences.
+    /// Takes the next bytes. Appends to `screen` what changes the screen: text, and whole sequences.
     pub fn take(&mut self, mut bytes: &[u8], screen: &mut Vec<u8>) {
         while let Some(first) = bytes.first() {
             let used = match self.place {
@@ -125,7 +125,7 @@ impl Sequences {
         end + 1
     }
 
-    /// A control character, which works inside of sequences too.
+    /// Executes a control character, which takes effect inside of sequences too.
     fn execute(&mut self, byte: u8, screen: &mut Vec<u8>) {
         match byte {
             SHIFT_OUT => self.modes.shift(true),
@@ -160,7 +160,7 @@ impl Sequences {
             0x20..=0x2f => self.go_on(byte, Place::Escape),
             0x30..=0x7e => {
                 match (&self.unfinished[1..], byte) {
-                    // Down one line, which the parser does not know.
+                    // Down one line (IND), which the parser does not know.
                     ([], b'D') => screen.push(b'\n'),
                     ([], b'E') => screen.extend_from_slice(b"\r\n"),
                     (intermediates, byte) => {
@@ -219,15 +219,15 @@ impl Sequences {
                 let count = repeated(params.first().copied().unwrap_or(1), self.size);
                 screen.extend_from_slice(format!("\x1b[{count}b").as_bytes());
             }
-            // What the parser knows by other names, or in parts.
+            // What the parser knows by other names, or only in part.
             (None, [], b's') if body.is_empty() => screen.extend_from_slice(SAVE_CURSOR),
             (None, [], b'u') if body.is_empty() => screen.extend_from_slice(RESTORE_CURSOR),
             (None, [], b'r') => {
-                // As terminals do, what makes no sense is ignored.
+                // As in terminals, a region that makes no sense is ignored.
                 if let Some((top, bottom)) = scroll_region(&params, self.size.rows) {
                     let all = (top, bottom) == (1, self.size.rows);
                     self.modes.set_region((!all).then_some((top, bottom)));
-                    // The parser leaves the cursor at the top of these rows.
+                    // The parser leaves the cursor at the top of these rows, so move it home.
                     screen.extend_from_slice(format!("\x1b[{top};{bottom}r\x1b[H").as_bytes());
                 }
             }
@@ -255,7 +255,7 @@ impl Sequences {
     }
 }
 
-/// The numbers of a control sequence; one that is left out is 0, and of one with parts the first counts.
+/// Returns the numbers of a control sequence; an omitted one is 0, and of one with parts the first counts.
 fn params(numbers: &[u8]) -> Vec<u16> {
     if numbers.is_empty() {
         return Vec::new();
@@ -267,8 +267,8 @@ fn params(numbers: &[u8]) -> Vec<u16> {
     numbers.split(|byte| *byte == b';').map(number).collect()
 }
 
-/// How often a character is repeated that is to be so often (`CSI n b`): no more than fills the screen and
-/// then goes on to the same column, as the rest can't be seen and the parser would be busy with it.
+/// Limits how often a character is repeated (`CSI n b`) to what fills the screen and then ends in the same column:
+/// the rest can't be seen, and would keep the parser busy.
 fn repeated(count: u16, size: TerminalSize) -> u16 {
     match size.rows.checked_mul(size.cols) {
         Some(all @ 1..) if count > all => all.saturating_add((count - all) % size.cols),
@@ -276,14 +276,15 @@ fn repeated(count: u16, size: TerminalSize) -> u16 {
     }
 }
 
-/// The rows that are to scroll, of so many: at least two.
+/// Returns the rows that are to scroll on a screen of `rows` rows; `None` if there are fewer than two, unless they
+/// are the whole screen.
 fn scroll_region(params: &[u16], rows: u16) -> Option<Region> {
     let param = |place: usize| params.get(place).copied().filter(|number| *number > 0);
     let (top, bottom) = (param(0).unwrap_or(1), param(1).unwrap_or(rows).min(rows));
     (top < bottom || (top, bottom) == (1, rows)).then_some((top, bottom))
 }
 
-/// The characters that stand for lines and corners, from `` ` `` to `~`.
+/// The characters for lines and corners, from `` ` `` to `~`.
 const LINES: [&str; 31] = [
     "◆", "▒", "␉", "␌", "␍", "␊", "°", "±", "␤", "␋", "┘", "┐", "┌", "└", "┼", "⎺", "⎻", "─", "⎼", "⎽", "├",
     "┤", "┴", "┬", "│", "≤", "≥", "π", "≠", "£", "·",
@@ -303,7 +304,7 @@ mod tests {
 
     const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-    /// What of these bytes changes the screen, and the state behind them.
+    /// Returns what of these bytes changes the screen, and the state after them.
     fn follow(bytes: &[u8]) -> (String, Sequences) {
         let (mut sequences, mut screen) = (Sequences::new(SIZE), Vec::new());
         sequences.take(bytes, &mut screen);
@@ -359,7 +360,7 @@ mod tests {
             prop_assert_eq!(parted.unfinished(), whole.unfinished());
         }
 
-        /// Also when the terminal was left in the middle of a sequence, or of a string.
+        /// Even if the terminal was left in the middle of a sequence or of a string.
         #[test]
         fn a_terminal_is_as_at_first_when_it_was_restored(
             bytes in prop::collection::vec(prop::sample::select(&b"\x1b\x1b\x1b[[[]?(0;1245679hhlmrrqu!>=<P\\\x07\x0e\x0f\x18"[..]), 0..200),

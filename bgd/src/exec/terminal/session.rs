@@ -1,5 +1,5 @@
-//! One terminal that is followed: what its job writes is kept in the task's output and shown, and what its
-//! viewers type is written to it.
+//! A terminal that is followed: what its job writes is kept in the task's output and shown to viewers, and what they
+//! type is written to the terminal.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,34 +23,34 @@ use crate::exec::loss::Loss;
 use crate::exec::pty::set_size;
 use crate::os::watch;
 
-/// What a terminal is told.
+/// A command to a session.
 #[derive(Debug)]
 pub enum Order {
-    /// Somebody is to be shown it.
+    /// Show it to a viewer.
     Attach(Viewer),
-    /// Somebody who is shown it wants all of it once more.
+    /// Redraw the whole screen for a current viewer.
     DrawAgain { client: u64, size: Option<TerminalSize> },
-    /// Somebody is not shown it any more.
+    /// Stop showing it to a client.
     Leave { client: u64 },
-    /// The size of somebody's own terminal.
+    /// Note the size of a viewer's own terminal.
     Resize { client: u64, size: TerminalSize },
-    /// Something was typed.
+    /// Write what was typed.
     Write(Write),
-    /// Everything that is in it shall be passed on now. What the leader has said is told: why it does not
-    /// know how its job has ended.
+    /// Pass on everything that is in it now. The answer is why the leader does not know how its job has ended, if it
+    /// said so.
     Drain(oneshot::Sender<Option<Box<str>>>),
 }
 
 /// A write to a terminal.
 #[derive(Debug)]
 pub struct Write {
-    /// What.
+    /// The data.
     pub data: Vec<u8>,
-    /// How much of it was taken.
+    /// How many bytes of it were written.
     pub written: usize,
-    /// Who waits for it.
+    /// Receives the result.
     pub done: oneshot::Sender<io::Result<u64>>,
-    /// Its place among those that may wait.
+    /// Its slot among the queued writes.
     pub permit: OwnedSemaphorePermit,
 }
 
@@ -68,9 +68,9 @@ pub struct Session {
     output: Output,
     screen: Screen,
     viewers: Viewers,
-    /// Where in the output the viewers are.
+    /// The offset in the output up to which viewers were sent it.
     told: u64,
-    /// The beginning of a character that was not told yet.
+    /// The beginning of a character that was not sent yet.
     held: Vec<u8>,
     buffer: Rc<RefCell<Box<[u8]>>>,
     /// Nothing can be read any more.
@@ -78,10 +78,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Follows a terminal. Must be called in the thread's runtime.
+    /// Starts to follow a terminal. Must be called in the thread's runtime.
     ///
     /// # Errors
-    /// The system watches no more descriptors.
+    /// The descriptors can't be registered with the runtime.
     pub fn new(
         opening: Opening,
         orders: mpsc::UnboundedReceiver<Order>,
@@ -111,7 +111,7 @@ impl Session {
         })
     }
 
-    /// Follows it until nobody holds it any more.
+    /// Runs until the last handle to it is dropped.
     pub async fn run(mut self) {
         loop {
             self.catch_up().await;
@@ -173,7 +173,7 @@ impl Session {
             Order::Write(write) => return self.writes.push_back(write),
             Order::Drain(done) => {
                 self.drain().await;
-                // Whoever asked tells next how the job has ended, and then a loss must be known.
+                // The caller reports next how the job has ended, and by then a loss must be known.
                 self.output.loss.tell();
                 self.hear_leader();
                 let why = self.unknown_end.as_deref();
@@ -184,7 +184,7 @@ impl Session {
         self.take_size().await;
     }
 
-    /// Takes the size that all viewers see all of.
+    /// Applies the size that all viewers see completely.
     async fn take_size(&mut self) {
         let Some(size) = self.viewers.size().filter(|size| *size != self.screen.size()) else { return };
         self.parse().await;
@@ -194,14 +194,14 @@ impl Session {
         }
     }
 
-    /// Has the kept screen brought up to date. The other terminals get their turn meanwhile.
+    /// Parses the backlog of the screen. The other terminals get their turn meanwhile.
     async fn parse(&mut self) {
         while self.screen.parse_slice() {
             tokio::task::yield_now().await;
         }
     }
 
-    /// The same, if it takes no more before that. Belongs behind [`Self::show`], when the buffer is free.
+    /// Like [`Self::parse`], but only if the screen is full. Call it after [`Self::show`], when the buffer is free.
     async fn make_room(&mut self) {
         if self.screen.is_full() {
             self.parse().await;
@@ -238,7 +238,7 @@ impl Session {
         });
     }
 
-    /// Draws the screen for those who lack it.
+    /// Draws the screen for viewers that lack it.
     async fn catch_up(&mut self) {
         if !self.viewers.is_any_due() {
             return;
@@ -250,25 +250,25 @@ impl Session {
         viewers.catch_up(&modes, |theirs, their_rows| {
             let mut bytes = theirs.restore().into_bytes();
             bytes.extend(screen.redraw(their_rows.unwrap_or(rows)));
-            // A title may end in half a character, which will be told as a whole.
+            // A title may end in half a character, which will be sent as a whole.
             bytes.truncate(news::whole_characters(&bytes));
             news::output(*task, *told, bytes, true, Some(modes.restore()))
         });
     }
 
-    /// Tells those who have room that the job has stopped.
+    /// Notifies viewers that have room that the job has stopped.
     async fn tell_stop(&mut self) {
         if self.viewers.is_stop_due() {
-            // First what it wrote before it stopped.
+            // Send first what it wrote before it stopped.
             self.drain().await;
             self.viewers.tell_stop(&news::stopped(self.task));
         }
     }
 
-    /// Passes on what is in the terminal now, also to those who read slowly: it is little.
+    /// Passes on what is in the terminal now, also to slow readers: it is little.
     async fn drain(&mut self) {
         let buffer = Rc::clone(&self.buffer);
-        // One full buffer is more than the kernel holds; what comes behind it was written later.
+        // The buffer holds more than the kernel does; what comes after it was written later.
         let (count, then) = read(self.master.get_ref(), &mut buffer.borrow_mut());
         self.is_at_end |= then == Then::End;
         self.show(&buffer.borrow()[..count]);
@@ -277,14 +277,14 @@ impl Session {
         self.make_room().await;
     }
 
-    /// Takes what the leader tells of its job.
+    /// Takes the leader's reports about its job.
     fn hear_leader(&mut self) {
         let mut words = [0; 64];
         while let Some(leader) = &self.leader_news {
             match nix::unistd::read(leader.get_ref(), &mut words) {
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::EINTR) => {}
-                // It has ended, and its job with it.
+                // The leader has ended, and its job with it.
                 Ok(0) | Err(_) => self.leader_news = None,
                 Ok(count) => self.heed(&words[..count]),
             }
@@ -304,27 +304,27 @@ impl Session {
     }
 }
 
-/// Waits until there is something to read.
+/// Waits until there is something to read; forever if there is no descriptor.
 async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
     let Some(fd) = fd else { return std::future::pending().await };
-    // An error shows when it is read.
+    // An error shows on the next read.
     if let Ok(mut ready) = fd.readable().await {
         ready.clear_ready();
     }
 }
 
-/// How reading goes on.
+/// What to expect after a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// There may be more.
     More,
-    /// There is nothing more now.
+    /// There is nothing more at this moment.
     Wait,
-    /// There will be nothing more.
+    /// End of file.
     End,
 }
 
-/// Reads what is there, as much as fits.
+/// Reads what is available, as much as fits.
 fn read(master: &OwnedFd, buffer: &mut [u8]) -> (usize, Then) {
     let mut count = 0;
     while count < buffer.len() {
@@ -340,7 +340,7 @@ fn read(master: &OwnedFd, buffer: &mut [u8]) -> (usize, Then) {
     (count, Then::More)
 }
 
-/// Writes what waits. Whether the terminal takes nothing more now.
+/// Writes what is queued. Returns whether the terminal takes nothing more at this moment.
 fn write(master: &OwnedFd, writes: &mut VecDeque<Write>) -> bool {
     while let Some(first) = writes.front_mut() {
         let result = match nix::unistd::write(master, &first.data[first.written..]) {
@@ -368,13 +368,13 @@ fn write(master: &OwnedFd, writes: &mut VecDeque<Write>) -> bool {
 struct Output {
     task: TaskId,
     file: File,
-    /// What came last could not be kept.
+    /// The last write failed.
     is_losing: bool,
     loss: Loss,
 }
 
 impl Output {
-    /// Appends. What can't be kept (the disk may be full) is lost and told on the task: the terminal goes on.
+    /// Appends. What can't be kept (the disk may be full) is lost and reported on the task; the terminal goes on.
     fn keep(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.file.write(bytes) {

@@ -1,6 +1,6 @@
-//! Who is shown a terminal. The owner of a foreground job gets every byte, and the terminal is not read
-//! while too much waits for it; a viewer that came later is left behind when it reads too slowly, and is
-//! drawn the whole screen when it has caught up. It may not look at what is shown.
+//! The viewers of a terminal. The owner of a foreground job gets every byte, and the terminal is not read while too
+//! much is queued for it; a viewer that came later falls behind if it reads too slowly, and gets the whole screen
+//! drawn when it has caught up. This module may not look at what is shown.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,17 +10,17 @@ use futures_util::future::select_all;
 use super::modes::Modes;
 use crate::client::Client;
 
-/// A door that the dispatcher closes: nothing is told to a viewer behind it any more, from that moment on.
+/// A door that the dispatcher closes: from that moment on, nothing more is sent to the viewer behind it.
 #[derive(Clone, Debug)]
 pub struct Door(Arc<Mutex<bool>>);
 
 impl Door {
-    /// An open one.
+    /// Creates an open door.
     pub fn open() -> Self {
         Self(Arc::new(Mutex::new(true)))
     }
 
-    /// Closes it.
+    /// Closes the door.
     pub fn close(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
@@ -33,14 +33,14 @@ impl Door {
     }
 }
 
-/// Somebody who is shown a terminal.
+/// A client that is shown a terminal.
 #[derive(Debug)]
 pub struct Viewer {
-    /// Who.
+    /// The client.
     pub client: Arc<Client>,
-    /// What closes when it leaves.
+    /// Is closed when it leaves.
     pub door: Door,
-    /// The size of its terminal, if it told one.
+    /// The size of its own terminal, if it sent one.
     pub size: Option<TerminalSize>,
     /// Whether it gets every byte, however slowly it reads.
     pub is_owner: bool,
@@ -49,35 +49,35 @@ pub struct Viewer {
 #[derive(Debug)]
 struct Shown {
     viewer: Viewer,
-    /// The modes that its terminal is in, by what it was sent.
+    /// The modes that its terminal is in, according to what it was sent.
     modes: Modes,
-    /// It was left behind, or has not been drawn anything yet.
+    /// It has fallen behind, or has not been drawn anything yet.
     is_behind: bool,
-    /// It was drawn the alternate screen only, so the main one is to be drawn as soon as it is shown.
+    /// It was drawn only the alternate screen, so the main one must be drawn as soon as it is shown.
     lacks_main: bool,
-    /// It is to hear that the job has stopped.
+    /// It must be notified that the job has stopped.
     lacks_stop: bool,
 }
 
 impl Shown {
-    /// Whether it can be drawn the screen that it lacks.
+    /// Whether it can be sent the screen that it lacks.
     fn is_due(&self) -> bool {
         self.is_behind && self.viewer.client.has_caught_up()
     }
 
-    /// Whether it can be told now that the job has stopped: it is not behind, and has room.
+    /// Whether it can be notified now that the job has stopped: it is not behind, and has room.
     fn may_hear_stop(&self) -> bool {
         self.lacks_stop && !self.is_behind && !self.viewer.client.is_slow()
     }
 }
 
-/// Everybody who is shown a terminal.
+/// All viewers of a terminal.
 #[derive(Debug, Default)]
 pub struct Viewers(Vec<Shown>);
 
 impl Viewers {
-    /// Adds one, in place of what it was before. It gets nothing before it was drawn the screen, unless it
-    /// is there `from_the_first` byte.
+    /// Adds a viewer, replacing what it was before. It gets nothing before it was drawn the screen, unless it is
+    /// there `from_the_first` byte.
     pub fn add(&mut self, viewer: Viewer, from_the_first: bool) {
         let before = self.0.iter().position(|shown| shown.viewer.client.id == viewer.client.id);
         let modes = before.map(|place| self.0.remove(place).modes).unwrap_or_default();
@@ -85,19 +85,19 @@ impl Viewers {
         self.0.push(Shown { viewer, modes, is_behind, lacks_main: false, lacks_stop: false });
     }
 
-    /// Draws the screen for one that is there already, once more.
+    /// Has the screen drawn again for a current viewer.
     pub fn draw_again(&mut self, client: u64) {
         if let Some(shown) = self.get(client) {
             shown.is_behind = true;
         }
     }
 
-    /// Removes one.
+    /// Removes a viewer.
     pub fn remove(&mut self, client: u64) {
         self.0.retain(|shown| shown.viewer.client.id != client);
     }
 
-    /// Notes the size of one's terminal.
+    /// Notes the size of a viewer's own terminal.
     pub fn resize(&mut self, client: u64, size: TerminalSize) {
         if let Some(shown) = self.get(client) {
             shown.viewer.size = Some(size);
@@ -108,12 +108,13 @@ impl Viewers {
         self.0.iter_mut().find(|shown| shown.viewer.client.id == client)
     }
 
-    /// Whether nobody is there.
+    /// Whether there are no viewers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The size that everybody sees all of: the fewest rows and the fewest columns that anybody told.
+    /// Returns the size that all viewers see completely: the fewest rows and the fewest columns that any of them
+    /// sent.
     pub fn size(&self) -> Option<TerminalSize> {
         let sizes = self.0.iter().filter_map(|shown| shown.viewer.size);
         sizes.reduce(|one, other| TerminalSize {
@@ -122,16 +123,15 @@ impl Viewers {
         })
     }
 
-    /// Whether an owner reads too slowly for more.
+    /// Whether an owner reads too slowly to be sent more.
     pub fn hold_back(&self) -> bool {
         self.0.iter().any(|shown| shown.viewer.is_owner && shown.viewer.client.is_slow())
     }
 
-    /// Tells everybody who is not behind, by a line that `line` makes: for those whose terminals are in
-    /// other modes than these, and for the rest. One that reads too slowly is left behind, unless it is
-    /// the owner.
+    /// Sends a line to every viewer that is not behind. `line` makes it, given whether it is for viewers whose
+    /// terminals are in other modes than these. A viewer that reads too slowly falls behind, unless it is the owner.
     ///
-    /// `is_main_blank`: the main screen that one lacks is blank, and its terminal shows it as it was before.
+    /// `is_main_blank`: the main screen that a viewer lacks is blank, so its terminal may show it as it was before.
     pub fn tell(&mut self, modes: &Modes, is_main_blank: bool, line: impl Fn(bool) -> Vec<u8>) {
         let mut lines = [None, None];
         for shown in self.0.iter_mut().filter(|shown| !shown.is_behind) {
@@ -151,20 +151,20 @@ impl Viewers {
         }
     }
 
-    /// The job has stopped, which everybody is to hear once; or it goes on, and nobody needs to hear of a
-    /// stop any more.
+    /// Notes that the job has stopped, of which every viewer is notified once; or that it continues, so that nobody
+    /// needs to be notified of the stop any more.
     pub fn note_stop(&mut self, has_stopped: bool) {
         self.0.iter_mut().for_each(|shown| shown.lacks_stop = has_stopped);
     }
 
-    /// Whether somebody can be told now that the job has stopped. Nobody is while an owner holds the
-    /// terminal back, as what the job wrote before is not told yet.
+    /// Whether a viewer can be notified now that the job has stopped. None can while an owner holds the terminal
+    /// back, as what the job wrote before has not been sent yet.
     pub fn is_stop_due(&self) -> bool {
         !self.hold_back() && self.0.iter().any(Shown::may_hear_stop)
     }
 
-    /// Tells that the job has stopped, to everybody who has not heard it and has room. The others hear it
-    /// when they have.
+    /// Notifies every viewer that has room and does not know it yet that the job has stopped. The others are notified
+    /// when they have room.
     pub fn tell_stop(&mut self, line: &[u8]) {
         for shown in self.0.iter_mut().filter(|shown| shown.may_hear_stop()) {
             shown.viewer.door.tell(&shown.viewer.client, line);
@@ -172,13 +172,13 @@ impl Viewers {
         }
     }
 
-    /// Whether somebody waits to be drawn the screen, and can be.
+    /// Whether a viewer waits to be drawn the screen, and can be.
     pub fn is_any_due(&self) -> bool {
         self.0.iter().any(Shown::is_due)
     }
 
-    /// Brings everybody up to date who is behind and has read what was sent before: `line` draws the
-    /// screen for a terminal that is in these modes and has so many rows, if it is known.
+    /// Draws the screen for every viewer that is behind and has read what was sent before: `line` draws it for a
+    /// terminal that is in these modes and has this many rows, if that is known.
     pub fn catch_up(&mut self, modes: &Modes, mut line: impl FnMut(&Modes, Option<u16>) -> Vec<u8>) {
         for shown in self.0.iter_mut().filter(|shown| shown.is_due()) {
             let line = line(&shown.modes, shown.viewer.size.map(|size| size.rows));
@@ -188,8 +188,8 @@ impl Viewers {
         }
     }
 
-    /// Waits until an owner that held the terminal back can be told more, or somebody who was left behind
-    /// has read everything, or somebody can be told that the job has stopped.
+    /// Waits until an owner that held the terminal back can be sent more, a viewer that fell behind has read
+    /// everything, or a viewer can be notified that the job has stopped.
     pub async fn have_room(&self) {
         let lacks_something = |shown: &&Shown| shown.is_behind || shown.viewer.is_owner || shown.lacks_stop;
         let waits = self.0.iter().filter(lacks_something);
@@ -213,7 +213,7 @@ mod tests {
         (viewer, client)
     }
 
-    /// Reads everything that waits.
+    /// Reads everything that is queued.
     async fn read(client: &Client) -> Vec<u8> {
         let bytes = client.next_bytes(|| true).await.unwrap_or_default();
         let _ = client.wrote();

@@ -1,21 +1,21 @@
-//! What a parser of terminals has to do for what a job writes, counted in the characters of the screen that
-//! it touches. A few bytes can make it touch a whole screen, so bytes do not tell. Nothing is parsed here.
+//! Estimates the work of a terminal parser for what a job writes, in the characters of the screen that it touches. A
+//! few bytes can make it touch a whole screen, so a byte count is useless. Nothing is parsed here.
 
 use bgd_shared::request::TerminalSize;
 
 const ESC: u8 = 0x1b;
 
-/// A part of some bytes that is parsed at once.
+/// A part of some bytes that is parsed in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Where it ends.
+    /// The offset of its end.
     pub end: usize,
-    /// How much work it is.
+    /// The work that it takes.
     pub work: usize,
 }
 
-/// Cuts text and whole sequences in slices of about so much work: more only by what a single character or
-/// sequence is, or one character that has come in too many bytes. No slice ends inside of one.
+/// Cuts text and whole sequences into slices of about `most` work. A slice exceeds that by at most a single character
+/// or sequence, or one character that was encoded in too many bytes, and never ends inside of one.
 pub fn slices(bytes: &[u8], size: TerminalSize, most: usize) -> Vec<Slice> {
     let costs = Costs::of(size);
     let mut slices = Vec::new();
@@ -35,14 +35,14 @@ pub fn slices(bytes: &[u8], size: TerminalSize, most: usize) -> Vec<Slice> {
     slices
 }
 
-/// What things cost on a screen of one size.
+/// The costs on a screen of one size.
 struct Costs {
     rows: usize,
     /// A line.
     line: usize,
-    /// A character, with its share of the lines that it makes.
+    /// A character, with its share of the lines that it causes.
     character: usize,
-    /// All of the screen.
+    /// The whole screen.
     all: usize,
 }
 
@@ -52,12 +52,12 @@ impl Costs {
         Self { rows, line: cols, character: 2 + rows / cols, all: rows * cols }
     }
 
-    /// A line that comes, for which the others move.
+    /// A new line, for which the others move.
     fn scroll(&self) -> usize {
         self.line + self.rows
     }
 
-    /// The length of the first character or sequence, and what it costs.
+    /// Returns the length of the first character or sequence, and its cost.
     fn first(&self, bytes: &[u8]) -> (usize, usize) {
         match bytes {
             [ESC, b'[', rest @ ..] => {

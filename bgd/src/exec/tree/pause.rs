@@ -1,4 +1,4 @@
-//! Pausing a tree (R106): its cgroup is frozen, and who is in none is stopped by a signal.
+//! Pauses a tree (R106): freezes its cgroup, and stops processes outside of it by a signal.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,23 +10,23 @@ use super::Tree;
 use crate::exec::cgroup::{self, is_in_cgroup};
 use crate::exec::members::{Member, Stat};
 
-/// How long a look waits for the kernel's word that a cgroup is frozen.
+/// How long a look waits for the kernel to report a cgroup as frozen.
 const FREEZING: Duration = Duration::from_millis(100);
 
-/// The most processes that are stopped by signals, each held by a descriptor meanwhile.
+/// The maximum number of processes that are stopped by signals; each takes up a descriptor meanwhile.
 const MOST: usize = 4096;
 
-/// A tree that is paused.
+/// The state of a paused tree.
 #[derive(Debug, Default)]
 pub struct Paused {
-    /// Those who had been stopped before, by whomever: they stay so when the tree goes on.
+    /// The processes that were stopped before, by whomever: they stay stopped when the tree continues.
     before: HashSet<i32>,
 }
 
 impl Tree {
-    /// Begins to pause a tree, or looks at one that is being paused: stops every process that has not stopped, and tells
-    /// whether all had. Who is stopped makes no children, so with the first look that finds nobody else all are. Blocks
-    /// for a short time; to be called on a worker. `before` is what the last look has returned.
+    /// Starts to pause a tree, or continues to: stops every process that is not stopped yet, and returns whether all
+    /// were. A stopped process makes no children, so once a look finds no other process, all are stopped. `before` is
+    /// what the last look returned. Blocks for a short time: call it on a worker.
     pub fn pause(&self, before: Option<Paused>) -> (Paused, bool) {
         let (mut paused, is_first) = before.map_or((Paused::default(), true), |before| (before, false));
         if let Some(cgroup) = &self.cgroup {
@@ -42,7 +42,7 @@ impl Tree {
         (paused, had_stopped && is_frozen)
     }
 
-    /// Lets the processes of a paused tree go on. Blocks for a short time; to be called on a worker.
+    /// Continues the processes of a paused tree. Blocks for a short time: call it on a worker.
     pub fn go_on(&self, paused: &Paused) {
         for member in self.not_frozen() {
             if !paused.before.contains(&member.pid) {
@@ -54,7 +54,8 @@ impl Tree {
         }
     }
 
-    /// Stops who has not stopped; tells whether there was anybody. `stopped` takes those who had.
+    /// Stops every process that is not stopped; returns whether there was any. Adds those already stopped to
+    /// `stopped`.
     fn stop_all(&self, mut stopped: Option<&mut HashSet<i32>>) -> bool {
         let mut any = false;
         for member in self.not_frozen() {
@@ -74,7 +75,7 @@ impl Tree {
         any
     }
 
-    /// Its processes that are in no cgroup of the daemon, without one that only leads their terminal.
+    /// Returns the tree's processes outside of its cgroup, without one that only leads their terminal.
     fn not_frozen(&self) -> Vec<Member> {
         let leads = |pid: i32| self.leader_stands_by && self.leader_is_ours && pid == self.leader;
         let mut members = match self.members(MOST) {

@@ -1,5 +1,4 @@
-//! What stands for `chats` in a build without them. The configuration refuses these channels there, so that there is
-//! none to be served.
+//! Stub for `chats` in builds without them. The configuration rejects these channels there, so none has to be served.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,19 +7,19 @@ use crate::channels::Channel;
 use crate::notify::counts::Counts;
 use crate::notify::{Adapter, Outcomes};
 
-/// What none of these channels share.
+/// State shared by the HTTPS channels; there is none.
 #[derive(Debug, Default)]
 pub struct Chats {}
 
 impl Chats {
-    /// No adapter.
+    /// Returns no adapter.
     #[expect(clippy::unused_self, reason = "it has the shape of what it stands for")]
     pub fn adapter(&self, _: &Outcomes) -> Option<Rc<dyn Adapter>> {
         None
     }
 }
 
-/// Finds nothing wrong with the settings of channels that have none.
+/// Reports no problems.
 pub fn look_at(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
     for (_, counts) in channels {
         counts.configured(None, None);

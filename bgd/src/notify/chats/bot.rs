@@ -1,4 +1,4 @@
-//! What the bots of chats share: their token, the chat that a notice goes to, and requests to their API.
+//! Common parts of the chat bots: the token, the choice of the chat for a notice, and API requests.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -20,44 +20,43 @@ use crate::notice::one_line;
 use crate::notify::counts::Counts;
 use crate::notify::{Outcomes, Signal, Undelivered};
 
-/// The largest file of a token. One that is larger is another file.
+/// The maximum size of a token file. A larger file is not a token file.
 const TOKEN_BYTES: u64 = 4096;
 
-/// What distinguishes the chats.
+/// The differences between the chat services.
 pub struct Service {
-    /// The type of its channels, with which keys of parent sessions begin.
+    /// The channel type, which is also the key prefix of its parent sessions.
     pub name: &'static str,
-    /// The key of the configuration that names a chat.
+    /// The configuration key that names a chat.
     pub chat_key: &'static str,
-    /// Whether a text looks like one of its chats.
+    /// Whether a text looks like the ID of a chat.
     pub is_chat: fn(&str) -> bool,
-    /// What its chats look like, for people.
+    /// The form of its chat IDs, for error messages.
     pub chats: &'static str,
-    /// What it wants to be told of who asks; `None`: what all are told.
+    /// The user agent that the service requires; `None`: the default one.
     pub user_agent: Option<&'static str>,
-    /// What the header `Authorization` has before the token; `None`: the token is in the address.
+    /// The scheme of the `Authorization` header; `None`: the token is part of the URL.
     pub authorization: Option<&'static str>,
-    /// What an answer means.
+    /// Interprets a response.
     pub judge: fn(&Post, &Answer) -> Result<(), Trouble>,
 }
 
-/// What is sent.
+/// One API call.
 pub struct Call {
-    /// Behind the API's base, from the token if it is there.
+    /// The path below the API's base URL, or below the token if that is part of the URL.
     pub path: String,
-    /// The body; `None`: none.
+    /// The JSON body, if any.
     pub body: Option<Value>,
 }
 
 impl Call {
-    /// What the API limits for itself: what is called, and for which chat. Typing is one thing, messages
-    /// are another.
+    /// Returns the key of the rate limit that applies: method and chat. Typing and messages have separate limits.
     fn route(&self, chat: &str) -> String {
         format!("{} {chat}", self.path)
     }
 }
 
-/// A bot of a chat.
+/// A chat bot.
 pub struct Bot {
     service: &'static Service,
     http: Rc<Http>,
@@ -65,12 +64,12 @@ pub struct Bot {
     settings: Settings,
     silence: Silence,
     counts: Arc<Counts>,
-    /// Whether it was logged that others may read the token.
+    /// Whether the warning that others can read the token was logged.
     has_warned: Cell<bool>,
 }
 
 impl Bot {
-    /// The bot of a channel.
+    /// Creates the bot of a channel.
     pub fn new(service: &'static Service, http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self {
             service,
@@ -83,13 +82,12 @@ impl Bot {
         }
     }
 
-    /// The chat for a parent session: the one that its key names, as in `telegram:42`; else the configured
-    /// one. Where the name of a channel, and not that of its service, is before the colon, what follows need
-    /// be no chat.
+    /// Returns the chat for a parent session: the one that its key names, as in `telegram:42`, else the configured
+    /// one. If the key's prefix is the channel's name and not the service's, the rest need not be a chat.
     ///
     /// # Errors
-    /// There is none, or the key names something that can't be a chat: what would be told to the configured
-    /// one is for somebody else.
+    /// No chat is known, or the key names something that can't be a chat. The configured chat is not used then,
+    /// as the message is meant for someone else.
     fn chat(&self, session: Option<&str>) -> Result<String, Undelivered> {
         let Service { name, chat_key, is_chat, chats, .. } = self.service;
         let (family, id) = session.and_then(|key| key.split_once(':')).unwrap_or_default();
@@ -111,10 +109,10 @@ impl Bot {
         })
     }
 
-    /// Calls the API about a chat, with as many tries as make sense.
+    /// Calls the API for a chat, with retries where they make sense.
     ///
     /// # Errors
-    /// It is not delivered.
+    /// The call was not delivered.
     pub async fn deliver(
         &self,
         session: Option<&str>,
@@ -157,7 +155,7 @@ impl Bot {
         Post::new(&url, headers, body, *timeout, vec![token.to_owned()])
     }
 
-    /// Shows something to a chat again and again, until it is dropped.
+    /// Returns a signal that repeats a call to a chat until it is dropped. `None` if no chat is known.
     pub fn signal(
         self: &Rc<Self>,
         session: Option<&str>,
@@ -183,7 +181,7 @@ impl Bot {
         Some(Signal { chat, shown: Box::pin(shown) })
     }
 
-    /// The token as it is now.
+    /// Returns the current token.
     async fn token(&self) -> Result<String, Trouble> {
         let path = match &self.settings.token {
             Token::Given(Secret(token)) => {
@@ -195,7 +193,7 @@ impl Bot {
             Token::File(path) => path,
         };
         let file = path.clone();
-        // Not on the daemon's workers: the file may be where nobody answers.
+        // Not on a runtime worker: the file may be on a file system that hangs.
         let read = tokio::task::spawn_blocking(move || read_token(&file)).await;
         let read = read.unwrap_or_else(|error| Err(error.to_string()));
         self.counts.looked_at(path, read.as_ref().err().map(String::as_str));
@@ -209,10 +207,10 @@ impl Bot {
     }
 }
 
-/// A token from a file, and whether others than its owner may read it.
+/// Reads a token from a file. Returns it and whether users other than the owner may access the file.
 ///
 /// # Errors
-/// There is none; what to do about it.
+/// There is no usable token; the error says what to do.
 pub fn read_token(path: &Path) -> Result<(String, bool), String> {
     let shown = path.display();
     let (token, is_open) = read_line(path).map_err(|error| {
@@ -224,20 +222,20 @@ pub fn read_token(path: &Path) -> Result<(String, bool), String> {
     }
 }
 
-/// Why a token can't be one, if so; `place` is where it is.
+/// Returns why a token is unusable, or `None` if it is fine; `place` says where it comes from.
 pub fn unusable(token: &str, place: &str) -> Option<String> {
     let token = token.trim();
     if token.is_empty() {
         return Some(format!("{place} is empty: write the bot's token there"));
     }
-    // In an address, another character could make it another address.
+    // In a URL, other characters could change where it points.
     let is_token = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
     (!is_token).then(|| format!("{place} is not a token: it has invalid characters, or more than one line"))
 }
 
-/// What a file has in it but for blanks at its ends, and whether others than its owner may read it.
+/// Returns a file's trimmed text, and whether users other than the owner may access it.
 fn read_line(path: &Path) -> io::Result<(String, bool)> {
-    // A named pipe must not be waited for.
+    // Opening a named pipe must not block.
     let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {

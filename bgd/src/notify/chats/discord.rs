@@ -1,4 +1,4 @@
-//! The channel `discord`: Discord's API for bots.
+//! The channel `discord`: Discord's bot API.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
@@ -14,40 +14,40 @@ use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
 use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
 
-/// The longest content of a message. Counted in units of UTF-16, it is never more than Discord counts.
+/// The maximum content length of a message. Counted in UTF-16 units, which are never fewer than what Discord counts.
 const CONTENT_UNITS: usize = 2000;
 
-/// Typing is shown for ten seconds.
+/// Discord shows typing for ten seconds per call.
 const TYPING_EVERY: Duration = Duration::from_millis(8500);
 
-/// The flag `SUPPRESS_EMBEDS`: no previews of links.
+/// The flag `SUPPRESS_EMBEDS`: no link previews.
 const NO_PREVIEWS: u32 = 1 << 2;
 
-/// What Discord's markdown may see as more than text. Behind a backslash it is only itself.
+/// Characters that Discord's markdown may interpret. A backslash escapes them.
 const MARKDOWN: [char; 17] =
     ['\\', '*', '_', '~', '`', '|', '>', '<', '#', '-', '+', '[', ']', '(', ')', ':', '@'];
 
-/// Sentences have nothing that Discord would show in another way, and results are quoted as code.
+/// Prose is escaped; results are put into a code block.
 const STYLE: Style = Style { words: escaped, result: quoted };
 
-/// What distinguishes it from other chats.
+/// Discord's specifics.
 pub const SERVICE: Service = Service {
     name: "discord",
     chat_key: "channel_id",
     is_chat,
     chats: "the number of a channel",
-    // It turns away what does not say so. It would like a URL in front of the version, but the project has
-    // none, and an invented one would be somebody else's.
+    // Discord rejects requests without this form of user agent. It recommends a URL before the version, but the
+    // project has none, and an invented one would belong to someone else.
     user_agent: Some(concat!("DiscordBot (bgd, ", env!("CARGO_PKG_VERSION"), ")")),
     authorization: Some("Bot"),
     judge,
 };
 
-/// The adapter.
+/// The adapter for Discord.
 pub struct Discord(Rc<Bot>);
 
 impl Discord {
-    /// The bot of a channel.
+    /// Creates the adapter of a channel.
     pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
@@ -62,7 +62,7 @@ impl Adapter for Discord {
                 "content": content,
                 "allowed_mentions": {"parse": []},
                 "flags": NO_PREVIEWS,
-                // A try that arrived though its answer did not is not shown twice.
+                // If a request arrived but its response was lost, the retry is not shown twice.
                 "nonce": nonce,
                 "enforce_nonce": true,
             });
@@ -79,11 +79,11 @@ impl Adapter for Discord {
     }
 }
 
-/// A text without markdown, mentions and links.
+/// Escapes markdown, mentions and links.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 16);
     for (at, c) in text.char_indices() {
-        // Of `1.` at the beginning of a line it would make a list.
+        // `1.` at the beginning of a line would start a list.
         let is_list = c == '.' && text[..at].ends_with(|c: char| c.is_ascii_digit());
         if is_list || MARKDOWN.contains(&c) {
             escaped.push('\\');
@@ -93,14 +93,14 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A text in a block of code, which it can't end.
+/// Puts a text into a code block that the text can't end.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 16);
     quoted.push_str("```\n");
     let mut ticks = 0;
     for c in text.chars() {
         ticks = if c == '`' { ticks + 1 } else { 0 };
-        // Three in a row would end it. What is between them now has no width.
+        // Three in a row would end the block; separate them with a zero-width space.
         if ticks == 3 {
             quoted.push('\u{200b}');
             ticks = 1;
@@ -111,19 +111,19 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// The number of a channel.
+/// Whether a text is a channel ID.
 fn is_chat(text: &str) -> bool {
     (1..=20).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit())
 }
 
-/// The key of a notice in the 25 characters that there are for it.
+/// Returns a hash of the notice's key: a nonce may have at most 25 characters.
 fn nonce(key: &str) -> String {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
-/// What it says about a request that it refuses.
+/// The body of an error response.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said {

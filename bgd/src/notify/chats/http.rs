@@ -1,7 +1,7 @@
-//! What the channels that speak HTTP share: one POST with its limits, and what its failure means.
+//! Common parts of the channels that speak HTTP: one POST with its limits, and what its failure means.
 //!
-//! An answer is waited for as long as its channel says, and read up to [`BODY_BYTES`]. Nothing here may
-//! show more of an address than where it is: the rest of it may be a secret, as headers and tokens are.
+//! A response is awaited for the channel's timeout and read up to [`BODY_BYTES`]. Nothing here may show more of a
+//! URL than scheme, host and port: the rest may be secret, as are headers and tokens.
 
 use std::cell::OnceCell;
 use std::time::{Duration, SystemTime};
@@ -17,44 +17,44 @@ use crate::http::{self, root_cause};
 use crate::notice::one_line;
 use crate::notify::secrets::Secrets;
 
-/// How much of an answer is read. The rest is not waited for; the connection is closed then.
+/// How much of a response is read. If it is longer, the connection is closed.
 const BODY_BYTES: usize = 64 * 1024;
 
-/// How many redirects of one request are followed.
+/// Maximum number of redirects followed per request.
 const REDIRECTS: usize = 3;
 
-/// How long a connection is kept for the next request.
+/// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Who asks.
+/// The default user agent.
 pub const USER_AGENT: &str = concat!("bgd/", env!("CARGO_PKG_VERSION"));
 
-/// Why a request did no good.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// For people; without a secret once [`Post::hide`] has seen it.
+    /// The reason, for people; free of secrets once [`Post::hide`] has seen it.
     pub why: String,
-    /// Whether the same request may do good later.
+    /// Whether a retry of the same request may succeed.
     pub may_pass: bool,
-    /// How long the server wants to be left alone.
+    /// How long the server asks to wait.
     pub wait: Option<Duration>,
-    /// Whether it wants that of every request, and not only of those like this one.
+    /// Whether the wait applies to all requests rather than only to the same route.
     pub is_for_all: bool,
 }
 
 impl Trouble {
-    /// One that the same request would meet again.
+    /// Creates a permanent failure.
     pub fn lasting(why: impl Into<String>) -> Self {
         Self { why: why.into(), may_pass: false, wait: None, is_for_all: false }
     }
 
-    /// One that may be over soon.
+    /// Creates a transient failure.
     pub fn passing(why: impl Into<String>) -> Self {
         Self { why: why.into(), may_pass: true, wait: None, is_for_all: false }
     }
 }
 
-/// A request that can be sent any number of times.
+/// A request that can be sent repeatedly.
 pub struct Post {
     url: Url,
     headers: HeaderMap,
@@ -64,11 +64,11 @@ pub struct Post {
 }
 
 impl Post {
-    /// A POST of JSON that takes at most this long, redirects and all. Whatever is a secret is left out of
-    /// every word about it; all of the address but its server is one.
+    /// Creates a JSON POST that takes at most `timeout`, redirects included. `secrets` and every part of the URL
+    /// except the server are hidden in all messages about it.
     ///
     /// # Errors
-    /// The address is none.
+    /// The URL is invalid.
     pub fn new(
         url: &str,
         headers: HeaderMap,
@@ -83,7 +83,7 @@ impl Post {
         let parts = parts.into_iter().chain(url.query()).chain(url.fragment());
         secrets.extend(parts.flat_map(|part| [part.to_owned(), decoded(part)]));
         if url.password().is_some() || !url.username().is_empty() {
-            // As the header has it.
+            // The form that the `Authorization` header has.
             let (user, password) = (decoded(url.username()), decoded(url.password().unwrap_or_default()));
             secrets.push(BASE64.encode(format!("{user}:{password}")));
         }
@@ -91,34 +91,34 @@ impl Post {
         Ok(Self { url, headers, body, timeout, secrets })
     }
 
-    /// A text of others in one line, without secrets.
+    /// Puts a foreign text on one line and hides secrets in it.
     fn hide(&self, text: &str) -> String {
         one_line(&self.secrets.hide(text))
     }
 }
 
-/// A part of an address without its escapes.
+/// Percent-decodes a part of a URL.
 fn decoded(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
 
-/// What a server answered.
+/// A server's response.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Where it came from, for people.
+    /// The server it came from, for people.
     pub place: String,
-    /// How long the server wants to be left alone, if its headers say so.
+    /// How long the server asks to wait, according to the headers.
     pub wait: Option<Duration>,
-    /// Whether its headers say, as Discord's do, that this is about every request.
+    /// Whether the headers say, as Discord's do, that the limit applies to all requests.
     pub is_for_all: bool,
-    /// The body, or what came of it in time, [`BODY_BYTES`] at most.
+    /// The body, or the part that arrived in time; at most [`BODY_BYTES`].
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// That it is no success; `said` is what the server itself says about it.
+    /// Builds the failure for this response; `said` is the server's own error text.
     pub fn refused(&self, post: &Post, said: Option<&str>) -> Trouble {
         let said = said.map(|said| post.hide(said)).filter(|said| !said.is_empty());
         let (place, code) = (&self.place, self.status.as_u16());
@@ -134,7 +134,7 @@ impl Answer {
         Trouble { why, may_pass, wait, is_for_all: false }
     }
 
-    /// That it is not what the API answers.
+    /// Builds the failure for a response that is not in the API's format.
     pub fn unintelligible(&self, post: &Post) -> Trouble {
         if self.status.is_success() {
             return Trouble::passing(format!("{} did not answer with JSON of its API", self.place));
@@ -143,7 +143,8 @@ impl Answer {
     }
 }
 
-/// The client of all channels, made with the first request: the certificates of the system take memory.
+/// The HTTP client of all channels, created on the first request because loading the system's
+/// certificates takes memory.
 #[derive(Debug, Default)]
 pub struct Http {
     client: OnceCell<Client>,
@@ -165,17 +166,17 @@ impl Http {
         Ok(self.client.get_or_init(|| client))
     }
 
-    /// Sends a request and waits for the answer.
+    /// Sends a request and waits for the response.
     ///
     /// # Errors
-    /// There is none, or it is a redirect that is not followed.
+    /// There was no response, or a redirect that is not followed.
     pub async fn post(&self, post: &Post) -> Result<Answer, Trouble> {
         let deadline = Instant::now().checked_add(post.timeout).unwrap_or_else(Instant::now);
         let mut url = post.url.clone();
         let mut followed = 0;
         loop {
             let response = self.send(post, url.clone(), deadline).await?;
-            // Redirects are followed here, where a POST stays one and a secret stays with its server.
+            // Redirects are followed here so that a POST stays a POST and secrets stay with their server.
             if !response.status().is_redirection() {
                 return Ok(answer(response, place(&url), deadline).await);
             }
@@ -207,7 +208,7 @@ impl Http {
     }
 }
 
-/// The rest of an answer. A body that breaks off or does not end in time is not waited for.
+/// Reads the body of a response. Gives up on a body that breaks off or does not end in time.
 async fn answer(mut response: Response, place: String, deadline: Instant) -> Answer {
     let wait = response.headers().get(RETRY_AFTER).and_then(|value| seconds(value.to_str().ok()?));
     let is_for_all = response.headers().get("x-ratelimit-scope").is_some_and(|scope| scope == "global");
@@ -216,7 +217,7 @@ async fn answer(mut response: Response, place: String, deadline: Instant) -> Ans
     Answer { status: response.status(), place, wait, is_for_all, body }
 }
 
-/// Where a redirect leads, if it may be followed.
+/// Returns the target of a redirect that may be followed.
 fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> Result<Url, Trouble> {
     let status = response.status();
     let refused = |what: &str| {
@@ -236,29 +237,29 @@ fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> 
     let is_upgrade = from.scheme() == "http" && to.scheme() == "https";
     let is_same = to.scheme() == from.scheme() && to.port_or_known_default() == from.port_or_known_default();
     if to.host_str() != from.host_str() || !(is_same || is_upgrade) {
-        // Where it is is the server's word, which may be made of what it was sent.
+        // The target is the server's text, which may repeat what was sent to it.
         let there = post.hide(&place(&to));
         return refused(&format!("to {there}, which must not receive the request"));
     }
-    // It is the same server, and knows them already.
+    // The target is the same server, which knows the credentials already.
     let _ = to.set_username(from.username());
     let _ = to.set_password(from.password());
     Ok(to)
 }
 
-/// Where an address is, without what may be a secret in it.
+/// Returns scheme, host and port of a URL; the rest may contain secrets.
 pub fn place(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or("?"))
 }
 
-/// The value of `Retry-After`: seconds, or the date of HTTP.
+/// Parses `Retry-After`: seconds or an HTTP date.
 fn seconds(value: &str) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    // Discord's may have a fraction.
+    // Discord sends fractions.
     if let Ok(seconds) = value.parse() {
         return Duration::try_from_secs_f64(seconds).ok();
     }

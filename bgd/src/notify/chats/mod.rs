@@ -1,4 +1,4 @@
-//! The channels that speak HTTPS: the bots of chats, and webhooks. Which of them there are is for the configuration.
+//! The channels that use HTTPS: chat bots and webhooks. The configuration decides which of them exist.
 
 mod bot;
 mod discord;
@@ -20,14 +20,14 @@ use self::webhook::Webhook;
 use crate::channels::ChannelKind;
 use crate::notify::{Adapter, Outcomes};
 
-/// What all of these channels share.
+/// State shared by the HTTPS channels.
 #[derive(Debug, Default)]
 pub struct Chats {
     http: Rc<Http>,
 }
 
 impl Chats {
-    /// The adapter to a channel. `None` if it is none of these.
+    /// Creates the adapter of a channel. `None` if the channel does not use HTTPS.
     pub fn adapter(&self, outcomes: &Outcomes) -> Option<Rc<dyn Adapter>> {
         let http = Rc::clone(&self.http);
         Some(match &outcomes.channel.kind {

@@ -1,8 +1,8 @@
-//! Trying again: how often and for how long, for channels that speak HTTP.
+//! Retries for channels that speak HTTP: how often, and for how long.
 //!
-//! A notice is tried [`TRIES`] times at most, and no try begins later than [`LONGEST`] after the first: then
-//! it counts as failed and the next one has its turn. A server that asks to be left alone for longer than
-//! that gets nothing by that route meanwhile, and what comes in that time fails at once.
+//! A notice is tried at most [`TRIES`] times, and no try begins later than [`LONGEST`] after the first. After
+//! that it counts as failed, and the next notice has its turn. If a server asks to wait for longer than that,
+//! nothing is sent by that route until then, and notices that arrive meanwhile fail at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,43 +17,43 @@ use super::http::Trouble;
 use crate::notify::Undelivered;
 use crate::notify::counts::Counts;
 
-/// How often a notice is tried.
+/// Maximum number of tries per notice.
 const TRIES: usize = 5;
 
-/// How long after the first try another one may begin.
+/// The time since the first try after which no retry begins.
 const LONGEST: Duration = Duration::from_mins(2);
 
-/// The longest time that a server is left alone, whatever it asks for.
+/// The maximum wait that a server can ask for.
 const SILENCE: Duration = Duration::from_hours(1);
 
-/// How many routes are remembered that want to be left alone. Of more, the one that is over first is
-/// forgotten: it is asked too early then, and says so again.
+/// Maximum number of routes whose waits are remembered. Beyond that, the wait that ends first is forgotten: the
+/// server is then asked too early and says so again.
 const ROUTES: usize = 1024;
 
-/// What a server has asked for. It limits each of its routes for itself, which are here the messages to one
-/// chat and the typing there; so one route that is to be left alone does nothing to another.
+/// The waits that a server asked for. A server limits each route separately; routes are the messages to one chat,
+/// and typing there. So a wait for one route does not affect the others.
 #[derive(Debug, Default)]
 pub struct Silence {
-    /// For all routes.
+    /// The wait for all routes.
     all: Cell<Option<Instant>>,
     by_route: RefCell<HashMap<String, Instant>>,
 }
 
 impl Silence {
-    /// How long it lasts for a route.
+    /// Returns the remaining wait for a route, if any.
     fn left(&self, route: &str) -> Option<Duration> {
         let until = self.all.get().max(self.by_route.borrow().get(route).copied())?;
         until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 
-    /// Waits until it is over for a route.
+    /// Waits until a route may be used.
     pub async fn over(&self, route: &str) {
         while let Some(left) = self.left(route) {
             sleep(left).await;
         }
     }
 
-    /// Heeds what a server asked for when it was asked by a route.
+    /// Records the wait that a server asked for on a route.
     pub fn heed(&self, route: &str, trouble: &Trouble) {
         let now = Instant::now();
         let Some(until) = trouble.wait.and_then(|wait| now.checked_add(wait.min(SILENCE))) else { return };
@@ -74,11 +74,11 @@ impl Silence {
     }
 }
 
-/// Tries by a route until it is done, or until that makes no sense any more. While it waits for the next try,
-/// `counts` know what the last one met.
+/// Tries a route until the delivery succeeds or further tries make no sense. While it waits for the next try,
+/// `counts` hold the last failure.
 ///
 /// # Errors
-/// It is not delivered.
+/// The notice was not delivered.
 pub async fn deliver(
     silence: &Silence,
     route: &str,
@@ -114,7 +114,7 @@ pub async fn deliver(
         match waits.next().filter(|wait| trouble.may_pass && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
             Some(wait) => {
-                // What the server wants is waited for above.
+                // The loop's start waits for what the server asked for.
                 let wait = if trouble.wait.is_some() { Duration::ZERO } else { wait };
                 counts.tried(retried(tries, &met, wait.max(silence.left(route).unwrap_or_default())));
                 tracing::debug!(%why, "it is tried again");
@@ -124,14 +124,14 @@ pub async fn deliver(
     }
 }
 
-/// What was met so far, with the wait for the next try.
+/// Describes the failure so far and the time of the next try.
 fn retried(tries: usize, error: &str, wait: Duration) -> ChannelRetry {
     let at = Timestamp::now();
     let next_at = at.plus_ms(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     ChannelRetry { tries: tries as u64, most: TRIES as u64, error: error.to_owned(), at, next_at }
 }
 
-/// That a server wants nothing for too long.
+/// Returns the message for a server that asks to wait too long.
 fn silenced(why: &str, left: Duration) -> String {
     let asked = format!("the server asked to wait for {} more seconds", left.as_secs());
     if why.is_empty() { asked } else { format!("{why}; {asked}") }
@@ -141,7 +141,7 @@ fn silenced(why: &str, left: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// Runs without a clock of its own: nothing here may wait.
+    /// Uses the real clock: nothing here may wait.
     fn run(silence: &Silence, attempt: impl AsyncFnMut() -> Result<(), Trouble>) -> Result<(), Undelivered> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(deliver(silence, "route", &Counts::default(), attempt))
@@ -211,7 +211,7 @@ mod tests {
     fn a_silence_is_for_one_route_or_for_all() {
         let silence = Silence::default();
         silence.heed("typing", &busy(Duration::from_mins(5)));
-        // Nothing that comes later makes it shorter.
+        // A later, shorter wait does not shorten it.
         silence.heed("typing", &busy(Duration::ZERO));
         assert!(silence.left("typing") > Some(Duration::from_mins(4)));
         assert_eq!(silence.left("messages"), None);

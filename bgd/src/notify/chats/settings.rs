@@ -1,6 +1,6 @@
-//! What is wrong with the settings of the bots, found when the configuration is read and not with their first
-//! notice. It only looks: such a channel is there all the same, as a token can be written at any time and a
-//! parent session can name the chat.
+//! Reports problems with the bots' settings when the configuration is read, not with the first notice. It
+//! only reports: such a channel still exists, as the token can be written at any time and a parent session
+//! can name the chat.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::{discord, slack, telegram};
 use crate::channels::{Bot, Channel, ChannelKind, Secret, Token};
 use crate::notify::counts::Counts;
 
-/// What a small stack is enough for: reading a file of a few lines.
+/// Enough stack to read a file of a few lines.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Looks at channels with what is known of them. The files of tokens are read on a thread of their own, as they
-/// may be where nobody answers.
+/// Checks channels and records the results. Token files are read on a separate thread, as they may be on a file
+/// system that hangs.
 pub fn look_at(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
     let mut files = Vec::new();
     for (channel, counts) in channels {

@@ -1,4 +1,4 @@
-//! The channel `slack`: Slack's web API. It has no typing for bots.
+//! The channel `slack`: Slack's web API, which has no typing indicator for bots.
 
 use std::rc::Rc;
 
@@ -12,13 +12,13 @@ use crate::channels::Bot as Settings;
 use crate::notice::{Style, escaped, fitting};
 use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
 
-/// The longest text that Slack recommends, in characters. It cuts what is much longer.
+/// The maximum text length that Slack recommends, in characters. It truncates much longer texts.
 const TEXT_CHARS: usize = 4000;
 
-/// Nothing is a mention or a link.
+/// Escapes everything, so that nothing becomes a mention or a link.
 const STYLE: Style = Style { words: escaped, result: escaped };
 
-/// Errors that come with a success of HTTP and may be over soon.
+/// Transient errors that come with a successful HTTP status.
 const PASSING: [&str; 7] = [
     "fatal_error",
     "internal_error",
@@ -29,7 +29,7 @@ const PASSING: [&str; 7] = [
     "team_added_to_org",
 ];
 
-/// What distinguishes it from other chats.
+/// Slack's specifics.
 pub const SERVICE: Service = Service {
     name: "slack",
     chat_key: "channel_id",
@@ -40,11 +40,11 @@ pub const SERVICE: Service = Service {
     judge,
 };
 
-/// The adapter.
+/// The adapter for Slack.
 pub struct Slack(Bot);
 
 impl Slack {
-    /// The bot of a channel.
+    /// Creates the adapter of a channel.
     pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self(Bot::new(&SERVICE, http, outcomes, settings))
     }
@@ -69,7 +69,7 @@ impl Adapter for Slack {
     }
 }
 
-/// The number of a conversation or a user.
+/// Whether a text is the ID of a conversation or a user.
 fn is_chat(text: &str) -> bool {
     let is_number = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
     (2..=32).contains(&text.len())
@@ -77,7 +77,7 @@ fn is_chat(text: &str) -> bool {
         && text.bytes().all(is_number)
 }
 
-/// What it says about a request.
+/// The body of a response.
 #[derive(Deserialize)]
 struct Said {
     ok: bool,

@@ -13,13 +13,13 @@ use crate::channels::Bot as Settings;
 use crate::notice::{Style, fitting};
 use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
 
-/// The longest text of a message, in units of UTF-16.
+/// The maximum length of a message in UTF-16 units.
 const TEXT_UNITS: usize = 4096;
 
-/// Typing is shown for five seconds.
+/// Telegram shows typing for five seconds per call.
 const TYPING_EVERY: Duration = Duration::from_millis(4500);
 
-/// What distinguishes it from other chats.
+/// Telegram's specifics.
 pub const SERVICE: Service = Service {
     name: "telegram",
     chat_key: "chat_id",
@@ -30,11 +30,11 @@ pub const SERVICE: Service = Service {
     judge,
 };
 
-/// The adapter.
+/// The adapter for Telegram.
 pub struct Telegram(Rc<Bot>);
 
 impl Telegram {
-    /// The bot of a channel.
+    /// Creates the adapter of a channel.
     pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
@@ -59,7 +59,7 @@ impl Adapter for Telegram {
     }
 }
 
-/// The number of a chat, negative for a group, or the name of a public one.
+/// Whether a text is the number of a chat (negative for a group) or the `@NAME` of a public chat.
 fn is_chat(text: &str) -> bool {
     let is_number = |text: &str| (1..=20).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit());
     let is_name = |name: &str| {
@@ -68,7 +68,7 @@ fn is_chat(text: &str) -> bool {
     is_number(text.strip_prefix('-').unwrap_or(text)) || text.strip_prefix('@').is_some_and(is_name)
 }
 
-/// What it says about a request.
+/// The body of a response.
 #[derive(Deserialize)]
 struct Said {
     ok: bool,

@@ -1,7 +1,7 @@
 //! The channel `webhook`: a POST of each notice as JSON.
 //!
-//! A status of 2xx is a delivery; what is in the answer's body does not matter. `Idempotency-Key` is the
-//! notice's key, as a try may have arrived though its answer did not.
+//! Any 2xx status means delivered; the response body is ignored. `Idempotency-Key` is the notice's key, because a
+//! try may have arrived even though its response was lost.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::channels::Secret;
 use crate::notify::counts::Counts;
 use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
 
-/// The adapter.
+/// The adapter for webhooks.
 pub struct Webhook {
     http: Rc<Http>,
     url: Secret,
@@ -28,7 +28,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// One that sends notices to this address, with these headers; a request may take `timeout`.
+    /// Creates an adapter that posts to this URL with these headers; `timeout` applies to each request.
     pub fn new(
         http: Rc<Http>,
         outcomes: &Outcomes,
@@ -55,7 +55,7 @@ impl Webhook {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        // Of `Bearer TOKEN`, the token alone is one, too.
+        // In `Bearer TOKEN`, the token by itself is also a secret.
         let words = self.headers.values().flat_map(|Secret(value)| value.split_whitespace());
         let whole = self.headers.values().map(|Secret(value)| value.as_str());
         let secrets = whole.chain(words).map(str::to_owned).collect();
@@ -69,7 +69,7 @@ impl Adapter for Webhook {
             let post = self.post(notification).map_err(|trouble| Undelivered(trouble.why))?;
             retry::deliver(&self.silence, "", &self.counts, async || {
                 let answer = self.http.post(&post).await?;
-                // What its body says may be a copy of what was sent, so it is not shown.
+                // The response body may repeat what was sent, so it is not shown.
                 if answer.status.is_success() { Ok(()) } else { Err(answer.refused(&post, None)) }
             })
             .await

@@ -1,12 +1,12 @@
-//! What stands for the channel `desktop` in a build without it: it is there without configuration, and says why nothing
-//! is shown.
+//! Stub for the channel `desktop` in builds without it. The channel exists without configuration, so the stub
+//! reports why nothing is shown.
 
 use futures_util::future::{LocalBoxFuture, ready};
 
 use crate::features::Feature;
 use crate::notify::{Adapter, Notification, Undelivered};
 
-/// No bubbles.
+/// Shows no bubbles.
 #[derive(Default)]
 pub struct Desktop {}
 

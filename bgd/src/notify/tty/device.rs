@@ -1,5 +1,5 @@
-//! A terminal as it is at this moment: whose it is, who has it in the foreground, and what is written to it.
-//! It is opened for a look or a write only, so that a terminal which is closed is closed.
+//! The current state of a terminal: who controls it, who has it in the foreground; and writing to it. A terminal
+//! is opened only for a check or a write, so that it can be closed in between.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
@@ -20,32 +20,32 @@ use super::program::{is_bgctl, is_shell};
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
 
-/// How long a terminal may take nothing (Ctrl-S, a window that hangs) before a line is given up.
+/// How long a terminal may accept nothing (Ctrl-S, a hanging window) before a line is given up.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The rows and columns of a terminal that does not say how many it has.
+/// The assumed rows and columns of a terminal that does not report its size.
 const SIZE: (u16, u16) = (24, 80);
 
-/// A terminal that was looked at.
+/// The result of checking a terminal.
 pub struct Look {
     /// Who has it in the foreground.
     pub front: Front,
-    /// It, for a write that follows at once.
+    /// The open terminal, for a write that follows immediately.
     pub device: Device,
 }
 
 /// Who has a terminal in the foreground.
 #[derive(Debug)]
 pub enum Front {
-    /// A shell that edits a line.
+    /// A shell that is editing a line.
     Prompt,
-    /// A shell that does not: one between two lines, or one that leaves that to the terminal.
+    /// A shell that is not: it is between two lines, or leaves editing to the terminal.
     Shell,
-    /// What is left of a program that has ended, until its shell takes the terminal back.
+    /// The remains of a program that has ended, until its shell takes the terminal back.
     Nobody,
-    /// A `bgctl` that has not taken the terminal for itself, by a process of it.
+    /// A `bgctl` that left the terminal in cooked mode, with a handle to one of its processes.
     Bgctl(PidFd),
-    /// Any other program, by a process of it.
+    /// Any other program, with a handle to one of its processes.
     Program(PidFd),
 }
 
@@ -53,29 +53,29 @@ pub enum Front {
 struct Stat {
     group: i32,
     session: i32,
-    /// The device number of its terminal.
+    /// The device number of the controlling terminal.
     terminal: u64,
-    /// The group that has this terminal in the foreground.
+    /// The foreground process group of that terminal.
     front: i32,
 }
 
 impl Stat {
     fn of(pid: i32) -> Option<Self> {
         let stat = ProcessStat::of(pid)?;
-        // The kernel prints it as a signed number of 32 bits.
+        // The kernel prints it as a signed 32-bit number.
         let terminal: i32 = stat.field(7)?;
         let (group, session, front) = (stat.field(5)?, stat.field(6)?, stat.field(8)?);
         Some(Self { group, session, terminal: terminal.cast_unsigned().into(), front })
     }
 }
 
-/// A device number as `/proc/PID/stat` has it.
+/// Converts a device number to the encoding of `/proc/PID/stat`.
 fn as_in_stat(device: u64) -> u64 {
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// The terminal that this process leads, if there is one.
+/// Returns the terminal of which this process is the session leader.
 pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
     let stat = Stat::of(leader).filter(|stat| stat.session == leader)?;
     let (major, minor) = (stat.terminal >> 8 & 0xfff, stat.terminal & 0xff | stat.terminal >> 12 & 0xf_ff00);
@@ -87,13 +87,13 @@ pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
     Some(OriginTerminal { path, leader })
 }
 
-/// Whether a terminal was closed: it is gone, or nobody leads it any more, whichever is first.
+/// Whether a terminal was closed: its leader has ended or its device is gone, whichever happens first.
 pub fn is_closed(terminal: &OriginTerminal) -> bool {
     Stat::of(terminal.leader).is_none() || !fs::exists(&terminal.path).unwrap_or(true)
 }
 
-/// Whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. Nothing else is touched, as
-/// to open a device may do something to it.
+/// Whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. Nothing else is opened, as
+/// opening a device may have side effects.
 fn is_terminals(path: &str) -> bool {
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -105,11 +105,11 @@ fn is_terminals(path: &str) -> bool {
 pub struct Device(File);
 
 impl Device {
-    /// Opens the terminal of a submitter, if it is still that one's.
+    /// Opens the submitter's terminal, if it still belongs to that session.
     ///
-    /// The leader's number and the terminal's together say whose it is. They may both be given anew to another
-    /// session of the same user; that both are within the life of a task is so rare, and a line in the wrong
-    /// window of the right user so harmless, that its start time is not kept along with every task.
+    /// The leader's PID and the device together identify the session. Both may be reused by another session of
+    /// the same user, but that both happen during a task's life is so rare, and a line in the wrong window of the
+    /// right user so harmless, that the leader's start time is not stored with every task.
     fn open(terminal: &OriginTerminal) -> Result<(Self, Stat), String> {
         let path = &terminal.path;
         if !is_terminals(path) {
@@ -136,7 +136,7 @@ impl Device {
             }
             Ok(())
         };
-        // Before it is opened, and again for what was opened.
+        // Check before opening, and check again what was opened.
         check(fs::symlink_metadata(path))?;
         let flags = OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let file = OpenOptions::new().write(true).custom_flags(flags.bits()).open(path);
@@ -148,16 +148,16 @@ impl Device {
         Ok((Self(file), leader))
     }
 
-    /// Its rows and columns.
+    /// Returns its rows and columns.
     pub fn size(&self) -> (u16, u16) {
         let or = |side: u16, usual| if side > 0 { side } else { usual };
         tcgetwinsize(&self.0).map_or(SIZE, |size| (or(size.ws_row, SIZE.0), or(size.ws_col, SIZE.1)))
     }
 
-    /// Writes as much at once as it takes, which is nothing while its output is stopped.
+    /// Writes as much as it accepts at once; that is nothing while its output is stopped.
     ///
     /// # Errors
-    /// It was closed.
+    /// The terminal was closed.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0.write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -165,10 +165,10 @@ impl Device {
         }
     }
 
-    /// Writes all of it, and waits for room meanwhile, for a while.
+    /// Writes everything, waiting for room for up to `PATIENCE`.
     ///
     /// # Errors
-    /// It was closed, or there was no room in time.
+    /// The terminal was closed, or there was no room in time.
     pub async fn write_all(self, mut bytes: &[u8]) -> io::Result<()> {
         let device = watch::writable(OwnedFd::from(self.0))?;
         let writing = async {
@@ -181,7 +181,7 @@ impl Device {
         tokio::time::timeout(PATIENCE, writing).await.map_err(|_| stopped())?
     }
 
-    /// Waits until it takes something, for a while from this moment on.
+    /// Waits until the terminal accepts output, for at most `PATIENCE` after `from`.
     ///
     /// # Errors
     /// There was no room in time.
@@ -191,7 +191,7 @@ impl Device {
         in_time.await.map_err(|_| stopped())?.map(drop)
     }
 
-    /// Whether somebody reads keys one by one, as shells do at their prompt.
+    /// Whether a program reads keys one by one, as shells do at their prompt.
     fn is_edited(&self) -> bool {
         tcgetattr(&self.0).is_ok_and(|modes| !modes.local_modes.contains(LocalModes::ICANON))
     }
@@ -201,15 +201,15 @@ fn stopped() -> io::Error {
     io::Error::other("its output is stopped (Ctrl-S), or nobody reads it")
 }
 
-/// That something can't be done to a terminal.
+/// Describes an error on a terminal.
 pub fn unusable(path: &str, error: &io::Error) -> String {
     format!("the terminal {path} can't be used: {error}")
 }
 
-/// Looks who has the terminal in the foreground.
+/// Checks who has the terminal in the foreground.
 ///
 /// # Errors
-/// It is closed, or another's, or a line would disturb whoever has it.
+/// The terminal is closed or belongs to another session or user, or a line would disturb its program.
 pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
     let (device, leader) = Device::open(terminal)?;
     if leader.front <= 0 {
@@ -219,7 +219,7 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
     let front = if is_leader { terminal.leader } else { leader.front };
     let program = |member: Option<PidFd>| member.map_or(Front::Nobody, Front::Program);
     let front = if !is_shell(front) {
-        // Nobody sees the end of a program that the terminal was opened for, as the terminal ends with it.
+        // The end of the program that the terminal was opened for is never visible, as the terminal ends with it.
         if is_leader {
             return Err(format!(
                 "the terminal {} is not controlled by a shell: a line would disturb its program",
@@ -231,30 +231,30 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
             handle => program(handle.or_else(|| another_of(leader.front, front))),
         }
     } else if let Some(other) = another_of(leader.front, front) {
-        // A shell at its prompt is alone in its group: this one runs a script, or has no job control. What a
-        // shell keeps in its own group (`exec > >(tee log)`) can't be told from that, so nothing is ever
-        // written above such a prompt.
+        // A shell at its prompt is alone in its group; this one runs a script or has no job control. A helper
+        // that a shell keeps in its own group (`exec > >(tee log)`) looks the same, so nothing is ever written
+        // above such a prompt.
         Front::Program(other)
     } else {
         match (device.is_edited(), is_leader) {
             (true, _) => Front::Prompt,
             (false, true) => Front::Shell,
-            // A script.
+            // A shell script.
             (false, false) => program(living(front)),
         }
     };
     Ok(Look { front, device })
 }
 
-/// A shell that edits a line, and what its ended children say of it.
+/// A shell that edits a line, and the page faults of its ended children.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shell {
     pid: i32,
-    /// The page faults of those that it has waited for.
+    /// Minor and major page faults of the children it has waited for.
     faults: (u64, u64),
 }
 
-/// The shell that edits a line in a terminal. None: somebody else has it, or it can't be looked at.
+/// Returns the shell that edits a line in a terminal. `None` if another program has it, or it can't be checked.
 pub fn shell_at(terminal: &OriginTerminal) -> Option<Shell> {
     let (device, leader) = Device::open(terminal).ok()?;
     let pid = if leader.front == leader.group { terminal.leader } else { leader.front };
@@ -262,48 +262,48 @@ pub fn shell_at(terminal: &OriginTerminal) -> Option<Shell> {
     Some(Shell { pid, faults: (stat.field(11)?, stat.field(13)?) })
 }
 
-/// Whether a living process is not among those that have this terminal in the foreground.
+/// Whether a process is alive and not in the terminal's foreground group.
 pub fn is_in_background(pid: i32, terminal: &OriginTerminal) -> bool {
     let has_ended = ProcessStat::of(pid).is_none_or(|stat| stat.has_ended());
     let (process, leader) = (Stat::of(pid), Stat::of(terminal.leader));
     !has_ended && process.zip(leader).is_some_and(|(process, leader)| process.group != leader.front)
 }
 
-/// A process, if it has not ended.
+/// Opens a handle to a process, unless it has ended.
 fn living(pid: i32) -> Option<PidFd> {
     PidFd::open(pid).ok().filter(|handle| !handle.has_ended())
 }
 
-/// A living process of a group that is not this one.
+/// Returns a living process of a group other than this one.
 fn another_of(group: i32, but: i32) -> Option<PidFd> {
     let mut pids = proc::processes();
     let is_in_it = |pid| Stat::of(pid).is_some_and(|stat| stat.group == group);
     pids.find_map(|pid| {
         let handle = (pid != but && is_in_it(pid)).then(|| living(pid)).flatten()?;
-        // The number may have become another's meanwhile.
+        // The PID may have been reused since the check.
         is_in_it(pid).then_some(handle)
     })
 }
 
-/// Tells that a terminal was written to, once each time that it is asked; the only event there is when a
-/// program is stopped (Ctrl-Z), as its shell says so and shows its prompt. It does not hold the terminal open.
+/// Reports when a terminal is written to, once per [`Writes::arm`]. This is the only event when a program is
+/// stopped (Ctrl-Z): its shell reports that and shows its prompt. The watch does not hold the terminal open.
 pub struct Writes {
     inotify: Inotify,
     ready: AsyncFd<OwnedFd>,
 }
 
 impl Writes {
-    /// None are watched yet.
+    /// Creates a watcher that watches nothing yet.
     ///
     /// # Errors
-    /// The system has no inotify to give.
+    /// The system provides no inotify instance.
     pub fn new() -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let ready = watch::readable(inotify.as_fd().try_clone_to_owned()?)?;
         Ok(Self { inotify, ready })
     }
 
-    /// Watches for the next write; what was written before says nothing any more.
+    /// Watches for the next write, discarding events of earlier ones.
     pub fn arm(&self, terminal: &OriginTerminal) {
         while self.inotify.read_events().is_ok() {}
         let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
@@ -312,7 +312,7 @@ impl Writes {
         }
     }
 
-    /// Waits for it.
+    /// Waits for the write.
     pub async fn next(&self) {
         while let Ok(mut ready) = self.ready.readable().await {
             let is_told = self.inotify.read_events().is_ok_and(|events| !events.is_empty());

@@ -1,10 +1,10 @@
-//! Knows of which terminals the prompt is new: nothing was typed there since a program ended.
+//! Tracks which terminals have a new prompt: nothing was typed there since a program ended.
 //!
-//! When somebody reads keys or writes there, this looks who has the terminal, and how many page faults the ended children
-//! of its shell have cost: every program costs some. If that number has changed, a program has ended; if it has not and
-//! keys were read, a line may be half typed. A shell may run programs while a line is edited, to complete it: that is
-//! taken for a new prompt until the next key. What a shell does by itself (`echo`) is missed, unless it is just seen in
-//! the middle.
+//! When keys are read or output is written in a terminal, this module checks who has the terminal, and how many
+//! page faults the ended children of its shell have had; every program causes some. If that number has changed, a
+//! program has ended. If it has not, and keys were read, a line may be half typed. A shell may run programs while
+//! a line is edited, for completion: that looks like a new prompt until the next key. A command that the shell
+//! runs itself (`echo`) goes unnoticed, unless a check happens while it runs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,21 +20,21 @@ use tokio::io::unix::AsyncFd;
 use super::device::{self, Shell};
 use crate::os::watch::{self, Changes};
 
-/// How many terminals are watched. With one more the first is forgotten: its prompt is never known to be new.
+/// Maximum number of watched terminals. Beyond that the oldest is dropped; its prompt is never considered new again.
 const TERMINALS: usize = 16;
 
-/// That keys were read, and that something was written.
+/// Keys were read, or output was written.
 const EVENTS: AddWatchFlags = AddWatchFlags::IN_ACCESS.union(AddWatchFlags::IN_MODIFY);
 
-/// How long nothing is looked at after a look: a program may write without a break.
+/// The pause after each check: a program may write continuously.
 const REST: Duration = Duration::from_millis(20);
 
-/// The terminals that are watched.
+/// The watched terminals.
 #[derive(Clone, Default)]
 pub struct Keys(Rc<RefCell<Option<Watched>>>);
 
 struct Watched {
-    /// Also awaited by [`follow`], which ends with it.
+    /// Shared with [`follow`], which awaits its events and ends when it is dropped elsewhere.
     inotify: Rc<AsyncFd<Changes>>,
     terminals: Vec<Terminal>,
 }
@@ -42,7 +42,7 @@ struct Watched {
 struct Terminal {
     origin: OriginTerminal,
     watch: WatchDescriptor,
-    /// Its shell at the last look. None: a program had it.
+    /// The shell at the last check. `None`: another program had the terminal.
     shell: Option<Shell>,
     is_prompt_new: bool,
 }
@@ -81,12 +81,12 @@ impl Keys {
             return Ok(());
         }
         let watch = inotify.get_ref().0.add_watch(OsStr::new(&origin.path), EVENTS)?;
-        // The same device, of a session that is over.
+        // The same device, used by an earlier session.
         terminals.retain(|terminal| terminal.watch != watch);
         if terminals.len() == TERMINALS {
             let _ = inotify.get_ref().0.rm_watch(terminals.remove(0).watch);
         }
-        // A command that has ended by now is taken for one that was typed there, and its prompt for new.
+        // If the submitting command has ended already, assume that it was typed there, so that the prompt is new.
         let is_elsewhere = submitter.is_some_and(|pid| device::is_in_background(pid, origin));
         let shell = device::shell_at(origin);
         terminals.push(Terminal { origin: origin.clone(), watch, shell, is_prompt_new: !is_elsewhere });
@@ -112,7 +112,7 @@ impl Watched {
         Ok(Self { inotify: Rc::new(watch::changes(inotify)?), terminals: Vec::new() })
     }
 
-    /// Takes all events there are, and looks at the terminals that they are about.
+    /// Takes all pending events and checks the terminals they concern.
     fn read(&mut self) {
         let mut were_read = HashMap::new();
         while let Ok(events) = self.inotify.get_ref().0.read_events() {
@@ -130,7 +130,7 @@ impl Watched {
     }
 }
 
-/// Looks at terminals when something happens there.
+/// Checks terminals when events arrive.
 async fn follow(keys: Keys, inotify: Rc<AsyncFd<Changes>>) {
     while let Ok(mut ready) = inotify.readable().await {
         ready.clear_ready();

@@ -1,22 +1,25 @@
-//! What is written to a terminal for a notice: a line above what is being typed, and what makes a terminal
-//! program show a bubble.
+//! The bytes written to a terminal for a notice: a line above the one being typed, and the sequence that makes a
+//! terminal emulator show a bubble.
 //!
-//! A shell counts rows from the first one of the line that it edits, and moves the cursor by so many up and
-//! down; so all rows of that line have to stay together. How many they are, and in which the cursor is, only
-//! the shell knows: to ask the terminal for the cursor would type its answer into the shell, and even that
-//! says nothing of the rows above. A line above the cursor's row tears a typed line of two rows: what is typed
-//! at its end is still right, but the next step to its first row (Ctrl-A) ends in our line and writes over
-//! that, and the torn row stays above, in bash 5.2, zsh 5.9 and fish 3.6 alike. With the cursor in the first row
-//! of two at the bottom of the screen, the second is lost from sight until the line is changed. Enter runs what
-//! was typed in any case.
+//! A shell counts rows from the first row of the line it edits and moves the cursor up and down by that many, so
+//! all rows of that line must stay together. Only the shell knows how many rows there are and which one the
+//! cursor is in: asking the terminal for the cursor position would type the reply into the shell, and even the
+//! reply says nothing about the rows above. A line inserted above the cursor's row splits a typed line of two
+//! rows: what is typed at its end is still correct, but the next move to its first row (Ctrl-A) ends in our line
+//! and overwrites it, and the split-off row stays above, in bash 5.2, zsh 5.9 and fish 3.6 alike. If the cursor
+//! is in the first of two rows at the bottom of the screen, the second is not visible until the line changes.
+//! Enter runs what was typed in any case.
 //!
-//! So there are two places. Above the cursor's row where nothing was typed since a program has ended, as the prompt is
-//! new then ([`above_cursor`]). Else at the top of the screen, where no shell ever goes but with Ctrl-L ([`at_top`]):
-//! all of the typed line moves by the same rows. What remains: a line that was typed ahead, and is wider than the
-//! terminal, is torn, and so may one be while its shell runs programs to complete it (see `keys`); so is one that takes
-//! all rows of the screen; at its bottom, what a typed line or a menu has more than two rows below the cursor is lost
-//! from sight until it is drawn again; a new prompt of two rows has the line between them until it is drawn anew; and
-//! what a shell has shown by itself may have the line at the top between its rows.
+//! So there are two positions. If nothing was typed since a program ended, the prompt is new, and lines go above
+//! the cursor's row ([`above_cursor`]). Otherwise they go to the top of the screen, where shells only go with
+//! Ctrl-L ([`at_top`]), and the whole typed line moves by the same number of rows. Known flaws:
+//!
+//! - A line that was typed ahead and is wider than the terminal is split. So may be a line whose shell runs
+//!   programs to complete it (see `keys`), and a line that takes up all rows of the screen.
+//! - At the bottom of the screen, rows of a typed line or a menu more than two rows below the cursor are not
+//!   visible until they are redrawn.
+//! - A new prompt of two rows has our line between them until it is redrawn.
+//! - At the top, our line may appear between rows of output that the shell itself has shown.
 
 use std::fmt::Write as _;
 
@@ -29,23 +32,23 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use crate::core::Place;
 use crate::notice;
 
-/// The columns that a description gets at least where there is also room for what can be done.
+/// The minimum number of columns for a description if the hint is shown as well.
 const NAME_COLUMNS: usize = 16;
 
-/// One line, of characters that do nothing to a terminal.
+/// One line of characters that have no effect on a terminal.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// The task that it is about.
     task: Option<TaskId>,
-    /// What is told: what happened, to which task, and how it ended.
+    /// What happened, to which task, and how it ended.
     head: String,
-    /// The description of the task; empty for none.
+    /// The task's description; empty for none.
     name: String,
-    /// What can be done about it; left out where not all fits.
+    /// What can be done about it; left out if it does not fit.
     hint: String,
 }
 
-/// A notice in one line. `is_removed`: the task is gone, so that nothing can be done about it.
+/// Formats a notice as a line. `is_removed`: the task was removed, so there is no hint.
 pub fn line(notice: &Notice, is_removed: bool) -> Line {
     let id = notice.task.id.short();
     let hint = match notice.kind {
@@ -58,20 +61,20 @@ pub fn line(notice: &Notice, is_removed: bool) -> Line {
     Line { task: Some(notice.task.id), head, name: notice::name(notice), hint }
 }
 
-/// A line of these words.
+/// Creates a line of plain text.
 pub fn plain(text: &str) -> Line {
     Line { task: None, head: show::line(text), name: String::new(), hint: String::new() }
 }
 
 impl Line {
-    /// A task is gone: if this is about it, nothing can be done any more.
+    /// Drops the hint if the line is about this task, which was removed.
     pub fn forget(&mut self, task: TaskId) {
         if self.task == Some(task) {
             self.hint = String::new();
         }
     }
 
-    /// All that is told.
+    /// Returns the text without the hint.
     pub fn text(&self) -> String {
         self.with(&self.name, "")
     }
@@ -81,7 +84,7 @@ impl Line {
         format!("{}{name}{hint}", self.head)
     }
 
-    /// What fits in so many columns: first the description is shortened, then what can be done is left out.
+    /// Fits the line into so many columns: shortens the description first, then leaves out the hint.
     fn fitting(&self, columns: u16) -> String {
         let columns = usize::from(columns);
         let whole = self.name.chars().count();
@@ -95,7 +98,7 @@ impl Line {
     }
 }
 
-/// The beginning of a text that fits in so many columns.
+/// Returns the beginning of a text that fits in so many columns.
 fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -110,11 +113,11 @@ fn cut(text: &str, columns: usize) -> String {
     cut
 }
 
-/// The sequences that put lines above the cursor's, which stays where it is in its own.
+/// Returns the sequences that insert lines above the cursor's line, in which the cursor keeps its position.
 ///
-/// First a step down and one back (VT, RI), so that there is a row below. The place is kept (DECSC), a row is
-/// inserted here (IL) and written, and the cursor goes back to its place (DECRC), one row further down (CUD),
-/// where its line is now. VT in place of LF, as that may be made into two characters on its way.
+/// First one step down and one back (VT, RI), so that there is a row below. Then the position is saved (DECSC), a
+/// row is inserted (IL) and written, the position is restored (DECRC), and the cursor moves one row down (CUD),
+/// to where its line is now. VT replaces LF, which the terminal driver may expand to two characters.
 pub fn above_cursor(lines: &[Line], columns: u16) -> Vec<u8> {
     let mut bytes = String::new();
     for line in lines {
@@ -124,14 +127,15 @@ pub fn above_cursor(lines: &[Line], columns: u16) -> Vec<u8> {
     bytes.into_bytes()
 }
 
-/// How many rows of the typed line, or of a menu of its shell, may be below the cursor's at the bottom of the
-/// screen, and stay.
+/// How many rows of the typed line, or of a menu of its shell, may be below the cursor's row at the bottom of the
+/// screen and stay visible.
 const ROWS_BELOW: usize = 2;
 
-/// The sequences that put lines at the top of a screen of so many rows and columns, of which they take half at
-/// most; everything else moves down, or up where it is full.
+/// Returns the sequences that insert lines at the top of a screen of this size; the caller limits them to half of
+/// its rows. Everything else moves down, or up where the screen is full.
 ///
-/// First some steps down and back (VT, CUU), so that there are rows below; then as above, at the top (CUP).
+/// First some steps down and back (VT, CUU), so that there are rows below; then as in [`above_cursor`], but
+/// at the top (CUP).
 pub fn at_top(lines: &[Line], (rows, columns): (u16, u16)) -> Vec<u8> {
     let count = lines.len();
     let steps = (count + ROWS_BELOW).min(usize::from(rows).saturating_sub(1)).max(1);
@@ -142,7 +146,8 @@ pub fn at_top(lines: &[Line], (rows, columns): (u16, u16)) -> Vec<u8> {
     bytes.into_bytes()
 }
 
-/// What makes a terminal show a bubble; empty if it is not known to do so. A multiplexer would show it itself.
+/// Returns the sequence that makes a terminal show a bubble; empty if it is not known to support that, or inside
+/// a multiplexer, which would show the sequence itself.
 pub fn bubble(place: Option<&Place>, text: &str) -> Vec<u8> {
     let Some(Place { env, .. }) = place else { return Vec::new() };
     let value = |name: &str| value_of(env, name);

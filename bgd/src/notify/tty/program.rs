@@ -1,29 +1,29 @@
-//! What program a process runs, as far as it says whether its terminal can be written to.
+//! Which program a process runs, as far as that decides whether its terminal can be written to.
 
 use std::fs;
 use std::path::Path;
 
 use bgd_shared::proc;
 
-/// Programs that are taken for shells, beside those of `/etc/shells`.
+/// Programs that count as shells, besides those in `/etc/shells`.
 const SHELLS: [&str; 16] = [
     "ash", "bash", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "mksh", "nu", "pwsh", "sh", "tcsh",
     "xonsh", "yash", "zsh",
 ];
 
-/// Programs that are many in one: what such a process does says the name that it was started by.
+/// Multi-call binaries. The name that such a process was started by says what it does.
 const MANY: [&str; 2] = ["busybox", "toybox"];
 
-/// Programs that `/etc/shells` may list, and that are none.
+/// Programs that `/etc/shells` may list but that are not shells.
 const NO_SHELLS: [&str; 2] = ["screen", "tmux"];
 
-/// So much of a command line tells what it is.
+/// How much of a command line is needed to tell what it is.
 const ARGUMENTS_BYTES: u64 = 4096;
 
-/// What the kernel puts behind the path of a program whose file is gone, as after an upgrade of it.
+/// What the kernel appends to the path of a program whose file is gone, as after an upgrade.
 const DELETED: &str = " (deleted)";
 
-/// The file of the program that a process runs, as it was named when it was there.
+/// Returns the path of a process's program, without the mark for a deleted file.
 fn program_of(pid: i32) -> Option<String> {
     let exe = proc::program(pid).ok()?.into_os_string().into_string().ok()?;
     Some(undeleted(&exe).to_owned())
@@ -45,7 +45,7 @@ pub fn is_shell(pid: i32) -> bool {
         let [words, name] = [proc::arguments(pid, ARGUMENTS_BYTES), proc::name(pid)];
         return is_shell_of_many(&String::from_utf8_lossy(&words), &String::from_utf8_lossy(&name));
     }
-    // Names there may be links to the program.
+    // Listed names may be symlinks to the program.
     let is_listed = || {
         let list = fs::read_to_string("/etc/shells").unwrap_or_default();
         let mut shells = list.lines().filter(|line| line.starts_with('/'));
@@ -54,15 +54,15 @@ pub fn is_shell(pid: i32) -> bool {
     !NO_SHELLS.contains(&name) && (SHELLS.contains(&name) || is_listed())
 }
 
-/// The same of a program that is many, by its arguments, each ended by a zero byte, and its short name.
+/// Whether a multi-call process is a shell, by its NUL-terminated arguments and its short name (`comm`).
 fn is_shell_of_many(words: &str, comm: &str) -> bool {
     let mut started_by = words.split('\0').map(|word| name_of(word.strip_prefix('-').unwrap_or(word)));
     let applet = match started_by.next() {
         Some(name) if MANY.contains(&name) => started_by.next(),
         name => name,
     };
-    // One that was not started anew, but made of a shell, has that shell's arguments, and its own short name;
-    // which is `exe` in one that was started by /proc/self/exe.
+    // An applet that a shell forked without exec has the shell's arguments but its own short name. That name is
+    // `exe` if it was started by /proc/self/exe.
     let is_itself = SHELLS.contains(&comm) || MANY.contains(&comm) || comm == "exe";
     is_itself && applet.is_some_and(|name| SHELLS.contains(&name))
 }

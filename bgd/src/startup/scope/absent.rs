@@ -1,17 +1,17 @@
-//! What stands for `scope` in a build that asks systemd for nothing.
+//! Stub for `scope` in builds without systemd support.
 
 use std::future::{Ready, ready};
 use std::time::Duration;
 
 use crate::features::Feature;
 
-/// How long it takes.
+/// The timeout of the request.
 pub const PATIENCE: Duration = Duration::ZERO;
 
 /// The unit that this process is in.
 #[derive(Debug)]
 pub enum Unit {
-    /// It was there before, and its cgroup is delegated.
+    /// The original unit, whose cgroup is delegated.
     Delegated,
     /// A new scope of this name.
     Own(String),
@@ -20,7 +20,7 @@ pub enum Unit {
 /// Leaves this process where it is.
 ///
 /// # Errors
-/// Always, for people.
+/// Always fails, with a message for people.
 pub fn enter(_: &str, _: bool) -> Ready<Result<Unit, String>> {
     ready(Err(format!("asking the systemd user manager for a scope {}", Feature::Systemd.needed())))
 }

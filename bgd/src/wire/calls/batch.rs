@@ -1,4 +1,4 @@
-//! `task.submit_many`: a part of a batch.
+//! `task.submit_many`: one part of a batch.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ use super::submit::{common, environment};
 use super::{Body, check_no_nul, invalid};
 use crate::core::{BatchItem, BatchLimits, Command, Part};
 
-/// Reads a part, and checks it as the submit of one task is checked.
+/// Parses a part and checks it like the submission of a single task.
 pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
     let SubmitManyParams { task, batch, argvs, jobs, max_fails, more } = params;
     let first = match (task, batch) {
@@ -52,7 +52,7 @@ fn limit(name: &str, limit: Option<u32>, most: u32) -> Result<Option<u32>, RpcEr
     }
 }
 
-/// What the tasks have in common. Its command stands for theirs until they have their own.
+/// Builds the command that all tasks have in common. Its `argv` is a placeholder until each task gets its own.
 fn template(task: SubmitParams, fds: Vec<OwnedFd>) -> Result<Command, RpcError> {
     let has_work =
         task.argv.is_some() || task.shell.is_some() || task.prompt.is_some() || task.resume.is_some();

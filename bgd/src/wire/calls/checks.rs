@@ -1,4 +1,4 @@
-//! Checks that several calls share.
+//! Checks shared by several calls.
 
 use bgd_shared::error::RpcError;
 use bgd_shared::limits;
@@ -7,7 +7,7 @@ use bgd_shared::request::TerminalSize;
 use super::{check_label, invalid};
 use crate::exec::terminal::TERMINAL_SIDE;
 
-/// Whether these labels are allowed.
+/// Checks the number and length of tags.
 pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {
     if tags.len() > limits::TAGS {
         return Err(invalid(format!("{} tags; at most {} are allowed", tags.len(), limits::TAGS)));
@@ -15,7 +15,7 @@ pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {
     tags.iter().try_for_each(|tag| check_label("tags", Some(tag)))
 }
 
-/// Whether a terminal can have this size.
+/// Checks the size of a terminal.
 pub fn check_size(size: TerminalSize) -> Result<(), RpcError> {
     for (name, side) in [("rows", size.rows), ("cols", size.cols)] {
         if side == 0 || side > TERMINAL_SIDE {

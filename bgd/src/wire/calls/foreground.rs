@@ -1,4 +1,4 @@
-//! `task.attach`, `task.detach`, `task.resize` and `task.handoff`.
+//! `task.attach`, `task.detach`, `task.resize`, `task.handoff` and `task.exit`.
 
 use std::os::fd::OwnedFd;
 
@@ -98,7 +98,7 @@ pub fn exit(params: ExitParams) -> Result<Body, RpcError> {
     Ok(Body::Exit(id, exit))
 }
 
-/// Whether these can be the outputs of one process.
+/// Checks whether these streams can be the outputs of one process.
 fn check_kinds(streams: &[HandoffStream]) -> Result<(), RpcError> {
     let alone = |stream: &HandoffStream| matches!(stream, HandoffStream::Pty | HandoffStream::File);
     if streams.len() > 1 && streams.iter().any(alone) {

@@ -1,4 +1,4 @@
-//! Requests as the dispatcher gets them: read, checked against every limit, nothing left to parse.
+//! Parsed requests for the dispatcher, checked against every limit.
 
 use bgd_shared::agent::{AgentListParams, AgentSettings, AnswerParams, ResumeParams};
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -26,35 +26,35 @@ mod session;
 mod signals;
 mod submit;
 
-/// A request of a client.
+/// A client's request.
 #[derive(Debug)]
 pub struct Call {
-    /// The id for its answer; `None` for a notification, which gets none.
+    /// The ID for its response; `None` for a notification, which gets none.
     pub id: Option<RequestId>,
-    /// Bytes that its answer may need and that are reserved in the client's queue.
+    /// Bytes reserved in the client's queue for its response.
     pub reserved: usize,
-    /// What it asks for.
+    /// The request itself.
     pub body: Body,
 }
 
-/// What a client asks for.
+/// The content of a request.
 #[derive(Debug)]
 pub enum Body {
     /// `hello`, with the parent session that ends with the connection.
     Hello(Option<Arc<str>>),
-    /// `task.submit`, with the descriptors that came along.
+    /// `task.submit` of a command, with the descriptors sent with it.
     Submit(Box<Command>, Inherited),
-    /// `task.submit` of a prompt, with the agent that gets it, if one is named.
+    /// `task.submit` of a prompt, with the agent, if one is named.
     Prompt(Box<Command>, Option<String>),
     /// `task.submit_many`
     Many(Box<Part>),
     /// `agent.list`
     Agents(AgentListParams),
-    /// A request that the core answers with what the method returns.
+    /// A request that the core answers directly.
     Core(Request),
-    /// `inbox.read` and `inbox.ack`, with the daemon that they are meant for.
+    /// `inbox.read` and `inbox.ack`, with the daemon instance they are meant for.
     Inbox(Option<String>, Request),
-    /// `inbox.list`, behind this number, and how many at most.
+    /// `inbox.list`: the number after which to start, and the maximum number of entries.
     Inboxes(u64, usize),
     /// `task.output`
     Output(OutputParams),
@@ -70,7 +70,7 @@ pub enum Body {
     Write(TaskRef, Vec<u8>, bool),
     /// `task.attach`, with the size of the caller's terminal.
     Attach(TaskRef, Option<TerminalSize>),
-    /// `task.detach` from the background, which only ends an attachment.
+    /// `task.detach` without `background`, which only ends an attachment.
     Leave(TaskRef),
     /// `task.resize`
     Resize(TaskRef, TerminalSize),
@@ -84,12 +84,12 @@ pub enum Body {
     Status,
     /// `daemon.reload`
     Reload,
-    /// A line that is no request, or no good one.
+    /// A line that is not a valid request.
     Refused(RpcError),
 }
 
 impl Body {
-    /// Reads and checks a request. What is wrong with it becomes its answer.
+    /// Parses and checks a request. An error becomes [`Body::Refused`].
     pub fn read(request: &Envelope<'_>, fds: Vec<OwnedFd>) -> Self {
         Self::try_read(request, fds).unwrap_or_else(Self::Refused)
     }
@@ -164,7 +164,7 @@ impl Body {
         })
     }
 
-    /// How many bytes the answer may need beyond a task or two.
+    /// Returns how many bytes the response may need beyond a task or two.
     pub fn reserve(&self) -> usize {
         match self {
             Self::Output(params) => {
@@ -183,8 +183,8 @@ impl Body {
                 limits::LIST_PAGE_BYTES
             }
             Self::Many(part) => part.items.len() * ID_BYTES,
-            // Whoever waits reserves nothing yet, or nothing else of that client would be read meanwhile, not even the
-            // question whether the daemon lives.
+            // A waiting request reserves nothing yet. Otherwise no other request of that client would be read
+            // meanwhile, not even a check whether the daemon is alive.
             Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
             Self::Hello(_)
             | Self::Submit(..)
@@ -208,13 +208,13 @@ impl Body {
     }
 }
 
-/// The bytes of an id in a list of them.
+/// The size of an ID in a list, in bytes.
 const ID_BYTES: usize = 39;
 
-/// The bytes of an ordinary task object.
+/// The typical size of a task object, in bytes.
 const TASK_BYTES: usize = 1024;
 
-/// The bytes of `task.output` when the request names no limit.
+/// The default `limit` of `task.output`, in bytes.
 pub const OUTPUT_DEFAULT_BYTES: u64 = 64 * 1024;
 
 fn invalid(message: impl Into<String>) -> RpcError {

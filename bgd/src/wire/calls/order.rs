@@ -1,4 +1,4 @@
-//! What orders tasks: groups, priorities, conditions, times and further attempts, checked against their ranges.
+//! Scheduling parameters: groups, priorities, dependencies, start times and retries, checked against their ranges.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use crate::core::{
     Edit, Filter, ListQuery, Ordinal, PlanRequest, Request, Rerun, Rule, Selection, StartTime,
 };
 
-/// The longest delay before the second attempt where none is named, in milliseconds.
+/// The default of `retry.delay_ms`: the maximum delay before the second attempt, in milliseconds.
 const RETRY_DELAY_MS: u64 = 1000;
 
-/// What that delay does not grow beyond where nothing is named, in milliseconds.
+/// The default of `retry.max_delay_ms`: the limit that this delay grows to, in milliseconds.
 const RETRY_MAX_DELAY_MS: u64 = 300_000;
 
-/// How a new task shall be ordered.
+/// Checks and collects the scheduling parameters of a new task.
 pub fn plan(params: &SubmitParams) -> Result<PlanRequest, RpcError> {
     let plan = PlanRequest {
         group: params.group.as_deref().map(group_name).transpose()?,
@@ -55,7 +55,7 @@ pub fn plan(params: &SubmitParams) -> Result<PlanRequest, RpcError> {
     Ok(plan)
 }
 
-/// Whether a group can have this name.
+/// Checks the name of a group.
 fn group_name(name: &str) -> Result<Arc<str>, RpcError> {
     if !is_group_name(name) {
         let shown: String = name.chars().take(limits::GROUP_BYTES).collect();
@@ -133,7 +133,7 @@ fn retry_rule(retry: &Retry) -> Result<Rule, RpcError> {
     Ok(Rule::Retry { times: *times, delay_ms, max_delay_ms, codes, signal: *signal })
 }
 
-/// The methods that this module reads.
+/// The methods that this module parses.
 pub const METHODS: &[&str] = &[
     request::TaskHold::NAME,
     request::TaskRelease::NAME,
@@ -148,7 +148,7 @@ pub const METHODS: &[&str] = &[
     request::GroupRemove::NAME,
 ];
 
-/// One of these methods.
+/// Parses a request for one of [`METHODS`].
 pub fn read(method: &str, params: Option<&serde_json::value::RawValue>) -> Result<Body, RpcError> {
     Ok(Body::Core(match method {
         request::TaskHold::NAME => hold(parse_params(method, params)?, true)?,
@@ -216,7 +216,7 @@ fn rerun(params: RerunParams) -> Result<Request, RpcError> {
     Ok(Request::Rerun(Box::new(Rerun { which, failed, with_dependents, seed })))
 }
 
-/// The tasks that a call is about, which must name some or say how they are found.
+/// Returns the tasks that a call selects. It must name tasks or give criteria.
 fn some(params: SelectParams) -> Result<Selection, RpcError> {
     let which = select(params.ids, params.matching)?;
     match which {
@@ -225,7 +225,7 @@ fn some(params: SelectParams) -> Result<Selection, RpcError> {
     }
 }
 
-/// The tasks that a call names or describes.
+/// Returns the tasks that a call selects, by ID or by criteria.
 pub fn select(ids: Vec<TaskRef>, matching: Option<Matching>) -> Result<Selection, RpcError> {
     match matching {
         None => Ok(Selection::Ids(ids)),

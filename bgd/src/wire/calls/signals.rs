@@ -5,10 +5,10 @@ use std::str::FromStr as _;
 use bgd_shared::error::{ErrorKind, RpcError};
 use nix::sys::signal::Signal;
 
-/// The number of a signal that a user named: a number, or a name with or without `SIG`.
+/// Parses a signal: a number, or a name with or without `SIG`.
 ///
 /// # Errors
-/// `invalid_params`, for what is no signal.
+/// `invalid_params` if it is not a signal.
 pub fn number(text: &str) -> Result<i32, RpcError> {
     let upper = text.to_ascii_uppercase();
     let name = if upper.starts_with("SIG") { upper.clone() } else { format!("SIG{upper}") };

@@ -18,7 +18,7 @@ use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, 
 use crate::core::{AgentWork, Command, Place, PlanRequest, Spec, Work};
 use crate::exec::messages::Inherited;
 
-/// Takes the descriptors in the order in which they travel; more than are named are closed.
+/// Takes the named descriptors in the order in which they are sent; any further ones are closed.
 fn take_inherited(
     params: &SubmitParams,
     fds: &mut impl Iterator<Item = OwnedFd>,
@@ -37,7 +37,7 @@ fn missing(what: &str) -> RpcError {
         .hint("send it by SCM_RIGHTS together with the first byte of the line")
 }
 
-/// The environment, in the line or in a file whose descriptor came along.
+/// Returns the environment, from the line or from a file whose descriptor was sent with it.
 pub fn environment(
     env: Option<Env>,
     env_fd: bool,
@@ -46,13 +46,13 @@ pub fn environment(
     match (env, env_fd) {
         (env, false) => Ok(env),
         (Some(_), true) => Err(invalid("`env` and `env_fd` can't be combined: give one of them")),
-        // Not on another thread: it lies in memory, has no more bytes than some lines, and what the client asks for
-        // next must not come before it.
+        // Not on a worker thread: the file is in memory and not larger than a few lines, and the client's next
+        // request must not overtake this one.
         (None, true) => long_env::take(fds.next().ok_or_else(|| missing("`env_fd` is true"))?).map(Some),
     }
 }
 
-/// The two modes of a submit (R37): a new task, or a prompt for the conversation of an earlier one.
+/// Parses both modes of a submission (R37): a new task, or a prompt that continues an earlier conversation.
 pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
     if let Some(id) = params.resume {
         return resume(id, params.prompt.unwrap_or_default(), params.settings).map(Body::Core);
@@ -79,7 +79,7 @@ pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, Rp
     Ok(Body::Prompt(Box::new(submit(params, plan)?), agent))
 }
 
-/// Whether a prompt comes with what it needs, and with nothing that only a command can have.
+/// Checks that a prompt has everything it needs, and nothing that only a command can have.
 fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
     if params.prompt.as_deref().is_none_or(|prompt| prompt.trim().is_empty()) {
         return Err(prompt_required());
@@ -108,7 +108,7 @@ fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// What the tasks of a batch have in common.
+/// Builds the command that all tasks of a batch have in common.
 pub fn common(params: SubmitParams) -> Result<Command, RpcError> {
     let plan = order::plan(&params)?;
     submit(params, plan)
@@ -174,7 +174,7 @@ fn submit(mut params: SubmitParams, plan: PlanRequest) -> Result<Command, RpcErr
     Ok(Command { id: TaskId::random(), spec, env, prompt, key, foreground, plan })
 }
 
-/// The variables that say where a submitter can be reached.
+/// Environment variables that say where the submitter can be reached.
 const PLACE_VARIABLES: [&str; 8] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",
@@ -186,7 +186,7 @@ const PLACE_VARIABLES: [&str; 8] = [
     "XDG_RUNTIME_DIR",
 ];
 
-/// Where the submitter can be reached.
+/// Returns where the submitter can be reached. `None` if nothing is known.
 pub fn place(terminal: Option<OriginTerminal>, env: &Env) -> Result<Option<Arc<Place>>, RpcError> {
     if let Some(terminal) = &terminal {
         check_label("terminal.path", Some(&terminal.path))?;
@@ -199,7 +199,7 @@ pub fn place(terminal: Option<OriginTerminal>, env: &Env) -> Result<Option<Arc<P
     Ok((place != Place::default()).then(|| Arc::new(place)))
 }
 
-/// Whether what is said about streams and terminals goes together.
+/// Checks that the stream and terminal parameters are compatible.
 fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
     let has_given = params.stdout.is_some() || params.stderr.is_some();
     if params.split && (has_given || params.pty.is_some()) {
@@ -219,7 +219,7 @@ fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
     params.pty.map_or(Ok(()), check_size)
 }
 
-/// Whether what is said about readiness can come true.
+/// Checks that the readiness parameters can be satisfied.
 fn check_ready(params: &SubmitParams) -> Result<(), RpcError> {
     check_ms("ready_timeout_ms", params.ready_timeout_ms)?;
     if let Some(ready) = &params.ready {

@@ -1,4 +1,4 @@
-//! Tasks as the wire shows them.
+//! Conversion of tasks to wire objects.
 
 mod order;
 
@@ -13,10 +13,10 @@ use crate::exec::output::OutputFolder;
 use crate::wire::failures;
 use bgd_shared::request::Stream;
 
-/// The longest description that is made of a command, in characters.
+/// The maximum length of a description derived from a command, in characters.
 const DESCRIPTION_CHARS: usize = 200;
 
-/// The task object of a snapshot.
+/// Builds the task object of a snapshot.
 pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let spec = &*snapshot.spec;
     let life = Life::of(&snapshot.state);
@@ -117,7 +117,7 @@ fn output(snapshot: &Snapshot, folder: &OutputFolder) -> Output {
     }
 }
 
-/// The part of a prompt that is shown with every task.
+/// Shortens a prompt to the part shown with every task.
 fn short(prompt: &str) -> String {
     let short = beginning(prompt, PROMPT_BYTES);
     if short.len() == prompt.len() { prompt.to_owned() } else { format!("{short}…") }
@@ -127,7 +127,7 @@ fn last_tools(agent: &AgentPart) -> Vec<String> {
     agent.last_tools.iter().map(ToString::to_string).collect()
 }
 
-/// The question that an agent waits with; others behind it are only counted.
+/// Returns the question that an agent waits for; further ones are only counted.
 fn needs_input(agent: &AgentPart) -> Option<NeedsInput> {
     let question = agent.questions.front()?;
     Some(NeedsInput {
@@ -189,7 +189,7 @@ fn description(spec: &Spec) -> String {
             words.join(" ")
         }
         Work::Shell(line) => line.to_string_lossy().into_owned(),
-        // An agent task always has a description.
+        // Unreachable: an agent task always has a description.
         Work::Agent(agent) => agent.name.to_string(),
     };
     if command.chars().nth(DESCRIPTION_CHARS).is_none() {

@@ -1,4 +1,4 @@
-//! What the task object says of a task's order among others.
+//! The scheduling part of the task object, and groups.
 
 use bgd_shared::order::{Dependency, Group, Waiting, WaitingFor};
 use bgd_shared::task::Attempt;
@@ -6,7 +6,7 @@ use bgd_shared::task::Attempt;
 use crate::core::{GroupState, NotBefore, Plan, Snapshot, State};
 use crate::wire::failures;
 
-/// A group.
+/// Converts a group.
 pub fn group(group: &GroupState) -> Group {
     let GroupState { name, slots, used, is_paused, pending, running, finished } = group;
     Group {
@@ -20,13 +20,13 @@ pub fn group(group: &GroupState) -> Group {
     }
 }
 
-/// The tasks that one comes after.
+/// Lists the tasks that a task depends on.
 pub fn after(plan: &Plan) -> Vec<Dependency> {
     let dependencies = plan.after.iter();
     dependencies.map(|one| Dependency { id: one.task, condition: one.condition, met: one.met }).collect()
 }
 
-/// What a pending task waits for.
+/// Returns what a pending task waits for. `None` if it is not pending.
 pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
     let State::Queued { .. } = snapshot.state else { return None };
     let plan = snapshot.plan();
@@ -43,7 +43,7 @@ pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
     Some(Waiting { reason, ids: Vec::new(), until })
 }
 
-/// The attempts that have ended.
+/// Lists the attempts that have ended.
 pub fn attempts(snapshot: &Snapshot) -> Vec<Attempt> {
     let is_split = snapshot.spec.split;
     let attempts = snapshot.plan().again.as_deref().map_or(&[][..], |again| &again.attempts);

@@ -1,4 +1,4 @@
-//! What only happens to agent tasks, naively.
+//! Naive model of what only happens to agent tasks.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use bgd_shared::time::Timestamp;
 use super::super::expected::{Answer, Decision, Prompted};
 use super::{End, Kind, Known, Model, Phase, Why};
 
-/// How many questions may wait.
+/// Maximum number of open questions.
 const QUESTIONS: usize = 64;
 
 /// The conversation with an agent.
@@ -22,24 +22,24 @@ pub struct Chat {
     prompt: Arc<str>,
     session: Option<Arc<str>>,
     tools: Vec<Box<str>>,
-    /// What it was denied without anybody's answer.
+    /// Requests that were denied without a client's answer.
     denied: Vec<Box<str>>,
     stalled: bool,
-    /// What holds in its session.
+    /// Settings in effect in its session.
     pub settings: AgentSettings,
-    /// What was noted of the latest run.
+    /// Notes about the latest run.
     pub notes: Notes,
     pub questions: Vec<Question>,
     asked: u64,
-    /// The questions that were told.
+    /// Questions that a notice was sent for.
     pub told: Vec<u64>,
     silence_ms: u64,
     question_ms: u64,
-    /// When it last moved, while it is at work.
+    /// Time of its last activity, while it is at work.
     last_sign: Option<u64>,
 }
 
-/// A question that waits.
+/// An open question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     pub request: u64,
@@ -50,7 +50,7 @@ pub struct Question {
 }
 
 impl Chat {
-    /// None for a command.
+    /// `None` for a command.
     pub fn new(command: &Command) -> Option<Self> {
         let Work::Agent(work) = &command.spec.work else { return None };
         Some(Self {
@@ -84,7 +84,7 @@ impl Chat {
         self.questions.clear();
     }
 
-    /// The next question's end; or, if none waits, that of its silence.
+    /// Returns when the next question expires or, without open questions, when its silence becomes a stall.
     pub fn deadline(&self) -> Option<u64> {
         match self.questions.iter().map(|question| question.due).min() {
             Some(due) => Some(due),
@@ -93,7 +93,7 @@ impl Chat {
         }
     }
 
-    /// What holds when these are named.
+    /// Returns the settings in effect once these are applied.
     fn with(&self, named: &AgentSettings) -> AgentSettings {
         let mut all = self.settings.clone();
         if named.mode.is_some() {
@@ -175,7 +175,7 @@ impl Model {
         Ok(())
     }
 
-    /// A client decides what an agent has asked.
+    /// Handles a client's answer to a question of an agent.
     pub(super) fn decide(
         &mut self,
         now: Now,
@@ -204,7 +204,7 @@ impl Model {
         Ok(())
     }
 
-    /// The prompt of a resume is with the agent.
+    /// Handles an agent's acceptance of a follow-up prompt.
     pub(super) fn accepted(&mut self, number: u64) {
         let Some(task) = self.live.get_mut(&number) else { return };
         let (Some((to, prompt, settings)), Some(chat)) = (task.resume.take(), &mut task.chat) else { return };
@@ -283,7 +283,7 @@ impl Model {
         }
     }
 
-    /// A prompt is not with the agent. A task that it should have resumed is as it was.
+    /// Handles the refusal of a prompt. A task that was to be resumed stays as it was.
     fn refused(&mut self, now: Now, number: u64, refusal: &Refusal) {
         let Some(task) = self.live.get_mut(&number) else { return };
         let Some((to, ..)) = task.resume.take() else {
@@ -320,7 +320,7 @@ impl Model {
         }
     }
 
-    /// Denies the questions of which this is true.
+    /// Denies the questions that match.
     pub(super) fn deny(&mut self, now: Now, number: u64, which: impl Fn(&Question) -> bool) {
         let Some(task) = self.live.get_mut(&number) else { return };
         let (id, Some(chat)) = (task.id, &mut task.chat) else { return };
@@ -333,7 +333,7 @@ impl Model {
         }
     }
 
-    /// Questions whose time is over are denied, and silence is marked.
+    /// Denies questions whose time is over, and marks an agent as stalled after too long a silence.
     pub(super) fn look_at_agent(&mut self, now: Now, number: u64) {
         let at = now.mono.0;
         let asked = |model: &Self| {
@@ -362,7 +362,7 @@ impl Model {
         self.tell_question(now, number);
     }
 
-    /// Tasks that an agent has ended well, with a conversation that can go on.
+    /// Returns the tasks that an agent has completed, with a conversation that can continue.
     pub fn completed_by_agents(&self) -> Vec<TaskId> {
         let named = |task: &&Known| task.chat.as_ref().is_some_and(|chat| chat.session.is_some());
         let completed = self.live.values().filter(named).filter(|task| {
@@ -371,7 +371,7 @@ impl Model {
         completed.map(|task| task.id).collect()
     }
 
-    /// Tasks whose agents wait for an answer.
+    /// Returns the tasks whose agents wait for an answer.
     pub fn asking(&self) -> Vec<TaskId> {
         let asks = |chat: &Chat| !chat.questions.is_empty();
         self.live.values().filter(|task| task.chat.as_ref().is_some_and(asks)).map(|task| task.id).collect()

@@ -1,4 +1,4 @@
-//! Tasks that are submitted together, naively.
+//! Naive model of batches.
 
 use bgd::core::{
     BatchItem, BatchLimits, Command, CoreError, Now, OrderError, Part, ReplyTo, Spec, Work, env_bytes,
@@ -10,19 +10,19 @@ use super::super::expected::Answer;
 use super::super::support::TERM;
 use super::{Known, Model, Phase, TEXT_BYTES, Why, number, order};
 
-/// A batch whose last part has not come.
+/// A batch whose last part has not arrived.
 #[derive(Clone, Debug)]
 pub struct Staged {
     pub batch: TaskId,
     common: Command,
     limits: BatchLimits,
     items: Vec<BatchItem>,
-    /// What a task of it holds beside its command, and all that is there, in bytes.
+    /// Bytes that each task holds besides its command, and bytes of the whole batch so far.
     each: usize,
     bytes: usize,
 }
 
-/// A batch of which there are tasks.
+/// A batch that has tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
     pub limits: BatchLimits,
@@ -99,7 +99,7 @@ impl Model {
         Ok(())
     }
 
-    /// A task has failed for good.
+    /// Counts a task that has failed for good.
     pub(super) fn count_failure(&mut self, number: u64) {
         let id = self.live.get(&number).and_then(|task| task.order.batch);
         let Some(batch) = id.and_then(|id| self.batches.get_mut(&id)) else { return };
@@ -110,7 +110,7 @@ impl Model {
         }
     }
 
-    /// What follows from what tasks have become.
+    /// Applies the consequences of what tasks have become.
     pub(super) fn settle(&mut self, now: Now) {
         self.judge_all(now);
         while !self.overdue.is_empty() {
@@ -125,7 +125,7 @@ impl Model {
         self.batches.retain(|id, _| live.values().any(|task| task.order.batch == Some(*id)));
     }
 
-    /// Has those compete for slots that their batches have room for.
+    /// Lets tasks compete for slots as far as their batches have room.
     pub(super) fn admit(&mut self) {
         for task in self.live.values_mut() {
             task.order.admitted &= task.phase == Phase::Pending && task.order.is_open();
@@ -146,20 +146,20 @@ impl Model {
         }
     }
 
-    /// Whether others of its batch keep a task from competing for slots.
+    /// Whether other tasks of its batch keep a task from competing for slots.
     pub fn is_parked(&self, task: &Known) -> bool {
         let batch = task.order.batch.and_then(|id| self.batches.get(&id));
         let is_open = task.phase == Phase::Pending && task.order.is_open();
         batch.is_some_and(|batch| batch.limits.jobs.is_some()) && is_open && !task.order.admitted
     }
 
-    /// Batches are named by whole ids here.
+    /// Finds a batch. The histories name batches by whole ids only.
     pub(super) fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
         let known = reference.exact().filter(|id| self.batches.contains_key(id));
         known.ok_or_else(|| CoreError::Order(OrderError::NoBatch(reference.as_str().into())))
     }
 
-    /// The tasks of a batch that run, and how many may.
+    /// Returns the number of running tasks of each batch with a `jobs` limit, and that limit.
     pub fn running_of_batches(&self) -> impl Iterator<Item = (usize, u32)> {
         let jobs = self.batches.iter().filter_map(|(id, batch)| Some((*id, batch.limits.jobs?)));
         jobs.map(|(id, jobs)| {

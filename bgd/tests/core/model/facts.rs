@@ -1,4 +1,4 @@
-//! What executors saw, what is due, and the end of tasks, naively.
+//! Naive model of executors' facts, of deadlines, and of the ends of tasks.
 
 use bgd::core::{Fact, Now, ReplyTo};
 use bgd_shared::event::EventKind;
@@ -10,7 +10,7 @@ use super::super::expected::{Answer, Expected};
 use super::super::support::{KILL, TERM};
 use super::{Call, End, Kind, Known, Model, Phase, Why, number};
 
-/// What time is up for. Tasks come before reads.
+/// What is due. Tasks come before reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Task(u64),
@@ -18,11 +18,11 @@ enum Due {
 }
 
 impl Model {
-    /// What must happen when the core looks at its timers.
+    /// Returns what the core must do when it checks its timers.
     pub fn deadline(&mut self, now: Now) -> Expected {
         let at = now.mono.0;
         self.open_due(now);
-        // In the order in which they are due, as the news has its order by that.
+        // Sorted by due time, which determines the order of everything that follows.
         let due = |number: u64, task: &Known| (task.deadline().unwrap_or(u64::MAX), Due::Task(number));
         let tasks = self.live.iter().map(|(number, task)| due(*number, task));
         let reads = self.post.reads.iter().map(|read| (read.due, Due::Read(read.to)));
@@ -135,7 +135,7 @@ impl Model {
         }
     }
 
-    /// It counts once, while a process runs that nobody ends.
+    /// Readiness counts once, while a process runs that is not being ended.
     fn fact_of_readiness(&mut self, now: Now, id: TaskId, fact: &Fact) {
         let Some(task) = self.live.get_mut(&number(id)) else { return };
         if task.phase != Phase::Running || task.end != End::NotTold || task.ready_at.is_some() {
@@ -185,11 +185,11 @@ impl Model {
         }
     }
 
-    /// The first reason counts; SIGKILL can only come sooner by a second order.
+    /// Stops a task. The first reason counts; a second stop can only bring SIGKILL forward.
     pub(super) fn stop(&mut self, now: Now, number: u64, why: Why, signal: i32, grace: u64) {
         let Some(task) = self.live.get_mut(&number) else { return };
         if task.phase != Phase::Done {
-            // A stop for the next attempt gives way to one for good.
+            // A stop for the next attempt yields to one for good.
             let is_for_next = matches!(task.why, Some(Why::NotReady(_))) && task.order.is_kept_alive();
             task.why = task.why.filter(|_| !is_for_next).or(Some(why));
             task.paused = false;
@@ -219,7 +219,7 @@ impl Model {
         }
     }
 
-    /// A task ends; the reason why it was ended counts more than how it ended.
+    /// Ends a task. The reason of a stop outweighs how the process ended.
     pub(super) fn done(&mut self, now: Now, number: u64, result: &Result<(), String>) {
         if self.begins_again(now, number, result) {
             return;
@@ -292,7 +292,7 @@ impl Model {
 }
 
 impl Known {
-    /// Whether the end of this attempt is one that its rule is about.
+    /// Whether its rule applies to the end of this attempt.
     pub(super) fn may_begin_again(&self) -> bool {
         let is_late = self.order.is_kept_alive() && matches!(self.why, Some(Why::NotReady(_)));
         let is_gone = self.order.is_kept_alive() && self.order.ended > 0;

@@ -1,4 +1,4 @@
-//! Foreground jobs, and processes that are handed over, naively.
+//! Naive model of foreground jobs and handed-over processes.
 
 use bgd::core::{Command, CoreError, Now, ReplyTo, Unmovable};
 use bgd_shared::event::EventKind;
@@ -11,7 +11,8 @@ use super::super::support::HUP;
 use super::{Known, Model, Phase, Why, number};
 
 impl Model {
-    /// A job that has ended has won (R66); of the rest, only its own client moves one, and no direct one.
+    /// Moves a job to the background. One that has ended stays ended (R66); otherwise only its own client may move
+    /// it, and a direct job can't be moved.
     pub(super) fn detach(&mut self, now: Now, to: ReplyTo, id: &TaskRef) -> Result<(), CoreError> {
         let task = self.find(id)?;
         let (id, status) = (task.id, task.status());
@@ -32,7 +33,7 @@ impl Model {
         Ok(())
     }
 
-    /// A process that runs already: it waits for nothing.
+    /// Adopts a process that is already running, so it waits for nothing.
     pub(super) fn adopt(&mut self, now: Now, to: ReplyTo, command: &Command) -> Result<(), CoreError> {
         if self.closing {
             return Err(CoreError::ShuttingDown);
@@ -55,7 +56,7 @@ impl Model {
         Ok(())
     }
 
-    /// A client is gone: its jobs lose their terminal (R71).
+    /// Handles a disconnect: the client's jobs lose their terminal (R71).
     pub(super) fn abandon(&mut self, now: Now, client: u64) -> Vec<TaskId> {
         let grace = self.limits.grace_ms;
         let jobs = self.jobs_of(client);
@@ -67,12 +68,12 @@ impl Model {
         jobs
     }
 
-    /// Every foreground job.
+    /// Returns all foreground jobs.
     pub fn jobs(&self) -> Vec<TaskId> {
         self.live.values().filter(|task| task.foreground.is_some()).map(|task| task.id).collect()
     }
 
-    /// The foreground jobs of a client.
+    /// Returns the foreground jobs of a client.
     pub fn jobs_of(&self, client: u64) -> Vec<TaskId> {
         self.live.values().filter(|task| task.foreground == Some(client)).map(|task| task.id).collect()
     }

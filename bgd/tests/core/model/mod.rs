@@ -1,5 +1,5 @@
-//! A second, naive account of the rules: no indexes, no timers, every question answered by looking at
-//! everything. Before each step it says what the core must do.
+//! A second, naive implementation of the rules, without indexes and timers: it answers every question by examining
+//! everything. Before each step it predicts what the core must do.
 
 mod agent;
 mod batch;
@@ -29,7 +29,7 @@ use notices::Post;
 pub use order::Order;
 use order::{Became, Groups};
 
-/// What a text costs beside its bytes.
+/// Cost of a text in addition to its bytes.
 const TEXT_BYTES: usize = 32;
 
 /// Why a task is ended.
@@ -37,20 +37,20 @@ const TEXT_BYTES: usize = 32;
 enum Why {
     Cancelled,
     Session,
-    /// Its client is gone.
+    /// Its client has disconnected.
     Abandoned,
     Shutdown,
     Time(u64),
     NotReady(u64),
-    /// So many of its batch have failed.
+    /// This many tasks of its batch have failed.
     MaxFails(u32),
 }
 
-/// How far the ending of a tree is.
+/// Stage in ending a process tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     NotTold,
-    /// SIGKILL comes then.
+    /// SIGKILL follows at this time.
     Grace(u64),
     Killed,
 }
@@ -61,7 +61,7 @@ pub enum Phase {
     Starting,
     Running,
     Done,
-    /// Done, and a follow-up prompt is on its way.
+    /// Done, with a follow-up prompt in flight.
     Resuming,
 }
 
@@ -71,9 +71,9 @@ pub enum Phase {
 pub struct Known {
     pub id: TaskId,
     pub phase: Phase,
-    /// Whether any process of it lives.
+    /// Whether any of its processes is alive.
     pub left: bool,
-    /// Processes live that SIGKILL does not end: nobody waits for them, but they take signals.
+    /// Whether processes live that SIGKILL does not end: nothing waits for them, but they take signals.
     pub stuck: bool,
     pub session: Option<Arc<str>>,
     /// Its status and error once it is done.
@@ -83,36 +83,36 @@ pub struct Known {
     limit_at: Option<u64>,
     end: End,
     why: Option<Why>,
-    /// The first signal and the grace of an order that came while it was starting.
+    /// Signal and grace period of a stop that was requested while it was starting.
     stop_order: Option<(i32, u64)>,
     leader_gone: bool,
     created_at: Timestamp,
     retrieved_at: Option<Timestamp>,
-    /// Whether it becomes ready, how long it has for that, and when it was.
+    /// Whether it has a readiness condition, its time limit, and when it became ready.
     becomes_ready: bool,
     ready_ms: Option<u64>,
     ready_at: Option<Timestamp>,
     pub paused: bool,
     bytes: u64,
     lost: u64,
-    /// The number that facts carry.
+    /// Number of the latest run, as facts carry it.
     pub run: u32,
     pub resumes: u32,
-    /// The client that shows it.
+    /// The client whose foreground job it is.
     pub foreground: Option<u64>,
     pub direct: bool,
-    /// Who resumes it, and with which prompt.
+    /// The call that resumes it, with its prompt and settings.
     resume: Option<(ReplyTo, Arc<str>, AgentSettings)>,
-    /// What only agent tasks have.
+    /// Only for agent tasks.
     pub chat: Option<Chat>,
     /// How it is ordered among others.
     pub order: Order,
-    /// Another program has started it, in an environment that nobody knows.
+    /// Whether another program has started it, so that its environment is unknown.
     pub is_adopted: bool,
 }
 
 impl Known {
-    /// A pending task; with a client, it is a job that this one shows.
+    /// Creates a pending task; with a client, as a foreground job of that client.
     fn new(now: Now, command: &Command, foreground: Option<u64>) -> Self {
         Self {
             id: command.id,
@@ -176,7 +176,7 @@ impl Known {
         }
     }
 
-    /// Whether a snapshot of the core says the same.
+    /// Whether a snapshot of the core matches.
     pub fn agrees(&self, task: &Snapshot) -> bool {
         let error = self.verdict.as_ref().and_then(|(_, error)| error.as_deref());
         task.id == self.id
@@ -201,12 +201,12 @@ impl Known {
     }
 }
 
-/// A call that was not answered yet, or whose client is gone while its work goes on.
+/// A call that was not answered yet, or whose client has disconnected while its work continues.
 #[derive(Clone, Debug)]
 struct Call {
     to: Option<ReplyTo>,
     tasks: Vec<TaskId>,
-    /// Those that have not ended since. One that has may be resumed, which this call does not wait for.
+    /// Tasks that have not ended since. One that has may be resumed, which this call does not wait for.
     open: Vec<TaskId>,
     kind: Kind,
 }
@@ -221,7 +221,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Those who only look are answered before those who remove, and the end of the daemon is last.
+    /// Calls that only read are answered before those that remove, and shutdown comes last.
     fn rank(self) -> u8 {
         match self {
             Self::Block { .. } | Self::Cancel => 0,
@@ -231,35 +231,35 @@ impl Kind {
     }
 }
 
-/// Everything that the rules need to know.
+/// The state that the rules depend on.
 #[derive(Debug)]
 pub struct Model {
     pub limits: CoreLimits,
-    /// By the number of submission, which is in the last 32 bits of the ids.
+    /// Tasks by submission number, which is in the last 32 bits of their ids.
     pub live: BTreeMap<u64, Known>,
-    /// Those that were cleared, as they were last.
+    /// Cleared tasks, with their last status.
     pub gone: BTreeMap<u64, (TaskId, Status)>,
     pub closing: bool,
     pub exited: bool,
-    /// What tasks and inboxes hold before an input that adds to it, and the environments among it.
+    /// Bytes that tasks and inboxes hold before an input that adds to them, and the environments among these.
     pub held: usize,
     pub envs: Vec<Env>,
     pub groups: Groups,
-    /// The slots of the default group that the configuration named last.
+    /// Slots of the default group in the latest configuration.
     configured: u32,
     pub batches: BTreeMap<TaskId, Batch>,
-    /// Batches that are not complete, by the client that submits them.
+    /// Incomplete batches, by the client that submits them.
     pub staged: BTreeMap<u64, Staged>,
-    /// Those in which too many have failed in this step.
+    /// Batches in which too many tasks have failed in this step.
     overdue: Vec<TaskId>,
     calls: Vec<Call>,
     pub post: Post,
-    /// What tasks have become in this step.
+    /// What tasks have become in this step, for their dependents.
     news: VecDeque<Became>,
     expected: Expected,
 }
 
-/// The number of submission of a task.
+/// Returns the submission number of a task.
 pub fn number(id: TaskId) -> u64 {
     u64::try_from(id.as_u128() & 0xffff_ffff).unwrap_or_default()
 }
@@ -287,7 +287,7 @@ impl Model {
         }
     }
 
-    /// What must happen at this input.
+    /// Returns what the core must do on this input.
     pub fn input(&mut self, now: Now, input: &Input) -> Expected {
         let had_exited = self.exited;
         match input {
@@ -321,7 +321,7 @@ impl Model {
         std::mem::take(&mut self.expected)
     }
 
-    /// Whether there is room for another task, with this many dependencies.
+    /// Checks whether there is room for another task with this many dependencies.
     fn room_for(&self, command: &Command, dependencies: usize) -> Result<(), CoreError> {
         let staged: usize = self.staged.values().map(Staged::len).sum();
         if self.live.len() + staged >= self.limits.tasks {
@@ -339,13 +339,13 @@ impl Model {
         self.memory_for(command.spec.own_bytes() + texts.sum::<usize>() + plan + env + folder)
     }
 
-    /// Whether there is memory for so much more.
+    /// Checks whether there is memory for `more` bytes.
     fn memory_for(&self, more: usize) -> Result<(), CoreError> {
         let (held, limit) = (self.held, self.limits.memory);
         if held + more > limit { Err(CoreError::FullMemory { held, more, limit }) } else { Ok(()) }
     }
 
-    /// When the core must want to be called next.
+    /// Returns when the core must ask to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
         let tasks = self.live.values().filter_map(Known::deadline);
         let blocks = self.calls.iter().filter_map(|call| match call.kind {
@@ -359,7 +359,7 @@ impl Model {
         self.live.get(&number(id))
     }
 
-    /// Calls whose clients still wait.
+    /// Returns the number of calls whose clients are still waiting.
     pub fn unanswered(&self) -> usize {
         let resumes = self.live.values().filter(|task| task.resume.is_some()).count();
         self.calls.iter().filter(|call| call.to.is_some()).count() + resumes + self.post.reads.len()
@@ -369,18 +369,18 @@ impl Model {
         self.live.values().filter(|task| task.phase == Phase::Pending).count()
     }
 
-    /// How many tasks of agents can still be resumed, or may be once they have ended.
+    /// Returns the number of agent tasks that can be resumed, now or once they have ended.
     pub fn resumable(&self) -> usize {
         let may = |task: &&Known| !matches!(task.status(), Status::Failed | Status::Cancelled);
         self.live.values().filter(|task| task.chat.is_some()).filter(may).count()
     }
 
-    /// Those that wait.
+    /// Returns the pending tasks.
     pub fn queued(&self) -> Vec<TaskId> {
         self.live.values().filter(|task| task.phase == Phase::Pending).map(|task| task.id).collect()
     }
 
-    /// Those that are to run for ever, and have not ended for good.
+    /// Returns the tasks with a restart rule that have not ended for good.
     pub fn kept_alive(&self) -> Vec<TaskId> {
         let goes_on = |task: &&Known| {
             task.order.is_kept_alive()
@@ -389,13 +389,13 @@ impl Model {
         self.live.values().filter(goes_on).map(|task| task.id).collect()
     }
 
-    /// How many may start again.
+    /// Returns the number of tasks that may start again by a rule.
     pub fn with_rules(&self) -> usize {
         let is_over = |task: &Known| matches!(task.phase, Phase::Done | Phase::Resuming) || task.resumes > 0;
         self.live.values().filter(|task| task.order.has_rule() && !is_over(task)).count()
     }
 
-    /// How many idempotency keys are taken.
+    /// Returns the number of idempotency keys in use.
     pub fn keys(&self) -> usize {
         self.live.values().filter(|task| task.key.is_some()).count()
     }
@@ -422,7 +422,7 @@ impl Model {
         self.answer();
     }
 
-    /// Whether a call need not wait for this task.
+    /// Whether a call does not need to wait for this task.
     fn has_ended(&self, kind: Kind, id: TaskId) -> bool {
         self.get(id).is_none_or(|task| match kind {
             Kind::Block { ready, .. } => task.phase == Phase::Done || ready && task.ready_at.is_some(),
@@ -471,7 +471,7 @@ impl Model {
         }
     }
 
-    /// What a summary must say: those that were cleared meanwhile are in it as they were last.
+    /// Returns the statuses of these tasks for an answer. Tasks that were cleared meanwhile keep their last one.
     fn statuses(&self, tasks: &[TaskId]) -> Vec<(TaskId, Status)> {
         let status = |id: TaskId| match self.get(id) {
             Some(task) => task.status(),

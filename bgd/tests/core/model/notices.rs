@@ -1,4 +1,4 @@
-//! What whoever asked for a task is told, and the inboxes, naively: one list of letters.
+//! Naive model of notices and inboxes: one list of letters.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use bgd_shared::notice::NoticeKind;
 use super::super::expected::{Answer, Told};
 use super::Model;
 
-/// Letters that are not acknowledged, who waits for one, and who owns a session.
+/// Unacknowledged letters, waiting reads, and owners of sessions.
 #[derive(Debug, Default)]
 pub struct Post {
     letters: Vec<Letter>,
@@ -17,9 +17,9 @@ pub struct Post {
     pub last: u64,
     pub reads: Vec<Read>,
     owners: Vec<(u64, Arc<str>)>,
-    /// Tasks whose parent session has ended, which will remove them.
+    /// Tasks whose parent session has ended and will remove them.
     bereft: Vec<TaskId>,
-    /// Letters that were ever lost.
+    /// Number of letters that were ever lost.
     pub lost: u64,
 }
 
@@ -28,7 +28,7 @@ struct Letter {
     number: u64,
     session: Arc<str>,
     told: Told,
-    /// Its inbox was full.
+    /// Whether it was dropped because its inbox was full.
     is_lost: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct Read {
 }
 
 impl Model {
-    /// Nothing of a job that somebody looks at is told.
+    /// Sends a notice, unless the task is a foreground job.
     pub(super) fn tell(&mut self, now: Now, number: u64, kind: NoticeKind) {
         let Some(task) = self.live.get(&number).filter(|task| task.foreground.is_none()) else { return };
         let (id, session) = (task.id, task.session.clone());
@@ -82,7 +82,7 @@ impl Model {
         }
     }
 
-    /// Each question once: the first of those that wait, unless somebody looks at the job.
+    /// Sends a notice for the first open question, once, unless the task is a foreground job.
     pub(super) fn tell_question(&mut self, now: Now, number: u64) {
         let Some(task) = self.live.get_mut(&number).filter(|task| task.foreground.is_none()) else { return };
         let Some(chat) = &mut task.chat else { return };
@@ -127,7 +127,7 @@ impl Model {
         Ok(())
     }
 
-    /// The time of a read is over, if it still waits.
+    /// Answers a read whose time is over, if it still waits.
     pub(super) fn read_is_due(&mut self, to: ReplyTo, is_due: bool) {
         let place = self.post.reads.iter().position(|read| read.to == to && is_due);
         if let Some(place) = place {
@@ -142,7 +142,7 @@ impl Model {
         }
     }
 
-    /// What was lost counts until something behind all of it is acknowledged.
+    /// Acknowledges letters. Losses count until the acknowledgement covers all of them.
     pub(super) fn acknowledge(&mut self, to: ReplyTo, session: &str, upto: u64) {
         let all_lost_before = self.lost(session).all(|number| number <= upto);
         let before = self.waiting(session, 0).len();
@@ -155,7 +155,7 @@ impl Model {
         self.reply(Some(to), Answer::Acknowledged { acknowledged, left });
     }
 
-    /// The session of these tasks has ended: what it was told is gone, and of their ends it hears nothing.
+    /// Handles the end of the session of these tasks: drops its letters, and sends it none about their ends.
     pub(super) fn empty_inbox(&mut self, session: &str, tasks: &[TaskId]) {
         self.post.letters.retain(|letter| *letter.session != *session);
         self.post.bereft.extend(tasks);
@@ -166,7 +166,7 @@ impl Model {
         self.reply(Some(to), Answer::Owned);
     }
 
-    /// A client is gone. It reads nothing, and its sessions end, but for those that others own too.
+    /// Handles a disconnect: drops the client's reads, and ends its sessions unless other clients own them too.
     pub(super) fn leave(&mut self, now: Now, client: u64, jobs: &[TaskId]) {
         self.post.reads.retain(|read| read.to.client != client);
         let mut theirs: Vec<(u64, Arc<str>)> =

@@ -1,4 +1,4 @@
-//! What orders tasks, naively: groups, conditions, times, further attempts.
+//! Naive model of the order of tasks: groups, conditions, times and further attempts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::super::expected::Answer;
 use super::super::support::TERM;
 use super::{End, Known, Model, Phase, number};
 
-/// When a task may start: by the clock that decides, or by the wall clock.
+/// When a task may start: by the monotonic clock, or by the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Mono(u64),
@@ -31,7 +31,7 @@ pub struct Wait {
     pub met: bool,
 }
 
-/// What became of a task that others may wait for.
+/// What a task has become, for tasks that wait for it.
 #[derive(Clone, Debug)]
 pub struct Became {
     id: TaskId,
@@ -48,21 +48,21 @@ pub struct Order {
     priority: i32,
     pub slots: u32,
     pub batch: Option<TaskId>,
-    /// Of a batch of which only so many run at once: it competes for slots.
+    /// With a batch that limits how many run at once: whether it competes for slots.
     pub admitted: bool,
     held: bool,
     start: Option<Start>,
     pub after: Vec<Wait>,
     rule: Option<Rule>,
-    /// Attempts that have ended.
+    /// Number of attempts that have ended.
     pub ended: u32,
-    /// Of those, how many in a row ended early.
+    /// Number of attempts in a row that ended early.
     early: u32,
     pub has_begun: bool,
-    /// When the attempt that is under way began.
+    /// When the current attempt began.
     began: Option<u64>,
     pub exit: Option<Exit>,
-    /// Why it can't start any more.
+    /// Why it can no longer start.
     pub blame: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Order {
         self.group.as_deref().unwrap_or(DEFAULT_GROUP)
     }
 
-    /// When it wants to be looked at while it is pending.
+    /// Returns when it must be looked at while it is pending.
     pub fn deadline(&self) -> Option<u64> {
         match self.start {
             Some(Start::Mono(at)) => Some(at),
@@ -101,7 +101,7 @@ impl Order {
         }
     }
 
-    /// A task whose group is gone goes on in the default one.
+    /// Moves a task whose group was removed to the default group.
     pub fn stays_in(&mut self, groups: &Groups) {
         self.group = self.group.take().filter(|name| groups.contains_key(&**name));
     }
@@ -114,7 +114,7 @@ impl Order {
         self.rule.is_some()
     }
 
-    /// It runs.
+    /// Records that it runs.
     pub fn begins(&mut self, now: Now) {
         (self.has_begun, self.began, self.exit) = (true, Some(now.mono.0), None);
     }
@@ -127,7 +127,7 @@ impl Order {
         !self.held && self.start.is_none() && self.after.iter().all(|wait| wait.met)
     }
 
-    /// What its leader's end says.
+    /// Returns the result according to its leader's exit.
     pub fn result(&self) -> Result<(), String> {
         match &self.exit {
             None | Some(Exit::Code(0)) => Ok(()),
@@ -139,7 +139,7 @@ impl Order {
         }
     }
 
-    /// How long until the next attempt, after this end.
+    /// Returns the delay until the next attempt after this end. `None` if there is no next attempt.
     fn delay(&self, id: TaskId, now: Now, result: &Result<(), String>) -> Option<u64> {
         let attempt = self.ended + 1;
         match self.rule.as_ref()? {
@@ -176,7 +176,7 @@ impl Order {
         goes_on && self.early_with(now) >= 10
     }
 
-    /// Whether a snapshot says the same.
+    /// Whether a snapshot matches.
     pub fn agrees(&self, task: &Snapshot) -> bool {
         let plan = task.plan();
         let after = plan.after.iter().map(|one| (number(one.task), one.condition, one.met));
@@ -190,13 +190,13 @@ impl Order {
     }
 }
 
-/// What the plan of a task costs that is asked for so, with this many dependencies: two names of a
-/// task are one.
+/// Returns the bytes of the plan for this request with this many dependencies. Two references to the same task are
+/// one dependency.
 pub fn bytes(request: &PlanRequest, dependencies: usize) -> usize {
     if *request == PlanRequest::default() { 0 } else { plan_bytes(request, dependencies) }
 }
 
-/// The same of a task that has a plan anyway.
+/// Like [`bytes`], for a task that has a plan in any case.
 pub fn plan_bytes(request: &PlanRequest, dependencies: usize) -> usize {
     let again = match &request.again {
         Some(Rule::Retry { codes, .. }) => size_of::<Again>() + size_of_val(&**codes),
@@ -269,7 +269,7 @@ impl Model {
         Ok(waits)
     }
 
-    /// What a task has become, if it has started.
+    /// Returns what a task has become, if it has started or ended.
     fn became(&self, id: TaskId) -> Option<Became> {
         let task = self.get(id)?;
         let ended = match task.phase {
@@ -281,14 +281,14 @@ impl Model {
         (ended.is_some() || has_begun).then_some(Became { id, ended, has_begun, was_ready })
     }
 
-    /// A task has started or ended.
+    /// Records that a task has started, become ready or ended.
     pub(super) fn tell_dependents(&mut self, id: TaskId) {
         if let Some(became) = self.became(id) {
             self.news.push_back(became);
         }
     }
 
-    /// A new or edited task: what has become of the others before is looked at.
+    /// Judges a new or edited task by what the tasks that it waits for have become.
     pub(super) fn judge(&mut self, now: Now, task: u64) {
         let Some(known) = self.live.get(&task) else { return };
         let mut others: Vec<u64> = known.order.after.iter().map(|wait| wait.other).collect();
@@ -302,7 +302,7 @@ impl Model {
         }
     }
 
-    /// Those that come after tasks which have started or ended, and those after them.
+    /// Judges tasks that wait for those that have started or ended, and the tasks that wait for them in turn.
     pub(super) fn judge_all(&mut self, now: Now) {
         while let Some(became) = self.news.pop_front() {
             let pending: Vec<u64> = self.live.keys().copied().collect();
@@ -350,7 +350,7 @@ impl Model {
         }
     }
 
-    /// Whether the first of them comes after the second.
+    /// Whether the first task waits for the second, directly or indirectly.
     fn comes_after(&self, task: u64, other: u64) -> bool {
         let waits = self.live.get(&task).filter(|task| task.phase == Phase::Pending);
         let mut others = waits.into_iter().flat_map(|task| &task.order.after).filter(|wait| !wait.met);
@@ -458,13 +458,13 @@ impl Model {
         Ok(())
     }
 
-    /// The slots of a group that are taken.
+    /// Returns the number of slots in use in a group.
     pub fn used(&self, group: &str) -> u32 {
         let theirs = self.live.values().filter(|task| task.has_slot() && task.order.group() == group);
         theirs.map(|task| task.order.slots).sum()
     }
 
-    /// What starts next in a group: nobody overtakes the first one.
+    /// Returns the task that starts next in a group: no task overtakes the first one.
     pub fn next_of(&self, group: &str) -> Option<u64> {
         let (slots, paused) = self.groups[group];
         let waiting = self.live.iter().filter(|(_, task)| {
@@ -488,7 +488,7 @@ impl Model {
         }
     }
 
-    /// The configuration says how many slots the default group has, and nothing of others.
+    /// Applies a changed number of configured slots to the default group. Other groups are not affected.
     pub(super) fn configure_groups(&mut self, configured: u32) {
         if self.configured != configured {
             self.groups.entry(DEFAULT_GROUP.to_owned()).or_default().0 = configured;
@@ -496,7 +496,7 @@ impl Model {
         self.configured = configured;
     }
 
-    /// When the core must want to be called by the wall clock.
+    /// Returns when the core must ask to be called by the wall clock.
     pub fn wall_deadline(&self) -> Option<i64> {
         let pending = self.live.values().filter(|task| task.phase == Phase::Pending);
         let times = pending.filter_map(|task| match task.order.start {
@@ -506,7 +506,7 @@ impl Model {
         times.min()
     }
 
-    /// Those whose time has come.
+    /// Opens the tasks whose start time has come.
     pub(super) fn open_due(&mut self, now: Now) {
         for task in self.live.values_mut().filter(|task| task.phase == Phase::Pending) {
             let is_due = match task.order.start {
@@ -520,7 +520,7 @@ impl Model {
         }
     }
 
-    /// Whether another attempt follows a leader's end, so that the rest of its tree goes first.
+    /// Whether another attempt follows the leader's end, so that the rest of its tree must end first.
     pub(super) fn goes_on(&self, now: Now, task: u64) -> bool {
         let Some(task) = self.live.get(&task) else { return false };
         let is_free = !self.closing && task.why.is_none() && task.resumes == 0;
@@ -535,7 +535,8 @@ impl Model {
         self.expected.ends.push((task.id, TERM));
     }
 
-    /// Whether a run that has ended by itself is followed by another one.
+    /// Prepares the next attempt after a run that has ended by itself, if its rule says so. Returns whether there is
+    /// one.
     pub(super) fn begins_again(&mut self, now: Now, number: u64, result: &Result<(), String>) -> bool {
         let closing = self.closing;
         let Some(task) = self.live.get_mut(&number) else { return false };
@@ -564,7 +565,7 @@ impl Model {
 }
 
 impl Known {
-    /// How it ended, as those are told that came after it.
+    /// Describes how it ended, for tasks that depend on it.
     fn how_it_ended(&self) -> String {
         let is_timed_out = matches!(self.why, Some(super::Why::Time(_)));
         match (self.status(), &self.order.exit) {
@@ -584,5 +585,5 @@ impl Known {
     }
 }
 
-/// The groups of the model: the slots of each, and whether it is paused.
+/// The slots of each group, and whether it is paused.
 pub type Groups = BTreeMap<String, (u32, bool)>;

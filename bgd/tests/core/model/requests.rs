@@ -1,4 +1,4 @@
-//! What clients ask for, naively.
+//! Naive model of clients' requests.
 
 use bgd::core::{
     Cancel, Command, CoreError, Filter, Now, OrderError, ReplyTo, Request, Selection, Unpausable,
@@ -18,7 +18,7 @@ impl Model {
         match request {
             Request::Submit(command) => return self.submit(now, to, command),
             Request::SubmitMany(part) => return self.submit_many(now, to, part),
-            Request::Rerun(_) => {} // Its ids are drawn; `rules_rerun` is about it.
+            Request::Rerun(_) => {} // Its ids are random; `rules_rerun` covers it.
             Request::Detach { id } => return self.detach(now, to, id),
             Request::Adopt { command, .. } => return self.adopt(now, to, command),
             Request::Resume { id, prompt, settings } => return self.resume(to, id, prompt, settings),
@@ -140,13 +140,13 @@ impl Model {
         self.expected.events.push((command.id, EventKind::Submitted));
         self.judge(now, number(command.id));
         let status = self.get(command.id).map_or(Status::Pending, Known::status);
-        // A job that is shown starts behind the answer.
+        // A foreground job starts after the answer.
         let status = if client.is_some() { Status::Pending } else { status };
         self.reply(Some(to), Answer::Task(command.id, status));
         Ok(())
     }
 
-    /// All of them, or none.
+    /// Pauses or continues all selected tasks, or none.
     fn pause(&mut self, to: ReplyTo, which: &Selection, paused: bool) -> Result<(), CoreError> {
         let tasks = self.select(which, |task| task.pausable().is_ok())?;
         for id in &tasks {
@@ -176,7 +176,7 @@ impl Model {
         self.wait(to, tasks, Kind::EndSession { cancelled });
     }
 
-    /// Those that are named; or those for which it holds, as far as they are wanted.
+    /// Returns the named tasks; or the matching ones, as far as they are wanted.
     pub(super) fn select(
         &mut self,
         which: &Selection,
@@ -215,7 +215,7 @@ impl Model {
         tasks.iter().filter(|id| self.get(**id).is_some_and(|task| task.phase != Phase::Done)).count() as u64
     }
 
-    /// By the written id, as a user would look for it.
+    /// Finds a task by its written id, as a user would.
     pub(super) fn find(&mut self, reference: &TaskRef) -> Result<&mut Known, CoreError> {
         let text = reference.as_str();
         let begins = |task: &Known| task.id.to_string().starts_with(text);
@@ -250,7 +250,7 @@ fn block(mode: BlockMode, until: BlockUntil, deadline: Option<u64>) -> Kind {
 }
 
 impl Known {
-    /// Only processes that run, and are not being ended.
+    /// Checks whether it can be paused: only processes that run and are not being ended can.
     fn pausable(&self) -> Result<(), CoreError> {
         let why = match self.phase {
             Phase::Done | Phase::Resuming => return Err(CoreError::NotRunning(self.id, self.status())),

@@ -22,8 +22,7 @@ use super::procs::{Proc, ProcState};
 use super::{Checked, Sim};
 
 impl Sim {
-    /// Compares what the core did with what it should have done, and looks at every rule that holds
-    /// after each step.
+    /// Compares what the core did with what it should have done, and checks every rule that holds after each step.
     pub(super) fn check(&mut self, mut expected: Expected, effects: Vec<Effect>) -> Checked {
         self.steps += 1;
         let mut done = Expected::default();
@@ -78,7 +77,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Does what the core wants done, as executors, clients and subscribers would, and notes it.
+    /// Executes what the core wants done, as executors, clients and subscribers would, and records it.
     fn obey(&mut self, effect: Effect, done: &mut Expected) -> Checked {
         match effect {
             Effect::Start { executor, task, run, spec, begin } => {
@@ -139,7 +138,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Only who has asked for something that is not answered yet sees a notice anyway.
+    /// Only clients with unanswered calls may be listed as seeing a notice anyway.
     fn is_seen_truly(&mut self, seen_by: &BTreeSet<u64>) -> Checked {
         let is_open = |client: &u64| self.open.iter().any(|to| to.client == *client);
         prop_assert!(seen_by.iter().all(is_open), "{:?} see it, and ask for nothing", seen_by);
@@ -176,7 +175,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A run begins: its number is a new one, and its environment is the submitter's.
+    /// Begins a run: its number is a new one, and its environment is the submitter's.
     fn begin(&mut self, task: TaskId, run: u32, is_agent: bool, env: &Arc<Env>) -> Checked {
         prop_assert!(self.procs.iter().all(|proc| proc.task != task || proc.gave_up), "{task} runs already");
         let bytes = self.core.get(&task.into()).map_or(0, |task| task.output_bytes[0]);
@@ -191,14 +190,14 @@ impl Sim {
         *self.reached.entry(place).or_default() += 1;
     }
 
-    /// The executor of a run that can be told something: a process once it runs, an agent at any time.
+    /// Returns the executor of a run that accepts commands: a process once it runs, an agent at any time.
     fn living(&mut self, task: TaskId, run: u32) -> Option<&mut Proc> {
         self.procs.iter_mut().find(|proc| {
             (proc.task, proc.run) == (task, run) && (proc.is_agent || proc.state != ProcState::Spawning)
         })
     }
 
-    /// The core, the model and the agent are of one mind about a task.
+    /// Checks that the core, the model and the agent agree about a task.
     pub(super) fn compare(&self, id: TaskId) -> Checked {
         let Some(known) = self.model.get(id) else { return Ok(()) };
         let Ok(task) = self.core.get(&id.into()) else {
@@ -221,7 +220,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A task that an answer shows as ended was told of as ended before.
+    /// A task that an answer shows as ended must have had its terminal event before.
     fn reply_follows_its_effect(&self, answer: &Answer) -> Checked {
         let tasks = match answer {
             Answer::Tasks(tasks) | Answer::Blocked { tasks, .. } => tasks.as_slice(),
@@ -238,8 +237,8 @@ impl Sim {
         Ok(())
     }
 
-    /// `submitted` comes first, `started` once at most, one terminal event, `cleared` last. Only a resume
-    /// comes between a completion and another terminal event.
+    /// Checks the order of events: `submitted` comes first, `started` once per attempt, one terminal event, `cleared`
+    /// last. Only a resume comes between a completion and another terminal event.
     fn life_goes_on(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
         use EventKind::{
             Backgrounded, Cancelled, Cleared, Completed, Continued, Edited, Failed, Held, NeedsInput, Output,
@@ -303,7 +302,7 @@ impl Sim {
         Ok(())
     }
 
-    /// The rarer turns of a task's life.
+    /// Counts the rarer transitions in a task's life.
     fn note_turn(&mut self, kind: EventKind, before: Option<EventKind>, task: &Snapshot) {
         use EventKind::{Cancelled, Failed, Paused, Resumed, Retrying, Started, Submitted};
         match (kind, before) {
@@ -378,7 +377,7 @@ impl Sim {
     }
 }
 
-/// How a task has ended, with everything that belongs to that end.
+/// Describes how a task has ended, with everything that belongs to that end.
 fn end_of(task: &Snapshot) -> String {
     let (State::Finished(finished) | State::Resuming { finished, .. }) = &task.state else {
         return "not at all".to_owned();
@@ -389,7 +388,7 @@ fn end_of(task: &Snapshot) -> String {
     format!("{finished:?} {} {agent:?}", task.resume_count)
 }
 
-/// Why a task was cancelled.
+/// Returns why a task was cancelled.
 fn stopped_by(task: &Snapshot) -> Option<StopReason> {
     match &task.finished()?.outcome {
         Outcome::Cancelled(reason) => Some(*reason),

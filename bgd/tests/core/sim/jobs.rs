@@ -1,5 +1,5 @@
-//! Foreground jobs as their clients see them, and processes that other programs hand over. What is known
-//! here comes from what was asked and answered; neither the core nor the model is asked about it.
+//! Foreground jobs as their clients see them, and processes that other programs hand over. This knowledge comes from
+//! requests and answers only, not from the core or the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::super::support::{HUP, KILL, command, env};
 use super::procs::{Proc, ProcState};
 use super::{Checked, Sim, fail_with, key_text, new_id, session_key};
 
-/// What a job that was abandoned says about its end.
+/// Error of a job that was abandoned.
 const ABANDONED: &str = "its terminal was closed or its client ended";
 
 /// What clients and other programs know.
@@ -25,7 +25,7 @@ const ABANDONED: &str = "its terminal was closed or its client ended";
 pub struct Jobs {
     known: BTreeMap<TaskId, Job>,
     backgrounded: BTreeSet<TaskId>,
-    /// Those whose client is gone, until they have ended.
+    /// Jobs whose client has disconnected, until they end.
     orphans: BTreeMap<TaskId, Orphan>,
     /// The process that is offered in this step.
     offered: Option<TaskId>,
@@ -47,7 +47,7 @@ enum Left {
     Abandoned,
 }
 
-/// A job that must end by itself soon, or is made to.
+/// A job that must end soon, or gets SIGKILL.
 #[derive(Debug)]
 struct Orphan {
     grace_ms: u64,
@@ -56,7 +56,7 @@ struct Orphan {
 }
 
 impl Sim {
-    /// Submits a task. One in the foreground begins at once, whatever else runs.
+    /// Submits a task. A foreground job starts at once, whatever else runs.
     pub(super) fn submit_job(&mut self, client: usize, command: Command) -> Checked {
         let (id, foreground, direct) = (command.id, command.foreground, command.spec.direct);
         if foreground {
@@ -70,14 +70,14 @@ impl Sim {
                 self.is_shown_rightly(&task)?;
             }
             Ok(_) => {}
-            // It was refused, or its key is that of another.
+            // It was refused, or shares its key with another task.
             Err(_) => _ = self.jobs.known.remove(&id),
         }
         Ok(())
     }
 
-    /// The key is pressed, once or twice. The job is the same as before, apart from where it is (R62), and
-    /// a second press changes nothing at all (R67).
+    /// Presses the key once or twice. The job stays the same except for where it is (R62), and a second press changes
+    /// nothing at all (R67).
     pub(super) fn detach(&mut self, client: usize, id: &TaskRef, by_owner: bool, twice: bool) -> Checked {
         let before = self.core.get(id).ok();
         let owner = before.as_ref().and_then(|task| task.foreground);
@@ -115,7 +115,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Another program offers a process that it has started.
+    /// Offers a process that another program has started.
     pub(super) fn adopt(
         &mut self,
         client: usize,
@@ -148,7 +148,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A client is gone. No job is its foreground job any more, and each that was is being ended (R71).
+    /// Disconnects a client. It has no foreground jobs any more, and each that it had is being ended (R71).
     pub(super) fn disconnect(&mut self, client: usize) -> Checked {
         let gone = self.clients[client];
         let resumes = &self.resumes;
@@ -182,7 +182,7 @@ impl Sim {
         Ok(())
     }
 
-    /// SIGHUP is on its way to an abandoned job, and SIGKILL follows after the grace at the latest.
+    /// Checks that an abandoned job was sent SIGHUP, and gets SIGKILL after the grace period at the latest.
     fn is_being_ended(&mut self, before: &Snapshot) -> Checked {
         let (id, grace_ms) = (before.id, self.model.limits.grace_ms);
         let Ok(task) = self.core.get(&id.into()) else { return fail_with(format!("{id} is gone")) };
@@ -214,7 +214,7 @@ impl Sim {
         Ok(())
     }
 
-    /// The grace of an abandoned job is over: SIGKILL was sent.
+    /// Checks that abandoned jobs were sent SIGKILL at the end of their grace period.
     pub(super) fn nobody_outlives_the_grace(&self) -> Checked {
         for (id, orphan) in &self.jobs.orphans {
             if orphan.due.is_some_and(|due| due <= self.now.mono.0) {
@@ -225,7 +225,7 @@ impl Sim {
         Ok(())
     }
 
-    /// An executor looks after a process of another program: only after one that is offered right now.
+    /// Lets an executor take over a process of another program: only one that is offered in this step.
     pub(super) fn take_over(&mut self, task: TaskId, run: u32) -> Checked {
         prop_assert_eq!((self.jobs.offered, run), (Some(task), 1), "nobody has offered that");
         prop_assert!(self.procs.iter().all(|proc| proc.task != task), "{task} runs already");
@@ -235,7 +235,8 @@ impl Sim {
         Ok(())
     }
 
-    /// A client shows a job no more: it was its own, it had not ended, and it is no direct one (R64, R66).
+    /// Ends the foreground of a job: it must be the client's own, must not have ended, and must not be direct (R64,
+    /// R66).
     pub(super) fn hide(&mut self, task: TaskId, client: u64) -> Checked {
         let Some(job) = self.jobs.known.get_mut(&task) else {
             return fail_with(format!("{task} was never in the foreground"));
@@ -245,8 +246,8 @@ impl Sim {
         Ok(())
     }
 
-    /// The effect and the event come before the answer, and the one who asked is the one who is told (R61).
-    /// A job that has ended is not told of as backgrounded, and the other way round (R66).
+    /// Checks that the effect and the event come before the answer, and that the caller is the one detached (R61). A
+    /// job that has ended is not reported as backgrounded, and vice versa (R66).
     pub(super) fn hand_over_is_told_truly(&self, to: ReplyTo, answer: &Answer, done: &Expected) -> Checked {
         match answer {
             Answer::Backgrounded(id, _) => {
@@ -268,8 +269,8 @@ impl Sim {
         Ok(())
     }
 
-    /// `backgrounded` comes once, with a hand-over; a job that ends in the foreground is never handed over,
-    /// and one that was abandoned never completes.
+    /// Checks that `backgrounded` comes once, with a hand-over; that a job that ends in the foreground is never
+    /// handed over; and that an abandoned one never completes.
     pub(super) fn job_goes_on(&mut self, kind: EventKind, task: &Snapshot, done: &Expected) -> Checked {
         let id = task.id;
         let jobs = &mut self.jobs;
@@ -309,7 +310,8 @@ impl Sim {
         self.jobs.known.get(&id).is_some_and(|job| job.left == Some(Left::Ended))
     }
 
-    /// A task is in the foreground of exactly the client that shows it: one that is there, while it runs.
+    /// Checks that a task is in the foreground of exactly the client that shows it, which is connected, while it
+    /// runs.
     pub(super) fn is_shown_rightly(&self, task: &Snapshot) -> Checked {
         let job = self.jobs.known.get(&task.id).filter(|job| job.left.is_none());
         prop_assert_eq!(task.foreground, job.map(|job| job.client), "{:?}", task);
@@ -321,7 +323,7 @@ impl Sim {
         Ok(())
     }
 
-    /// The core finds a client's jobs by an index of its own, which says what the tasks say.
+    /// Checks the core's index of each client's jobs against the tasks.
     pub(super) fn index_of_jobs_is_true(&self, core: &serde_json::Value) -> Checked {
         let tasks = core["registry"]["tasks"].as_object().into_iter().flatten();
         let of_tasks: BTreeSet<(u64, u64)> = tasks

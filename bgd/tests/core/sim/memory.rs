@@ -1,4 +1,4 @@
-//! What tasks hold: the core counts as they come and go, and here all of them are looked at.
+//! Memory held by tasks: the core counts as they come and go, while this module examines all of them.
 
 use bgd::core::{Input, Request, State, env_bytes};
 use bgd_shared::text::Env;
@@ -6,11 +6,11 @@ use proptest::prop_assert_eq;
 
 use super::{Checked, Sim};
 
-/// How many inputs pass by between two looks.
+/// Number of steps between two examinations.
 const LOOK_EVERY: u64 = 16;
 
 impl Sim {
-    /// Looks at every task, and tells the model what is held before an input.
+    /// Examines every task, and tells the model what is held before an input.
     pub(super) fn weigh(&mut self, input: &Input) -> Checked {
         let Input::Request { request, .. } = input else { return Ok(()) };
         let adds = matches!(
@@ -28,7 +28,7 @@ impl Sim {
         let mut envs: Vec<Env> = Vec::new();
         let tasks = self.model.live.values().filter_map(|known| self.core.get(&known.id.into()).ok());
         for (place, task) in tasks.enumerate() {
-            // All share their folder.
+            // All tasks share their folder.
             bytes += task.own_bytes() + if place == 0 { task.spec.shared_bytes() } else { 0 };
             let queued = if let State::Queued { env } = &task.state { Some(env) } else { None };
             let again = task.plan().again.as_ref().map(|again| &again.env);

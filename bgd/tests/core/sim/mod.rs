@@ -1,5 +1,5 @@
-//! A world around the core: a fake clock, fake executors with processes that behave badly, and clients.
-//! Everything that the core does is compared with what the model expects.
+//! A world around the core: a fake clock, fake executors with misbehaving processes, and clients. Everything that the
+//! core does is compared with what the model expects.
 
 mod check;
 mod jobs;
@@ -36,10 +36,10 @@ use procs::{Proc, ProcState};
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 
-/// How many steps a copy that was read back runs beside the original.
+/// Number of steps that a deserialized copy runs beside the original.
 const TWIN_STEPS: u32 = 12;
 
-/// How many steps a closed core is still asked things.
+/// Number of steps in which a core that has exited still gets requests.
 const STEPS_AFTER_EXIT: u32 = 10;
 
 #[derive(Debug)]
@@ -49,29 +49,29 @@ pub struct Sim {
     model: Model,
     now: Now,
     procs: Vec<Proc>,
-    /// The calls that wait for their answers.
+    /// Calls that wait for their answers.
     open: BTreeSet<ReplyTo>,
-    /// Those of them that are resumes. They are answered even if their client is gone.
+    /// Those of them that are resumes. They are answered even if their client has disconnected.
     resumes: BTreeSet<ReplyTo>,
     /// The latest run of each task, and its environment.
     runs: BTreeMap<TaskId, (u32, Arc<Env>)>,
-    /// How tasks of agents have ended, which only a resume that was accepted may change.
+    /// How agent tasks have ended, which only an accepted resume may change.
     ended: BTreeMap<TaskId, String>,
-    /// What clients and other programs know of the jobs that are or were theirs.
+    /// What clients and other programs know of their present and former jobs.
     jobs: Jobs,
-    /// What was told, and to whom.
+    /// Notices that were sent, and to whom.
     post: Post,
-    /// The connection number of each client; a new one after each disconnect.
+    /// The connection number of each client; every disconnect assigns a new one.
     clients: [u64; CLIENTS],
     calls: u64,
     submitted: u64,
     seq: u64,
-    /// The latest turn of life that each task's events have told of.
+    /// The latest lifecycle event of each task.
     told: BTreeMap<TaskId, EventKind>,
     after_exit: u32,
-    /// Steps that were made.
+    /// Number of steps made.
     pub steps: u64,
-    /// How often the worlds came to the rarer places.
+    /// How often the rarer situations occurred.
     pub reached: Reached,
 }
 
@@ -107,7 +107,7 @@ impl Sim {
         }
     }
 
-    /// Makes every step of a history, and brings each world to its end.
+    /// Executes every step of a history, and brings each world to its end.
     pub fn run(&mut self, ops: &[Op]) -> Checked {
         for op in ops {
             self.op(op)?;
@@ -121,10 +121,10 @@ impl Sim {
         self.drain()
     }
 
-    /// Lets everything end, clears everything, and looks that nothing is left.
+    /// Lets everything end, clears everything, and checks that nothing is left.
     fn drain(&mut self) -> Checked {
         self.end_procs()?;
-        // Those that wait for what does not come, and those that begin again and again.
+        // Tasks that wait for what never comes, and tasks that start again and again.
         let which = Selection::All { session: None };
         self.request(0, Request::Cancel(Cancel { which, signal: Some(KILL), grace_ms: None }))?;
         self.end_procs()?;
@@ -147,7 +147,7 @@ impl Sim {
         self.nothing_is_left()
     }
 
-    /// Lets all that runs end well.
+    /// Lets everything that runs end successfully.
     fn end_procs(&mut self) -> Checked {
         while let Some(proc) = self.procs.first() {
             let fact = match (proc.state, proc.is_agent) {
@@ -254,7 +254,7 @@ impl Sim {
         }
     }
 
-    /// Has tasks ended, or paused.
+    /// Pauses, cancels or clears tasks, or ends a session.
     fn end(&mut self, op: &Op) -> Checked {
         match op {
             Op::Pause { client, which, paused } => {
@@ -276,7 +276,7 @@ impl Sim {
         }
     }
 
-    /// Changes how tasks are ordered.
+    /// Changes the order of tasks.
     fn order(&mut self, op: &Op) -> Checked {
         match op {
             Op::Hold { client, which, held } => {
@@ -297,7 +297,7 @@ impl Sim {
         }
     }
 
-    /// What clients do with sessions and what those are told.
+    /// Executes operations on sessions and their inboxes.
     fn correspond(&mut self, op: &Op) -> Checked {
         match op {
             Op::Own { client, session } => {
@@ -349,7 +349,7 @@ impl Sim {
         self.submit_job(*client, command)
     }
 
-    /// One of these tasks, or any.
+    /// Returns one of the targets if `aimed`, else any task.
     fn aim(&self, pick: &Pick, targets: &[TaskId], aimed: bool) -> TaskRef {
         match targets.get(pick.index % targets.len().max(1)) {
             Some(target) if aimed => (*target).into(),
@@ -418,12 +418,12 @@ impl Sim {
         Ok(())
     }
 
-    /// Writes the core down and reads it back: nothing is lost, and environments are only where a start
-    /// still needs them. The copy then runs beside the original for a while, and takes its place.
+    /// Serializes the core and reads it back: nothing is lost, and environments are kept only where a start still
+    /// needs them. The copy then runs beside the original for a while, and takes its place.
     fn reload(&mut self) -> Checked {
         let text = serde_json::to_string(&self.core).map_err(|error| fail(&error))?;
         let needed = self.model.pending() + self.model.resumable() + self.model.with_rules() + self.model.staged.len()
-            // Each can be submitted again.
+            // Every task but adopted ones can be submitted again.
             + self.model.live.values().filter(|task| !task.is_adopted).count();
         prop_assert_eq!(text.matches(ENV_MARK).count(), needed, "environments are kept");
         let copy: Core = serde_json::from_str(&text).map_err(|error| fail(&error))?;
@@ -439,7 +439,7 @@ impl Sim {
         self.on_deadline()
     }
 
-    /// Walks the pages of a list: each task once, the newest first, and the counts are right.
+    /// Walks the pages of a list: it has each task once, newest first, and the counts are right.
     fn list(&mut self, session: Option<u8>, statuses: u8, limit: usize) -> Checked {
         self.steps += 1;
         let session = session.map(session_key);
@@ -524,7 +524,7 @@ fn session_key(session: u8) -> Arc<str> {
     Arc::from(format!("tmux:%{}", session % SESSIONS))
 }
 
-/// Ids whose first characters are often the same, with the number of submission at their end.
+/// Returns an id that often shares its first characters with others, and ends with the submission number.
 fn new_id(number: u64) -> TaskId {
     let scattered = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
     let first = u128::from(number % 5) << 112 | u128::from(number / 5 % 3) << 108;

@@ -1,5 +1,5 @@
-//! What clients and channels are told. What is known here comes from what was asked, answered and told;
-//! neither the core nor the model is asked about it.
+//! What clients and channels are told. This knowledge comes from requests, answers and notices only, not from the
+//! core or the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use super::super::expected::{Answer, Told};
 use super::super::ops::Mark;
 use super::{Checked, Sim};
 
-/// What a consumer that must not act twice keys on.
+/// Identifies an item for a consumer that must not act twice.
 type Key = (TaskId, u32, Option<u64>);
 
 #[derive(Debug, Default)]
 pub struct Post {
-    /// Ends, and starts, that were seen in this step and not told yet.
+    /// Starts and ends that occurred in this step and have no notice yet.
     due: BTreeMap<TaskId, NoticeKind>,
-    /// The ends of runs that were told.
+    /// Ends of runs that had their notice.
     ends: BTreeSet<(TaskId, u32)>,
     starts: BTreeSet<TaskId>,
     questions: BTreeSet<(TaskId, u64)>,
-    /// The parent sessions of all tasks that there are.
+    /// Parent sessions of all existing tasks.
     sessions: BTreeMap<TaskId, Arc<str>>,
     /// Tasks whose parent session has ended.
     bereft: BTreeSet<TaskId>,
-    /// What each session was told and has neither acknowledged nor been told of as lost.
+    /// What each session was sent, and has neither acknowledged nor seen counted as lost.
     sent: BTreeMap<Arc<str>, Vec<Key>>,
-    /// The numbers that were given, with what they stand for.
+    /// Item numbers that were returned, with what they stand for.
     numbers: BTreeMap<u64, (Arc<str>, Key)>,
-    /// Those of them that must not come back.
+    /// Item numbers that must not come back.
     done: BTreeSet<u64>,
     reads: BTreeMap<ReplyTo, Read>,
     acks: BTreeMap<ReplyTo, (Arc<str>, u64)>,
     owners: BTreeSet<(u64, Arc<str>)>,
 }
 
-/// A read that is to be answered.
+/// A read that is not answered yet.
 #[derive(Clone, Debug)]
 struct Read {
     session: Arc<str>,
@@ -52,7 +52,7 @@ struct Read {
 }
 
 impl Post {
-    /// Notes what a client asks for.
+    /// Records a client's request.
     pub fn asked(&mut self, to: ReplyTo, request: &Request, now: Mono) {
         match request {
             Request::ReadInbox { session, after, wait_ms, limit } => {
@@ -71,7 +71,7 @@ impl Post {
         }
     }
 
-    /// A call was not answered at once.
+    /// Records that a call was not answered at once.
     pub fn waits(&mut self, to: ReplyTo) {
         if let Some(read) = self.reads.get_mut(&to) {
             read.waits = true;
@@ -86,7 +86,7 @@ impl Post {
         self.bereft.extend(tasks);
     }
 
-    /// A client goes: the sessions that end with it, and whether it shares any with others.
+    /// Disconnects a client. Returns the sessions that end with it, and whether others own any of its sessions too.
     pub fn leaves(&mut self, client: u64) -> (Vec<Arc<str>>, bool) {
         self.reads.retain(|to, _| to.client != client);
         let theirs: Vec<(u64, Arc<str>)> = self.owners.extract_if(.., |own| own.0 == client).collect();
@@ -101,7 +101,7 @@ impl Post {
 }
 
 impl Sim {
-    /// A number of an inbox item, which may be one of the past, of the future, or of another session.
+    /// Returns the number of an inbox item, which may be from the past, the future, or another session.
     pub(super) fn mark(&self, mark: Mark) -> u64 {
         let last = self.model.post.last;
         match mark {
@@ -112,8 +112,8 @@ impl Sim {
         }
     }
 
-    /// Notes what an event says must be told: each end, unless somebody looked at it, and each first start
-    /// in the background.
+    /// Records the notice that an event requires: for each end, unless a client saw it in the foreground, and for
+    /// each first start in the background.
     pub(super) fn is_to_be_told(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
         let id = task.id;
         let news = match kind {
@@ -143,7 +143,8 @@ impl Sim {
         Ok(())
     }
 
-    /// A notice follows its event, comes once, is of the task as it is, and counts the others rightly.
+    /// Checks that a notice follows its event, comes once, shows the task as it is, and counts the other tasks
+    /// correctly.
     pub(super) fn is_told_truly(&mut self, notice: &Notice, told: &Told) -> Checked {
         let (id, run, kind) = (told.task, told.run, told.kind);
         prop_assert_eq!((notice.at, notice.task.foreground), (self.now.wall, None));
@@ -156,7 +157,7 @@ impl Sim {
         } else {
             prop_assert_eq!(self.post.due.remove(&id), Some(kind), "nobody has heard of that: {:?}", told);
         }
-        // r51: a resume is not a start; r55: one end for each run.
+        // R51: a resume is not a start. R55: one end per run.
         let is_new = match is_end {
             true => self.post.ends.insert((id, run)),
             false if kind == NoticeKind::Started => run == 1 && self.post.starts.insert(id),
@@ -175,20 +176,20 @@ impl Sim {
         Ok(())
     }
 
-    /// The session's other tasks that were submitted or resumed, and whose end was not told of.
+    /// Returns the number of the session's other tasks that were submitted or resumed without a terminal event since.
     fn active_beside(&self, session: &Arc<str>, id: TaskId) -> u64 {
         let others = self.post.sessions.iter().filter(|(other, of)| **other != id && *of == session);
         let is_active = |other: &TaskId| self.told.get(other).is_some_and(|kind| !kind.is_terminal());
         others.filter(|(other, _)| is_active(other)).count() as u64
     }
 
-    /// No end and no start is left untold when a step is over.
+    /// Checks that no start or end is left without a notice after a step.
     pub(super) fn r55_every_end_was_told(&self) -> Checked {
         prop_assert!(self.post.due.is_empty(), "not told: {:?}", self.post.due);
         Ok(())
     }
 
-    /// The question that can be answered now was told, unless somebody looks at the job.
+    /// Checks that the question that can be answered now had its notice, unless the task is in the foreground.
     pub(super) fn questions_are_told(&self, task: &Snapshot) -> Checked {
         let next = task.agent.as_ref().and_then(|agent| agent.questions.front());
         if let (Some(next), None) = (next, task.foreground) {
@@ -197,8 +198,8 @@ impl Sim {
         Ok(())
     }
 
-    /// An inbox gives in order what it was told, each number for one thing only; what was acknowledged
-    /// does not come back, and nothing is missing that is not counted as lost.
+    /// Checks an inbox: items come in order, each number stands for one thing only, acknowledged items do not come
+    /// back, and missing ones are counted as lost.
     pub(super) fn r55_an_inbox_is_true(&mut self, to: ReplyTo, answer: &Answer) -> Checked {
         match answer {
             Answer::Inbox { items, more, lost } => {
@@ -259,7 +260,7 @@ impl Sim {
         Ok(())
     }
 
-    /// The tasks that the end of these sessions and of these jobs is nothing to, as they are.
+    /// Returns the tasks that the end of these sessions and jobs must not affect, as they are.
     pub(super) fn untouched_by_ends(&self, sessions: &[Arc<str>], jobs: &[TaskId]) -> Vec<Snapshot> {
         let of_ended = |id: &TaskId| self.post.sessions.get(id).is_some_and(|of| sessions.contains(of));
         let live = self.told.iter().filter(|(_, kind)| **kind != EventKind::Cleared).map(|(id, _)| *id);
@@ -267,8 +268,8 @@ impl Sim {
         others.filter_map(|id| self.core.get(&id.into()).ok()).collect()
     }
 
-    /// Every task of these sessions has ended or is told to, and nobody else's has heard of it; only a
-    /// slot that has become free may be taken.
+    /// Checks that every task of these sessions has ended or is being ended, and that no other task is affected,
+    /// except that it may take a slot that has become free.
     pub(super) fn r54_only_those_sessions_have_ended(
         &mut self,
         sessions: &[Arc<str>],
@@ -279,7 +280,7 @@ impl Sim {
                 return super::fail_with(format!("{} was cleared by a stranger's end", before.id));
             };
             if matches!(before.state, State::Queued { .. }) {
-                // But for one that was to start after one of theirs.
+                // Except for one that was to start after one of theirs.
                 let reason = after.finished().map(|finished| &finished.outcome);
                 let is_dependent = matches!(reason, Some(Outcome::Cancelled(StopReason::Dependency(..))));
                 prop_assert!(!after.is_finished() || is_dependent, "{:?}", after);
@@ -305,7 +306,7 @@ impl Sim {
     }
 }
 
-/// Whether no attempt of it has ended yet.
+/// Whether none of its attempts has ended yet.
 fn is_first_attempt(task: &bgd::core::Snapshot) -> bool {
     task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
 }

@@ -1,4 +1,4 @@
-//! What clients say of the order of tasks.
+//! Clients' operations on the order of tasks.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use super::super::support::{command, env, exited};
 use super::procs::ProcState;
 use super::{Checked, Sim, new_id, session_key};
 
-/// The default group, two that are made now and then, and one that never is.
+/// Returns the name of the default group, of two groups that are created now and then, or of one that never exists.
 pub fn group_name(group: u8) -> Arc<str> {
     Arc::from([DEFAULT_GROUP, "build", "gpu", "moon"][usize::from(group)])
 }
 
-/// The id of a batch. It is no task's.
+/// Returns the id of a batch, which no task has.
 pub fn batch_id(number: u64) -> TaskId {
     TaskId::from_u128((0xba7c_u128 << 112) | u128::from(number))
 }
 
 impl Sim {
-    /// A batch, part by part.
+    /// Submits a batch, part by part.
     pub(super) fn many(&mut self, op: &Op) -> Checked {
         let Op::Many { client, session, env: number, plan, jobs, max_fails, parts, stray, open } = op else {
             return Ok(());
@@ -99,11 +99,11 @@ impl Sim {
 }
 
 impl Sim {
-    /// A task that is to run for ever fails as soon as it runs, and is started again in time.
+    /// Lets a task with a restart rule fail as soon as it runs, each time it is started again.
     pub(super) fn relapse(&mut self, pick: usize) -> Checked {
         let tasks: Vec<TaskId> = self.model.kept_alive();
         let Some(task) = tasks.get(pick % tasks.len().max(1)).copied() else { return Ok(()) };
-        // Two facts and a delay for each of the ends that are too many.
+        // Two facts and a delay for each end, up to a crash loop.
         for _ in 0..30 {
             let proc = self.procs.iter().position(|proc| proc.task == task);
             match proc.map(|index| (index, self.procs[index].state)) {

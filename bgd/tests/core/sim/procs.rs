@@ -1,4 +1,4 @@
-//! Fake executors: processes and agents, which behave badly.
+//! Fake executors: processes and agents that misbehave.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,18 @@ use super::super::ops::{STALE_FACTS, Stale};
 use super::super::support::{KILL, asked, exited, gave_up, refused, session_of, turn_ended, turn_failed};
 use super::{Checked, Sim};
 
-/// A process tree, or an agent's turn, as its executor knows it. One that is gone has none.
+/// A process tree, or an agent's turn, as its executor knows it. Removed when it is gone.
 #[derive(Debug)]
 pub struct Proc {
     pub task: TaskId,
     pub run: u32,
     pub is_agent: bool,
     pub state: ProcState,
-    /// The signals with which it was told to end.
+    /// Signals that were sent to end it.
     pub ends: Vec<i32>,
-    /// The questions that the agent waits with.
+    /// The agent's open questions.
     pub waiting: BTreeSet<u64>,
-    /// Nobody waits for it any longer, although it lives.
+    /// Whether the executor has given up waiting for it, although it lives.
     pub gave_up: bool,
     last_key: u64,
     bytes: u64,
@@ -31,7 +31,7 @@ pub struct Proc {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcState {
-    /// The executor is about to start it, or to give it its prompt.
+    /// The executor is about to start it, or to send it its prompt.
     Spawning,
     Alive,
     /// The leader has ended, and others have not.
@@ -39,7 +39,7 @@ pub enum ProcState {
 }
 
 impl Proc {
-    /// The output goes on where an earlier run has left it.
+    /// Its output continues where an earlier run has left off.
     pub fn new(task: TaskId, run: u32, is_agent: bool, bytes: u64) -> Self {
         let (state, waiting) = (ProcState::Spawning, BTreeSet::new());
         let (ends, gave_up) = (Vec::new(), false);
@@ -51,7 +51,7 @@ impl Proc {
         self.ends.contains(&KILL)
     }
 
-    /// What it does next. Told to end, it often does; SIGKILL it can't ignore.
+    /// Returns what it does next. When told to end, it often does; it can't ignore SIGKILL.
     fn next(&mut self, roll: u8) -> Fact {
         match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
             _ if self.is_agent => self.next_of_agent(roll),
@@ -70,8 +70,8 @@ impl Proc {
         }
     }
 
-    /// An agent may refuse its prompt, also when it was told to end; and one that was told to end may end
-    /// its turn well all the same.
+    /// An agent may refuse its prompt, even after it was told to end. One that was told to end may still end its turn
+    /// successfully.
     fn next_of_agent(&mut self, roll: u8) -> Fact {
         let session = || Fact::Session { id: session_of(self.task).into() };
         match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
@@ -91,7 +91,7 @@ impl Proc {
             (_, _, _, 90..150) => self.ask(),
             (_, _, _, 150..175) => {
                 let waits = self.waiting.iter().nth(usize::from(roll) % self.waiting.len().max(1)).copied();
-                // It may go on at the very moment in which it is answered.
+                // It may continue at the very moment when it is answered.
                 Fact::Withdrawn { key: waits.filter(|_| roll < 170).unwrap_or(self.last_key) }
             }
             (_, _, _, 175..205) => session(),
@@ -117,7 +117,7 @@ impl Proc {
 }
 
 impl Sim {
-    /// One of the processes does something.
+    /// Lets one of the processes do something.
     pub(super) fn act(&mut self, proc: usize, roll: u8) -> Checked {
         if self.procs.is_empty() {
             return self.on_deadline();
@@ -127,7 +127,7 @@ impl Sim {
         self.fact_of(index, fact)
     }
 
-    /// A process has done something: the executor notes it and reports it.
+    /// Records what a process has done, and reports it, as its executor would.
     pub(super) fn fact_of(&mut self, index: usize, fact: Fact) -> Checked {
         let proc = &mut self.procs[index];
         let (task, run) = (proc.task, proc.run);
@@ -167,7 +167,7 @@ impl Sim {
         {
             prop_assert_eq!(&after.state, &State::Finished(finished));
             after.state = before.state.clone();
-            // It has its slot no more.
+            // It no longer has its slot.
             after.place = before.place;
             prop_assert_eq!(format!("{:?}", after), format!("{:?}", before), "a refused resume left a mark");
             self.reach("refused, as it was");
@@ -175,7 +175,7 @@ impl Sim {
         self.compare(task)
     }
 
-    /// A fact that must change nothing.
+    /// Sends a fact that must change nothing.
     pub(super) fn stale(&mut self, pick: usize, kind: Stale, fact: usize) -> Checked {
         let settled = |id: &TaskId| {
             self.procs.iter().all(|proc| proc.task != *id)
@@ -221,7 +221,7 @@ impl Sim {
     }
 }
 
-/// A note of any kind; two of its four are last words.
+/// Returns a note of any kind; two of four are last words.
 fn noted(roll: u8) -> Fact {
     let note = [Note::LastWords, Note::Suspect, Note::Warning, Note::LastWords][usize::from(roll % 4)];
     Fact::Noted { note, text: format!("note {roll}").into() }

@@ -1,4 +1,4 @@
-//! R60 to R68, each by itself and all together in random histories.
+//! R60 to R68, each on its own and all together in random histories.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn backgrounded() -> Answer {
     Answer::Backgrounded(TaskId::from_u128(1))
 }
 
-/// A foreground with these jobs, numbered from 0.
+/// Returns a foreground with these jobs, numbered from 0.
 fn foreground<const N: usize>(jobs: [Can; N]) -> Foreground<usize> {
     let mut foreground = Foreground::new(Key::default());
     for (id, can) in jobs.into_iter().enumerate() {
@@ -96,14 +96,14 @@ fn r65_with_nothing_in_the_foreground_the_key_does_nothing() {
 
 #[test]
 fn r66_a_job_that_finished_first_has_its_real_result() {
-    // The daemon saw it, and then its parent.
+    // The daemon sees the end first, then the parent.
     let mut jobs = foreground([Can::Yes]);
     assert_eq!(jobs.pressed(), Press::Take(0));
     let error = RpcError::new(ErrorKind::AlreadyFinished, "the task has ended");
     assert_eq!(jobs.answered(&0, Answer::from(&error)), Some(Outcome::Finished(0)));
     assert_eq!(jobs.finished(&0), Finished::Elsewhere);
 
-    // Its parent saw it, and then the daemon, if it answers at all.
+    // The parent sees the end first, then the daemon, if it answers at all.
     for answer in [Answer::AlreadyFinished, Answer::Failed("the daemon is gone".into())] {
         let mut jobs = foreground([Can::Yes]);
         assert_eq!(jobs.pressed(), Press::Take(0));
@@ -112,7 +112,7 @@ fn r66_a_job_that_finished_first_has_its_real_result() {
         assert!(jobs.is_empty());
     }
 
-    // It finished behind the hand-over, and its parent saw that before the answer.
+    // The job finishes after the hand-over, and the parent sees that before the answer.
     let mut jobs = foreground([Can::Yes]);
     assert_eq!(jobs.pressed(), Press::Take(0));
     assert_eq!(jobs.finished(&0), Finished::Wait);
@@ -142,14 +142,14 @@ fn r68_a_job_that_cannot_be_backgrounded_says_so() {
     assert_eq!(jobs.pressed(), Press::Refuse("This job can't be backgrounded: it is a shell".to_owned()));
 }
 
-/// What happens to a foreground. Numbers choose among the jobs that were ever started.
+/// A step of a history. Indices choose among all jobs ever started.
 #[derive(Clone, Debug)]
 enum Step {
     Start(Can),
     Finish(prop::sample::Index),
     Press,
     Answer(prop::sample::Index, Answer),
-    /// The answer for the job that is handed over.
+    /// The answer for the job whose hand-over is in flight.
     RightAnswer(Answer),
 }
 
@@ -167,12 +167,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is true of a job, whatever the foreground thinks.
+/// The true state of a job, whatever the foreground assumes.
 struct Truth {
     can: Can,
-    /// Its process has ended.
+    /// Whether its process has ended.
     ended: bool,
-    /// How often a result of it was to be shown.
+    /// How many results of it were shown.
     results: usize,
 }
 
@@ -183,7 +183,7 @@ struct World {
 }
 
 impl World {
-    /// The jobs that still owe a result and are not handed over, the latest first.
+    /// Returns the jobs that have no result yet and are not being handed over, latest first.
     fn latest(&self) -> impl Iterator<Item = (usize, &Can)> {
         let there = |(id, job): &(usize, &Truth)| job.results == 0 && Some(*id) != self.handed;
         self.jobs.iter().enumerate().rev().filter(there).map(|(id, job)| (id, &job.can))

@@ -1,4 +1,4 @@
-//! The rules of the foreground against random histories, and the scanner against random typing.
+//! Tests the rules of the foreground with random histories, and the scanner with random input.
 
 mod jobs;
 mod scanner;

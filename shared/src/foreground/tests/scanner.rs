@@ -1,4 +1,4 @@
-//! What passes the scanner and what is a press, however the input is cut.
+//! Which input passes the scanner and which is a press, however the input is split.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ enum Kind {
 }
 use Kind::{Pass, Pressed, Released};
 
-/// Pieces with passing neighbours made one: how they are cut says nothing.
+/// Pieces with adjacent passing ones merged, as their boundaries do not matter.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pieces(Vec<(Kind, Vec<u8>)>);
 
@@ -41,7 +41,7 @@ impl Pieces {
     }
 }
 
-/// All pieces of an input that comes in these parts, and then ends.
+/// Returns all pieces of an input that arrives in these parts and then ends.
 fn scanned<'a>(key: &str, parts: impl IntoIterator<Item = &'a [u8]>) -> Pieces {
     let mut scanner = KeyScanner::new(key.parse().unwrap());
     let mut pieces = Pieces::default();
@@ -74,10 +74,10 @@ const PRESSES: &[&str] = &[
     "\x1b[27;5;66~",
 ];
 
-/// What comes behind a press while Ctrl-B is held and let go.
+/// Sequences that follow a press while Ctrl-B is held down and released.
 const RELEASES: &[&str] = &["\x1b[98;5:3u", "\x1b[98;5:2u", "\x1b[98;69:3u", "\x1b[1080:1048:98;5:3u"];
 
-/// Sequences that are no Ctrl-B, each of them whole.
+/// Complete sequences other than Ctrl-B.
 const OTHERS: &[&str] = &[
     "\x1b[A",
     "\x1b[1;5B",
@@ -106,18 +106,18 @@ const OTHERS: &[&str] = &[
     "\x1b[3;5~",
     "\x1b[98;5~",
     "\x1b[98;5A",
-    // A Latin layout where another key is in the place of B.
+    // A Latin layout with another key in the place of B.
     "\x1b[120::98;5u",
-    // Numbers that wrap around if taken carelessly.
+    // Numbers that overflow into a match if parsed carelessly.
     "\x1b[354;5u",
     "\x1b[4294967394;5u",
     "\x1b[98;4294967301u",
-    // A mouse, the focus, an answer of the terminal.
+    // Mouse, focus, and a reply of the terminal.
     "\x1b[<0;98;5M",
     "\x1b[I",
     "\x1b]11;rgb:0/0/0\x1b\\",
     "\x1b[201~",
-    // Longer than anything that is looked at.
+    // Longer than anything that is examined.
     "\x1b[98;5:000000000000000000000000000000000000000000000000001u",
 ];
 
@@ -125,7 +125,7 @@ fn one_of(list: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(list).prop_map(str::to_owned)
 }
 
-/// Text without the key, but with the characters that forms of it are made of.
+/// Text without the key, but with the characters of its forms.
 fn text() -> impl Strategy<Value = String> {
     "[a-z0-9;:\\[~uü€\r\t]{0,12}"
 }
@@ -140,13 +140,13 @@ fn paste() -> impl Strategy<Value = String> {
         Just("\x1b[20".to_owned()),
         Just("\x1b".to_owned()),
     ];
-    // Terminals take the end out of what they paste. Two parts may make one, too.
+    // Terminals remove the end sequence from pasted text. Two parts may also form one.
     let pasted = prop::collection::vec(part, 0..6).prop_map(|parts| parts.concat().replace("\x1b[201~", ""));
     let pasted = pasted.prop_filter("the end", |text| !text.contains("\x1b[201~"));
     pasted.prop_map(|text| format!("\x1b[200~{text}\x1b[201~"))
 }
 
-/// Input with what it is made of.
+/// Input, with the kind of each part.
 fn typing() -> impl Strategy<Value = Vec<(Kind, String)>> {
     let part = prop_oneof![
         4 => text().prop_map(|text| (Pass, text)),
@@ -158,7 +158,7 @@ fn typing() -> impl Strategy<Value = Vec<(Kind, String)>> {
     prop::collection::vec(part, 0..20)
 }
 
-/// Input of the bytes that matter, in any order.
+/// Random input of the bytes that matter.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(b"\x1b\x1b\x1b[[[98;5u:2017~\x02x".as_slice()), 0..120)
 }
@@ -265,7 +265,7 @@ fn a_lone_escape_is_held_until_it_is_given_up() {
     assert!(!scanner.is_holding());
     assert_eq!(scanner.flush(), b"");
 
-    // It is over: this is not Alt-Ctrl-B, and this no longer a form of the key.
+    // The hold is over: this is not Alt-Ctrl-B, and that is no longer a form of the key.
     assert_eq!(scanner.scan(&mut &b"\x02"[..]), Some(Piece::Pressed(b"\x02")));
     assert_eq!(scanner.scan(&mut &b"[98;5u"[..]), Some(Piece::Pass(b"[98;5u")));
 }

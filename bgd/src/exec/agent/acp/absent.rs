@@ -1,5 +1,5 @@
-//! What stands for the Agent Client Protocol in a build without it: nobody can be connected with. Agents that speak it
-//! are refused before they are started.
+//! Stands in for the Agent Client Protocol in a build without it: every connection attempt fails. Agents that
+//! speak it are refused before they are started.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -13,12 +13,12 @@ use crate::core::Refusal;
 use crate::exec::agent::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::features::Feature;
 
-/// A connection that there can't be.
+/// A connection that can't exist.
 #[derive(Debug)]
 pub struct Acp(Infallible);
 
 impl Acp {
-    /// Connects with nobody.
+    /// Refuses to connect.
     ///
     /// # Errors
     /// Always.
@@ -27,32 +27,32 @@ impl Acp {
         ready(Err(Refusal::new(ErrorKind::AgentUnavailable, message)))
     }
 
-    /// Opens no session.
+    /// Never called, as no connection exists.
     pub fn open(&self, _: &Wanted, _: Updates) -> Ready<Result<Opened, Refusal>> {
         match self.0 {}
     }
 
-    /// Gives no prompt.
+    /// Never called, as no connection exists.
     pub fn prompt(&self, _: &Arc<str>, _: &str) -> Ready<TurnEnd> {
         match self.0 {}
     }
 
-    /// Tells nobody to end a turn.
+    /// Never called, as no connection exists.
     pub fn cancel(&self, _: &Arc<str>) -> Ready<()> {
         match self.0 {}
     }
 
-    /// Lets go of no session.
+    /// Never called, as no connection exists.
     pub fn forget(&self, _: &Arc<str>) -> Ready<()> {
         match self.0 {}
     }
 
-    /// Says nothing of itself.
+    /// Never called, as no connection exists.
     pub fn about(&self) -> AgentCheck {
         match self.0 {}
     }
 
-    /// Waits for no end.
+    /// Never called, as no connection exists.
     pub fn closed(&self) -> Ready<Box<str>> {
         match self.0 {}
     }

@@ -1,5 +1,5 @@
-//! An agent's request for a permission: what it asks, what it takes for an answer, and the answer itself.
-//! Who decides is not known here.
+//! An agent's permission request: what it asks, which answers it accepts, and the answer itself. Who decides
+//! is not known here.
 
 use agent_client_protocol::UntypedMessage;
 use agent_client_protocol::v1::schema::{
@@ -13,19 +13,19 @@ use super::question::question;
 /// The method of the request.
 pub const METHOD: &str = "session/request_permission";
 
-/// A request for a permission.
+/// A permission request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Question {
     /// The session that it is about.
     pub session: String,
-    /// What it asks, for people.
+    /// The question, for display.
     pub text: String,
-    /// The answers that it takes.
+    /// The answers that it accepts.
     pub options: Vec<InputOption>,
 }
 
 impl Question {
-    /// Reads the request. Kinds of options and tools that are not known are no error.
+    /// Parses the request. Unknown kinds of options and tools are no error.
     pub fn read(request: &UntypedMessage) -> Option<Self> {
         let params = request.params();
         let session = params["sessionId"].as_str()?.to_owned();
@@ -34,8 +34,8 @@ impl Question {
         Some(Self { session, text, options })
     }
 
-    /// The answer that chooses this option. Without one that it takes, it is denied: once if that can be
-    /// said, else for ever, else by calling the question off.
+    /// Builds the answer that chooses this option. Without a valid option it denies: once if the agent offers
+    /// that, else for ever, else by calling the question off.
     pub fn answer(options: &[InputOption], chosen: Option<&str>) -> Value {
         let of_kind = |kind| options.iter().find(|option| option.kind == kind);
         let option = chosen
@@ -50,14 +50,14 @@ impl Question {
         }
     }
 
-    /// The answer to a question whose turn is over.
+    /// Builds the answer to a question whose turn is over.
     pub fn called_off() -> Value {
         outcome(RequestPermissionOutcome::Cancelled)
     }
 }
 
 fn outcome(outcome: RequestPermissionOutcome) -> Value {
-    // These have only texts in them, which can always be written.
+    // The answer contains only strings, so serialization can't fail.
     serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default()
 }
 

@@ -1,5 +1,4 @@
-//! What an agent says of itself when it is greeted: its version of the protocol, its name, what it can do, and
-//! how one logs in.
+//! The handshake: an agent's protocol version, name and capabilities, and how to log in.
 
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema::{
@@ -14,26 +13,26 @@ use super::trouble::{self, Asked, Meaning, Trouble, bounded};
 use super::wire::Wire;
 use crate::core::Refusal;
 
-/// How much of an agent's advice on logging in is passed on.
+/// How many bytes of an agent's advice on logging in are passed on.
 const LOGIN_BYTES: usize = 1 << 10;
 
-/// How much of its name and version.
+/// How many bytes of its name and of its version are kept.
 const NAME_BYTES: usize = 200;
 
-/// What an agent said of itself.
+/// What an agent reported about itself.
 #[derive(Debug)]
 pub struct Hello {
     /// Its name, its version, and how it continues a conversation.
     pub about: AgentCheck,
     /// Whether it can list the sessions that it has.
     pub lists: bool,
-    /// Whether it can be told that a session is not needed any more.
+    /// Whether it can be told that a session is no longer needed.
     pub closes: bool,
-    /// How one logs in.
+    /// Advice on logging in.
     pub login: Box<str>,
 }
 
-/// Greets the agent. It is offered neither files nor terminals: it runs where its files are.
+/// Performs the handshake. Offers the agent neither files nor terminals: it runs where its files are.
 pub async fn greet(wire: &Wire) -> Result<Hello, Refusal> {
     let request = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(ClientCapabilities::new())
@@ -58,7 +57,7 @@ pub async fn greet(wire: &Wire) -> Result<Hello, Refusal> {
     read(&answer).ok_or_else(|| no_acp(wire, "its answer to `initialize` can't be parsed"))
 }
 
-/// Reads the answer to the greeting.
+/// Parses the answer to `initialize`.
 pub fn read(answer: &Value) -> Option<Hello> {
     let answer = InitializeResponse::deserialize(answer).ok()?;
     let can = answer.agent_capabilities;
@@ -81,7 +80,7 @@ pub fn read(answer: &Value) -> Option<Hello> {
     })
 }
 
-/// Advice on logging in, from the names and descriptions of the ways to do so.
+/// Builds advice on logging in from the names and descriptions of the login methods.
 fn login(methods: &[(&str, Option<&str>)]) -> Box<str> {
     let ways: Vec<String> = methods
         .iter()
@@ -97,13 +96,13 @@ fn login(methods: &[(&str, Option<&str>)]) -> Box<str> {
     }
 }
 
-/// The program is no agent of this protocol.
+/// Builds the refusal for a program that does not speak the protocol.
 fn no_acp(wire: &Wire, why: &str) -> Refusal {
     let message = format!("the agent did not speak ACP: {why}{}", wire.noise.told());
     Refusal::new(ErrorKind::AgentUnavailable, message)
 }
 
-/// The agent wants somebody to log in.
+/// Builds the refusal for an agent that requires a login.
 pub fn logged_out(words: &str, login: &str) -> Refusal {
     Refusal::new(ErrorKind::AuthenticationRequired, format!("the agent is not logged in: {words}"))
         .hint(login)

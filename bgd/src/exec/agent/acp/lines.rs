@@ -1,8 +1,8 @@
-//! Lines on an agent's standard output: cut within a bound, and sorted into messages and noise. Nothing here
-//! knows a method of the protocol or a session.
+//! Splits an agent's standard output into lines of bounded length, and sorts them into messages and noise.
+//! Knows neither methods of the protocol nor sessions.
 //!
-//! The crate has framing of its own, which has no bound on a line, ends the connection at bytes that are not
-//! UTF-8, and answers every line that a program logs to its standard output with an error.
+//! The crate's own framing is not used: it does not limit the length of a line, ends the connection at bytes
+//! that are not UTF-8, and answers every line that a program logs to its standard output with an error.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,25 +17,25 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
 use super::trouble::bounded;
 
-/// The longest line of an agent. It leaves room for a picture in a tool's answer; an agent that writes more
-/// without a newline is taken for broken, and its connection ends.
+/// The longest line of an agent, in bytes. It leaves room for an image in a tool's result. An agent that
+/// writes more without a newline is considered broken, and its connection ends.
 pub const LINE_BYTES: usize = 16 << 20;
 
-/// How much is read at once. A longer buffer for a line is given back after it.
+/// How many bytes are read at once. A buffer that grew for a longer line is freed after it.
 const READ_BYTES: usize = 64 << 10;
 
-/// How many lines of noise are kept, and how much of each.
+/// How many lines of noise are kept, and how many bytes of each.
 const NOISE_LINES: usize = 5;
 const NOISE_BYTES: usize = 200;
 
 /// Why there are no more lines.
 #[derive(Debug)]
 pub enum Broken {
-    /// The other side has closed it.
+    /// The other side has closed the stream.
     Ended,
     /// A line is longer than [`LINE_BYTES`].
     TooLong,
-    /// It can't be read.
+    /// The stream can't be read.
     Unreadable(io::Error),
 }
 
@@ -53,18 +53,18 @@ impl fmt::Display for Broken {
 #[derive(Debug)]
 pub struct Lines<R> {
     input: BufReader<R>,
-    /// The beginning of the next line.
+    /// What was read of the next line so far.
     line: Vec<u8>,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    /// The lines of this stream.
+    /// Creates a reader for the lines of this stream.
     pub fn new(input: R) -> Self {
         Self { input: BufReader::with_capacity(READ_BYTES, input), line: Vec::new() }
     }
 
-    /// The next line without its end. What was cut off by the end of the stream counts as a line. May be
-    /// dropped at any time; nothing is lost.
+    /// Returns the next line without its newline. A line that is cut off by the end of the stream counts,
+    /// too. Cancel-safe: dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Vec<u8>, Broken> {
         loop {
             let read = self.input.fill_buf().await.map_err(Broken::Unreadable)?;
@@ -90,10 +90,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
-/// The message of a line, if it is one.
+/// Parses a line as a message; `None` if it is none.
 ///
-/// Broken characters are replaced, so that half a character in the output of a tool does not cost the
-/// message around it.
+/// Invalid UTF-8 is replaced, so that half a character in a tool's output does not cost the message around it.
 pub fn message(line: &[u8]) -> Option<RawJsonRpcMessage> {
     let text = String::from_utf8_lossy(line);
     let Ok(Value::Object(object)) = serde_json::from_str(&text) else { return None };
@@ -104,7 +103,7 @@ pub fn message(line: &[u8]) -> Option<RawJsonRpcMessage> {
     }
 }
 
-/// An answer, read as generously as possible, because a request whose answer is dropped would wait for ever.
+/// Parses an answer as leniently as possible, because a request whose answer is dropped would wait for ever.
 fn response(mut object: Map<String, Value>) -> Option<RawJsonRpcMessage> {
     let id = RawJsonRpcId::deserialize(object.remove("id")?).ok()?;
     let error = object.remove("error").filter(|error| !error.is_null());
@@ -115,7 +114,7 @@ fn response(mut object: Map<String, Value>) -> Option<RawJsonRpcMessage> {
     Some(RawJsonRpcMessage::response(id, result))
 }
 
-/// The error as the crate has it. One that it does not take is kept as the data of another.
+/// Converts an error to the crate's type. One that does not fit becomes the data of another error.
 fn readable(error: &Value) -> Error {
     Error::deserialize(error).unwrap_or_else(|_| {
         let message = error.get("message").and_then(Value::as_str).unwrap_or("an error without a message");
@@ -123,15 +122,15 @@ fn readable(error: &Value) -> Error {
     })
 }
 
-/// Lines that are no messages: how many there were, and the last of them, for error messages.
+/// Lines that are no messages: their number, and the last of them, for error messages.
 #[derive(Debug, Default)]
 pub struct Noise(Mutex<(u64, VecDeque<String>)>);
 
 impl Noise {
-    /// Keeps a line.
+    /// Records a line.
     pub fn add(&self, line: &[u8]) {
         let start = String::from_utf8_lossy(&line[..line.len().min(NOISE_BYTES)]);
-        // It may end in a terminal.
+        // The text may end up in a terminal, so it is sanitized.
         if show::is_blank(&start) {
             return;
         }
@@ -145,7 +144,7 @@ impl Noise {
         noise.1.push_back(text);
     }
 
-    /// What was kept, as the end of a sentence; nothing if there was nothing.
+    /// Returns the lines as the end of a sentence; empty if there are none.
     pub fn told(&self) -> String {
         let noise = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<&str> = noise.1.iter().map(String::as_str).collect();

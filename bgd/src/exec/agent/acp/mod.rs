@@ -1,9 +1,9 @@
-//! The Agent Client Protocol, spoken with a program over its standard input and output. Everything that names
-//! the crate of the protocol stays in this folder, because that crate changes faster than the daemon.
+//! The Agent Client Protocol over a program's standard input and output. Only this folder uses the crate of
+//! the protocol, because that crate changes faster than the daemon.
 //!
-//! The process behind the pipes belongs to the caller, and so do all time limits: every future here may be
-//! dropped at any time, and leaves nothing behind that a later turn could stumble over. A session's channel
-//! has to be read while its prompt is waited for; `reader` says what happens at its bound.
+//! The caller owns the process behind the pipes, and all time limits: every future here may be dropped at any
+//! time, without leaving anything behind that could disturb a later turn. While a prompt is in flight, the
+//! session's channel has to be read; `reader` says what happens when it is full.
 
 mod asks;
 mod hello;
@@ -43,37 +43,37 @@ use crate::core::Refusal;
 
 pub use self::lines::LINE_BYTES;
 
-/// How many pages of an agent's list of sessions are looked through for one of them.
+/// How many pages of an agent's list of sessions are searched for one of them.
 const LIST_PAGES: usize = 32;
 
-/// How much is passed on of what an agent's own fields say.
+/// How many bytes of the reason in an agent's own fields are passed on.
 const WHY_BYTES: usize = 2 << 10;
 
-/// How long an agent must be silent behind its answer to a `session/load` before it gets the prompt: some play the
-/// conversation back only then.
+/// How long an agent must be silent after its answer to `session/load` before it gets the prompt: some agents
+/// replay the conversation only then.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// How long that is waited for at most. An agent that talks for longer talks of something else.
+/// How long to wait for that silence at most. An agent that talks for longer talks about something else.
 const QUIET_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long an agent has to list its sessions after a prompt that it could not take.
+/// How long an agent has to list its sessions after it rejected a prompt.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection by the Agent Client Protocol. It ends when this is dropped.
+/// A connection that speaks the Agent Client Protocol. Dropping it ends it.
 #[derive(Debug)]
 pub struct Acp {
     wire: Wire,
     routes: Arc<Routes>,
     hello: Hello,
-    /// The session that was opened last.
+    /// The setup of the session that was opened last.
     last: Mutex<Arc<Setup>>,
 }
 
 impl Acp {
-    /// Connects with a program that has just been started, and greets it.
+    /// Connects to a program that has just been started, and performs the handshake.
     ///
     /// # Errors
-    /// The program does not speak the protocol, or wants somebody to log in first.
+    /// The program does not speak the protocol, or requires a login first.
     pub async fn connect(stdin: pipe::Sender, stdout: pipe::Receiver) -> Result<Self, Refusal> {
         let started = Instant::now();
         let routes = Arc::new(Routes::default());
@@ -85,13 +85,13 @@ impl Acp {
         Ok(Self { wire, routes, hello, last: Mutex::default() })
     }
 
-    /// Opens a new session, or takes up the wanted one again. Its updates go to this channel from now on, and
-    /// to no earlier one. What the agent plays back of an earlier conversation is not sent.
+    /// Opens a new session, or resumes the wanted one. From now on its updates go to this channel only. What
+    /// the agent replays of an earlier conversation is not sent.
     ///
     /// # Errors
-    /// The session is gone, or the agent has another reason, which is told.
+    /// The session is gone, or the agent refuses for another reason; the refusal says which.
     pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
-        // The protocol's texts are UTF-8, and a folder that is not the wanted one would be worse than none.
+        // The protocol's strings are UTF-8, and a folder other than the wanted one would be worse than none.
         let Some(cwd) = wanted.cwd.as_os_str().to_str() else {
             let message = "this agent can't work in a folder whose name is not UTF-8";
             return Err(Refusal::new(ErrorKind::Unsupported, message));
@@ -114,10 +114,10 @@ impl Acp {
                 let answer = self.take_up(session, cwd).await?;
                 let setup = Setup::of(&answer, &self.last);
                 let warning = self.settle(session, &setup, &wanted.settings, true).await?;
-                // Until here nobody was told of the session's news, so the replay went nowhere.
+                // Until here the session had no route, so the replay was discarded.
                 self.routes.open(session, updates, true, setup);
                 if self.hello.about.continuation == Continuation::Load {
-                    // It fails if the agent is never quiet, and then gets its prompt all the same.
+                    // Times out if the agent is never quiet; then it gets its prompt all the same.
                     let _ = tokio::time::timeout(QUIET_PATIENCE, self.routes.quiet(session, QUIET)).await;
                 }
                 (Arc::clone(session), warning)
@@ -136,7 +136,7 @@ impl Acp {
         Ok((key, answer))
     }
 
-    /// Makes the agent hold an earlier session again.
+    /// Makes the agent resume or load an earlier session.
     async fn take_up(&self, session: &str, cwd: &str) -> Result<Value, Refusal> {
         let id = SessionId::new(session);
         let answer = match self.hello.about.continuation {
@@ -168,7 +168,7 @@ impl Acp {
         Err(self.refusal("could not take up the session again", &trouble))
     }
 
-    /// Whether the agent may still have a session: it does not say that all it has are others.
+    /// Returns whether the agent may still have a session: `false` only if its complete list lacks the session.
     async fn lists(&self, session: &str, cwd: Option<&str>) -> bool {
         if !self.hello.lists {
             return true;
@@ -190,14 +190,14 @@ impl Acp {
         true
     }
 
-    /// The same within a bound of time, as the turn that it is asked for is over already.
+    /// Like [`Self::lists`], but with a time limit, as the turn in question is already over.
     async fn still_lists(&self, session: &str) -> bool {
         tokio::time::timeout(LIST_PATIENCE, self.lists(session, None)).await.unwrap_or(true)
     }
 
-    /// Gives a prompt to a session that was opened, and waits until the turn has ended. The session's channel
-    /// has all that was said before the end. If this is dropped before, the agent is told to stop, and a later
-    /// prompt to the session waits until it has.
+    /// Sends a prompt to an open session, and waits for the end of the turn. By then everything that was said
+    /// before the end is in the session's channel. If this is dropped earlier, the agent is told to stop, and
+    /// a later prompt to the session waits until it has.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
         let gate = match self.routes.begin(key).await {
             Ok(gate) => gate,
@@ -215,12 +215,12 @@ impl Acp {
                 let words = trouble::words(&error);
                 match trouble::meaning(&error, Asked::Within) {
                     Meaning::NoSuchSession => {
-                        // The next time it is taken up again, if that is possible.
+                        // Without a route, the next turn resumes the session, if that is possible.
                         self.routes.close(key);
                         TurnEnd::Forgotten(words.into())
                     }
                     Meaning::LoggedOut => TurnEnd::LoggedOut(format!("{words}; {}", self.hello.login).into()),
-                    // Some say no more than that something is wrong.
+                    // Some agents say only that something went wrong.
                     Meaning::Other if !self.still_lists(key).await => {
                         self.routes.close(key);
                         TurnEnd::Forgotten(words.into())
@@ -231,8 +231,8 @@ impl Acp {
         }
     }
 
-    /// Tells the agent to end the turn of a session, and then calls off the questions of that turn, as the
-    /// protocol demands. [`Self::prompt`] returns when the agent has ended it.
+    /// Tells the agent to end the session's turn, and then calls off the turn's questions, as the protocol
+    /// requires. [`Self::prompt`] returns when the agent has ended the turn.
     #[expect(clippy::unused_async, reason = "every back end has this, and for some it takes time")]
     pub async fn cancel(&self, key: &Arc<str>) {
         self.stop(key);
@@ -241,32 +241,31 @@ impl Acp {
     fn stop(&self, key: &Arc<str>) {
         self.routes.cancel(key);
         self.wire.tell("session/cancel", CancelNotification::new(SessionId::new(&**key)));
-        // After the agent was told: a question that is called off first may end the turn as if nobody had
-        // cancelled it.
+        // After the cancel: a question that is called off first may end the turn as if nobody had cancelled it.
         self.routes.call_off(key);
     }
 
-    /// A session is not needed any more: its updates go nowhere, and the agent lets go of it if it can.
+    /// Releases a session that is no longer needed: its updates are discarded, and the agent drops it if it can.
     #[expect(clippy::unused_async, reason = "every back end has this, and for some it takes time")]
     pub async fn forget(&self, key: &Arc<str>) {
-        // If it is wanted again, it is taken up again: elsewhere it may have gone on meanwhile.
+        // If the session is needed again, it is resumed: it may have continued elsewhere meanwhile.
         self.routes.close(key);
         if self.hello.closes {
             self.wire.send("session/close", CloseSessionRequest::new(SessionId::new(&**key)));
         }
     }
 
-    /// What the agent says of itself.
+    /// Returns what the agent reports about itself.
     pub fn about(&self) -> AgentCheck {
         self.hello.about.clone()
     }
 
-    /// Waits until nothing can be asked of the agent any more, and says why.
+    /// Waits until the connection is unusable, and returns the reason.
     pub async fn closed(&self) -> Box<str> {
         self.wire.ended().await
     }
 
-    /// The answer to a caller whose session could not be opened.
+    /// Builds the refusal for a caller whose session could not be opened or set up.
     fn refusal(&self, what: &str, trouble: &Trouble) -> Refusal {
         let words = trouble.words();
         if let Trouble::Refused(error) = trouble
@@ -278,7 +277,7 @@ impl Acp {
     }
 }
 
-/// A turn. Dropped before its end, it is stopped.
+/// A turn in flight. Dropping it before its end stops it.
 struct Turn<'a> {
     acp: &'a Acp,
     key: &'a Arc<str>,
@@ -294,7 +293,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// How a turn ended, by the agent's answer to the prompt.
+/// Returns how a turn ended, according to the agent's answer to the prompt.
 fn turn_end(answer: &Value) -> TurnEnd {
     let named = &answer["stopReason"];
     let failed = |why: &str| TurnEnd::Failed(why.into());
@@ -311,7 +310,7 @@ fn turn_end(answer: &Value) -> TurnEnd {
         Ok(StopReason::MaxTurnRequests) => {
             failed("the agent made all the requests that a turn may have (max_turn_requests)")
         }
-        // The crate says that there may be more.
+        // The enum is non-exhaustive.
         Ok(_) | Err(_) => match named.as_str() {
             Some(reason) => TurnEnd::Failed(
                 format!("the agent stopped for a reason that is not known here: {reason}").into(),

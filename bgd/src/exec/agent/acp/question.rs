@@ -1,8 +1,8 @@
-//! What a request for a permission is about, for people. What would be done comes first, in the request's own data:
-//! the command, the paths, the changes, the rest of the tool's input. The title comes last, because a model may
-//! choose it.
+//! Renders a permission request as text for people. What would be done comes first, from the request's own
+//! data: the command, the paths, the changes, the rest of the tool's input. The title comes last, because a
+//! model may choose it.
 //!
-//! Read from the JSON itself and not by the crate's types: one field that is not known must not hide the others.
+//! Reads the JSON itself instead of the crate's types: one unknown field must not hide the others.
 
 use std::collections::HashSet;
 
@@ -13,19 +13,19 @@ use crate::exec::agent::asked::{
     CHANGE_BYTES, COMMAND_BYTES, INPUT_BYTES, TITLE_BYTES, bounded, on_one_line, part, rest,
 };
 
-/// The most bytes of each part that only these requests have.
+/// The most bytes of each part that occurs only in these requests.
 const PATHS_BYTES: usize = 300;
 const TEXT_BYTES: usize = 300;
 
-/// How the parts begin.
+/// The prefixes of the parts.
 const PARTS: [&str; 7] = ["command:", "folder:", "paths:", "changes:", "input:", "says:", "title:"];
 
-/// What agents call the command in a tool's input, the folder that it runs in, and a file.
+/// The names that agents use in a tool's input for the command, for its working directory, and for a file.
 const COMMANDS: [&str; 3] = ["command", "cmd", "script"];
 const FOLDERS: [&str; 4] = ["cwd", "workdir", "working_directory", "directory"];
 const PATHS: [&str; 6] = ["path", "file_path", "filePath", "filepath", "absolute_path", "abs_path"];
 
-/// What the `toolCall` of a request would do. A request that says nothing but a title is that title.
+/// Describes what the `toolCall` of a request would do. If the request has only a title, returns that title.
 pub fn question(call: &Value) -> String {
     let nothing = Map::new();
     let input = call["rawInput"].as_object().unwrap_or(&nothing);
@@ -51,7 +51,7 @@ pub fn question(call: &Value) -> String {
     let kind =
         kind.map(|kind| format!(" ({})", bounded(&on_one_line(kind), TITLE_BYTES))).unwrap_or_default();
     let title = format!("{}{kind}", bounded(&title, TITLE_BYTES));
-    // Alone it needs no name, unless it would look like another part.
+    // A lone title needs no prefix, unless it would look like another part.
     if parts.is_empty() && !PARTS.iter().any(|name| title.starts_with(name)) {
         return title;
     }
@@ -59,13 +59,13 @@ pub fn question(call: &Value) -> String {
     parts.join("\n")
 }
 
-/// The first of these fields that can be shown as words, with its name.
+/// Returns the first of these fields that can be shown as words, with its name.
 fn first<'a>(input: &'a Map<String, Value>, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
     let mut found = names.iter().filter_map(|name| Some((*name, input.get(*name)?)));
     found.find(|(_, value)| words(value).is_some())
 }
 
-/// A text, or the words of a command line.
+/// Returns a string as it is, and the words of a command line quoted; `None` for anything else.
 fn words(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -78,7 +78,7 @@ fn words(value: &Value) -> Option<String> {
     }
 }
 
-/// The files that it is about, each once.
+/// Returns the files that the call is about, each once.
 fn paths(call: &Value, input: &Map<String, Value>) -> Vec<String> {
     let located = call["locations"].as_array().into_iter().flatten().filter_map(|at| at["path"].as_str());
     let named = PATHS.iter().filter_map(|name| input.get(*name)?.as_str());
@@ -86,7 +86,7 @@ fn paths(call: &Value, input: &Map<String, Value>) -> Vec<String> {
     located.chain(named).filter(|path| seen.insert(*path)).map(on_one_line).collect()
 }
 
-/// A file with the lines that go and those that come.
+/// Renders the change of a file: its path, the removed lines and the added lines.
 fn change(entry: &Value) -> String {
     let text = |name: &str| entry[name].as_str().unwrap_or_default();
     let (old, new): (Vec<&str>, Vec<&str>) =

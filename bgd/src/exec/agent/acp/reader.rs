@@ -1,9 +1,9 @@
-//! What an agent says, in its order: news go to their sessions, questions are asked, answers go to the crate.
+//! Reads what an agent says, in order: routes session updates, asks questions, and passes answers to the crate.
 //!
-//! News don't pass through the crate, because its queue has no bound. They are put into their session's
-//! channel before the next line is read. So a session whose channel is full makes the agent wait, with all of
-//! its sessions, until somebody reads from the channel or drops it; and when the answer to a prompt is passed
-//! on, everything that was said before it is in the channel.
+//! Updates bypass the crate, because its queue is unbounded. Each goes into its session's channel before the
+//! next line is read. So a session whose channel is full makes the agent wait, with all of its sessions,
+//! until somebody reads from the channel or drops it. And when the answer to a prompt is passed on,
+//! everything that was said before it is in the channel.
 
 use std::sync::Arc;
 
@@ -20,30 +20,30 @@ use super::routes::Routes;
 use super::updates::{self, News};
 use crate::exec::agent::connection::{Ask, Update};
 
-/// A request of the agent, and what answers it.
+/// A request of the agent, with the responder for its answer.
 pub type Request = (UntypedMessage, Responder);
 
 /// Reads an agent's output.
 #[derive(Debug)]
 pub struct Reader {
-    /// Its output.
+    /// The agent's output.
     pub lines: Lines<pipe::Receiver>,
-    /// Why its input can't be written any more, once that is so.
+    /// Why the agent's input can't be written any more; `None` while it can.
     pub deaf: watch::Receiver<Option<Box<str>>>,
-    /// Requests come back from the crate with what answers them.
+    /// Requests as they come back from the crate, with their responders.
     pub requests: mpsc::UnboundedReceiver<Request>,
-    /// One for each request that may be unanswered at a time.
+    /// One permit for each request that may be unanswered at a time.
     pub permits: Arc<Semaphore>,
-    /// Answers questions without holding up the reading.
+    /// Runs the tasks that answer questions, so that reading is not held up.
     pub connection: ConnectionTo<Agent>,
-    /// Where news go.
+    /// Where updates go.
     pub routes: Arc<Routes>,
-    /// What is no message.
+    /// Lines that are no messages.
     pub noise: Arc<Noise>,
 }
 
 impl Reader {
-    /// Reads until the end, and says why it came. `pass_on` gives a message to the crate.
+    /// Reads to the end, and returns the reason for it. `pass_on` hands a message to the crate.
     pub async fn run(mut self, pass_on: impl Fn(RawJsonRpcMessage)) -> Box<str> {
         loop {
             let line = tokio::select! {
@@ -62,16 +62,18 @@ impl Reader {
         match lines::message(line) {
             Some(RawJsonRpcMessage::Notification(news)) if &*news.method == "session/update" => {
                 let Some(News { session, update, message }) = updates::read(news.params) else { return };
-                // A replay is told of its own words, too.
+                // Look up the route even without an update: a replay includes the user's own messages, which
+                // count as signs of it.
                 let (Some(updates), Some(update)) = (self.routes.updates(&session), update) else { return };
-                // It fails if nobody wants it any more.
+                // Fails if nobody wants the updates any more.
                 if matches!(update, Update::Text(_)) && self.routes.is_another_message(&session, message) {
                     let _ = updates.send(Update::Message).await;
                 }
                 let _ = updates.send(update).await;
             }
             Some(request @ RawJsonRpcMessage::Request(_)) => {
-                // Given back when the answer is written. Closed: nothing is written any more.
+                // The permit comes back when the answer is written. If the semaphore is closed, nothing is
+                // written any more.
                 if let Ok(permit) = self.permits.acquire().await {
                     permit.forget();
                 }
@@ -82,14 +84,14 @@ impl Reader {
             }
             Some(message) => {
                 pass_on(message);
-                // The crate takes it before the next one is read, so that its queue stays short.
+                // Let the crate take it before the next message is read, so that its queue stays short.
                 tokio::task::yield_now().await;
             }
             None => self.noise.add(line),
         }
     }
 
-    /// Answers a request, or asks what the answer is. An answer fails only if the connection is over.
+    /// Answers a request, or asks for the decision. Responding fails only if the connection is over.
     async fn answer(&self, request: &UntypedMessage, responder: Responder) {
         if request.method() != asks::METHOD {
             let _ = responder.respond_with_error(Error::method_not_found().data(request.method()));
@@ -106,14 +108,14 @@ impl Reader {
         let (answer, chosen) = oneshot::channel();
         let options = question.options.clone();
         let _ = self.connection.spawn(decide(responder, options, called_off, chosen));
-        // It fails if nobody wants it any more, and then drops the answer, which denies.
+        // Fails if nobody wants it any more; that drops the answer's channel, which denies.
         let _ = updates
             .send(Update::Ask(Ask { question: question.text, options: question.options, answer }))
             .await;
     }
 }
 
-/// Waits for the decision on a question, and gives it.
+/// Waits for the decision on a question, and sends it to the agent.
 async fn decide(
     responder: Responder,
     options: Vec<InputOption>,
@@ -127,16 +129,16 @@ async fn decide(
         () = withdrawn.cancelled() => Question::called_off(),
         chosen = chosen => Question::answer(&options, chosen.ok().flatten().as_deref()),
     };
-    // An error here would end the connection; it only says that the connection is over.
+    // Returning an error would end the connection, but this one only says that the connection is over.
     let _ = responder.respond(answer);
     Ok(())
 }
 
-/// Resolves when the agent's input is gone and the runtime has looked once more whether there is something to
-/// read: what an agent says before it dies is heard, even if the daemon saw first that it does not listen.
+/// Resolves when the agent's input is gone and the runtime has checked once more for something to read. So
+/// what an agent says before it dies is read, even if the daemon notices first that its input is closed.
 async fn silence(deaf: &mut watch::Receiver<Option<Box<str>>>) -> Box<str> {
     let Ok(why) = deaf.wait_for(Option::is_some).await.map(|why| why.clone()) else {
-        // The writer has ended without an error, which it does only together with the connection.
+        // The writer ends without an error only together with the connection.
         return std::future::pending().await;
     };
     tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Which session's news go where, and whether it is in a turn. It sends nothing to the agent.
+//! Tracks where each session's updates go, and whether the session is in a turn. Sends nothing to the agent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ pub struct Routes(Mutex<HashMap<Arc<str>, Route>>);
 
 #[derive(Debug, Default)]
 struct Route {
-    /// Nowhere if nobody wants them any more.
+    /// `None` if nobody wants them.
     updates: Option<Updates>,
-    /// Until the first prompt, the news of a session that was loaded are the end of its replay.
+    /// Set for a loaded session until its first prompt: until then, its updates are the end of the replay.
     replaying: bool,
     setup: Arc<Setup>,
-    /// Wakes whoever waits for the end of the replay, with every piece of it.
+    /// Notified with every piece of the replay, for whoever waits for its end.
     replayed: Arc<Notify>,
     turn: Turn,
-    /// The turn's last piece of the answer.
+    /// The last piece of the turn's answer.
     last: LastPiece,
-    /// Dropping one of them calls off a question of this turn.
+    /// The questions of this turn; dropping one calls it off.
     asks: Vec<oneshot::Sender<()>>,
-    /// Held from a prompt until the agent's answer, even if nobody waits for that any more.
+    /// Held from a prompt until the agent's answer, even if nobody waits for the answer any more.
     gate: Arc<Gate<()>>,
-    /// Wakes a prompt that waits at the gate when it is cancelled.
+    /// Wakes a prompt that waits at the gate, when it is cancelled.
     interrupted: Arc<Notify>,
 }
 
@@ -41,23 +41,23 @@ enum Turn {
     Cancelled,
 }
 
-/// The piece of the answer before the next one.
+/// The most recent piece of the answer.
 #[derive(Debug, Default)]
 enum LastPiece {
-    /// There was none in this turn.
+    /// This turn has none yet.
     #[default]
     None,
-    /// It was of this message, as far as it named one.
+    /// It belongs to this message, if it names one.
     Of(Option<String>),
 }
 
 impl Routes {
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {
-        // Nothing in here can be left half done.
+        // No panic can leave the map half changed, so poisoning does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The agent holds this session now, or goes on with it: its news go here, and to no earlier place.
+    /// Registers a session that the agent holds. From now on its updates go to this channel only.
     pub fn open(&self, session: &Arc<str>, updates: Updates, replaying: bool, setup: Arc<Setup>) {
         let mut routes = self.lock();
         let route = routes.entry(Arc::clone(session)).or_default();
@@ -66,17 +66,17 @@ impl Routes {
         route.setup = setup;
     }
 
-    /// What is set in a session, if the agent still holds it.
+    /// Returns the setup of a session, if the agent still holds it.
     pub fn setup(&self, session: &str) -> Option<Arc<Setup>> {
         self.lock().get(session).map(|route| Arc::clone(&route.setup))
     }
 
-    /// Nobody wants this session any more.
+    /// Removes a session that is no longer needed.
     pub fn close(&self, session: &str) {
         self.lock().remove(session);
     }
 
-    /// Where the news of a session go.
+    /// Returns where a session's updates go; `None` if they are discarded, as during a replay.
     pub fn updates(&self, session: &str) -> Option<Updates> {
         let routes = self.lock();
         let route = routes.get(session)?;
@@ -87,7 +87,8 @@ impl Routes {
         route.updates.clone()
     }
 
-    /// Notes the message of a piece of the answer: whether the piece before it was of another one.
+    /// Records the message that a piece of the answer belongs to. Returns whether the piece before it
+    /// belonged to another one.
     pub fn is_another_message(&self, session: &str, message: Option<String>) -> bool {
         let mut routes = self.lock();
         let Some(route) = routes.get_mut(session) else { return false };
@@ -95,7 +96,7 @@ impl Routes {
         matches!((last, &route.last), (LastPiece::Of(before), LastPiece::Of(now)) if before != *now)
     }
 
-    /// Waits until nothing of a replay has come for so long.
+    /// Waits until no piece of a replay has come for `span`.
     pub async fn quiet(&self, session: &str, span: Duration) {
         let Some(replayed) = self.lock().get(session).map(|route| Arc::clone(&route.replayed)) else {
             return;
@@ -103,8 +104,8 @@ impl Routes {
         while tokio::time::timeout(span, replayed.notified()).await.is_ok() {}
     }
 
-    /// Takes up a question: where it goes, and what resolves when it is called off. Nowhere if the session is
-    /// in no turn, or in one that was cancelled.
+    /// Registers a question. Returns where it goes, and a receiver that resolves when the question is called
+    /// off; `None` if the session is in no turn, or in one that was cancelled.
     pub fn ask(&self, session: &str) -> Option<(Updates, oneshot::Receiver<()>)> {
         let mut routes = self.lock();
         let route = routes.get_mut(session).filter(|route| route.turn == Turn::Running)?;
@@ -115,8 +116,8 @@ impl Routes {
         Some((updates, called_off))
     }
 
-    /// Waits until the agent has answered the session's last prompt. `Err`: the session is not open, or the
-    /// turn was cancelled before it began.
+    /// Waits until the agent has answered the session's last prompt, and begins the turn. Fails if the
+    /// session is not open, or if the turn was cancelled before it began.
     pub async fn begin(&self, session: &str) -> Result<OwnedMutexGuard<()>, NotBegun> {
         let (gate, interrupted) = {
             let routes = self.lock();
@@ -136,7 +137,7 @@ impl Routes {
         Ok(held)
     }
 
-    /// The turn is to end: a prompt that waits does not begin, and a later question is called off at once.
+    /// Marks the turn as cancelled: a waiting prompt does not begin, and later questions are called off at once.
     pub fn cancel(&self, session: &str) {
         if let Some(route) = self.lock().get_mut(session) {
             route.interrupted.notify_waiters();
@@ -153,7 +154,7 @@ impl Routes {
         }
     }
 
-    /// The turn is over, and so are its questions.
+    /// Ends the turn, and calls off its questions.
     pub fn end(&self, session: &str) {
         if let Some(route) = self.lock().get_mut(session) {
             route.turn = Turn::None;
@@ -167,6 +168,6 @@ impl Routes {
 pub enum NotBegun {
     /// The session is not open.
     NotOpen,
-    /// It was cancelled while it waited for the turn before it.
+    /// It was cancelled while it waited for the previous turn.
     Cancelled,
 }

@@ -1,9 +1,9 @@
-//! What is set in a session before a prompt: the model, the options and the mode that the task or the configuration
-//! names; and where none names a mode, one in which the agent asks before it acts. Some begin in another one, so that
-//! `permissions = "deny"` would deny nothing.
+//! Applies settings to a session before a prompt: the model, the options and the mode that the task or the
+//! configuration names. If neither names a mode, chooses one in which the agent asks before it acts: some
+//! agents start in another mode, so that `permissions = "deny"` would deny nothing.
 //!
-//! What is set stays set in a session, but it holds for one run. So a later run in the same process sets its own
-//! again, whatever the agent has made of it meanwhile, and sets back what only an earlier run has named.
+//! A setting stays in the session, but is meant for one run. So a later run in the same process applies its own
+//! settings again, whatever the agent has changed meanwhile, and restores what only an earlier run has named.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ use super::setup::{Offer, Setup, Way, choosable, offered, shown};
 use crate::agents::Settings;
 use crate::core::Refusal;
 
-/// Something to be set, and what it is for people.
+/// A value to set, and its description for people.
 type Step = (Value, String);
 
 impl Acp {
-    /// Sets what is wanted in a session, and sets back what is wanted no more. What it comes to: a warning, if the
-    /// agent offers modes, and in none of them it is known to ask.
+    /// Applies the wanted settings to a session, and restores those that are no longer wanted. Returns a
+    /// warning if the agent offers modes, but is not known to ask in any of them.
     ///
     /// # Errors
-    /// It does not offer what is wanted, or does not take it.
+    /// The agent does not offer a wanted setting, or does not accept it.
     pub(super) async fn settle(
         &self,
         session: &str,
@@ -50,7 +50,7 @@ impl Acp {
             let what = format!("the mode {mode}");
             want(choice.way.clone(), mode, what);
         }
-        // First of all, as one thing may be set in two ways.
+        // Restored before anything is set, as one thing may be set in two ways.
         let mut back: BTreeMap<(u8, Way), Step> = BTreeMap::new();
         for (way, value) in setup.before().iter() {
             let key = (offer.rank(way), way.clone());
@@ -64,7 +64,7 @@ impl Acp {
             if is_fresh && base == value {
                 continue;
             }
-            // Noted first: the agent may take it although nobody waits any more.
+            // Noted before the request: the agent may apply it even if nobody waits any more.
             setup.before().entry(way.clone()).or_insert_with(|| base.clone());
             self.set(session, &way, &value, &what, offer).await?;
             if base == value {
@@ -83,7 +83,7 @@ impl Acp {
         offer: &Offer,
     ) -> Result<(), Refusal> {
         if value.is_null() {
-            // It lists no such option.
+            // The agent lists no such option.
             let message =
                 "an earlier prompt changed an option, and the agent does not report its initial value";
             return Err(Refusal::new(ErrorKind::AgentUnavailable, message).hint("set it with --config"));

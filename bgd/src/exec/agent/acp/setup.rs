@@ -1,4 +1,4 @@
-//! What a session offers, and what was set in it. It sends nothing to the agent: that does [`super::settings`].
+//! What a session offers, and what was set in it. Sends nothing to the agent; [`super::settings`] does that.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,20 +11,20 @@ use super::trouble::bounded;
 use crate::agents::Settings;
 use crate::core::Refusal;
 
-/// The modes in which an agent is known to ask, by the end of their ids, the best ones first: `default` of Claude
-/// Code, Gemini and Qwen, `read-only` of Codex, `approve` of goose, `ask` of the protocol's own text, and the mode of
-/// Copilot.
+/// The modes in which agents are known to ask, best first: `default` of Claude Code, Gemini and Qwen,
+/// `read-only` of Codex, `approve` of goose, `ask` of the protocol's own text, and the mode of Copilot. An
+/// entry with a `#` is matched against the end of an id, the others against all of it.
 const STRICT: [&str; 5] = ["default", "read-only", "approve", "ask", "session-modes#agent"];
 
-/// How much of what an agent offers is told.
+/// How many bytes of a list of choices are reported.
 const OFFER_BYTES: usize = 500;
 
-/// How an agent takes a choice.
+/// How a choice is sent to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// By a method of its own, with this name for the value.
+    /// By a dedicated method, with this name for the value.
     Method(&'static str, &'static str),
-    /// As the option of this id.
+    /// As the option with this id.
     Option(String),
 }
 
@@ -32,9 +32,9 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub way: Way,
-    /// What a session begins with.
+    /// The value that a session starts with.
     pub current: Value,
-    /// The ids to choose from; none for a flag.
+    /// The ids to choose from; empty for a flag.
     values: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Choice {
     fn of_option(option: &Value) -> Option<Self> {
         let id = option["id"].as_str()?.to_owned();
         let entries = option["options"].as_array().into_iter().flatten();
-        // They may be in groups.
+        // The entries may be grouped.
         let values = entries.flat_map(|entry| match entry["options"].as_array() {
             Some(group) => group.iter().collect(),
             None => vec![entry],
@@ -57,7 +57,7 @@ impl Choice {
         Some(Self { way: Way::Option(id), current: option["currentValue"].clone(), values })
     }
 
-    /// The first of these that is offered and in which the agent asks.
+    /// Returns the offered id that ranks best in [`STRICT`].
     fn strict(&self) -> Option<&str> {
         let ends = |value: &&String, end: &str| {
             let value = value.to_lowercase();
@@ -66,10 +66,10 @@ impl Choice {
         STRICT.iter().find_map(|end| self.values.iter().find(|value| ends(value, end))).map(String::as_str)
     }
 
-    /// What is to be chosen, which it offers.
+    /// Returns the value to choose, if it is offered.
     ///
     /// # Errors
-    /// It does not.
+    /// It is not offered; the hint lists what is.
     pub fn value(&self, what: &str, value: &str) -> Result<Value, Refusal> {
         if self.values.iter().any(|known| known == value) {
             return Ok(value.into());
@@ -87,14 +87,14 @@ pub struct Offer {
     pub modes: Option<Choice>,
     /// Its models.
     pub models: Option<Choice>,
-    /// All its options, which may have these two among them.
+    /// All its options; modes and models may be among them.
     options: Vec<Choice>,
-    /// The option that is the mode, however that is best set.
+    /// The id of the option for the mode, even if the mode is better set in another way.
     mode_option: Option<String>,
 }
 
 impl Offer {
-    /// What the answer to `session/new` and the like tells.
+    /// Reads the offer from the answer to `session/new` and the like.
     fn of(answer: &Value) -> Self {
         let options = || answer["configOptions"].as_array().into_iter().flatten();
         let of_category =
@@ -114,7 +114,7 @@ impl Offer {
         }
     }
 
-    /// What is chosen in this way.
+    /// Returns the choice that is set in this way.
     pub fn choice(&self, way: &Way) -> Option<&Choice> {
         [&self.modes, &self.models]
             .into_iter()
@@ -123,7 +123,7 @@ impl Offer {
             .find(|choice| choice.way == *way)
     }
 
-    /// The model comes first, as what else there is to choose may depend on it, and the mode last.
+    /// Returns the rank for the order of setting: the model first, as other choices may depend on it, the mode last.
     pub fn rank(&self, way: &Way) -> u8 {
         let is = |choice: &Option<Choice>| choice.as_ref().is_some_and(|choice| choice.way == *way);
         match (is(&self.models), is(&self.modes)) {
@@ -133,7 +133,7 @@ impl Offer {
         }
     }
 
-    /// A value as this option takes it: whoever names it may not know whether that is a flag.
+    /// Converts a value to the type that this option takes: whoever names it may not know whether it is a flag.
     pub fn fit(&self, way: &Way, value: &Setting) -> Value {
         let is_flag = self.choice(way).map(|choice| choice.values.is_empty());
         match (is_flag, value) {
@@ -145,10 +145,10 @@ impl Offer {
         }
     }
 
-    /// The mode that is to be set, and a warning if there is none in which the agent is known to ask.
+    /// Returns the mode to set, if any, and a warning if the agent is not known to ask in any of its modes.
     ///
     /// # Errors
-    /// It does not offer the one that is named.
+    /// The agent does not offer the mode that is named.
     pub fn mode(&self, settings: &Settings) -> Result<(Option<Value>, Option<String>), Refusal> {
         if let Some(mode) = &settings.named.mode {
             return choosable("mode", mode, self.modes.as_ref())?
@@ -176,14 +176,14 @@ impl Offer {
 /// A session's offer, and what was set in it.
 #[derive(Debug, Default)]
 pub struct Setup {
-    /// Shared with the sessions that offer the same: an agent may know a thousand models.
+    /// Shared with sessions that offer the same: an agent may know a thousand models.
     pub offer: Arc<Offer>,
-    /// What it had before, where something else was set since.
+    /// The initial values of what was changed since.
     before: Mutex<BTreeMap<Way, Value>>,
 }
 
 impl Setup {
-    /// What the answer that opened a session offers. The one of the session before is shared if it is the same.
+    /// Reads the offer from the answer that opened a session. Shares that of the previous session if it is the same.
     pub fn of(answer: &Value, last: &Mutex<Arc<Self>>) -> Arc<Self> {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let offer = Arc::new(Offer::of(answer));
@@ -193,17 +193,17 @@ impl Setup {
         setup
     }
 
-    /// What it had before, where something else was set since.
+    /// Returns the initial values of what was changed since.
     pub fn before(&self) -> MutexGuard<'_, BTreeMap<Way, Value>> {
-        // Nothing in here can be left half done.
+        // No panic can leave the map half changed, so poisoning does not matter.
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A choice that there must be.
+/// Returns a choice that must exist.
 ///
 /// # Errors
-/// There is none.
+/// The agent does not offer it.
 pub fn choosable<'a>(what: &str, value: &str, choice: Option<&'a Choice>) -> Result<&'a Choice, Refusal> {
     choice.ok_or_else(|| {
         let message = format!("the agent can't use the {what} {value:?}: it offers no choice");
@@ -212,7 +212,7 @@ pub fn choosable<'a>(what: &str, value: &str, choice: Option<&'a Choice>) -> Res
     })
 }
 
-/// What the agent offers where it did not take something.
+/// Describes what the agent offers, for a value that it did not accept; `None` if nothing is known.
 pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
     match (offer.choice(way), way) {
         (Some(choice), _) if choice.values.is_empty() => Some("it can be true or false".to_owned()),
@@ -229,7 +229,7 @@ pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
     }
 }
 
-/// A choice for people.
+/// Describes a choice for people.
 pub fn shown(offer: &Offer, way: &Way, value: &Value) -> String {
     match (offer.rank(way), way) {
         (0, _) => format!("the model {value}"),

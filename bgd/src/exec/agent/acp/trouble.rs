@@ -1,23 +1,23 @@
-//! What an agent's errors mean. Agents don't agree on codes, so their words count as well.
+//! Interprets an agent's errors. Agents don't agree on codes, so the wording counts as well.
 
 use agent_client_protocol::{Error, ErrorCode, is_connection_terminated, is_incoming_transport_closed};
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
-/// How much of an agent's words is passed on.
+/// How many bytes of an agent's wording are passed on.
 const WORDS_BYTES: usize = 2 << 10;
 
 /// Why a request has no result.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The connection is over. A sentence says why.
+    /// The connection is over, for this reason.
     Gone(Box<str>),
     /// The agent answered with an error.
     Refused(Error),
 }
 
 impl Trouble {
-    /// What there is to say about it.
+    /// Returns a description for people.
     pub fn words(&self) -> String {
         match self {
             Self::Gone(why) => why.to_string(),
@@ -26,27 +26,27 @@ impl Trouble {
     }
 }
 
-/// What an error is about, as far as the daemon treats it differently.
+/// What an error is about, as far as the daemon distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// The agent does not know the session.
     NoSuchSession,
     /// Somebody has to log in first.
     LoggedOut,
-    /// Anything else; the words are for people.
+    /// Anything else; the wording is for people.
     Other,
 }
 
-/// What was asked for when the error came.
+/// What the failed request was about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To take up a session: whatever is missing is the session.
+    /// Resuming a session: whatever is missing is the session.
     Session,
-    /// Something else within a session: a model or a file may be missing as well.
+    /// Something within a session: a model or a file may be missing as well.
     Within,
 }
 
-/// Words for something that is missing, in lower case.
+/// Phrases that say that something is missing, in lower case.
 const MISSING: [&str; 8] = [
     "not found",
     "no rollout",
@@ -61,7 +61,7 @@ const MISSING: [&str; 8] = [
 /// What agents call a conversation, in lower case.
 const CONVERSATIONS: [&str; 4] = ["session", "conversation", "thread", "rollout"];
 
-/// What an error of the agent means.
+/// Classifies an error of the agent.
 pub fn meaning(error: &Error, asked: Asked) -> Meaning {
     if error.code == ErrorCode::AUTH_REQUIRED {
         return Meaning::LoggedOut;
@@ -80,12 +80,12 @@ pub fn meaning(error: &Error, asked: Asked) -> Meaning {
     }
 }
 
-/// Whether the error is not the agent's, but says that the connection is over.
+/// Returns whether the error is not the agent's, but says that the connection is over.
 pub fn is_gone(error: &Error) -> bool {
     is_incoming_transport_closed(error) || is_connection_terminated(error)
 }
 
-/// What the agent says about its error: the message, and the details that many put beside it.
+/// Returns what the agent says about its error: the message, and the details that many agents add to it.
 pub fn words(error: &Error) -> String {
     let message = error.message.trim();
     let details = error.data.as_ref().map(details).unwrap_or_default();
@@ -100,7 +100,7 @@ pub fn words(error: &Error) -> String {
     if text.is_empty() { format!("error {}", error.code.value()) } else { bounded(&text, WORDS_BYTES) }
 }
 
-/// The part of an error's data that is for people; all of it if none can be told apart.
+/// Returns the part of an error's data that is for people, or all of it if there is no such part.
 fn details(data: &Value) -> String {
     if let Value::String(text) = data {
         return text.clone();
@@ -113,7 +113,7 @@ fn details(data: &Value) -> String {
     }
 }
 
-/// The beginning of a text, with a mark where it was cut.
+/// Cuts a text to `bytes`, and marks the cut with an ellipsis.
 pub fn bounded(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();

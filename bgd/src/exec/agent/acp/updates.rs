@@ -1,5 +1,5 @@
-//! What an agent tells of a session, in the words that all back ends share. Every release of the protocol
-//! brings new kinds of updates; one that is not known shows that the agent moves, and breaks nothing.
+//! Translates an agent's session updates into the type that all back ends share. Every release of the
+//! protocol brings new kinds of updates; an unknown one counts as activity, and breaks nothing.
 
 use agent_client_protocol::RawJsonRpcParams;
 use agent_client_protocol::v1::schema::{ContentBlock, SessionNotification, SessionUpdate, ToolKind};
@@ -10,20 +10,20 @@ use serde_json::Value;
 use crate::exec::agent::connection::Update;
 use crate::exec::agent::signs;
 
-/// How much of a message's id tells it from others.
+/// How many bytes of a message's id are compared.
 const MESSAGE_BYTES: usize = 256;
 
-/// What a `session/update` says.
+/// The content of a `session/update`.
 pub struct News {
     /// The session.
     pub session: String,
-    /// `None`: it is not news, but what the daemon said itself.
+    /// `None` if it only echoes what the daemon sent itself.
     pub update: Option<Update>,
-    /// The message that a piece of the answer is of, where the agent tells messages apart.
+    /// The message that a piece of the answer belongs to, where the agent distinguishes messages.
     pub message: Option<String>,
 }
 
-/// Reads a `session/update`. Nothing if it names no session.
+/// Parses a `session/update`; `None` if it names no session.
 pub fn read(params: Option<RawJsonRpcParams>) -> Option<News> {
     let params = params?.into_value();
     let session = params.get("sessionId")?.as_str()?.to_owned();
@@ -55,16 +55,16 @@ fn known(update: SessionUpdate) -> Option<Update> {
         }
         SessionUpdate::ToolCall(call) => Some(Update::Tool(call.title)),
         SessionUpdate::ToolCallUpdate(_) => Some(Update::Worked),
-        // What was set before the prompt is no sign that the prompt is there.
+        // An echo of what was set before the prompt is no sign that the agent has the prompt.
         SessionUpdate::UserMessageChunk(_)
         | SessionUpdate::CurrentModeUpdate(_)
         | SessionUpdate::ConfigOptionUpdate(_) => None,
-        // The crate says that there may be more kinds; all but those above only show that the agent moves.
+        // The enum is non-exhaustive; all kinds except those above are mere activity.
         _ => Some(Update::Activity),
     }
 }
 
-/// An update that the crate does not take. Of an answer with a kind of content that is not known, a mark stays.
+/// Translates an update that the crate can't parse. An answer with an unknown kind of content becomes a placeholder.
 fn unknown(update: &Value) -> Update {
     let is = |tag: &str| update["sessionUpdate"].as_str() == Some(tag);
     match update["content"]["type"].as_str() {
@@ -73,13 +73,13 @@ fn unknown(update: &Value) -> Update {
     }
 }
 
-/// A kind of tool as a word: the protocol's own.
+/// Returns the protocol's own word for a kind of tool.
 pub fn tool_kind(kind: ToolKind) -> String {
     let word = serde_json::to_value(kind).unwrap_or_default();
     word.as_str().unwrap_or("tool").to_owned()
 }
 
-/// The text of a block, or a mark for what is none.
+/// Returns the text of a content block, or a placeholder for other content.
 pub fn text(content: ContentBlock) -> String {
     match content {
         ContentBlock::Text(text) => text.text,
@@ -87,7 +87,7 @@ pub fn text(content: ContentBlock) -> String {
         ContentBlock::Audio(_) => "[audio]".to_owned(),
         ContentBlock::ResourceLink(link) => format!("[{}]", link.uri),
         ContentBlock::Resource(_) => "[resource]".to_owned(),
-        // The crate says that there may be more kinds.
+        // The enum is non-exhaustive.
         _ => "[content]".to_owned(),
     }
 }

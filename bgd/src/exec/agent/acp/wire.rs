@@ -1,10 +1,9 @@
-//! The crate's connection over two pipes: requests and their answers. The process behind them is not known
-//! here.
+//! The crate's connection over two pipes: requests and their answers. The process behind the pipes is not known here.
 //!
-//! The crate does ids, the matching of answers, cancellation and the types. Two pieces of it are not used.
-//! Its framing: see [`super::lines`]. And its check of the protocol's version, which lives in a mode that
+//! The crate does ids, the matching of answers, cancellation and the types. Two parts of it are not used: its
+//! framing (see [`super::lines`]), and its check of the protocol version. That check belongs to a mode that
 //! answers an agent's early requests by itself, so that [`Reader`] would wait for them for ever;
-//! [`super::hello`] does the check.
+//! [`super::hello`] does the check instead.
 
 use std::io;
 use std::sync::Arc;
@@ -25,24 +24,24 @@ use super::reader::{Reader, Request};
 use super::routes::Routes;
 use super::trouble::{self, Trouble};
 
-/// How many requests of an agent may be unanswered at a time, questions included. It is read no further
-/// beyond that, so that what waits to be written to it is bounded.
+/// How many requests of an agent may be unanswered at a time, questions included. At the limit, the agent's
+/// output is not read any further, so that what waits to be written to the agent is bounded.
 const REQUESTS: usize = 256;
 
-/// A connection that has been made. It ends when this is dropped.
+/// An established connection. Dropping it ends it.
 #[derive(Debug)]
 pub struct Wire {
     connection: ConnectionTo<Agent>,
-    /// Why it is over, once it is.
+    /// Why the connection is over; `None` while it is open.
     ended: watch::Receiver<Option<Box<str>>>,
-    /// What the agent wrote beside the protocol.
+    /// What the agent wrote besides the protocol.
     pub noise: Arc<Noise>,
-    /// Aborted when they are dropped.
+    /// Aborted on drop.
     _tasks: JoinSet<()>,
 }
 
 impl Wire {
-    /// Begins to read and to write.
+    /// Starts reading and writing.
     pub async fn start(
         stdin: pipe::Sender,
         stdout: pipe::Receiver,
@@ -61,7 +60,7 @@ impl Wire {
         let answered = Arc::clone(&permits);
         tasks.spawn(async move {
             let mut stdin = stdin;
-            // After an error the crate's messages are still taken: what is in the output may yet hold answers.
+            // After an error, keep taking the crate's messages: the agent's output may still contain answers.
             while let Ok(frame) = frames.recv().await {
                 if answered.is_closed() {
                     continue;
@@ -90,18 +89,18 @@ impl Wire {
         };
         tasks.spawn(async move {
             let why = reader.run(|message| {
-                // It fails if the crate's part has ended, and then nobody waits for the message.
+                // Fails if the crate's side has ended; then nobody waits for the message.
                 let _ = sink.unbounded_send(TransportFrame::Single(message));
             });
             set(&end, why.await);
-            // Only now does the crate give up the requests without an answer: they can say why.
+            // Makes the crate fail the requests without an answer. Only now, so that they can report the reason.
             drop(sink);
         });
         Ok(Self { connection, ended, noise, _tasks: tasks })
     }
 
-    /// Sends a request and waits for its answer. What is held is dropped when the answer comes, also if
-    /// nobody waits for it any more; the agent is not told of that.
+    /// Sends a request and waits for its answer. `held` is dropped when the answer comes, even if nobody
+    /// waits for the answer any more; the agent does not learn that.
     pub async fn call(
         &self,
         method: &str,
@@ -110,10 +109,10 @@ impl Wire {
     ) -> Result<Value, Trouble> {
         let request = UntypedMessage::new(method, params).map_err(Trouble::Refused)?;
         let (answer, answered) = oneshot::channel();
-        // It fails if the connection is over, and then the answer's channel is dropped.
+        // Fails if the connection is over; that drops the answer's channel.
         let _ = self.connection.send_request(request).on_receiving_result(async move |result| {
             drop(held);
-            // It fails if nobody waits any more. An error here would end the connection.
+            // Fails if nobody waits any more. Returning an error would end the connection.
             let _ = answer.send(result);
             Ok(())
         });
@@ -133,7 +132,7 @@ impl Wire {
         }
     }
 
-    /// Sends a notification. It is in order with the requests, and nobody learns whether it arrived.
+    /// Sends a notification, in order with the requests. Nobody learns whether it arrived.
     pub fn tell(&self, method: &str, params: impl Serialize) {
         let sent = UntypedMessage::new(method, params)
             .and_then(|notification| self.connection.send_notification(notification));
@@ -142,7 +141,7 @@ impl Wire {
         }
     }
 
-    /// Waits until the connection is over, and says why.
+    /// Waits until the connection is over, and returns the reason.
     pub async fn ended(&self) -> Box<str> {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
@@ -152,20 +151,20 @@ impl Wire {
     }
 }
 
-/// Lets the crate run its end of a channel. The connection comes as soon as it has begun, and the agent's
-/// requests as they are passed on to it.
+/// Lets the crate run its end of a channel. Returns receivers for the connection, which comes as soon as it
+/// is up, and for the agent's requests as they are passed to the crate.
 fn drive(
     tasks: &mut JoinSet<()>,
     channel: Channel,
     end: watch::Sender<Option<Box<str>>>,
 ) -> (oneshot::Receiver<ConnectionTo<Agent>>, mpsc::UnboundedReceiver<Request>) {
     let (begun, connection) = oneshot::channel();
-    // The reader waits for each of them before it reads on, so there is never more than one.
+    // Holds one request at most: the reader waits for each before it reads on.
     let (request, requests) = mpsc::unbounded_channel::<Request>();
     let driver = Builder::new(Client)
         .on_receive_request(
             async move |message: UntypedMessage, responder: Responder, _| {
-                // It fails when the reader is gone, and then the responder answers by being dropped.
+                // Fails if the reader is gone; then the responder answers by being dropped.
                 let _ = request.send((message, responder));
                 Ok(())
             },
@@ -176,14 +175,14 @@ fn drive(
             std::future::pending::<Result<(), Error>>().await
         });
     tasks.spawn(async move {
-        // It only returns by a fault of its own.
+        // Returns only because of an internal fault.
         let fault = driver.await.err().map(|error| error.to_string()).unwrap_or_default();
         set(&end, format!("the connection to the agent broke: {fault}").into());
     });
     (connection, requests)
 }
 
-/// The first reason stays.
+/// Sets the reason, unless there is one already.
 fn set(end: &watch::Sender<Option<Box<str>>>, why: Box<str>) {
     end.send_if_modified(|end| {
         let is_first = end.is_none();
@@ -192,7 +191,7 @@ fn set(end: &watch::Sender<Option<Box<str>>>, why: Box<str>) {
     });
 }
 
-/// Writes a message, and says whether it was an answer.
+/// Writes a message. Returns whether it was an answer.
 async fn write(stdin: &mut pipe::Sender, frame: &TransportFrame) -> io::Result<bool> {
     let mut line = frame.to_json().map_err(io::Error::other)?;
     line.push('\n');

@@ -1,4 +1,4 @@
-//! What can be asked of opencode's server, each as a function. Nothing is decided here.
+//! The requests to opencode's server, each as a function. Decides nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,33 +11,33 @@ use serde_json::json;
 use super::wire::{Fault, Health, Message, Permission, Questions, SessionInfo, Status};
 use crate::exec::http::{Answer, Http, HttpError, Streamed, escaped};
 
-/// The longest answer in bytes. A page of messages that is longer is asked for message by message, and a
-/// message that is longer can't be read.
+/// The longest answer in bytes. A longer page of messages is requested message by message, and a longer
+/// message can't be read.
 const ANSWER: usize = 32 << 20;
 
-/// How many messages are asked for at a time. Most looks at a turn need the newest one or two.
+/// How many messages are requested at a time. Most looks at a turn need only the newest one or two.
 const PAGE: usize = 8;
 
-/// How many pages are read at most; what is older than that is not looked at.
+/// How many pages are read at most; older messages are ignored.
 const PAGES: usize = 1024;
 
 /// How long an answer may take, where the caller has no limit of its own.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why something was not answered as it should be.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum ApiError {
     /// There was no answer.
     Http(HttpError),
-    /// There is no such session, or whatever else was asked for.
+    /// The session, or whatever else was requested, does not exist.
     NotFound(Box<str>),
-    /// It wants a password, or another one.
+    /// The password is missing or wrong.
     Unauthorized,
-    /// It refuses, and why.
+    /// The server refuses, for this reason.
     Refused(Box<str>),
-    /// The answer is none that is understood.
+    /// The answer is not understood.
     Strange(Box<str>),
-    /// It takes too long.
+    /// The answer takes too long.
     Late,
 }
 
@@ -58,24 +58,24 @@ impl From<HttpError> for ApiError {
     }
 }
 
-/// A server.
+/// A client of one server.
 #[derive(Debug)]
 pub struct Api {
     http: Http,
 }
 
 impl Api {
-    /// The server that these requests go to.
+    /// Creates a client that sends its requests through `http`.
     pub fn new(http: Http) -> Self {
         Self { http }
     }
 
-    /// Whether it is there, and which version it is.
+    /// Checks that the server is up, and returns its version.
     pub async fn health(&self) -> Result<Health, ApiError> {
         patiently(self.get("/global/health")).await
     }
 
-    /// Its events, of every folder.
+    /// Opens the stream of the events of all folders.
     pub async fn events(&self) -> Result<Streamed, ApiError> {
         let streamed = patiently(async { Ok(self.http.stream("/global/event").await?) }).await?;
         match streamed.status() {
@@ -85,37 +85,37 @@ impl Api {
         }
     }
 
-    /// Makes a session. There is no time limit: the first one of a folder waits for what the server does
-    /// there.
+    /// Creates a session. There is no time limit: the first session of a folder waits for what the server
+    /// does there first.
     pub async fn create(&self, title: &str, directory: &str) -> Result<SessionInfo, ApiError> {
         let target = format!("/session?directory={}", escaped(directory));
         self.post(&target, &json!({ "title": title })).await
     }
 
-    /// A session that is there already.
+    /// Returns an existing session.
     pub async fn session(&self, id: &str, directory: &str) -> Result<SessionInfo, ApiError> {
         patiently(self.get(&at("/session", id, "", directory))).await
     }
 
-    /// Gives a prompt to a session. It comes back at once.
+    /// Sends a prompt to a session, without waiting for its answer.
     pub async fn prompt(&self, on: On<'_>, message: &str, prompt: &str) -> Result<(), ApiError> {
         let content = json!({ "messageID": message, "parts": [{ "type": "text", "text": prompt }] });
         patiently(self.tell(&on.target("/prompt_async"), &content)).await
     }
 
-    /// Ends what a session does.
+    /// Aborts what a session is doing.
     pub async fn abort(&self, on: On<'_>) -> Result<(), ApiError> {
         patiently(self.tell(&on.target("/abort"), &json!({}))).await
     }
 
-    /// Which sessions of a folder are at work.
+    /// Returns the ids of the sessions of a folder that are busy.
     pub async fn busy(&self, directory: &str) -> Result<Vec<String>, ApiError> {
         let target = format!("/session/status?directory={}", escaped(directory));
         let all: HashMap<String, Status> = patiently(self.get(&target)).await?;
         Ok(all.into_iter().filter(|(_, status)| status.kind != "idle").map(|(id, _)| id).collect())
     }
 
-    /// The newest messages of a session in order, back to one of which `knows` is true.
+    /// Returns the newest messages of a session in order, at least back to one for which `knows` is true.
     pub async fn messages(&self, on: On<'_>, knows: impl Fn(&str) -> bool) -> Result<Vec<Message>, ApiError> {
         let mut newest_first = Vec::new();
         let mut before = None;
@@ -150,12 +150,13 @@ impl Api {
         .await
     }
 
-    /// The permissions that wait in a folder. Some of them wait for ever: an abort leaves them there.
+    /// Returns the pending permission requests of a folder. Some of them stay pending for ever: an abort
+    /// leaves them there.
     pub async fn permissions(&self, directory: &str) -> Result<Vec<Permission>, ApiError> {
         patiently(self.get(&format!("/permission?directory={}", escaped(directory)))).await
     }
 
-    /// Answers one of them: `once`, `always` or `reject`, with a word to the model.
+    /// Answers a permission request with `once`, `always` or `reject`, and optionally with a message to the model.
     pub async fn permit(
         &self,
         id: &str,
@@ -170,12 +171,12 @@ impl Api {
         patiently(self.tell(&at("/permission", id, "/reply", directory), &content)).await
     }
 
-    /// The questions that wait in a folder.
+    /// Returns the pending questions of a folder.
     pub async fn questions(&self, directory: &str) -> Result<Vec<Questions>, ApiError> {
         patiently(self.get(&format!("/question?directory={}", escaped(directory)))).await
     }
 
-    /// Answers questions, each with the labels of what was chosen; `None` tells that nobody will.
+    /// Answers questions, each with the labels of what was chosen; `None` says that nobody will answer.
     pub async fn answer(
         &self,
         id: &str,
@@ -206,7 +207,7 @@ impl Api {
     }
 }
 
-/// A session, and the folder that the server keeps it under: without that it looks for it elsewhere.
+/// A session, and the folder that the server keeps it under. Without the folder, the server looks for it elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub struct On<'a> {
     /// Its id.

@@ -1,5 +1,5 @@
-//! The questions of a session: each is handed on, and its answer given back to the server. A question that
-//! the server does not wait for any more is taken back.
+//! The questions of a session: passes each on, and gives its answer to the server. Withdraws questions that
+//! the server no longer waits for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,30 +14,30 @@ use super::super::connection::{Ask, Update, Updates};
 use super::api::{Api, ApiError};
 use super::wire::{Permission, Questions, bounded};
 
-/// How many questions are remembered, so that they are not asked twice. Beyond, they are all forgotten.
+/// How many questions are remembered, so that they are not asked twice. At the limit, all are forgotten.
 const SEEN: usize = 4096;
 
-/// How many questions may be open at a time. Those beyond are asked when they are found again.
+/// How many questions may be open at a time. Further ones are asked when a poll finds them again.
 const OPEN: usize = 64;
 
-/// How often an answer is given to a server that does not take it.
+/// How many times an answer is sent to a server that does not accept it.
 const TRIES: u32 = 4;
 
-/// How long is waited before an answer is given again.
+/// The delay after the first failed attempt to send an answer. It grows by the same amount with every further one.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// What the model is told when nobody allows what it asks for. With a word it goes on, and can find another
-/// way or say what it lacks; without one the server ends the turn with no answer at all.
+/// What the model is told when nobody allows what it asks for. With a message it continues, and can find
+/// another way or say what it lacks; without one the server ends the turn with no answer at all.
 const DENIED: &str = "No user is available to allow this. Continue without it, or say what you could not do.";
 
-/// The option that turns a question of the model's down.
+/// The id of the option that dismisses a question of the model.
 const DISMISS: &str = "dismiss";
 
 /// How a question ended.
 #[derive(Debug)]
 struct Settled {
     id: String,
-    /// The server has an answer. Otherwise the question may be found again.
+    /// Whether the server has an answer. If not, the question may be found again.
     answered: bool,
 }
 
@@ -46,37 +46,36 @@ struct Settled {
 pub struct Asks {
     desk: Desk,
     seen: HashSet<String>,
-    /// Those that nobody has answered yet. To drop one is to take it back.
+    /// Unanswered questions by id. Dropping a sender withdraws the question.
     open: HashMap<String, oneshot::Sender<()>>,
     jobs: JoinSet<Settled>,
 }
 
-/// What a question needs on its way.
+/// What the job for a question needs.
 #[derive(Clone, Debug)]
 struct Desk {
     api: Arc<Api>,
     directory: Arc<str>,
     updates: Updates,
-    /// What the model asked last without getting an answer. It is noted before the server is told, because
-    /// the turn ends by that.
+    /// The model's last question that got no answer. Set before the server is told, because that ends the turn.
     unanswered: Arc<Mutex<Option<String>>>,
 }
 
 impl Asks {
-    /// Nothing is asked yet.
+    /// Creates the state for a session without questions.
     pub fn new(api: Arc<Api>, directory: Arc<str>, updates: Updates) -> Self {
         let desk = Desk { api, directory, updates, unanswered: Arc::default() };
         Self { desk, seen: HashSet::new(), open: HashMap::new(), jobs: JoinSet::new() }
     }
 
-    /// Asks for a permission, unless it was asked for already.
+    /// Asks for a permission, unless that was asked for already.
     pub fn permission(&mut self, asked: Permission) {
         if let Some(taken_back) = self.open(&asked.id) {
             self.jobs.spawn(self.desk.clone().permission(asked, taken_back));
         }
     }
 
-    /// Asks what the model wants to know, unless it was asked already.
+    /// Asks what the model wants to know, unless that was asked already.
     pub fn questions(&mut self, asked: Questions) {
         if let Some(taken_back) = self.open(&asked.id) {
             self.jobs.spawn(self.desk.clone().questions(asked, taken_back));
@@ -96,12 +95,12 @@ impl Asks {
         Some(taken_back)
     }
 
-    /// The server does not wait for this one any more.
+    /// Withdraws a question that the server no longer waits for.
     pub fn take_back(&mut self, id: &str) {
         self.open.remove(id);
     }
 
-    /// The server waits for these and no others.
+    /// Withdraws all questions except these, which the server still waits for. The withdrawn ones may be asked again.
     pub fn keep(&mut self, waiting: &HashSet<String>) {
         let gone = self.open.extract_if(|id, _| !waiting.contains(id));
         for (id, _) in gone {
@@ -109,17 +108,17 @@ impl Asks {
         }
     }
 
-    /// The server waits for none any more.
+    /// Withdraws all questions, as the server no longer waits for any.
     pub fn take_all_back(&mut self) {
         self.open.clear();
     }
 
-    /// What the model asked without getting an answer, once.
+    /// Takes the model's last question that got no answer.
     pub fn unanswered(&self) -> Option<String> {
         self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits for the next one that ends. Never comes back while none is left.
+    /// Waits for the next question that ends. Never returns while there is none.
     pub async fn next(&mut self) {
         match self.jobs.join_next().await {
             Some(Ok(settled)) => {
@@ -134,13 +133,13 @@ impl Asks {
     }
 }
 
-/// What became of a question.
+/// The outcome of a question.
 enum Chosen {
-    /// Somebody chose this.
+    /// Somebody chose the option with this id.
     Option(String),
     /// Nobody will answer.
     Nothing,
-    /// The server does not wait for it any more.
+    /// The server no longer waits for it.
     TakenBack,
 }
 
@@ -204,7 +203,7 @@ impl Desk {
     ) -> Chosen {
         let (answer, chosen) = oneshot::channel();
         let asking = async {
-            // Where nobody listens, the answer's other end goes with the question.
+            // If nobody listens, the answer's sender is dropped with the question.
             let _ = self.updates.send(Update::Ask(Ask { question, options, answer })).await;
             chosen.await.ok().flatten()
         };
@@ -220,7 +219,7 @@ fn option(id: &str, name: &str, kind: OptionKind) -> InputOption {
     InputOption { id: id.to_owned(), name: name.to_owned(), kind }
 }
 
-/// Gives an answer until the server has taken it, or does not wait for it any more.
+/// Sends an answer until the server accepts it or no longer waits for it. Returns `false` after [`TRIES`] failures.
 async fn insistently<W: Future<Output = Result<(), ApiError>>>(mut give: impl FnMut() -> W) -> bool {
     for try_number in 1..=TRIES {
         match give().await {

@@ -1,4 +1,4 @@
-//! How a turn ended, by the last message of it. No I/O.
+//! Derives how a turn ended from its last message. No I/O.
 
 use super::super::connection::TurnEnd;
 use super::wire::{Fault, Message};
@@ -10,12 +10,12 @@ pub struct Last {
     error: Option<Fault>,
     completed: bool,
     finish: Option<String>,
-    /// A tool of its has failed, which is how a denied permission ends a turn.
+    /// Whether a tool call in it failed, which is how a denied permission ends a turn.
     tool_failed: bool,
 }
 
 impl Last {
-    /// What matters of a message.
+    /// Extracts what matters from a message.
     pub fn of(message: &Message) -> Self {
         let mut states = message.parts.iter().filter_map(|part| part.state.as_ref());
         Self {
@@ -27,18 +27,18 @@ impl Last {
         }
     }
 
-    /// Its id.
+    /// Returns its id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether nothing will be added to it.
+    /// Returns whether nothing will be added to it.
     pub fn is_done(&self) -> bool {
         self.error.is_some() || self.completed
     }
 
-    /// How the turn ended that ended with it: whether we told it to end, and what it asked that nobody
-    /// answered, are known from elsewhere.
+    /// Returns how the turn ended whose last message this is. `cancelled`: we told it to end. `unanswered`: a
+    /// question of the model that nobody answered.
     pub fn end(&self, cancelled: bool, unanswered: Option<&str>) -> TurnEnd {
         if let Some(fault) = &self.error {
             return of_fault(fault);
@@ -52,7 +52,7 @@ impl Last {
             (Some("tool-calls"), Some(question)) => {
                 TurnEnd::Failed(format!("it asked a question that nobody answered: {question}").into())
             }
-            // Somebody denied what it wanted to do, and has the word now, as at the end of every turn.
+            // Somebody denied the tool call. It is the user's turn to speak, as at the end of every turn.
             (Some("tool-calls"), None) if self.tool_failed => TurnEnd::Completed,
             (Some("tool-calls"), None) => failed("it stopped in the middle of its work, after a tool call"),
             (None, _) => failed("it was stopped before it answered"),
@@ -61,12 +61,12 @@ impl Last {
     }
 }
 
-/// How a turn ended that ended with an error.
+/// Returns how a turn ended that ended with this error.
 pub fn of_fault(fault: &Fault) -> TurnEnd {
     match fault.name.as_str() {
         "MessageAbortedError" => TurnEnd::Cancelled,
         "ProviderAuthError" => TurnEnd::LoggedOut(fault.words()),
-        // A key that the model's server does not take is as good as none.
+        // A key that the model's server rejects is as good as none.
         _ if fault.data.status == Some(401) => TurnEnd::LoggedOut(fault.words()),
         _ => TurnEnd::Failed(fault.words()),
     }

@@ -1,6 +1,6 @@
-//! Follows the events of a server, and hands each to the session that it is about. When the events end,
-//! it asks for them again, and tells every session that some may be missing. It waits for no session: one
-//! that does not keep up loses events, is told so, and reads what it missed.
+//! Follows a server's stream of events, and passes each event to its session. When the stream ends, requests
+//! it again, and tells every session that events may be missing. Never waits for a session: one that does not
+//! keep up loses events, gets a gap signal, and reads what it missed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,27 +14,27 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::api::{Api, ApiError};
 use super::wire::{self, Event};
 
-/// How many events of a session may wait for it. What is beyond is dropped, and read later.
+/// How many events may be queued for a session. Further ones are dropped, and the session reads what it missed.
 pub const EVENTS: usize = 1024;
 
-/// The longest event in bytes. A longer one ends the stream, and what it said is read.
+/// The longest event in bytes. A longer one ends the stream, and the session reads what it missed.
 const EVENT: usize = 32 << 20;
 
-/// How long the events may be silent. The server sends a heartbeat every 10 s.
+/// How long the stream may be silent. The server sends a heartbeat every 10 s.
 const SILENCE: Duration = Duration::from_secs(25);
 
-/// How often in a row the events may fail to come before it matters whether the server is there at all.
+/// After how many failures of the stream in a row the server's health is checked.
 const TRIES: u32 = 8;
 
-/// How many sessions of subagents are known at a time. Those beyond are found when they ask something.
+/// How many sessions of subagents are known at a time. Further ones are found when they ask something.
 const CHILDREN: usize = 4096;
 
-/// What a session is told.
+/// A signal to a session.
 #[derive(Debug)]
 pub enum Signal {
-    /// Something happened.
+    /// An event happened.
     Event(Box<Event>),
-    /// Between the last event and the next, some may be missing.
+    /// Events may be missing between the last one and the next.
     Gap,
 }
 
@@ -42,7 +42,7 @@ pub enum Signal {
 #[derive(Debug)]
 struct Route {
     signals: mpsc::Sender<Signal>,
-    /// It has to be told of a gap before it is told of anything else.
+    /// Whether the session has to be told of a gap before it gets anything else.
     lost: bool,
 }
 
@@ -54,7 +54,7 @@ impl Route {
         }
     }
 
-    /// Tells of the gap, if there is one and room to tell of it.
+    /// Reports the gap, if there is one and the queue has room.
     fn mend(&mut self) {
         if self.lost && self.signals.try_send(Signal::Gap).is_ok() {
             self.lost = false;
@@ -62,43 +62,43 @@ impl Route {
     }
 }
 
-/// Where the events go.
+/// Where the events of all sessions go.
 #[derive(Debug, Default)]
 pub struct Routes(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
     sessions: HashMap<Arc<str>, Route>,
-    /// The sessions of subagents, with the one that they work for in the end.
+    /// The sessions of subagents, each with the root session that it works for.
     children: HashMap<String, Arc<str>>,
 }
 
 impl Routes {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing is done with it that could leave it half changed.
+        // No panic can leave the table half changed, so poisoning does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the events of this session come here.
+    /// Registers a session. Returns the receiver of its events.
     pub fn add(&self, session: Arc<str>) -> mpsc::Receiver<Signal> {
         let (signals, receiver) = mpsc::channel(EVENTS);
         self.table().sessions.insert(session, Route { signals, lost: false });
         receiver
     }
 
-    /// The events of this session go nowhere.
+    /// Removes a session. Its events are discarded from now on.
     pub fn remove(&self, session: &Arc<str>) {
         let mut table = self.table();
         table.sessions.remove(session);
         table.children.retain(|_, root| root != session);
     }
 
-    /// The session that another one works for in the end, if it is one of ours.
+    /// Returns the root session that a session works for, if it is one of ours.
     pub fn root(&self, session: &str) -> Option<Arc<str>> {
         self.table().root(session)
     }
 
-    /// A session works for another one. Gives the one that it works for in the end, if it is one of ours.
+    /// Registers that `child` works for `parent`. Returns the root session, if it is one of ours.
     pub fn adopt(&self, child: String, parent: &str) -> Option<Arc<str>> {
         let mut table = self.table();
         let root = table.root(parent)?;
@@ -114,7 +114,7 @@ impl Routes {
             return;
         }
         let mut table = self.table();
-        // Of a subagent only its questions matter; what it says goes to the agent that asked it.
+        // Of a subagent, only the questions matter; what it says goes to the agent that started it.
         let asks = matches!(event, Event::Permission(_) | Event::Questions(_) | Event::Answered(_));
         let root = match table.sessions.contains_key(session) {
             true => Some(Arc::from(session)),
@@ -141,8 +141,8 @@ impl Table {
     }
 }
 
-/// Follows the events until the server is gone, and says how that showed. `first` hears of the end of the
-/// first try. `waits` are the first and the longest wait before the next one.
+/// Follows the events until the server is gone, and returns the reason. `first` fires when the first attempt
+/// delivers an event or fails. `waits` are the shortest and the longest delay before the next attempt.
 pub async fn follow(
     api: Arc<Api>,
     routes: Arc<Routes>,
@@ -160,7 +160,7 @@ pub async fn follow(
         first.take().map(|first| first.send(()));
         tracing::debug!(%why, failures, "the events of an opencode server have ended");
         failures = failures.saturating_add(1);
-        // Events may be missing though the server is fine, with something between that lets none through.
+        // The server may be fine even without events, if something in between blocks the stream.
         if failures >= TRIES
             && let Err(error) = api.health().await
         {
@@ -171,7 +171,7 @@ pub async fn follow(
     }
 }
 
-/// Hands on events until they end, and says why they did.
+/// Passes on events until the stream ends, and returns the reason.
 async fn listen(api: &Api, routes: &Routes, begun: impl FnOnce()) -> ApiError {
     let streamed = match api.events().await {
         Ok(streamed) => streamed,
@@ -197,8 +197,8 @@ async fn listen(api: &Api, routes: &Routes, begun: impl FnOnce()) -> ApiError {
         };
         taken.store(0, Ordering::Relaxed);
         if let Some(begun) = begun.take() {
-            // The server greets whom it will tell from now on. What a session reads after this gap is
-            // followed by events without another one.
+            // The server's first event confirms the subscription. So what a session reads after this gap is
+            // followed by events without another gap.
             begun();
             routes.gap();
         }
@@ -208,7 +208,7 @@ async fn listen(api: &Api, routes: &Routes, begun: impl FnOnce()) -> ApiError {
     }
 }
 
-/// Waits until the server is told to be gone, and says why.
+/// Waits until the server is reported as gone, and returns the reason.
 pub async fn told(mut gone: watch::Receiver<Option<Box<str>>>) -> Box<str> {
     let why = match gone.wait_for(Option::is_some).await {
         Ok(why) => why.clone(),

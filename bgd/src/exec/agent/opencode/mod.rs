@@ -1,8 +1,8 @@
-//! opencode's own server, over HTTP: any number of sessions, each with a task of its own, and one stream of
-//! events for all of them. Nothing is asked while no turn runs.
+//! opencode's own server over HTTP: any number of sessions, each with an async task of its own, and one
+//! stream of events for all of them. The server is not polled while no turn runs.
 //!
-//! `turn`, `ending` and `text` decide, without I/O; `session`, `follow` and `asks` act; `api`, `http` and `wire` know
-//! how the server is spoken to. The stream of events may break at any time without a word being lost.
+//! `turn`, `ending` and `text` decide, without I/O; `session`, `follow` and `asks` act; `api`, `wire` and
+//! `exec::http` know how to talk to the server. The stream of events may break at any time without loss of text.
 
 mod api;
 mod asks;
@@ -35,10 +35,10 @@ use crate::core::Refusal;
 use crate::exec::http::{self, Http};
 use crate::exec::job::Job;
 
-/// How many prompts of a session may wait. The daemon gives one at a time.
+/// How many prompts of a session may be queued. The daemon sends one at a time.
 const ORDERS: usize = 4;
 
-/// How long the first events may take to come. They are asked for again anyway.
+/// How long connecting waits for the first event. The stream is retried anyway.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// A connection to opencode's server.
@@ -54,7 +54,7 @@ pub struct Opencode {
     _follower: Job,
 }
 
-/// A session from outside.
+/// The connection's handle to the async task of a session.
 #[derive(Debug)]
 struct Handle {
     directory: Arc<str>,
@@ -68,7 +68,7 @@ impl Opencode {
     /// events from now on.
     ///
     /// # Errors
-    /// The address is none, or no opencode server answers there.
+    /// The address is invalid, or no opencode server answers there.
     pub async fn connect(url: &str, password: Option<&str>) -> Result<Self, Refusal> {
         Self::connect_timed(url, password, Timing::default()).await
     }
@@ -85,10 +85,10 @@ impl Opencode {
         let follower = Job::start(async move {
             let why = following.await;
             leave.send_replace(Some(why));
-            // The word stays readable as long as anybody may ask for it.
+            // Keeps the reason readable for as long as anybody may ask for it.
             leave.closed().await;
         });
-        // Without events a turn is found to be over by the polls, so this is no reason to refuse.
+        // Polling finds the end of a turn even without events, so their absence is no reason to refuse.
         let _ = tokio::time::timeout(GREETING, greeted).await;
         Ok(Self {
             api,
@@ -102,24 +102,24 @@ impl Opencode {
         })
     }
 
-    /// Opens a new session, or takes up the wanted one again. Its updates go to this channel from now on.
+    /// Opens a new session, or resumes the wanted one. Its updates go to this channel from now on.
     ///
     /// # Errors
-    /// The session is gone, or the server does not make one.
+    /// The session is gone, or the server does not create one.
     pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
         let cwd = std::str::from_utf8(wanted.cwd.as_bytes()).map_err(|_| {
             Refusal::new(ErrorKind::Unsupported, "an opencode server works only in folders with UTF-8 names")
         })?;
         let opened = match &wanted.session {
             Some(session) => self.api.session(session, cwd).await,
-            // A session without a title costs a request to the model for one.
+            // Without a title, the server spends a request to the model on one.
             None => match &wanted.title {
                 Some(title) => self.api.create(title, cwd).await,
                 None => self.api.create(&format!("bgd {}", wanted.task), cwd).await,
             },
         };
         let info = opened.map_err(|error| match (&error, &wanted.session) {
-            // The server has another error for what does not even look like an id of its own.
+            // The server reports another error for an id that does not even look like its own.
             (ApiError::NotFound(_), Some(_)) => expired(),
             (ApiError::Refused(_), Some(session)) if !session.starts_with("ses") => expired(),
             (error, _) => unavailable(error),
@@ -131,7 +131,7 @@ impl Opencode {
     }
 
     fn add(&self, key: Arc<str>, directory: Arc<str>, updates: Updates) {
-        // An earlier task of this session ends first, so that none of its updates comes afterwards.
+        // Ends an earlier async task of this session first, so that none of its updates comes afterwards.
         self.forget(&key);
         let (orders, receiver) = mpsc::channel(ORDERS);
         let stop = Arc::new(Stop::default());
@@ -151,8 +151,8 @@ impl Opencode {
         self.sessions().insert(key, handle);
     }
 
-    /// Gives a prompt to a session that was opened, and waits until the turn has ended. Everything that the
-    /// turn told is in the session's channel then.
+    /// Sends a prompt to an open session, and waits for the end of the turn. By then everything that the turn
+    /// reported is in the session's channel.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
         let found = self.sessions().get(key).map(|handle| (handle.orders.clone(), Arc::clone(&handle.stop)));
         let lost = || TurnEnd::Failed("the session was closed".into());
@@ -165,13 +165,13 @@ impl Opencode {
         end.await.unwrap_or_else(|_| lost())
     }
 
-    /// Tells the server to end the turn of a session. [`Self::prompt`] returns when it has.
+    /// Tells the server to end the session's turn. [`Self::prompt`] returns when the turn has ended.
     pub async fn cancel(&self, key: &Arc<str>) {
         let found =
             self.sessions().get(key).map(|handle| (Arc::clone(&handle.directory), Arc::clone(&handle.stop)));
         let Some((directory, stop)) = found else { return };
         stop.told.store(true, Ordering::Relaxed);
-        // A look finds out what came of it, also when this is dropped before the server has answered.
+        // A look finds out what came of it, even if this future is dropped before the server answers.
         stop.look.notify_one();
         if let Err(error) = self.api.abort(On { session: key, directory: &directory }).await {
             tracing::debug!(session = %key, %error, "cannot cancel");
@@ -179,13 +179,13 @@ impl Opencode {
         stop.look.notify_one();
     }
 
-    /// A session is not needed any more: its updates go nowhere.
+    /// Releases a session that is no longer needed: its updates are discarded.
     pub fn forget(&self, key: &Arc<str>) {
         self.routes.remove(key);
         self.sessions().remove(key);
     }
 
-    /// What the server says of itself.
+    /// Returns what the server reports about itself.
     pub fn about(&self) -> AgentCheck {
         AgentCheck {
             name: Some("opencode".to_owned()),
@@ -195,19 +195,19 @@ impl Opencode {
         }
     }
 
-    /// Waits until the server is gone for good, and says how that showed. Events that end and come again
-    /// are not that.
+    /// Waits until the server is gone for good, and returns the reason. A stream of events that ends and
+    /// comes back does not count.
     pub async fn closed(&self) -> Box<str> {
         follow::told(self.gone.clone()).await
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, Handle>> {
-        // Nothing is done with it that could leave it half changed.
+        // No panic can leave the map half changed, so poisoning does not matter.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The address in a line that a started server prints, if it is one.
+/// Returns the address in a line that a started server prints; `None` if the line has none.
 pub fn address(line: &str) -> Option<String> {
     let (_, behind) = line.split_once("listening on ")?;
     let address = behind.split_whitespace().next()?;

@@ -1,4 +1,4 @@
-//! A server that says what a test tells it to, for the tests of the whole back end.
+//! A server that says what a test scripts, for the tests of the whole back end.
 
 /// The server.
 #[cfg(test)]
@@ -10,7 +10,7 @@ pub mod server {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::{mpsc, watch};
 
-    /// What it answers, and what it was asked.
+    /// What the server answers, and the requests that it got.
     #[derive(Debug, Default)]
     pub struct State {
         pub messages: Vec<Value>,
@@ -21,7 +21,7 @@ pub mod server {
         listeners: Vec<mpsc::UnboundedSender<String>>,
     }
 
-    /// A server.
+    /// The scripted server.
     #[derive(Debug)]
     pub struct Server {
         pub state: Mutex<State>,
@@ -50,24 +50,24 @@ pub mod server {
             server
         }
 
-        /// It does not listen any more, and its events end.
+        /// Stops listening, and ends the streams of events.
         pub fn die(&self) {
             self.accepting.lock().unwrap().take().unwrap().abort();
             self.cut();
         }
 
-        /// The events end.
+        /// Ends the streams of events.
         pub fn cut(&self) {
             self.state.lock().unwrap().listeners.clear();
         }
 
-        /// Tells whoever listens.
+        /// Sends an event to everybody who listens.
         pub fn tell(&self, kind: &str, properties: &Value) {
             let event = json!({ "directory": "/d", "payload": { "type": kind, "properties": properties } });
             self.state.lock().unwrap().listeners.retain(|listener| listener.send(event.to_string()).is_ok());
         }
 
-        /// Waits until this is true.
+        /// Waits until `test` returns a value, and returns that.
         pub async fn until<T>(&self, test: impl Fn(&State) -> Option<T>) -> T {
             let mut changes = self.changes.subscribe();
             loop {
@@ -78,12 +78,12 @@ pub mod server {
             }
         }
 
-        /// Waits until somebody listens.
+        /// Waits until somebody listens to the events.
         pub async fn heard(&self) {
             self.until(|state| (!state.listeners.is_empty()).then_some(())).await;
         }
 
-        /// Waits for so many requests of this kind, and gives the last one's content.
+        /// Waits for the request of this kind with number `count`, and returns its content.
         pub async fn asked(&self, what: &str, count: usize) -> Value {
             self.until(|state| {
                 let mut asked = state.requests.iter().filter(|(line, _)| line.starts_with(what));

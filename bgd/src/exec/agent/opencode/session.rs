@@ -1,8 +1,8 @@
-//! A session: a task of its own that takes its events as they come and looks at the truth when it may have
-//! changed, until the turn that it was given is over. After that it still passes on what comes late.
+//! A session, run as an async task of its own: handles events as they come, and reads the server's state when
+//! it may have changed, until the turn is over. After that it still passes on late output.
 //!
-//! Events only say when to look. Whether a turn is over is decided by the messages that a look has read,
-//! and while a turn runs there is a look every few seconds, whatever the events say.
+//! Events only say when to look. The messages that a look reads decide whether a turn is over, and while a
+//! turn runs there is a look every few seconds, whatever the events say.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use super::turn::{News, Sight, Turn};
 use super::wire::{Event, Fault, FaultData, Message};
 use crate::exec::http::HttpError;
 
-/// How often in a row a look may fail before the turn is given up.
+/// How many looks in a row may fail before the turn is given up.
 const LOOKS: u32 = 12;
 
-/// The time between two looks that events ask for. The second idle event of a turn, which follows the first
-/// at once, then costs at most one look more.
+/// The shortest time between two looks that events trigger. So the second idle event of a turn, which follows
+/// the first at once, costs at most one more look.
 const BREATH: Duration = Duration::from_millis(30);
 
-/// How many generations of subagents are looked through for the session of a question.
+/// How many generations of subagents are searched for the session of a question.
 const GENERATIONS: usize = 4;
 
-/// How many sessions are remembered as none of ours.
+/// How many sessions are remembered as not ours.
 const STRANGERS: usize = 1024;
 
-/// How long things take.
+/// Intervals and time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// The time between two looks while a turn runs.
     pub poll: Duration,
-    /// How long a session may seem idle with an answer that is not complete.
+    /// How long a session may seem idle with an incomplete answer.
     pub grace: Duration,
-    /// How long a prompt may lie there with nothing being done.
+    /// How long a prompt may go without any sign of work on it.
     pub stall: Duration,
-    /// The first and the longest wait before the events are asked for again.
+    /// The shortest and the longest delay before the stream of events is requested again.
     pub waits: [Duration; 2],
 }
 
@@ -53,21 +53,21 @@ impl Default for Timing {
     }
 }
 
-/// A prompt, and where the end of its turn goes.
+/// A prompt, and the channel for the end of its turn.
 #[derive(Debug)]
 pub struct Order {
-    /// What the agent is told.
+    /// The prompt.
     pub prompt: String,
-    /// Dropping the other end gives the turn up.
+    /// Takes how the turn ended. Dropping the receiver gives the turn up.
     pub reply: oneshot::Sender<TurnEnd>,
 }
 
-/// How a turn is told to end.
+/// Tells a session to end its turn.
 #[derive(Debug, Default)]
 pub struct Stop {
-    /// It was told.
+    /// Whether the turn was told to end.
     pub told: AtomicBool,
-    /// There is reason to look.
+    /// Asks for a look.
     pub look: Notify,
 }
 
@@ -82,51 +82,50 @@ pub struct Parts {
     pub id: Arc<str>,
     /// The folder that the server keeps it under.
     pub directory: Arc<str>,
-    /// Where what it tells goes.
+    /// Where its updates go.
     pub updates: Updates,
     /// Its events.
     pub signals: mpsc::Receiver<Signal>,
     /// Its prompts.
     pub orders: mpsc::Receiver<Order>,
-    /// How it is told to end a turn.
+    /// Tells it to end its turn.
     pub stop: Arc<Stop>,
-    /// Whether the server is gone, and why.
+    /// Why the server is gone; `None` while it is there.
     pub gone: watch::Receiver<Option<Box<str>>>,
-    /// How long things take.
+    /// Intervals and time limits.
     pub timing: Timing,
 }
 
-/// A session at work.
+/// The state of a session's async task.
 #[derive(Debug)]
 pub struct Session {
     parts: Parts,
     asks: Asks,
-    /// The turn that runs, or ran last.
+    /// The running turn, or the last one.
     turn: Option<Turn>,
-    /// Where the end of the turn goes that runs.
+    /// Takes how the running turn ended; `None` while no turn runs.
     reply: Option<oneshot::Sender<TurnEnd>>,
-    /// When there is the next look.
+    /// When the next look is due.
     due: Instant,
     looked: Instant,
-    /// Events are missing: none is taken before a look has found what they said.
+    /// Events are missing: no further ones are taken until a look has read what they said.
     stale: bool,
-    /// What waits for an answer is asked for as well.
+    /// Whether the next look also searches for pending questions.
     thorough: bool,
     failures: u32,
-    /// The turn was cancelled before it began, as far as could be seen. If it begins all the same, it is
-    /// cancelled again.
+    /// The turn was cancelled before it had visibly begun. If it begins all the same, it is cancelled again.
     may_begin: bool,
     strangers: HashSet<String>,
 }
 
-/// What a look has found.
+/// What a look has read.
 struct Truth {
     busy: Vec<String>,
     messages: Vec<Message>,
 }
 
 impl Session {
-    /// A session that is given no prompt yet.
+    /// Creates a session without a prompt.
     pub fn new(parts: Parts) -> Self {
         let asks = Asks::new(Arc::clone(&parts.api), parts.directory.clone(), parts.updates.clone());
         let now = Instant::now();
@@ -145,7 +144,7 @@ impl Session {
         }
     }
 
-    /// Works until nobody can give it a prompt any more.
+    /// Runs until nobody can send it a prompt any more.
     pub async fn run(mut self) {
         let gone = follow::told(self.parts.gone.clone());
         let mut gone = std::pin::pin!(gone);
@@ -175,7 +174,7 @@ impl Session {
         On { session: &self.parts.id, directory: &self.parts.directory }
     }
 
-    /// Gives the session a prompt. A turn that still ran is left to itself.
+    /// Sends the session a prompt. A turn that still runs is left to itself.
     async fn start(&mut self, order: Order) {
         self.over();
         let id = message_id();
@@ -183,12 +182,12 @@ impl Session {
         let mut turn = Turn::new(id.clone(), began.into_std());
         match self.give(&id, &order.prompt).await {
             Ok(()) => {}
-            // It may have arrived. It is not sent again: the server would take the same message twice.
+            // The prompt may have arrived. Don't send it again: the server would take the same message twice.
             Err(error @ (ApiError::Late | ApiError::Http(HttpError::Broken(_)))) => {
                 turn.complain(began.into_std(), fault(format!("the prompt was not answered: {error}")));
             }
             Err(ApiError::NotFound(why)) => return drop(order.reply.send(TurnEnd::Forgotten(why))),
-            // Nothing was sent, so another server may be given the same prompt.
+            // Nothing was sent, so another server may get the same prompt.
             Err(error @ ApiError::Http(HttpError::Unreachable(_))) => {
                 return drop(order.reply.send(TurnEnd::Broken(error.to_string().into())));
             }
@@ -208,7 +207,7 @@ impl Session {
     async fn give(&self, id: &str, prompt: &str) -> Result<(), ApiError> {
         let given = self.parts.api.prompt(self.on(), id, prompt).await;
         match given {
-            // Nothing was sent, so this is the same as the first time.
+            // Nothing was sent, so a retry can't deliver the prompt twice.
             Err(ApiError::Http(HttpError::Unreachable(_))) => {
                 tokio::time::sleep(BREATH).await;
                 self.parts.api.prompt(self.on(), id, prompt).await
@@ -217,12 +216,12 @@ impl Session {
         }
     }
 
-    /// Events are missing.
+    /// Handles a gap in the events.
     fn lose_track(&mut self) {
         if let Some(turn) = &mut self.turn {
             turn.lose_track();
         }
-        // Nothing is asked for the sake of a turn that is over: what comes late is whole by itself.
+        // A turn that is over needs no look: late events carry their whole text.
         if self.reply.is_some() {
             self.stale = true;
             self.thorough = true;
@@ -276,25 +275,25 @@ impl Session {
 
     async fn tell(&self, news: impl IntoIterator<Item = News>) {
         for news in news {
-            // Where nobody listens any more, nothing needs to be told.
+            // Fails if nobody listens any more; then nothing needs to be reported.
             let _ = match news {
                 News::Text(text) => self.parts.updates.send(Update::Text(text)).await.is_ok(),
                 News::Tool(name) => self.parts.updates.send(Update::Tool(name)).await.is_ok(),
                 News::Retries(why) => self.parts.updates.send(Update::Retries(why)).await.is_ok(),
-                // Those who have much to read know that it moves.
+                // A full channel shows activity by itself.
                 News::Activity => self.parts.updates.try_send(Update::Activity).is_ok(),
             };
         }
     }
 
-    /// There is reason to look.
+    /// Schedules a look as soon as possible, if a turn runs.
     fn hurry(&mut self) {
         if self.reply.is_some() {
             self.due = self.due.min(Instant::now().max(self.looked + BREATH));
         }
     }
 
-    /// Reads the truth, tells what is new in it, and ends the turn if it is over.
+    /// Reads the server's state, reports what is new in it, and ends the turn if it is over.
     async fn look(&mut self) {
         let Some(turn) = &self.turn else { return };
         let had_begun = turn.has_begun();
@@ -323,8 +322,7 @@ impl Session {
         }
     }
 
-    /// What is asked first must not be later than what is asked second: a session that was idle then has
-    /// written all of its messages now.
+    /// Reads the status before the messages: a session that was idle by then has written all of its messages.
     async fn read(&self, turn: &Turn) -> Result<Truth, ApiError> {
         let busy = self.parts.api.busy(&self.parts.directory).await?;
         let messages = self.parts.api.messages(self.on(), |message| turn.knows(message)).await?;
@@ -356,13 +354,13 @@ impl Session {
         }
         let wait = match (sight.busy, turn_has_begun && !had_begun) {
             (true, _) => timing.poll,
-            // It may well be over, but that it seemed idle was found too early to say so.
+            // It may well be over, but the status was read too early to say so.
             (false, true) => BREATH,
             (false, false) => timing.poll.min(timing.grace / 4),
         };
         self.due = self.looked + wait;
         if sight.busy && sight.cancelled && self.reply.is_some() {
-            // An abort that came before the server began with the prompt has ended nothing.
+            // An abort that arrived before the server began with the prompt had no effect.
             self.abort().await;
         }
     }
@@ -395,8 +393,8 @@ impl Session {
         }
     }
 
-    /// Whether a question that was found is one of this turn. The server also keeps those of turns that
-    /// were aborted.
+    /// Returns whether a question that was found belongs to this turn. The server also keeps questions of
+    /// aborted turns.
     async fn is_ours(&mut self, session: &str, message: Option<&str>, busy: &[String]) -> bool {
         if session == &*self.parts.id {
             let is_of_turn = |turn: &Turn| message.is_none_or(|message| turn.has(message));
@@ -427,17 +425,17 @@ impl Session {
         false
     }
 
-    /// The turn is over. All that it told is in the channel.
+    /// Ends the turn, and reports how. Everything that the turn told is already in the channel.
     fn finish(&mut self, end: TurnEnd) {
         let reply = self.reply.take();
         self.over();
         if let Some(reply) = reply {
-            // Whoever gave it up does not want to know.
+            // Fails if the caller has given the turn up.
             let _ = reply.send(end);
         }
     }
 
-    /// No turn runs any more.
+    /// Resets the state, as no turn runs any more.
     fn over(&mut self) {
         self.reply = None;
         self.stale = false;
@@ -457,8 +455,8 @@ fn fault(message: String) -> Fault {
     Fault { name: "the prompt got lost".to_owned(), data: FaultData { message: Some(message), status: None } }
 }
 
-/// A new id for a message. It has the form of the server's own, which begin with the time, because some
-/// versions compare them.
+/// Creates an id for a message. It has the form of the server's own ids, which begin with the time, because
+/// some versions compare them.
 fn message_id() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let time = now.wrapping_mul(0x1000) & 0xffff_ffff_ffff;

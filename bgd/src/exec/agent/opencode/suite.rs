@@ -1,4 +1,4 @@
-//! The whole back end against a server that says what a test tells it to.
+//! Tests the whole back end against a scripted server.
 
 /// The tests.
 #[cfg(test)]
@@ -17,7 +17,7 @@ mod tests {
     use super::super::scripted::server::Server;
     use super::super::session::Timing;
 
-    /// A session whose prompt the server has.
+    /// A session whose prompt has reached the server.
     struct Run {
         server: Arc<Server>,
         opencode: Arc<Opencode>,
@@ -68,7 +68,7 @@ mod tests {
             json!({ "id": self.prompt, "role": "user", "time": { "created": 10 } })
         }
 
-        /// The server has these messages behind the prompt.
+        /// Sets the server's messages after the prompt.
         fn write(&self, messages: &[Value]) {
             let mut all = vec![json!({ "info": self.user(), "parts": [] })];
             all.extend_from_slice(messages);
@@ -124,7 +124,7 @@ mod tests {
             }
         }
 
-        /// How the turn ended, and the text that was in the channel by then.
+        /// Returns how the turn ended, and the text that was in the channel by then.
         async fn end(mut self) -> (TurnEnd, String) {
             let end = self.turn.await.unwrap();
             let mut text = String::new();
@@ -189,7 +189,7 @@ mod tests {
         run.server.heard().await;
         assert_eq!(run.text().await, " two");
         assert!(run.server.state.lock().unwrap().requests.len() > looks);
-        // Where this belongs can't be known: what came before it was lost with the stream.
+        // The client can't know where this belongs: what came before it was lost with the stream.
         run.grow(" four");
         run.write(&[run.done("one two three four")]);
         run.idle();
@@ -211,10 +211,10 @@ mod tests {
     #[tokio::test]
     async fn an_idle_event_before_the_answer_is_complete_changes_nothing() {
         let run = Run::start(slow()).await;
-        // That of an earlier run: the server is not at work on the prompt yet.
+        // The idle event of an earlier run: the server has not begun with the prompt yet.
         run.idle();
         run.server.asked("GET /session/status", 1).await;
-        // An error, where the first idle event comes before the message has it.
+        // An error: the first idle event comes before the message contains it.
         run.begin_text();
         run.write(&[run.answer("", &json!({}))]);
         run.tell("session.error", &json!({ "error": { "name": "APIError", "data": { "message": "no" } } }));
@@ -341,7 +341,7 @@ mod tests {
         let mut ask = run.ask().await;
         run.opencode.cancel(&run.key).await;
         run.server.asked("POST /session/ses_1/abort", 1).await;
-        // The abort of a model's retry leaves neither an error nor a reason.
+        // Aborting the retry of a model request leaves neither an error nor a finish reason.
         run.write(&[run.answer("", &json!({ "time": { "created": 11, "completed": 12 } }))]);
         run.idle();
         ask.answer.closed().await;

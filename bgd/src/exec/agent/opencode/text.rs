@@ -1,47 +1,47 @@
-//! A text that comes in pieces, by two ways that may overlap: as events, and whole in a message that was
-//! read. What it gives out is, put together, the text, each byte once. No I/O.
+//! Assembles a text from two sources that may overlap: pieces in events, and the whole text in messages that
+//! were read. Emits every byte of the text once, in order. No I/O.
 
 /// A text part of a message.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// How many bytes were given out.
+    /// How many bytes were emitted.
     given: usize,
-    /// White space behind them that was seen, and is kept back until something follows it: some versions of
-    /// the server cut it off the end when the text is complete.
+    /// Whitespace after the emitted bytes, held back until something follows it: some versions of the server
+    /// trim it when the text is complete.
     held: String,
-    /// How many bytes of it the events so far make up; `None` once events may be missing, until one has the
-    /// whole text again.
+    /// How many bytes of the text the events cover so far; `None` once events may be missing, until one has
+    /// the whole text again.
     at: Option<usize>,
-    /// Whether nothing comes any more.
+    /// Whether the text is complete.
     closed: bool,
 }
 
 impl Text {
-    /// Events may have been lost.
+    /// Notes that events may have been lost.
     pub fn lose_track(&mut self) {
         self.at = None;
     }
 
-    /// An event: it has grown. Gives what is new.
+    /// Handles an event with a further piece. Returns what is new.
     pub fn grow(&mut self, piece: &str) -> String {
         let Some(at) = self.at else { return String::new() };
         let end = at.saturating_add(piece.len());
         self.at = Some(end);
         let known = self.known();
-        // A message that was read meanwhile may have told a part of it already.
+        // A message that was read meanwhile may already have covered a part of the piece.
         match known.checked_sub(at).and_then(|skipped| piece.get(skipped..)) {
             Some(new) => self.take(new),
             None => String::new(),
         }
     }
 
-    /// An event with the whole text so far. Gives what is new.
+    /// Handles an event with the whole text so far. Returns what is new.
     pub fn told(&mut self, text: &str, closed: bool) -> String {
         self.at = Some(text.len());
         self.read(text, closed)
     }
 
-    /// The text so far as it was read. It says nothing of where the events are. Gives what is new.
+    /// Handles the text so far as read in a message, which does not say where the events are. Returns what is new.
     pub fn read(&mut self, text: &str, closed: bool) -> String {
         if self.closed {
             return String::new();

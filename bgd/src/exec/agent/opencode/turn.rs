@@ -1,9 +1,9 @@
-//! One turn of a session: what the events and the messages that were read say about it. It decides what is
-//! new and whether the turn is over, and does no I/O.
+//! One turn of a session, as seen in events and in messages that were read. Decides what is new and whether
+//! the turn is over, and does no I/O.
 //!
-//! Which messages belong to it is decided by the id that the prompt was given: an assistant's message names
-//! the user's message that it answers. Where the server goes on by itself in the user's name, after it has
-//! summed up a conversation that got too long, that message belongs to the turn as well.
+//! The id given to the prompt decides which messages belong to the turn: an assistant message names the user
+//! message that it answers. After the server has compacted a conversation that got too long, it continues by
+//! itself with a message in the user's name; that message belongs to the turn as well.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -13,49 +13,47 @@ use super::ending::{self, Last};
 use super::text::Text;
 use super::wire::{Delta, Fault, Info, Message, Part};
 
-/// How many messages of a turn are followed. The text of those beyond is not passed on; the end is seen all
-/// the same.
+/// How many messages of a turn are tracked. The text of further ones is not passed on; the end is still seen.
 const MESSAGES: usize = 16_384;
 
-/// How many parts of a message are followed. What is beyond comes to nobody.
+/// How many parts of a message are tracked. Further ones are dropped.
 const PARTS: usize = 4096;
 
-/// Something that the turn tells.
+/// Something new in a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
     /// More of the answer.
     Text(String),
     /// A tool is called.
     Tool(String),
-    /// It tries again, and why.
+    /// It retries, for this reason.
     Retries(String),
-    /// It moves.
+    /// It shows activity.
     Activity,
 }
 
 /// What is known besides the messages when a turn is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
-    /// The session was at work, when that was asked before the messages were read.
+    /// Whether the session was busy when that was queried, before the messages were read.
     pub busy: bool,
-    /// Whether an answer had begun before that was asked. Until then a session that was given a prompt can
-    /// seem idle.
+    /// Whether an answer had begun before that query. Until then a session that got a prompt can seem idle.
     pub had_begun: bool,
-    /// When.
+    /// The time of the look.
     pub now: Instant,
-    /// We told it to end.
+    /// Whether we told the turn to end.
     pub cancelled: bool,
-    /// How long it may seem idle with an answer that is not complete.
+    /// How long the session may seem idle with an incomplete answer.
     pub grace: Duration,
-    /// How long it may take to begin.
+    /// How long the turn may take to begin.
     pub stall: Duration,
 }
 
-/// A message of the turn.
+/// An answer of the turn.
 #[derive(Debug, Default)]
 struct Mine {
     summary: bool,
-    /// It was read complete: nothing of it is new any more.
+    /// It was read when complete: nothing in it is new any more.
     settled: bool,
     parts: HashMap<String, Piece>,
 }
@@ -67,33 +65,33 @@ enum Piece {
     Other,
 }
 
-/// A turn.
+/// The state of a turn.
 #[derive(Debug)]
 pub struct Turn {
-    /// The user's messages that it answers; the first is the prompt.
+    /// The user messages that the turn answers: the prompt, and those that the server wrote in the user's name.
     asked: HashSet<String>,
     prompt: String,
     prompt_created: f64,
-    /// The newest user's message that is not known to belong to it.
+    /// The newest user message that is not known to belong to the turn.
     foreign: Option<String>,
-    /// The conversation was summed up, so that the user's next message is the server's own.
+    /// The conversation was compacted, so the next user message is the server's own.
     goes_on: bool,
     messages: HashMap<String, Mine>,
     last: Option<Last>,
-    /// Somebody else's answer is newer than the last one.
+    /// An answer to somebody else is newer than `last`.
     superseded: bool,
     began: Instant,
     idle_since: Option<Instant>,
-    /// The session was at work since the prompt was given.
+    /// Whether the session was busy since the prompt was sent.
     was_busy: bool,
-    /// What the session complained about before an answer was begun.
+    /// The first error that the session reported, and when. It counts only if no answer comes.
     trouble: Option<(Instant, Fault)>,
-    /// A question that nobody answered.
+    /// A question of the model that nobody answered.
     unanswered: Option<String>,
 }
 
 impl Turn {
-    /// A turn whose prompt is the user's message with this id.
+    /// Creates a turn whose prompt is the user message with this id.
     pub fn new(prompt: String, now: Instant) -> Self {
         Self {
             asked: HashSet::from([prompt.clone()]),
@@ -112,22 +110,23 @@ impl Turn {
         }
     }
 
-    /// Whether an answer has begun.
+    /// Returns whether an answer has begun.
     pub fn has_begun(&self) -> bool {
         !self.messages.is_empty()
     }
 
-    /// Whether this is a message of its, or of the user that it answers, with everything before it known.
+    /// Returns whether this message and everything before it is known: it is the prompt, or an answer that
+    /// was read when complete.
     pub fn knows(&self, message: &str) -> bool {
         self.prompt == message || self.messages.get(message).is_some_and(|mine| mine.settled)
     }
 
-    /// Whether an answer of its has this id.
+    /// Returns whether an answer of the turn has this id.
     pub fn has(&self, message: &str) -> bool {
         self.messages.contains_key(message)
     }
 
-    /// Events may have been lost.
+    /// Notes that events may have been lost.
     pub fn lose_track(&mut self) {
         for piece in self.messages.values_mut().flat_map(|mine| mine.parts.values_mut()) {
             if let Piece::Text(text) = piece {
@@ -136,24 +135,24 @@ impl Turn {
         }
     }
 
-    /// An event: the session is at work.
+    /// Handles an event: the session is busy.
     pub fn on_busy(&mut self) {
         self.was_busy = true;
     }
 
-    /// The session complains. That counts only if no answer comes; an answer has its own error.
+    /// Notes an error of the session. It counts only if no answer comes; an answer has its own error.
     pub fn complain(&mut self, now: Instant, fault: Fault) {
         if self.trouble.is_none() {
             self.trouble = Some((now, fault));
         }
     }
 
-    /// Nobody answered a question of the model's.
+    /// Notes that nobody answered a question of the model.
     pub fn nobody_answered(&mut self, question: String) {
         self.unanswered = Some(question);
     }
 
-    /// An event: a message was begun or changed.
+    /// Handles an event: a message was created or changed.
     pub fn on_message(&mut self, info: &Info) -> Option<News> {
         if info.is_assistant() {
             let is_mine = info.parent.as_ref().is_some_and(|parent| self.asked.contains(parent));
@@ -172,7 +171,7 @@ impl Turn {
         None
     }
 
-    /// An event: a part was begun or changed.
+    /// Handles an event: a part was created or changed.
     pub fn on_part(&mut self, part: &Part) -> Option<News> {
         if self.foreign.as_ref() == Some(&part.message) {
             if is_compaction(part) || part.synthetic {
@@ -185,7 +184,7 @@ impl Turn {
         self.part(part, |text| text.told(&part.text, closed))
     }
 
-    /// An event: a part has grown.
+    /// Handles an event: a part has grown.
     pub fn on_delta(&mut self, delta: &Delta) -> Option<News> {
         let mine = self.messages.get_mut(&delta.message).filter(|mine| !mine.settled)?;
         match mine.parts.get_mut(&delta.part) {
@@ -194,7 +193,7 @@ impl Turn {
         }
     }
 
-    /// Messages that were read, in order, the newest last, beginning at or before the prompt, or at or
+    /// Takes messages that were read, in order, the newest last. They begin at or before the prompt, or at or
     /// before a message that [`Self::knows`].
     pub fn read(&mut self, messages: &[Message]) -> Vec<News> {
         let mut all_news = Vec::new();
@@ -242,7 +241,7 @@ impl Turn {
         }
     }
 
-    /// Whether the turn is over, and how it ended.
+    /// Returns how the turn ended; `None` if it is not over.
     pub fn judge(&mut self, sight: &Sight) -> Option<TurnEnd> {
         if sight.busy && !self.superseded {
             self.idle_since = None;
@@ -260,14 +259,14 @@ impl Turn {
         (idle_for >= sight.grace).then(|| if sight.cancelled { TurnEnd::Cancelled } else { broken() })
     }
 
-    /// Judges a turn that no answer belongs to.
+    /// Judges a turn without an answer.
     fn judge_silence(&self, sight: &Sight, idle_for: Duration) -> Option<TurnEnd> {
         if let Some((since, fault)) = &self.trouble
             && idle_for.min(sight.now.saturating_duration_since(*since)) >= sight.grace
         {
             return Some(if sight.cancelled { TurnEnd::Cancelled } else { ending::of_fault(fault) });
         }
-        // A cancel that came before the server has begun with the prompt has ended nothing.
+        // A cancel that arrived before the server began with the prompt had no effect.
         let may_begin = match (self.was_busy, self.prompt_created > 0.0) {
             (true, _) => Duration::ZERO,
             (false, true) => sight.grace,
@@ -281,12 +280,12 @@ impl Turn {
         (waited >= sight.stall).then(|| TurnEnd::Failed(failed().into()))
     }
 
-    /// The id of the last message, for the log.
+    /// Returns the id of the last message, for the log.
     pub fn last(&self) -> Option<&str> {
         self.last.as_ref().map(Last::id)
     }
 
-    /// Follows an answer; says whether anything of it can be new.
+    /// Tracks an answer. Returns whether anything in it can be new.
     fn follow(&mut self, info: &Info) -> bool {
         if !self.messages.contains_key(&info.id) && self.messages.len() >= MESSAGES {
             return false;
@@ -319,13 +318,14 @@ impl Turn {
         }
     }
 
-    /// Whether a user's message was written after the prompt. Earlier ones are changed now and then, too.
+    /// Returns whether a user message was written after the prompt. Earlier ones change now and then, too.
     fn is_later(&self, info: &Info) -> bool {
         self.prompt_created > 0.0 && info.time.created >= self.prompt_created
     }
 }
 
-/// The server's own note that it sums up by itself. When a person asks it to, it is no part of the turn.
+/// Returns whether the part says that the server compacts the conversation by itself. A compaction that a
+/// person asks for is not part of the turn.
 fn is_compaction(part: &Part) -> bool {
     part.kind == "compaction" && part.auto
 }

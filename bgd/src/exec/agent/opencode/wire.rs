@@ -1,18 +1,18 @@
-//! What opencode's server sends, as far as it matters here. Fields that are not needed are skipped, and
-//! those that a version may leave out have a default: a new field of the server must not end a turn.
+//! What opencode's server sends, as far as it matters here. Fields that are not needed are skipped, and those
+//! that a version may omit have a default: a new version of the server must not end a turn.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The most characters of a text for people.
+/// The longest text for people, in characters.
 const WORDS: usize = 2000;
 
 /// `GET /global/health`.
 #[derive(Debug, Deserialize)]
 pub struct Health {
-    /// Whether it is well. Another kind of server does not say so.
+    /// Whether the server is healthy. Required, because other kinds of servers don't send it.
     #[serde(rename = "healthy")]
     pub _healthy: bool,
     /// Its version.
@@ -33,22 +33,22 @@ pub struct SessionInfo {
     pub parent: Option<String>,
 }
 
-/// What a session is at, by `GET /session/status`. Idle ones are left out there.
+/// The status of a session in `GET /session/status`, which omits idle ones.
 #[derive(Debug, Deserialize)]
 pub struct Status {
     /// `busy`, `retry` or `idle`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// With `retry`: how often it has tried.
+    /// With `retry`: the number of the attempt.
     #[serde(default)]
     pub attempt: Option<u64>,
-    /// With `retry`: why the last try came to nothing.
+    /// With `retry`: why the last attempt failed.
     #[serde(default)]
     pub message: Option<String>,
 }
 
 impl Status {
-    /// What it tries again, if it does.
+    /// Returns why it retries; `None` if it does not.
     fn retry(self) -> Option<Box<str>> {
         let message = self.message.filter(|_| self.kind == "retry")?;
         let attempt = self.attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
@@ -59,7 +59,7 @@ impl Status {
 /// A message with its parts.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Message {
-    /// All but its parts.
+    /// Everything but its parts.
     pub info: Info,
     /// Its parts, in order.
     #[serde(default)]
@@ -73,41 +73,41 @@ pub struct Info {
     pub id: String,
     /// `user` or `assistant`.
     pub role: String,
-    /// The user's message that an assistant's answers.
+    /// The user message that an assistant message answers.
     #[serde(default, rename = "parentID")]
     pub parent: Option<String>,
-    /// When.
+    /// Its times.
     #[serde(default)]
     pub time: Times,
-    /// Why an assistant gave up.
+    /// Why the assistant gave up.
     #[serde(default)]
     pub error: Option<Fault>,
     /// Why the model stopped: `stop`, `tool-calls`, `length`, …
     #[serde(default)]
     pub finish: Option<String>,
-    /// Whether it sums the conversation up for the model, and so is no answer.
+    /// Whether it summarizes the conversation for the model, so that it is no answer.
     #[serde(default)]
     summary: Flag,
 }
 
 impl Info {
-    /// Whether it is an assistant's.
+    /// Returns whether it is an assistant message.
     pub fn is_assistant(&self) -> bool {
         self.role == "assistant"
     }
 
-    /// Whether it sums up instead of answering.
+    /// Returns whether it is a summary instead of an answer.
     pub fn is_summary(&self) -> bool {
         matches!(self.summary, Flag::Is(true))
     }
 
-    /// Whether nothing will be added to it.
+    /// Returns whether nothing will be added to it.
     pub fn is_done(&self) -> bool {
         self.error.is_some() || self.time.completed.is_some()
     }
 }
 
-/// A user's message has an object where an assistant's has a truth value.
+/// A boolean in assistant messages, but an object in user messages.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 enum Flag {
@@ -124,13 +124,13 @@ impl Default for Flag {
 /// Times in milliseconds.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Times {
-    /// When a message began.
+    /// When a message was created.
     #[serde(default)]
     pub created: f64,
-    /// When it was done.
+    /// When it was completed.
     #[serde(default)]
     pub completed: Option<f64>,
-    /// When a part was done.
+    /// When a part was completed.
     #[serde(default)]
     pub end: Option<f64>,
 }
@@ -146,27 +146,27 @@ pub struct Part {
     /// `text`, `reasoning`, `tool`, `step-start`, `compaction`, …
     #[serde(rename = "type")]
     pub kind: String,
-    /// What a text or a thought says so far.
+    /// The content so far of a text or reasoning part.
     #[serde(default)]
     pub text: String,
     /// Whether the server wrote it in somebody's name.
     #[serde(default)]
     pub synthetic: bool,
-    /// Whether the server sums up by itself, with `compaction`.
+    /// With `compaction`: whether the server compacts the conversation by itself.
     #[serde(default)]
     pub auto: bool,
-    /// When.
+    /// Its times.
     #[serde(default)]
     pub time: Option<Times>,
     /// The tool's name.
     #[serde(default)]
     pub tool: String,
-    /// What the tool is at.
+    /// The state of the tool call.
     #[serde(default)]
     pub state: Option<ToolState>,
 }
 
-/// What a tool is at.
+/// The state of a tool call.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct ToolState {
     /// `pending`, `running`, `completed` or `error`.
@@ -191,13 +191,13 @@ pub struct FaultData {
     /// What is wrong, for people.
     #[serde(default)]
     pub message: Option<String>,
-    /// The status that the model's server gave.
+    /// The HTTP status that the model's server returned.
     #[serde(default, rename = "statusCode")]
     pub status: Option<u16>,
 }
 
 impl Fault {
-    /// Its name and its message.
+    /// Returns its name and its message.
     pub fn words(&self) -> Box<str> {
         let name = if self.name.is_empty() { "the agent failed" } else { &self.name };
         match &self.data.message {
@@ -207,27 +207,27 @@ impl Fault {
     }
 }
 
-/// A permission that is asked for.
+/// A permission request.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permission {
     /// Its id.
     pub id: String,
-    /// Who asks, maybe a subagent's session.
+    /// The session that asks, possibly a subagent's.
     #[serde(rename = "sessionID")]
     pub session: String,
-    /// What kind of permission, such as `bash`.
+    /// The kind of permission, such as `bash`.
     #[serde(default, rename = "permission")]
     pub action: String,
-    /// What for.
+    /// What it is for, such as a command or a file.
     #[serde(default)]
     pub patterns: Vec<String>,
-    /// What the tool would do: the change of a file, an address.
+    /// What the tool would do, such as the change of a file or an address.
     #[serde(default)]
     pub metadata: Value,
     /// What else would be allowed by allowing it for ever.
     #[serde(default)]
     pub always: Vec<String>,
-    /// The call that waits for it.
+    /// The tool call that waits for it.
     #[serde(default)]
     pub tool: Option<Call>,
 }
@@ -237,13 +237,13 @@ pub struct Permission {
 pub struct Questions {
     /// Their id.
     pub id: String,
-    /// Who asks, maybe a subagent's session.
+    /// The session that asks, possibly a subagent's.
     #[serde(rename = "sessionID")]
     pub session: String,
-    /// One after the other.
+    /// The questions, in order.
     #[serde(default, rename = "questions")]
     pub list: Vec<Question>,
-    /// The call that waits for the answers.
+    /// The tool call that waits for the answers.
     #[serde(default)]
     pub tool: Option<Call>,
 }
@@ -251,7 +251,7 @@ pub struct Questions {
 /// One question.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Question {
-    /// What it asks.
+    /// The text of the question.
     #[serde(default)]
     pub question: String,
     /// The answers to choose from.
@@ -267,7 +267,7 @@ pub struct Choice {
     pub label: String,
 }
 
-/// Where a call of a tool stands.
+/// Where a tool call is.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Call {
     /// The message that it belongs to.
@@ -275,46 +275,46 @@ pub struct Call {
     pub message: String,
 }
 
-/// What happened in a session.
+/// An event in a session.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A message was begun or changed.
+    /// A message was created or changed.
     Message(Info),
-    /// A part was begun or changed; this is the whole of it.
+    /// A part was created or changed; this is the whole part.
     Part(Part),
     /// A part has grown.
     Delta(Delta),
-    /// It is at work; why it tries again, if it does.
+    /// It is busy; holds the reason if it retries.
     Busy(Option<Box<str>>),
-    /// It has nothing to do, or so it seems.
+    /// It is idle, or seems to be.
     Idle,
-    /// Something went wrong.
+    /// It reported an error.
     Fault(Fault),
-    /// It asks for a permission.
+    /// It asks for permission.
     Permission(Permission),
-    /// It asks the user.
+    /// It asks the user questions.
     Questions(Questions),
-    /// The question with this id needs no answer any more.
+    /// The question with this id no longer needs an answer.
     Answered(String),
-    /// A session was started by another one.
+    /// It started another session, for a subagent.
     Child(SessionInfo),
     /// It was deleted.
     Deleted,
 }
 
-/// How a part has grown.
+/// What was appended to a part.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Delta {
-    /// Its message.
+    /// The part's message.
     #[serde(rename = "messageID")]
     pub message: String,
     /// The part.
     #[serde(rename = "partID")]
     pub part: String,
-    /// What of it.
+    /// The field that grew.
     #[serde(default)]
     pub field: String,
-    /// By what.
+    /// The appended text.
     #[serde(default, rename = "delta")]
     pub piece: String,
 }
@@ -363,8 +363,8 @@ struct Grown {
     delta: Delta,
 }
 
-/// The session and what happened in it, from the data of one event; `None` if it is of no interest, or not
-/// understood: the polls find what is missed.
+/// Parses the data of one event into the session and what happened in it. `None` if it is of no interest or
+/// not understood: the polls find what is missed.
 pub fn event(data: &str) -> Option<(String, Event)> {
     let envelope: Envelope<'_> = serde_json::from_str(data).ok()?;
     let text = envelope.payload.properties?.get();
@@ -415,7 +415,7 @@ fn owned(text: &str, event: Event) -> Option<(String, Event)> {
     Some((owner.session, event))
 }
 
-/// The beginning of a text for people, with a mark where it was cut.
+/// Cuts a text for people to [`WORDS`] characters, and marks the cut with an ellipsis.
 pub fn bounded(text: &str) -> Box<str> {
     match text.char_indices().nth(WORDS) {
         Some((end, _)) => format!("{}…", &text[..end]).into(),

@@ -1,4 +1,4 @@
-//! Drains on real pipes and sockets.
+//! Tests of drains on real pipes and sockets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ struct Begun {
     home: tempfile::TempDir,
 }
 
-/// A home with an output file that a drain is prepared to fill.
+/// Prepares a drain that fills an output file in a temporary folder.
 async fn prepare(source: Source) -> (Prepared, tempfile::TempDir) {
     let home = tempfile::tempdir().unwrap();
     let (told, tell) = oneshot::channel();
@@ -81,8 +81,7 @@ async fn what_is_in_the_pipe_is_taken_out_when_that_is_asked_for() {
     }
     assert!(!begun.drains.have_ended());
     drop(writer);
-    // A process that another test starts at this moment has a copy of the writing end until it is another
-    // program.
+    // A process that another test starts at this moment has a copy of the write end until it executes its program.
     begun.drains.end().await;
     begun.drains.settle().await;
     assert!(begun.drains.have_ended());
@@ -133,7 +132,7 @@ async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
         lost += bytes;
         reasons.insert(why.to_string());
     }
-    // The first is what `splice` says of such a file.
+    // The first is the error of `splice` for such a file.
     assert_eq!(Vec::from_iter(reasons), ["Invalid argument", "No space left on device"]);
     assert_eq!(lost, 2_000_000, "both streams' loss is told before their end is");
 }

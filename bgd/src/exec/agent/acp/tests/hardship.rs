@@ -14,7 +14,7 @@ async fn noise_between_messages_is_left_out() {
         agent.raw(b"{\"jsonrpc\":\"2.0\",\"id\":77,\"method\":\"x\",\"params\":\"text\"}\n").await;
         agent.raw(&vec![b'['; 100_000]).await;
         agent.raw(b"\n").await;
-        // Half a character does not cost the message, and the end of a line may be Windows'.
+        // Half a character does not cost the message, and a line may end with CRLF.
         agent
             .raw(b"{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"s1\",")
             .await;
@@ -84,7 +84,7 @@ async fn a_death_ends_every_turn_after_its_last_words() {
     let (updates, _received) = mpsc::channel(UPDATES);
     let refusal = acp.open(&wanted(None), updates).await.unwrap_err();
     assert!(refusal.message.contains("ended"), "{refusal:?}");
-    // These have nobody to speak with, and say so by doing nothing.
+    // Without a connection these do nothing.
     acp.cancel(&key).await;
     acp.forget(&key).await;
 }
@@ -108,7 +108,7 @@ async fn a_line_without_an_end_breaks_the_connection_and_is_not_kept() {
     let script = async {
         agent.expect("session/prompt").await;
         let piece = vec![b'x'; 1 << 20];
-        // The reading stops within the last of them, and the pipe takes no more.
+        // The reader stops within the last piece, and the pipe takes no more.
         for _ in 0..=LINE_BYTES >> 20 {
             if agent.output.write_all(&piece).await.is_err() {
                 break;
@@ -138,7 +138,7 @@ async fn a_full_channel_makes_the_agent_wait_until_it_is_read_or_dropped() {
     let (acp, mut agent, key, received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
-        // More than the channel, the pipe and the reader's buffer take together.
+        // More than the channel, the pipe and the reader's buffer hold together.
         for part in 0..10_000 {
             agent.text("s1", &part.to_string()).await;
         }

@@ -1,5 +1,5 @@
-//! The protocol against an agent that a test plays itself, over real pipes. What an agent does in answer to
-//! what is written out in each test; a test waits for messages, and for nothing else.
+//! Tests the protocol against an agent that each test plays itself, over real pipes. Every test spells out
+//! what its agent does in answer to what. Tests wait for messages, and for nothing else.
 
 mod hardship;
 mod sessions;
@@ -13,26 +13,26 @@ use super::super::connection::{UPDATES, Update};
 use super::lines::Lines;
 use super::*;
 
-/// The other side of the pipes.
+/// The agent's side of the pipes.
 struct Agent {
     input: Lines<pipe::Receiver>,
     output: pipe::Sender,
 }
 
-/// A request that the agent has got.
+/// A request that the agent received.
 struct Heard {
     id: Value,
     params: Value,
 }
 
 impl Agent {
-    /// The next message of the client.
+    /// Reads the client's next message.
     async fn next(&mut self) -> Value {
         let line = self.input.next().await.expect("the client has ended");
         serde_json::from_slice(&line).expect("the client wrote no JSON")
     }
 
-    /// The next message, which is this request or notification.
+    /// Reads the next message, which must be this request or notification.
     async fn expect(&mut self, method: &str) -> Heard {
         let mut message = self.next().await;
         assert_eq!(message["method"], method, "{message}");
@@ -66,7 +66,7 @@ impl Agent {
         self.update(session, json!({"sessionUpdate": "agent_message_chunk", "content": content})).await;
     }
 
-    /// Asks for a permission, with one option of each of these kinds, which are their ids as well.
+    /// Asks for permission, with one option of each of these kinds, which also serve as ids.
     async fn ask(&mut self, id: Value, session: &str, kinds: &[&str]) {
         let options: Vec<Value> =
             kinds.iter().map(|kind| json!({"optionId": kind, "name": kind, "kind": kind})).collect();
@@ -75,14 +75,14 @@ impl Agent {
         self.send(json!({"id": id, "method": "session/request_permission", "params": params})).await;
     }
 
-    /// Is asked which sessions it has.
+    /// Expects the request for its sessions, and lists these.
     async fn list(&mut self, sessions: &[&str]) {
         let asked = self.expect("session/list").await;
         let sessions: Vec<Value> = sessions.iter().map(|id| json!({"sessionId": id, "cwd": "/"})).collect();
         self.answer(&asked, json!({"sessions": sessions})).await;
     }
 
-    /// Gets a prompt and answers it.
+    /// Expects a prompt, and answers it with this stop reason.
     async fn turn(&mut self, stop_reason: &str) {
         let asked = self.expect("session/prompt").await;
         self.answer(&asked, json!({"stopReason": stop_reason})).await;
@@ -95,7 +95,7 @@ fn pipes() -> (Agent, pipe::Sender, pipe::Receiver) {
     (Agent { input: Lines::new(input), output }, stdin, stdout)
 }
 
-/// A connection to an agent with these abilities.
+/// Connects to an agent with these capabilities.
 async fn connected(capabilities: Value) -> (Acp, Agent) {
     let (mut agent, stdin, stdout) = pipes();
     let greeting = async {
@@ -116,7 +116,7 @@ async fn connected(capabilities: Value) -> (Acp, Agent) {
     (acp.expect("a connection"), agent)
 }
 
-/// What agents can that were measured.
+/// The capabilities of the agents that were measured.
 fn able() -> Value {
     json!({"loadSession": true, "sessionCapabilities": {"list": {}, "resume": {}, "close": {}}})
 }
@@ -131,7 +131,7 @@ fn wanted(session: Option<&str>) -> Wanted {
     }
 }
 
-/// A connection with a new session `s1`.
+/// Connects, and opens a new session `s1`.
 async fn with_session() -> (Acp, Agent, Arc<str>, mpsc::Receiver<Update>) {
     let (acp, mut agent) = connected(able()).await;
     let (updates, received) = mpsc::channel(UPDATES);
@@ -147,7 +147,7 @@ async fn with_session() -> (Acp, Agent, Arc<str>, mpsc::Receiver<Update>) {
     (acp, agent, opened.key, received)
 }
 
-/// All that is in the channel now, for comparison.
+/// Drains the channel, as text for comparison.
 fn told(received: &mut mpsc::Receiver<Update>) -> Vec<String> {
     std::iter::from_fn(|| received.try_recv().ok()).map(|update| shown(&update)).collect()
 }

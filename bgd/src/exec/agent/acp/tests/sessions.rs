@@ -1,4 +1,4 @@
-//! The greeting, and sessions: begun, taken up again, gone.
+//! The handshake, and sessions: new, resumed, gone.
 
 use super::*;
 
@@ -57,7 +57,7 @@ async fn a_program_that_is_no_agent_is_unavailable_and_its_words_are_told() {
     assert!(refusal.message.contains("ended"), "{refusal:?}");
 }
 
-/// Opens a session with a script for the agent.
+/// Opens a session while the agent plays this script.
 async fn open(
     acp: &Acp,
     session: Option<&str>,
@@ -108,7 +108,7 @@ async fn the_replay_of_a_load_is_not_shown() {
         agent.text("old", "long ago").await;
         agent.answer(&asked, Value::Null).await;
         agent.text("old", "still long ago").await;
-        // The answer shows that all before it was read.
+        // The client's answer shows that it has read everything before.
         agent.ask(json!(1), "old", &["allow_once"]).await;
         agent.next().await;
     })
@@ -122,7 +122,8 @@ async fn the_replay_of_a_load_is_not_shown() {
     assert_eq!(tokio::join!(acp.prompt(&key, "go"), script).0, TurnEnd::Completed);
     assert_eq!(told(&mut received), ["now"]);
 
-    // It can't be told to let go. But the conversation may go on elsewhere, so it has to read it again.
+    // This agent can't be told to release a session. But the conversation may go on elsewhere, so it has to
+    // be loaded again.
     acp.forget(&key).await;
     assert!(received.recv().await.is_none());
     let (opened, _received) = open(&acp, Some("old"), async {

@@ -1,4 +1,4 @@
-//! Turns: what is told, how they end, and what an agent asks meanwhile.
+//! Turns: what is reported, how they end, and what an agent asks meanwhile.
 
 use super::super::super::connection::Ask;
 use super::*;
@@ -173,7 +173,7 @@ async fn questions_wait_side_by_side_and_are_answered_in_any_order() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
-        // One program counts its requests from zero, another names them.
+        // Some programs number their requests from zero, others name them.
         agent.ask(json!(0), "s1", &["allow_once", "reject_once"]).await;
         agent.ask(json!("b"), "s1", &["allow_once", "new_kind", "reject_always"]).await;
         agent.ask(json!(2), "s1", &["allow_once"]).await;
@@ -193,7 +193,7 @@ async fn questions_wait_side_by_side_and_are_answered_in_any_order() {
         let second = next_ask(&mut received).await;
         assert_eq!(second.options[1].kind, bgd_shared::agent::OptionKind::Other);
         let third = next_ask(&mut received).await;
-        // Each answer lets the next one follow, so that their order is that of the decisions.
+        // Yield after each decision, so that the answers are sent in the order of the decisions.
         second.answer.send(None).unwrap();
         tokio::task::yield_now().await;
         first.answer.send(Some("allow_once".to_owned())).unwrap();
@@ -215,7 +215,7 @@ async fn a_cancel_calls_questions_off_after_the_agent_was_told() {
         for _ in 0..2 {
             assert_eq!(agent.next().await["result"], called_off());
         }
-        // Asked before it saw the cancel.
+        // Asked before the agent saw the cancel.
         agent.ask(json!(3), "s1", &["allow_once", "reject_once"]).await;
         assert_eq!(agent.next().await["result"], called_off());
         agent.answer(&asked, json!({"stopReason": "cancelled"})).await;
@@ -247,7 +247,7 @@ async fn a_question_outside_of_a_turn_or_taken_back_is_called_off() {
         assert_eq!(agent.next().await["result"], called_off());
         agent.ask(json!(4), "s1", &["allow_once", "reject_once"]).await;
         agent.answer(&asked, json!({"stopReason": "end_turn"})).await;
-        // The turn is over without a word on the question.
+        // The turn ended before anybody answered the question.
         assert_eq!(agent.next().await["result"], called_off());
     };
     let people = async {
@@ -272,7 +272,8 @@ async fn a_prompt_that_is_dropped_is_stopped_and_the_next_one_waits_for_its_end(
     };
     agent.expect("session/cancel").await;
     let script = async {
-        // A turn that is cancelled while another waits for it does not bring that to the agent.
+        // Cancelling the first turn does not bring the waiting prompt to the agent: that takes the end of the
+        // first turn.
         agent.answer(&asked, json!({"stopReason": "cancelled"})).await;
         let asked = agent.expect("session/prompt").await;
         assert_eq!(asked.params["prompt"][0]["text"], "two");

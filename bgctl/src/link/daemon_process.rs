@@ -1,0 +1,78 @@
+//! A daemon as a process: found by the locks that it holds, even if it can't be reached, and held by a pidfd, so that
+//! a signal can't hit another process.
+
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bgd_shared::holder::{Holder, of_lock};
+use bgd_shared::socket::SocketPath;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::wait::time_left;
+use crate::failure::Failure;
+use crate::state::state_folder;
+
+/// A daemon that is running.
+#[derive(Debug)]
+pub struct DaemonProcess {
+    /// Its process and the note in its lock file.
+    pub holder: Holder,
+    pidfd: OwnedFd,
+}
+
+impl DaemonProcess {
+    /// Returns the daemon of this socket: the one that holds the lock next to the socket, else the one that holds the
+    /// lock of its instance in the state folder and serves this socket, which was removed together with its folder.
+    pub fn of(socket: &SocketPath) -> Option<Self> {
+        Self::holding(&socket.beside("lock"), |_| true).or_else(|| {
+            let is_its = |holder: &Holder| holder.note.socket.as_os_str() == socket.as_path().as_os_str();
+            let lives = fs::read_dir(state_folder().join("instances")).ok()?.flatten();
+            lives.map(|life| life.path().join("lock")).find_map(|lock| Self::holding(&lock, is_its))
+        })
+    }
+
+    fn holding(lock: &Path, is_meant: impl Fn(&Holder) -> bool) -> Option<Self> {
+        let holder = of_lock(lock).ok()??;
+        let pidfd = pidfd_open(Pid::from_raw(holder.pid)?, PidfdFlags::empty()).ok()?;
+        // It still holds the lock, so the pidfd refers to it and not to a process that reused its pid.
+        let again = of_lock(lock).ok()??;
+        (again.pid == holder.pid && is_meant(&again)).then_some(Self { holder: again, pidfd })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.holder.pid
+    }
+
+    /// Whether it is stopped and needs SIGCONT to continue.
+    pub fn is_stopped(&self) -> bool {
+        self.holder.state().is_some_and(bgd_shared::holder::State::is_stopped)
+    }
+
+    /// Sends it a signal. Succeeds if it has ended already.
+    ///
+    /// # Errors
+    /// This user may not signal it.
+    pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        match pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(Failure::io(format!("the daemon (pid {})", self.pid()), &error.into())),
+        }
+    }
+
+    /// Waits at most this long for its end. Returns whether it has ended.
+    pub fn has_ended(&self, at_most: Duration) -> bool {
+        let end = Instant::now() + at_most;
+        loop {
+            match poll(&mut [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)], time_left(end)) {
+                Ok(count) => return count > 0,
+                Err(Errno::EINTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}

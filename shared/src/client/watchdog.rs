@@ -1,0 +1,228 @@
+//! Tracks how long the daemon may be silent while an answer is pending. Does no I/O; the caller passes in the time.
+//!
+//! A live daemon answers `hello` at once, whatever else it waits for. So a slow call proves nothing, while an
+//! unanswered `hello` means that the daemon does not work, for example because it is stopped. Nothing is sent while
+//! no answer is pending, as for a client that only waits for events.
+
+use std::time::{Duration, Instant};
+
+use crate::limits::FIRST_ANSWER;
+
+/// How long a daemon may be silent that has answered on this connection before. Giving up costs more then: a
+/// foreground job ends with its connection.
+pub const LATER_ANSWER: Duration = Duration::from_secs(15);
+
+/// How long a daemon may be silent that reports itself as starting or ending.
+pub const BUSY: Duration = Duration::from_secs(30);
+
+/// First interval between two checks in a long wait; each is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Maximum interval between two checks.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// What the client must do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing yet.
+    Wait,
+    /// Send `hello`.
+    Probe,
+    /// Stop waiting: the daemon has been silent for this long.
+    GiveUp(Duration),
+}
+
+/// What is known about the daemon.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It has answered everything, or said something since the last call. The next check is at this time.
+    Heard(Instant),
+    /// A call was made at this time, and the daemon has said nothing since.
+    Asked(Instant),
+    /// The daemon was sent `hello` too: silent since the first time, given up at the second.
+    Probed(Instant, Instant),
+    /// The daemon was given up at this time, after this long a silence.
+    Lost(Instant, Duration),
+}
+
+/// The silence of one connection.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    state: State,
+    first_answer: Duration,
+    has_answered: bool,
+    pause: Duration,
+    /// When the awaited answer is due, if known.
+    due: Option<Instant>,
+}
+
+impl Watchdog {
+    pub fn new(now: Instant) -> Self {
+        Self {
+            state: State::Heard(now),
+            first_answer: FIRST_ANSWER,
+            has_answered: false,
+            pause: FIRST_PAUSE,
+            due: None,
+        }
+    }
+
+    /// Sets how long the first answer may take, counted from its call.
+    pub fn first_answer(&mut self, at_most: Duration) {
+        self.first_answer = at_most;
+    }
+
+    /// Records that a call was made.
+    pub fn asked(&mut self, now: Instant) {
+        self.pause = FIRST_PAUSE;
+        match self.state {
+            State::Heard(_) | State::Lost(..) => self.state = State::Asked(now),
+            State::Asked(_) | State::Probed(..) => {}
+        }
+    }
+
+    /// Records that the daemon has said something.
+    pub fn heard(&mut self, now: Instant) {
+        self.has_answered = true;
+        self.state = State::Heard(now + self.pause);
+    }
+
+    /// Sets when the answer is due, for a call that says how long it may take.
+    pub fn due(&mut self, at: Option<Instant>) {
+        self.due = at;
+    }
+
+    /// Returns when to check next while an answer is pending.
+    pub fn until(&self) -> Instant {
+        match self.state {
+            State::Heard(next) => match self.due {
+                Some(due) => next.min(due + FIRST_ANSWER / 2),
+                None => next,
+            },
+            State::Asked(since) => since + self.patience() / 2,
+            State::Probed(_, until) | State::Lost(until, _) => until,
+        }
+    }
+
+    /// Decides what to do now. The caller must have read everything that has arrived.
+    pub fn tick(&mut self, now: Instant) -> Step {
+        if now < self.until() {
+            return Step::Wait;
+        }
+        match self.state {
+            State::Heard(_) => {
+                let is_due = self.due.is_some_and(|due| due <= now);
+                let patience = if is_due { FIRST_ANSWER / 2 } else { LATER_ANSWER };
+                self.due = self.due.filter(|_| !is_due);
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                self.state = State::Probed(now, now + patience);
+                Step::Probe
+            }
+            State::Asked(since) => {
+                self.state = State::Probed(since, now + self.patience() / 2);
+                Step::Probe
+            }
+            State::Probed(since, _) => {
+                self.state = State::Lost(now, now - since);
+                // A caller that tries again is not kept waiting as long.
+                self.has_answered = false;
+                Step::GiveUp(now - since)
+            }
+            State::Lost(_, after) => Step::GiveUp(after),
+        }
+    }
+
+    /// Grants a little more time to a daemon that reports itself as busy, unless it has been `silent` for [`BUSY`].
+    /// Returns whether it did.
+    pub fn excuse(&mut self, now: Instant, silent: Duration) -> bool {
+        let is_excused = silent < BUSY;
+        if is_excused {
+            self.state = State::Probed(now.checked_sub(silent).unwrap_or(now), now + FIRST_ANSWER / 2);
+        }
+        is_excused
+    }
+
+    fn patience(&self) -> Duration {
+        if self.has_answered { LATER_ANSWER } else { self.first_answer }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(begin: Instant, ms: u64) -> Instant {
+        begin + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn who_never_answers_is_given_up_after_the_first_patience() {
+        let begin = Instant::now();
+        let mut silence = Watchdog::new(begin);
+        silence.asked(begin);
+        assert_eq!(silence.tick(at(begin, 2499)), Step::Wait);
+        assert_eq!(silence.tick(at(begin, 2500)), Step::Probe);
+        assert_eq!(silence.tick(at(begin, 4999)), Step::Wait);
+        assert_eq!(silence.tick(at(begin, 5000)), Step::GiveUp(FIRST_ANSWER));
+        // Other callers on the same connection give up too; the next call starts over.
+        assert!(matches!(silence.tick(at(begin, 5001)), Step::GiveUp(_)));
+        silence.asked(at(begin, 9000));
+        assert_eq!(silence.tick(at(begin, 9001)), Step::Wait);
+    }
+
+    #[test]
+    fn who_says_hello_may_take_any_time_and_is_looked_after_ever_less() {
+        let begin = Instant::now();
+        let mut silence = Watchdog::new(begin);
+        silence.asked(begin);
+        let mut probes = Vec::new();
+        for second in 0..300 {
+            let now = at(begin, second * 1000);
+            if silence.tick(now) == Step::Probe {
+                probes.push(second);
+                silence.heard(now);
+            }
+        }
+        assert_eq!(probes, [3, 8, 18, 38, 78, 138, 198, 258]);
+    }
+
+    #[test]
+    fn an_answer_that_is_due_is_looked_for_in_time() {
+        let begin = Instant::now();
+        let mut silence = Watchdog::new(begin);
+        silence.asked(begin);
+        silence.heard(begin);
+        silence.due(Some(at(begin, 1000)));
+        assert_eq!(silence.tick(at(begin, 3499)), Step::Wait);
+        assert_eq!(silence.tick(at(begin, 3500)), Step::Probe);
+        assert!(matches!(silence.tick(at(begin, 6000)), Step::GiveUp(_)));
+    }
+
+    #[test]
+    fn who_was_stopped_itself_asks_before_it_gives_up() {
+        let begin = Instant::now();
+        let mut silence = Watchdog::new(begin);
+        silence.asked(begin);
+        let later = at(begin, 3_600_000);
+        assert_eq!(silence.tick(later), Step::Probe);
+        assert_eq!(silence.tick(later), Step::Wait);
+    }
+
+    #[test]
+    fn who_is_busy_is_excused_for_a_while() {
+        let begin = Instant::now();
+        let mut silence = Watchdog::new(begin);
+        silence.asked(begin);
+        let mut given_up = None;
+        for ms in (0..60_000).step_by(500) {
+            let now = at(begin, ms);
+            if let Step::GiveUp(silent) = silence.tick(now)
+                && !silence.excuse(now, silent)
+            {
+                given_up = Some(ms);
+                break;
+            }
+        }
+        assert_eq!(given_up, Some(30_000));
+    }
+}

@@ -14,91 +14,151 @@ use super::tree::{Lines, nodes};
 use super::wall::Clock;
 use crate::duration::show_ms;
 
-const HEADER: [&str; 5] = ["ID", "STATUS", "AGE", "TIME", "DESCRIPTION"];
-
-/// Lists the tasks in the given order.
-pub fn list(tasks: &[Task], look: &Look) -> String {
-    drawn(tasks.iter().map(|task| (task.status, columns(task, &look.clock))), look)
+/// Everything that makes up one column of a list.
+struct Column {
+    header: &'static str,
+    text: fn(&Task, &Clock) -> String,
+    colour: fn(&Task) -> Option<Color>,
+    /// Whether it is truncated in a table that is too wide, to [`LEAST`] characters at least.
+    shrinks: bool,
+    /// When it is dropped from a table that is too wide: the lowest number first. `None`: never.
+    dropped: Option<u8>,
 }
 
-/// Renders the tasks as a tree by the tasks that they start after.
-pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
-    let rows = nodes(tasks, lines).into_iter().map(|node| {
-        let task = &tasks[node.place];
-        let mut columns = columns(task, &look.clock);
-        columns[0].insert_str(0, &node.before);
-        if !node.others.is_empty() {
-            let others: Vec<String> = node.others.iter().map(|id| id.short()).collect();
-            // Writing to a string can't fail.
-            let _ = write!(columns[0], " (also after {})", others.join(", "));
-        }
-        (task.status, columns)
-    });
-    drawn(rows, look)
-}
+/// The columns of a list. A new one is an entry here.
+const COLUMNS: [Column; 5] = [
+    Column { header: "ID", text: |task, _| id(task), colour: |_| None, shrinks: false, dropped: None },
+    Column {
+        header: "STATUS",
+        text: status,
+        colour: |task| Some(colour(task.status)),
+        shrinks: true,
+        dropped: None,
+    },
+    Column {
+        header: "AGE",
+        text: |task, clock| show_ms(between(task.created_at, clock.now)),
+        colour: |_| Some(Color::DarkGrey),
+        shrinks: false,
+        dropped: Some(0),
+    },
+    Column {
+        header: "TIME",
+        text: |task, clock| run_time(task, clock.now),
+        colour: |_| None,
+        shrinks: false,
+        dropped: Some(1),
+    },
+    Column {
+        header: "DESCRIPTION",
+        text: |task, _| clean(&task.description),
+        colour: |_| None,
+        shrinks: true,
+        dropped: Some(2),
+    },
+];
 
-/// Renders rows as a table or as tab-separated columns.
-fn drawn(rows: impl Iterator<Item = (Status, [String; 5])>, look: &Look) -> String {
-    if look.table {
-        return table(rows.collect(), look);
-    }
-    rows.map(|(_, columns)| columns.join("\t") + "\n").collect()
-}
-
-/// The columns to drop if the table is too wide, in this order.
-const SPARE: [usize; 3] = [2, 3, 4];
-
-/// The minimum width of a status and of a description, below which they are useless.
+/// The minimum width of a column that shrinks, below which it is useless.
 const LEAST: usize = 11;
 
 /// Characters between two columns, as set by `fitted`.
 const GAP: usize = 2;
 
-fn table(rows: Vec<(Status, [String; 5])>, look: &Look) -> String {
-    let widest = |place: usize| {
-        let cells = rows.iter().map(|(_, columns)| columns[place].chars().count());
-        cells.max().unwrap_or(0).max(HEADER[place].len())
+/// A task with the texts of its columns.
+type Cells<'a> = (&'a Task, OfColumns<String>);
+
+/// One value for each column.
+type OfColumns<T> = [T; COLUMNS.len()];
+
+fn cells<'a>(task: &'a Task, look: &Look) -> Cells<'a> {
+    (task, COLUMNS.map(|column| (column.text)(task, &look.clock)))
+}
+
+/// Lists the tasks in the given order.
+pub fn list(tasks: &[Task], look: &Look) -> String {
+    drawn(tasks.iter().map(|task| cells(task, look)), look)
+}
+
+/// Renders the tasks as a tree by the tasks that they start after.
+pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
+    let rows = nodes(tasks, lines).into_iter().map(|node| {
+        let (task, mut cells) = cells(&tasks[node.place], look);
+        let [first, ..] = &mut cells;
+        first.insert_str(0, &node.before);
+        if !node.others.is_empty() {
+            let others: Vec<String> = node.others.iter().map(|id| id.short()).collect();
+            // Writing to a string can't fail.
+            let _ = write!(first, " (also after {})", others.join(", "));
+        }
+        (task, cells)
+    });
+    drawn(rows, look)
+}
+
+/// Renders rows as a table or as tab-separated columns.
+fn drawn<'a>(rows: impl Iterator<Item = Cells<'a>>, look: &Look) -> String {
+    if look.table {
+        return table(rows.collect(), look);
+    }
+    rows.map(|(_, cells)| cells.join("\t") + "\n").collect()
+}
+
+fn table(rows: Vec<Cells<'_>>, look: &Look) -> String {
+    let widest: OfColumns<usize> = std::array::from_fn(|place| {
+        let cells = rows.iter().map(|(_, cells)| cells[place].chars().count());
+        cells.max().unwrap_or(0).max(COLUMNS[place].header.len())
+    });
+    let widths = widths(&widest, look.width);
+    let row = |(task, cells): Cells<'_>| {
+        let shown = cells.into_iter().zip(&COLUMNS).zip(&widths).filter_map(|((text, column), width)| {
+            let cell = Cell::new(cut(text, (*width)?));
+            let colour = (column.colour)(task).filter(|_| look.colour);
+            Some(match colour {
+                Some(colour) => cell.fg(colour),
+                None => cell,
+            })
+        });
+        Row::from(shown.collect::<Vec<_>>())
     };
-    let mut shown: Vec<usize> = (0..HEADER.len()).collect();
-    let needed = |shown: &[usize]| {
-        let least = |place: usize| if [1, 4].contains(&place) { LEAST } else { widest(place) };
-        shown.iter().map(|place| least(*place) + GAP).sum::<usize>() - GAP
+    let header = COLUMNS.iter().zip(&widths).filter_map(|(column, width)| width.map(|_| column.header));
+    fitted(header, rows.into_iter().map(row), look)
+}
+
+/// The maximum width of each column in a table of this width, given the widest cells; `None` for a column that is
+/// dropped.
+fn widths(widest: &OfColumns<usize>, width: Option<u16>) -> OfColumns<Option<usize>> {
+    let mut widths = widest.map(Some);
+    let Some(width) = width.map(usize::from) else { return widths };
+    let needed = |widths: &OfColumns<Option<usize>>| {
+        let least = |(column, width): (&Column, &Option<usize>)| {
+            width.map(|width| GAP + if column.shrinks { LEAST } else { width })
+        };
+        COLUMNS.iter().zip(widths).filter_map(least).sum::<usize>().saturating_sub(GAP)
     };
-    if let Some(width) = look.width {
-        for place in SPARE {
-            if needed(&shown) > usize::from(width) {
-                shown.retain(|shown| *shown != place);
-            }
+    let mut spare: Vec<usize> =
+        (0..COLUMNS.len()).filter(|place| COLUMNS[*place].dropped.is_some()).collect();
+    spare.sort_by_key(|place| COLUMNS[*place].dropped);
+    for place in spare {
+        if needed(&widths) > width {
+            widths[place] = None;
         }
     }
-    // The width that the status may take while leaving some for the description, and the width left for the latter.
-    let left = |others: usize| look.width.map(|width| usize::from(width).saturating_sub(others).max(LEAST));
-    let status = left(needed(&shown) - LEAST);
-    let taken = status.map_or(0, |most| widest(1).min(most));
-    let description = left((needed(&shown) + taken).saturating_sub(2 * LEAST));
-    let cells = |(is, columns): (Status, [String; 5])| {
-        let cells = columns.into_iter().enumerate().filter(|(place, _)| shown.contains(place));
-        let cells = cells.map(|(place, text)| {
-            let cell = Cell::new(match place {
-                1 => cut(text, status),
-                4 => cut(text, description),
-                _ => text,
-            });
-            match (look.colour, place) {
-                (true, 1) => cell.fg(colour(is)),
-                (true, 2) => cell.fg(Color::DarkGrey),
-                _ => cell,
-            }
-        });
-        Row::from(cells.collect::<Vec<_>>())
-    };
-    fitted(shown.iter().map(|place| HEADER[*place]), rows.into_iter().map(cells), look)
+    // What is left when each column has its minimum goes to the first ones that need it.
+    let mut left = width.saturating_sub(needed(&widths));
+    for (column, shown) in COLUMNS.iter().zip(&mut widths) {
+        if let Some(shown) = shown.as_mut().filter(|_| column.shrinks) {
+            let most = LEAST + left;
+            left = most - most.min(*shown);
+            *shown = most;
+        }
+    }
+    widths
 }
 
 /// Truncates a text with more than `most` characters.
-fn cut(text: String, most: Option<usize>) -> String {
-    match most.filter(|most| text.chars().nth(*most).is_some()) {
-        Some(most) => text.chars().take(most - 1).chain(['…']).collect(),
+fn cut(text: String, most: usize) -> String {
+    match text.chars().nth(most) {
+        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
         None => text,
     }
 }
@@ -143,12 +203,6 @@ fn colour(status: Status) -> Color {
         Status::Failed => Color::Red,
         Status::Cancelled => Color::Yellow,
     }
-}
-
-/// Returns id, status, age, run time and description.
-fn columns(task: &Task, clock: &Clock) -> [String; 5] {
-    let age = show_ms(between(task.created_at, clock.now));
-    [id(task), status(task, clock), age, run_time(task, clock.now), clean(&task.description)]
 }
 
 /// Returns the short id; a trailing `(resumed)` marks a task that had further prompts (R38).

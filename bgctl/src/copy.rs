@@ -54,13 +54,13 @@ pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
 }
 
 /// Reports on standard error that `bytes` are missing at this position.
-pub fn tell_dropped(bytes: u64) {
+pub fn report_dropped(bytes: u64) {
     // Ignores a closed standard error: the output matters more.
     let _ = writeln!(io::stderr(), "bgctl: {bytes} bytes were dropped here (limits.output_bytes)");
 }
 
 /// Reports on standard error which part of the output the daemon could not write.
-pub fn tell_loss(output: &Output) {
+pub fn report_loss(output: &Output) {
     if let Some(loss) = output.loss() {
         let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean(&loss));
     }
@@ -68,7 +68,7 @@ pub fn tell_loss(output: &Output) {
 
 /// Tells the user that a split task has also written to standard error, if they asked for no particular stream and
 /// therefore got standard output only.
-pub fn tell_split(task: &Task, stream: Option<Stream>) {
+pub fn report_stderr(task: &Task, stream: Option<Stream>) {
     let Some(path) = task.output.stderr_path.as_ref().filter(|_| stream.is_none()) else { return };
     let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
     if bytes > 0 {
@@ -141,7 +141,7 @@ impl Growing {
     fn skip_hole(&mut self, length: u64) {
         let hole_end = self.hole_end(length);
         if self.position < hole_end {
-            tell_dropped(hole_end - self.position);
+            report_dropped(hole_end - self.position);
             self.position = hole_end;
         }
     }
@@ -177,7 +177,7 @@ impl Copier {
                     self.copy_to(range.end)?;
                 }
                 Piece::Dropped(bytes) => {
-                    tell_dropped(bytes);
+                    report_dropped(bytes);
                     self.source.position += bytes;
                 }
             }

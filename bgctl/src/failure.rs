@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use bgd_shared::client::ClientError;
 use bgd_shared::id::TaskId;
 use bgd_shared::socket::SocketError;
-use bgd_shared::transport::{ConnectError, Silent};
+use bgd_shared::transport::{ConnectError, Unresponsive};
 use serde::Serialize;
 
 use crate::exit::{self, Code};
@@ -169,8 +169,8 @@ impl From<SocketError> for Failure {
     }
 }
 
-impl From<Silent> for Failure {
-    fn from(silent: Silent) -> Self {
+impl From<Unresponsive> for Failure {
+    fn from(silent: Unresponsive) -> Self {
         let failure = Self::new(Code::NO_DAEMON, "no_answer", silent.to_string());
         let Some(holder) = silent.holder else {
             return failure.hint("find its process with: pgrep -a bgd");

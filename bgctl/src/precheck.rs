@@ -42,7 +42,7 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
     }
     if arguments.is_empty() && program.as_bytes().contains(&b' ') {
         let message = format!("no program \"{name}\": the quotes make it a single word");
-        return Err(Failure::new(code, "usage", message).hint(instead(verb, &name)));
+        return Err(Failure::new(code, "usage", message).hint(suggestion(verb, &name)));
     }
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
     Ok(vec![format!("no program {name}{place}: the task will fail unless it is installed in time")])
@@ -58,7 +58,7 @@ const BUILTINS: &[&str] = &[
 ];
 
 /// Suggests how to write a line that was taken for a program name.
-fn instead(verb: &str, line: &str) -> String {
+fn suggestion(verb: &str, line: &str) -> String {
     let by_shell = format!("`bgctl {verb} --shell {}`", show::quoted(line));
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));

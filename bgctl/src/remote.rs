@@ -6,7 +6,7 @@ use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
 use bgd_shared::request::{OutputParams, OutputResult, Stream, SubscribeParams, TaskOutput};
 
 use crate::context::Context;
-use crate::copy::{ranges, tell_dropped, tell_loss};
+use crate::copy::{ranges, report_dropped, report_loss};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
@@ -112,12 +112,12 @@ impl Remote<'_> {
                 && begin > asked
             {
                 context.flush()?;
-                tell_dropped(begin - asked);
+                report_dropped(begin - asked);
             }
             let output = chunk.task.output.clone();
             context.print_bytes(&decode(chunk)?)?;
             if eof {
-                tell_loss(&output);
+                report_loss(&output);
             }
         }
         Ok(match (eof, is_new) {

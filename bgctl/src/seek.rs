@@ -24,7 +24,7 @@ const PIECE: usize = 64 * 1024;
 
 /// What to wait for.
 #[derive(Debug)]
-pub struct Sought {
+pub struct LineQuery {
     /// The task.
     pub id: TaskId,
     /// What the line must match.
@@ -48,13 +48,13 @@ pub enum Found {
         /// Offset from which a later search can resume.
         next: u64,
         /// Why the wait ended.
-        why: Why,
+        why: WaitEnd,
     },
 }
 
 /// Why a wait ended without a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum WaitEnd {
     /// The task ended.
     Ended,
     /// The timeout expired.
@@ -62,7 +62,7 @@ pub enum Why {
     /// [`Stop::descriptor`] became readable.
     Stopped,
     /// [`Stop::gives_up`] returned true.
-    GivenUp,
+    Rejected,
 }
 
 /// What ends a wait early.
@@ -87,8 +87,8 @@ enum Source {
 ///
 /// # Errors
 /// The task or the daemon is gone, or the output can't be read.
-pub fn line(client: &mut Client, news: Client, sought: Sought, stop: &Stop<'_>) -> Result<Found, Failure> {
-    let Sought { id, pattern, since, until } = sought;
+pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_>) -> Result<Found, Failure> {
+    let LineQuery { id, pattern, since, until } = sought;
     let mut news = Listener::of(news, &[id])?;
     // The task may have ended before the subscription began.
     let mut task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
@@ -109,10 +109,10 @@ pub fn line(client: &mut Client, news: Client, sought: Sought, stop: &Stop<'_>) 
             return Ok(Found::Line(line));
         }
         let why = match () {
-            () if has_ended => Some(Why::Ended),
-            () if (stop.gives_up)(&task) => Some(Why::GivenUp),
-            () if is_stopped => Some(Why::Stopped),
-            () if until.is_some_and(|until| until <= Instant::now()) => Some(Why::Late),
+            () if has_ended => Some(WaitEnd::Ended),
+            () if (stop.gives_up)(&task) => Some(WaitEnd::Rejected),
+            () if is_stopped => Some(WaitEnd::Stopped),
+            () if until.is_some_and(|until| until <= Instant::now()) => Some(WaitEnd::Late),
             () => None,
         };
         if let Some(why) = why {

@@ -172,9 +172,9 @@ impl Agent {
     }
 
     /// Returns what this build lacks to support the agent, if anything.
-    pub fn lack(&self) -> Option<String> {
+    pub fn missing_feature(&self) -> Option<String> {
         let missing = match self.protocol {
-            AgentProtocol::Acp => Feature::Acp.lack(),
+            AgentProtocol::Acp => Feature::Acp.missing_feature(),
             AgentProtocol::Opencode | AgentProtocol::Template => None,
         };
         missing.map(|missing| format!("is {:?}, which {missing}", self.protocol.as_str()))
@@ -185,7 +185,7 @@ impl Agent {
     /// # Errors
     /// The program was not found, or this build does not support the agent's protocol.
     pub fn check(&self, submitter: &Env) -> Result<(), RpcError> {
-        if let Some(missing) = self.lack() {
+        if let Some(missing) = self.missing_feature() {
             let message = format!("the protocol of the agent {:?} {missing}", &*self.name);
             return Err(RpcError::new(ErrorKind::AgentUnavailable, message));
         }
@@ -209,7 +209,7 @@ impl Agent {
     /// Returns the agent's entry in `agent.list`.
     pub fn info(&self, submitter: &Env, default: bool) -> AgentInfo {
         let program = self.program(submitter);
-        let missing = self.lack();
+        let missing = self.missing_feature();
         let available = missing.is_none() && (self.url.is_some() || program.is_some());
         AgentInfo {
             name: self.name.to_string(),

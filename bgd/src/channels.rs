@@ -23,8 +23,60 @@ pub const TTY: &str = "tty";
 /// Channels that exist without configuration.
 pub const BUILT_IN: [&str; 3] = ["desktop", INBOX, TTY];
 
-/// Key prefixes of parent sessions that are chats. They are channel types as well.
-const CHATS: [&str; 3] = ["discord", "slack", "telegram"];
+/// A chat service that bots post to. Its name is a channel type, and the prefix of the parent sessions in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chat {
+    /// Discord's bot API.
+    Discord,
+    /// Slack's web API.
+    Slack,
+    /// Telegram's bot API.
+    Telegram,
+}
+
+impl Chat {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Discord, Self::Slack, Self::Telegram];
+
+    /// Its `type` in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Discord => "discord",
+            Self::Slack => "slack",
+            Self::Telegram => "telegram",
+        }
+    }
+
+    /// The service of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|chat| chat.as_str() == name)
+    }
+
+    /// The configuration key that names a chat.
+    pub const fn chat_key(self) -> &'static str {
+        match self {
+            Self::Discord | Self::Slack => "channel_id",
+            Self::Telegram => "chat_id",
+        }
+    }
+
+    /// The default `api_base`.
+    pub const fn api_base(self) -> &'static str {
+        match self {
+            Self::Discord => "https://discord.com/api/v10",
+            Self::Slack => "https://slack.com/api",
+            Self::Telegram => "https://api.telegram.org",
+        }
+    }
+
+    /// Whether a bot can show that somebody is typing (R53).
+    pub const fn shows_typing(self) -> bool {
+        match self {
+            Self::Discord | Self::Telegram => true,
+            Self::Slack => false,
+        }
+    }
+}
 
 /// Key prefixes of parent sessions that `bgctl` detects in a terminal.
 const TERMINALS: [&str; 3] = ["ssh", "tmux", "tty"];
@@ -89,12 +141,8 @@ pub enum ChannelKind {
         /// The timeout of a request.
         timeout: Duration,
     },
-    /// Telegram's bot API.
-    Telegram(Bot),
-    /// Discord's bot API.
-    Discord(Bot),
-    /// Slack's web API.
-    Slack(Bot),
+    /// A bot of a chat.
+    Chat(Chat, Bot),
     /// Desktop notifications.
     Desktop,
     /// A line in the terminal that the task was submitted from.
@@ -109,9 +157,7 @@ impl ChannelKind {
         match self {
             Self::Exec { .. } => "exec",
             Self::Webhook { .. } => "webhook",
-            Self::Telegram(_) => "telegram",
-            Self::Discord(_) => "discord",
-            Self::Slack(_) => "slack",
+            Self::Chat(chat, _) => chat.as_str(),
             Self::Desktop => "desktop",
             Self::Tty => TTY,
             Self::Inbox => INBOX,
@@ -119,19 +165,17 @@ impl ChannelKind {
     }
 
     /// Returns the end of a sentence that says what this build lacks to support the channel, if anything.
-    pub fn lack(&self) -> Option<String> {
+    pub fn missing_feature(&self) -> Option<String> {
         match self {
-            Self::Webhook { .. } | Self::Telegram(_) | Self::Discord(_) | Self::Slack(_) => {
-                Feature::Chats.lack()
-            }
-            Self::Desktop => Feature::Desktop.lack(),
+            Self::Webhook { .. } | Self::Chat(..) => Feature::Chats.missing_feature(),
+            Self::Desktop => Feature::Desktop.missing_feature(),
             Self::Exec { .. } | Self::Tty | Self::Inbox => None,
         }
     }
 
     /// Whether the channel is a chat bot.
     pub fn is_bot(&self) -> bool {
-        matches!(self, Self::Telegram(_) | Self::Discord(_) | Self::Slack(_))
+        matches!(self, Self::Chat(..))
     }
 }
 
@@ -199,7 +243,7 @@ impl Channels {
     }
 
     /// Whether the channel is the terminal that a task was submitted from.
-    pub fn is_terminals(&self, name: &str) -> bool {
+    pub fn is_tty(&self, name: &str) -> bool {
         self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Tty))
     }
 
@@ -248,7 +292,7 @@ impl Channels {
                 self.names()
             )));
         };
-        if let Some(missing) = channel.kind.lack() {
+        if let Some(missing) = channel.kind.missing_feature() {
             let message = format!("`channel` is {name:?}, which {missing}");
             return Err(RpcError::new(ErrorKind::InvalidParams, message));
         }
@@ -276,7 +320,7 @@ impl Channels {
             return Some(Arc::clone(&channel.name));
         }
         let of_type = self.iter().find(|channel| channel.kind.as_str() == family);
-        let is_chat = CHATS.contains(&family);
+        let is_chat = Chat::named(family).is_some();
         of_type.map(|channel| Arc::clone(&channel.name)).or_else(|| is_chat.then(|| family.into()))
     }
 }
@@ -296,8 +340,8 @@ mod tests {
 
     fn channels(default: Option<&[&str]>) -> Channels {
         let configured = vec![
-            Channel { name: "discord".into(), kind: ChannelKind::Discord(bot()), started: true },
-            Channel { name: "family".into(), kind: ChannelKind::Telegram(bot()), started: true },
+            Channel { name: "discord".into(), kind: ChannelKind::Chat(Chat::Discord, bot()), started: true },
+            Channel { name: "family".into(), kind: ChannelKind::Chat(Chat::Telegram, bot()), started: true },
         ];
         let default: Option<Vec<String>> =
             default.map(|names| names.iter().map(ToString::to_string).collect());

@@ -42,7 +42,7 @@ impl Feature {
     }
 
     /// Returns the same text if this build lacks the feature, else `None`.
-    pub fn lack(self) -> Option<String> {
+    pub fn missing_feature(self) -> Option<String> {
         (!self.is_here()).then(|| self.needed())
     }
 }
@@ -60,6 +60,9 @@ mod tests {
         let known = [Feature::Acp, Feature::Chats, Feature::Desktop, Feature::Systemd];
         assert_eq!(names, known.map(Feature::as_str));
         assert_eq!(default, toml::Value::from(names));
-        assert!(known.iter().all(|feature| feature.lack().is_none()), "tests are built with all of them");
+        assert!(
+            known.iter().all(|feature| feature.missing_feature().is_none()),
+            "tests are built with all of them"
+        );
     }
 }

@@ -16,7 +16,7 @@ pub fn client() -> ClientBuilder {
 
 /// Returns a builder for plain HTTP directly to the named server, ignoring proxies from the environment.
 pub fn plain_client() -> ClientBuilder {
-    tls::trust_nobody(client().no_proxy())
+    tls::without_root_certs(client().no_proxy())
 }
 
 /// Appends a response body to `body`, up to `limit` bytes in total. Returns whether the body is complete; does

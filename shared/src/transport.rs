@@ -36,7 +36,7 @@ pub enum ConnectError {
     },
     /// A process listens there but does not accept the connection.
     #[error(transparent)]
-    NoAnswer(Silent),
+    NoAnswer(Unresponsive),
     /// Nobody listens there.
     #[error("no daemon is listening on {socket}: {source}")]
     NoDaemon {
@@ -67,7 +67,7 @@ impl ConnectError {
 
 /// A daemon that is running but does not answer.
 #[derive(Clone, Debug)]
-pub struct Silent {
+pub struct Unresponsive {
     /// Its socket, if known.
     pub socket: Option<PathBuf>,
     /// The process that holds its lock, if it can be found.
@@ -76,7 +76,7 @@ pub struct Silent {
     pub after: Duration,
 }
 
-impl Silent {
+impl Unresponsive {
     /// Describes the daemon behind this socket, silent for `after`.
     pub fn new(socket: Option<&SocketPath>, after: Duration) -> Self {
         let holder = socket.and_then(holder::of);
@@ -84,7 +84,7 @@ impl Silent {
     }
 }
 
-impl fmt::Display for Silent {
+impl fmt::Display for Unresponsive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the daemon ")?;
         if let Some(holder) = &self.holder {
@@ -100,7 +100,7 @@ impl fmt::Display for Silent {
     }
 }
 
-impl std::error::Error for Silent {}
+impl std::error::Error for Unresponsive {}
 
 /// Connects to the daemon of this user.
 ///
@@ -123,7 +123,7 @@ pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, 
             Ok(stream)
         }
         // Its backlog is full, and it has accepted nothing in that time.
-        Err(Errno::EAGAIN) => Err(ConnectError::NoAnswer(Silent::new(Some(socket), at_most))),
+        Err(Errno::EAGAIN) => Err(ConnectError::NoAnswer(Unresponsive::new(Some(socket), at_most))),
         Err(errno) => Err(ConnectError::no_daemon(socket, errno.into())),
     }
 }

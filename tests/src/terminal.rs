@@ -23,7 +23,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
 
 use crate::daemon::TestDaemon;
 use crate::process::Process;
-use crate::wait::{PATIENCE, for_look, readable};
+use crate::wait::{PATIENCE, poll_until, readable};
 
 /// The default size of a terminal: rows and columns.
 pub const SIZE: (u16, u16) = (24, 80);
@@ -216,7 +216,7 @@ impl Terminal {
         self.wait_text("$ fg\nbgctl run ");
         // The shell prints this before it does it, and nothing reports when it is done.
         let shell = self.child.id().cast_signed();
-        for_look("the shell's leave of the terminal", || {
+        poll_until("the shell's leave of the terminal", || {
             let group = tcgetpgrp(self.master()).ok().map(|group| group.as_raw_nonzero().get());
             (group != Some(shell)).then_some(())
         });

@@ -107,7 +107,7 @@ const NEXT_LOOK: Duration = Duration::from_millis(2);
 /// Polls until `look` returns a value. Only for what neither the kernel nor the daemon announces, such as
 /// that a process that is not a child has stopped; everything else is waited for by its event.
 #[track_caller]
-pub fn for_look<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn poll_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_nobody_tells_is_looked_for() {
         let mut looks = 0;
-        let found = for_look("the third look", || {
+        let found = poll_until("the third look", || {
             looks += 1;
             (looks == 3).then_some(looks)
         });

@@ -215,7 +215,7 @@ fn waiters_that_go_away_are_forgotten() {
     // The watch's connection and this one.
     let mut client = daemon.client();
     let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
-    wait::for_look("the end of the waiters' connections", || (connections() <= 2).then_some(()));
+    wait::poll_until("the end of the waiters' connections", || (connections() <= 2).then_some(()));
 }
 
 fn spawn(daemon: &TestDaemon, args: &[&str]) -> Child {

@@ -148,7 +148,7 @@ fn told_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
 /// The status of the channel, once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon, count: u64) -> ChannelStatus {
-    wait::for_look("the end of all deliveries", || {
+    wait::poll_until("the end of all deliveries", || {
         let status = daemon.status().channels.into_iter().find(|channel| channel.name == "desktop");
         status.filter(|status| status.sent + status.failed == count)
     })

@@ -51,7 +51,7 @@ fn failure(daemon: &TestDaemon) -> String {
 /// The status of the hook, once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon) -> ChannelStatus {
-    wait::for_look("an empty queue", || {
+    wait::poll_until("an empty queue", || {
         let status = daemon.status().channels.into_iter().find(|channel| channel.name == "ops");
         status.filter(|status| status.queued == 0)
     })

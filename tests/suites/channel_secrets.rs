@@ -99,7 +99,7 @@ fn wait_failed(daemon: &TestDaemon, names: &[&str]) {
             let is_it = |line: &str| line.contains("a notice was not delivered") && line.contains(&text);
             log.lines().any(is_it).then_some(())
         });
-        wait::for_look("the count of the failure", || {
+        wait::poll_until("the count of the failure", || {
             let has_failed = |channel: &ChannelStatus| channel.name == *name && channel.failed > 0;
             daemon.status().channels.iter().any(has_failed).then_some(())
         });

@@ -107,7 +107,7 @@ fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks
     drop(clients);
     // The daemon learns of the disconnects one by one; calls inside continue meanwhile.
     let mut connections = || inside.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
-    wait::for_look("the end of the others", || (connections() <= 1).then_some(()));
+    wait::poll_until("the end of the others", || (connections() <= 1).then_some(()));
     let next = daemon.submit(&["echo", "again"]);
     assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
     assert_eq!(daemon.output(next), b"again\n");
@@ -159,7 +159,7 @@ fn clear(daemon: &TestDaemon) {
     let mut client = daemon.client();
     client.call::<TaskClear>(&ClearParams::default()).unwrap();
     let mut warnings = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap().warnings;
-    wait::for_look("room on the disk", || warnings().is_empty().then_some(()));
+    wait::poll_until("room on the disk", || warnings().is_empty().then_some(()));
 }
 
 #[test]

@@ -277,7 +277,7 @@ fn r20_an_output_goes_on_while_children_of_an_ended_leader_hold_it() {
     wait::for_line(&output_path(&daemon, id), "late");
     let said = daemon.run(&["output", "--follow", &id.to_string()]).success();
     assert_eq!(said.stdout_text(), "first\nlate word\n");
-    wait::for_look("the end of its children", || (!daemon.task(id).lingering).then_some(()));
+    wait::poll_until("the end of its children", || (!daemon.task(id).lingering).then_some(()));
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn kind(answer: &Value) -> &str {
 fn until_alone(daemon: &TestDaemon) {
     let mut client = daemon.client();
     let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status").connections;
-    wait::for_look("the end of the other connections", || (connections() <= 1).then_some(()));
+    wait::poll_until("the end of the other connections", || (connections() <= 1).then_some(()));
 }
 
 #[track_caller]

@@ -169,7 +169,7 @@ fn r70_a_terminal_without_a_size_gets_the_usual_one_and_is_closed_with_its_task(
     let code = line_of(&mut said);
     assert!(matches!(&*code, "-15" | "-9"), "{code}");
     // A thread of its own closes it, and no event reports when.
-    wait::for_look("the end of the daemon's terminals", || terminals().is_empty().then_some(()));
+    wait::poll_until("the end of the daemon's terminals", || terminals().is_empty().then_some(()));
 }
 
 /// Where the daemon would keep the output of a task.

@@ -235,7 +235,7 @@ fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
     let params = json!({"name": "background_block", "arguments": line("port \\d+$", 600_000), "_meta": {"progressToken": 7}});
     let request = mcp.ask("tools/call", &params);
     mcp.notification("notifications/progress");
-    wait::for_look("it listens", || (daemon.status().subscriptions > before).then_some(()));
+    wait::poll_until("it listens", || (daemon.status().subscriptions > before).then_some(()));
     open_gate(&daemon, "gate");
     let told = Told::of(&mcp.answer(request)["result"]);
     assert_eq!(told.content["line"], "listening on port 80", "{}", told.text);
@@ -273,9 +273,9 @@ fn r117_a_wait_for_a_line_is_cut_and_given_up_like_any_other() {
     let before = daemon.status().subscriptions;
     let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never"}});
     let wait = tasks.result("tools/call", &block);
-    wait::for_look("it listens", || (daemon.status().subscriptions > before).then_some(()));
+    wait::poll_until("it listens", || (daemon.status().subscriptions > before).then_some(()));
     tasks.result("tasks/cancel", &json!({"taskId": wait["taskId"]}));
-    wait::for_look("it has given up", || (daemon.status().subscriptions == before).then_some(()));
+    wait::poll_until("it has given up", || (daemon.status().subscriptions == before).then_some(()));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn r117_a_wait_for_a_line_ends_when_its_agent_asks_or_the_daemon_ends() {
     let before = daemon.status().subscriptions;
     let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never", "timeout": 600_000}});
     let request = mcp.ask("tools/call", &block);
-    wait::for_look("it listens", || (daemon.status().subscriptions > before).then_some(()));
+    wait::poll_until("it listens", || (daemon.status().subscriptions > before).then_some(()));
     daemon.kill9();
     let said = Told::of(&mcp.answer(request)["result"]);
     assert!(said.is_error && said.text.contains("The bgd daemon ended and was restarted"), "{}", said.text);

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 #[track_caller]
 fn until(daemon: &TestDaemon, what: &str, mut is_so: impl FnMut(&mut Client) -> bool) {
     let mut client = daemon.client();
-    wait::for_look(what, || is_so(&mut client).then_some(()));
+    wait::poll_until(what, || is_so(&mut client).then_some(()));
 }
 
 /// Waits until the daemon counts this many connections, including the one that asks.

@@ -27,7 +27,7 @@ impl<'a> Stopped<'a> {
         let process = daemon.process();
         process.signal(Signal::STOP).unwrap();
         let is_stopped = || std::fs::read_to_string(process.proc("stat")).unwrap().contains(") T ");
-        wait::for_look("the stop of the daemon", || is_stopped().then_some(()));
+        wait::poll_until("the stop of the daemon", || is_stopped().then_some(()));
         Self { daemon, process }
     }
 

@@ -154,7 +154,7 @@ fn r108_a_cancel_a_time_limit_and_a_spawn_error_are_final() {
     assert_eq!((never.failure.unwrap().kind, never.attempt), (FailureKind::Spawn, Some(1)));
     // A task cancelled while it waits for its next attempt keeps the exit of the last one.
     let waits = tried(&daemon, "exit 4", Retry { delay_ms: Some(3_600_000), ..retry(1) });
-    wait::for_look("an attempt has ended", || (!daemon.task(waits).attempts.is_empty()).then_some(()));
+    wait::poll_until("an attempt has ended", || (!daemon.task(waits).attempts.is_empty()).then_some(()));
     let cancelled = daemon.cancel(&[waits])[0].clone();
     assert_eq!((cancelled.status, cancelled.exit), (Status::Cancelled, Some(Exit::Code(4))));
     assert!(cancelled.started_at.is_some() && cancelled.waiting.is_none());
@@ -213,7 +213,7 @@ fn r109_a_task_is_kept_alive_until_somebody_ends_it() {
         ..daemon.params()
     };
     let id = daemon.submit_with(&params).id;
-    let task = wait::for_look("the second attempt", || {
+    let task = wait::poll_until("the second attempt", || {
         Some(daemon.task(id)).filter(|task| task.attempt == Some(2) && task.pid.is_some())
     });
     assert_eq!(task.attempts[0].exit, Some(Exit::Code(0)), "also after a good end");
@@ -245,7 +245,7 @@ fn r109_a_server_is_kept_alive_while_its_program_is_replaced() {
     assert!(error.contains("no such program"), "{error}");
     fs::write(daemon.home().join("replaced"), "").unwrap();
     symlink("/bin/sh", &program).unwrap();
-    wait::for_look("it runs again", || {
+    wait::poll_until("it runs again", || {
         Some(daemon.task(id)).filter(|task| task.status == Status::Running && task.pid.is_some())
     });
     daemon.cancel(&[id]);

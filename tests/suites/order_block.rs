@@ -37,7 +37,7 @@ impl Waiting {
     /// Starts a block and waits until the daemon has `all` subscribers.
     fn listening(daemon: &TestDaemon, command: Command, all: u64) -> Self {
         let begun = Self::started(command);
-        wait::for_look("it listens", || (daemon.status().subscriptions >= all).then_some(()));
+        wait::poll_until("it listens", || (daemon.status().subscriptions >= all).then_some(()));
         begun
     }
 
@@ -131,7 +131,7 @@ fn r111_between_two_attempts_there_is_what_the_first_one_wrote() {
         Retry { times: 1, delay_ms: an_hour, max_delay_ms: an_hour, codes: Vec::new(), signal: false };
     let (shell, retry) = (Some("echo hello; exit 1".into()), Some(retry));
     let id = daemon.submit_with(&SubmitParams { shell, retry, ..daemon.params() }).id;
-    wait::for_look("its second attempt is waited for", || {
+    wait::poll_until("its second attempt is waited for", || {
         let task = daemon.task(id);
         (task.status == Status::Pending && !task.attempts.is_empty()).then_some(())
     });

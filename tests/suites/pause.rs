@@ -125,7 +125,7 @@ fn r106_who_stood_still_before_still_does_when_the_others_go_on() {
         "sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; sleep 1000' & read x < gate",
     );
     let pid = wait::for_line(&daemon.home().join("note"), "").parse().unwrap();
-    wait::for_look("a process that stops itself", || (states(&daemon)[&pid] == 'T').then_some(()));
+    wait::poll_until("a process that stops itself", || (states(&daemon)[&pid] == 'T').then_some(()));
     pause(&daemon, &[id]).unwrap();
     pause(&daemon, &[id]).unwrap();
     assert!(all_stopped(&states(&daemon)));
@@ -142,7 +142,7 @@ fn r106_who_was_not_paused_is_left_as_it_is() {
     let id = daemon
         .submit_shell("sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; exec sleep 1000' & wait");
     let pid = wait::for_line(&daemon.home().join("note"), "").parse().unwrap();
-    wait::for_look("a process that stops itself", || (states(&daemon)[&pid] == 'T').then_some(()));
+    wait::poll_until("a process that stops itself", || (states(&daemon)[&pid] == 'T').then_some(()));
     assert!(!go_on(&daemon, &[id]).unwrap()[0].paused);
     assert_eq!(states(&daemon)[&pid], 'T');
     daemon.cancel(&[id]);

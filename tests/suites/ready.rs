@@ -240,7 +240,7 @@ fn r110_a_program_tells_by_itself_that_it_is_ready() {
     assert_eq!(notify_sockets(&daemon).len(), 1);
     open_gate(&daemon, "end");
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
-    wait::for_look("the end of its socket", || notify_sockets(&daemon).is_empty().then_some(()));
+    wait::poll_until("the end of its socket", || notify_sockets(&daemon).is_empty().then_some(()));
 
     // systemd's own program, which waits until the message was received.
     let line = "read x < gate; systemd-notify --ready --status=up; read x < end; systemd-notify --status=still; exit 4";

@@ -9,14 +9,14 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{AttachParams, IdParams, TaskAttach, TaskGet};
 
 use super::output;
-use super::run::{ask_for_key, tell_end, told_key};
+use super::run::{ask_for_key, await_key, report_end};
 use crate::cli::{AttachArgs, OutputArgs, SelectArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
 use crate::pick;
-use crate::terminal::{Left, Role, Screen, Show, Talk};
+use crate::terminal::{Left, Role, Screen, ScreenView, TextView};
 
 /// Shows the task's terminal or output until the task ends or the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -30,7 +30,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let attached = context.link.exchange(|client| {
         let asked = ask_for_key(client, args.key)?;
         let call = client.send::<TaskAttach>(&params, &[])?;
-        let key = told_key(client, asked)?;
+        let key = await_key(client, asked)?;
         match client.answer::<TaskAttach>(call) {
             Ok(attached) => Ok((key, Some(attached.task))),
             Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::Unsupported => Ok((key, None)),
@@ -48,18 +48,18 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    tell(Show::alone(context.link.polled()?, task.id, Role::Attached, key, screen, size)?, context)
+    tell(ScreenView::alone(context.link.polled()?, task.id, Role::Attached, key, screen, size)?, context)
 }
 
 /// Shows the output of a task without a terminal until the task ends or the key is pressed.
 fn show_output(id: TaskId, key: Key, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
-    tell(Talk::alone(context.link.polled()?, news, id, Role::Attached, key)?, context)
+    tell(TextView::alone(context.link.polled()?, news, id, Role::Attached, key)?, context)
 }
 
 fn tell(left: Left, context: &Context) -> Result<Code, Failure> {
     match left {
-        Left::Ended(task) | Left::Cancelled(task, _) => tell_end(*task, context),
+        Left::Ended(task) | Left::Cancelled(task, _) => report_end(*task, context),
         Left::Signalled(code) => Ok(Code(code)),
         // The last two can only happen to foreground jobs.
         Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => Ok(Code::OK),

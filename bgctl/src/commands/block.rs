@@ -78,7 +78,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         context.flush()?;
         for task in &result.tasks {
             if task.exit.is_none() {
-                tell_why(task);
+                report_failure(task);
             }
             if let Some(loss) = task.output.loss() {
                 let _ = writeln!(std::io::stderr(), "bgctl: {}: {}", task.id, clean(&loss));
@@ -181,7 +181,7 @@ impl Progress {
 
 /// Reports why a task failed whose exit status doesn't show it, and which permissions its agent was denied: even a
 /// successful task may lack something because of that.
-pub fn tell_why(task: &Task) {
+pub fn report_failure(task: &Task) {
     if let Some(denied) = denied(&task.progress) {
         let _ = writeln!(std::io::stderr(), "bgctl: {}: the agent was denied permission {denied}", task.id);
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
-use super::run::{ask_for_key, told_key};
+use super::run::{ask_for_key, await_key};
 use crate::cli::ConsoleArgs;
 use crate::console::{Console, Setup};
 use crate::context::Context;
@@ -20,7 +20,7 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let key = context.link.exchange(|client| {
         let asked = ask_for_key(client, args.key)?;
-        told_key(client, asked)
+        await_key(client, asked)
     })?;
     let named = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
     let session = named.unwrap_or_else(|| format!("console:{}", std::process::id()));

@@ -31,7 +31,7 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
         Some(client) => (client, Started::Before),
         None => link::start_daemon(&context.link.socket()?)?,
     };
-    context.link.tell_loss(started);
+    context.link.report_loss(started);
     let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;
@@ -70,7 +70,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     }
     stop::stop(grace, context)?;
     let (mut client, started) = link::start_daemon(&context.link.socket()?)?;
-    context.link.tell_loss(started);
+    context.link.report_loss(started);
     let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;

@@ -16,7 +16,7 @@ use crate::cli::InboxArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Coming;
+use crate::link::DaemonWatch;
 use crate::render::clean_lines;
 use crate::session;
 
@@ -76,7 +76,7 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     if reading.has_printed {
         return Ok(Code::OK);
     }
-    reading.tell_if_nothing(context);
+    reading.report_empty(context);
     Ok(if args.wait.is_some() { Code::TIMED_OUT } else { Code::OK })
 }
 
@@ -100,7 +100,7 @@ fn of_all_sessions(args: &InboxArgs, context: &mut Context) -> Result<Code, Fail
             break;
         }
     }
-    all.tell_if_nothing(context);
+    all.report_empty(context);
     Ok(Code::OK)
 }
 
@@ -141,7 +141,7 @@ impl Reading {
         }
     }
 
-    fn tell_if_nothing(&self, context: &Context) {
+    fn report_empty(&self, context: &Context) {
         if !self.has_printed && !context.json() && io::stdout().is_terminal() {
             let _ = writeln!(io::stderr(), "nothing new");
         }
@@ -152,7 +152,7 @@ impl Reading {
     fn go_on(&mut self, context: &mut Context) -> Result<(), Failure> {
         // A daemon that is shutting down accepts no calls but may take a while to exit.
         context.link.client()?.until_closed()?;
-        let coming = Coming::new(context.link.socket()?)?;
+        let daemon_watch = DaemonWatch::new(context.link.socket()?)?;
         let mut is_told = false;
         let instance = loop {
             let hello = |client: &mut Client| client.call::<Hello>(&HelloParams::default());
@@ -166,7 +166,7 @@ impl Reading {
                 let _ = writeln!(io::stderr(), "bgctl: the daemon has ended; waiting for the next one");
                 is_told = true;
             }
-            coming.wait()?;
+            daemon_watch.wait()?;
         };
         if instance != self.instance {
             let text = if context.json() {

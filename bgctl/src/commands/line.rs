@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::lines::Line;
 use crate::render::table::status;
 use crate::render::wall::Clock;
-use crate::seek::{self, Found, Sought, Stop, Why};
+use crate::seek::{self, Found, LineQuery, Stop, WaitEnd};
 
 /// Output of `--json`.
 #[derive(Serialize)]
@@ -49,11 +49,11 @@ pub struct Wanted {
 pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let id = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task.id;
-    let sought = Sought { id, pattern: wanted.pattern, since: wanted.since.unwrap_or(0), until };
+    let sought = LineQuery { id, pattern: wanted.pattern, since: wanted.since.unwrap_or(0), until };
     let news = context.link.existing()?;
     match seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })? {
         Found::Line(line) => found(line, context),
-        Found::Nothing { task, next, why } => not_found(&task, next, why == Why::Late, context),
+        Found::Nothing { task, next, why } => not_found(&task, next, why == WaitEnd::Late, context),
     }
 }
 

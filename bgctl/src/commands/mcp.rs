@@ -6,7 +6,7 @@ use crate::cli::McpArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::mcp::{self, Options, above};
+use crate::mcp::{self, Options, ancestors};
 
 /// Explains the verb to a person who runs it by hand.
 const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from a terminal: set `bgctl mcp` as \
@@ -18,8 +18,8 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         // Standard error may be closed.
         let _ = writeln!(io::stderr(), "{FOR_AGENTS}");
     }
-    let above = if context.link.names_socket() { None } else { above::socket() };
-    let (socket, variables) = match above {
+    let ancestors = if context.link.names_socket() { None } else { ancestors::socket() };
+    let (socket, variables) = match ancestors {
         Some(found) => found,
         None => (
             context.link.socket()?,

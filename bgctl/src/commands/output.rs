@@ -13,9 +13,9 @@ use bgd_shared::request::{IdParams, OutputParams, Stream, TaskOutput, TaskResult
 use bgd_shared::task::{Kind, Status, Task};
 
 use crate::cli::OutputArgs;
-use crate::commands::block::tell_why;
+use crate::commands::block::report_failure;
 use crate::context::Context;
-use crate::copy::{Copier, ranges, tell_loss, tell_split};
+use crate::copy::{Copier, ranges, report_loss, report_stderr};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::follow;
@@ -72,7 +72,7 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
         // A task that never started has no file. Its pid can't tell whether it did: an agent may be run by a server
         // that the daemon did not start.
         Err(_) if task.started_at.is_none() && !task.status.is_active() => {
-            tell_why(&task);
+            report_failure(&task);
             Ok(Code::OK)
         }
         Err(_) => through_the_daemon(args, context),
@@ -126,8 +126,8 @@ fn from_file(
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
         let ended = follow::follow(context.link.client()?, task.id, path, &mut copier)?;
-        tell_loss(&ended.as_ref().unwrap_or(task).output);
-        tell_split(task, args.stream);
+        report_loss(&ended.as_ref().unwrap_or(task).output);
+        report_stderr(task, args.stream);
         return Ok(Code::OK);
     }
     if task.status.is_active() || task.lingering {
@@ -135,8 +135,8 @@ fn from_file(
     } else {
         copier.copy_ended(length, dropped)?;
     }
-    tell_loss(&task.output);
-    tell_split(task, args.stream);
+    report_loss(&task.output);
+    report_stderr(task, args.stream);
     Ok(Code::OK)
 }
 
@@ -178,7 +178,7 @@ fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
         )
     })?;
     context.print_bytes(&bytes)?;
-    tell_loss(&result.task.output);
+    report_loss(&result.task.output);
     // An answer may lack a final newline; on a terminal the shell prompt would follow on the same line.
     if result.task.kind == Kind::Agent && !bytes.ends_with(b"\n") && io::stdout().is_terminal() {
         context.print_bytes(b"\n")?;

@@ -21,7 +21,9 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::render::json;
-use crate::terminal::{self, Left, Role, Screen, Show, Talk, is_in_foreground, pass_signals, signal_group};
+use crate::terminal::{
+    self, Left, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals, signal_group,
+};
 use crate::{precheck, prompt};
 
 /// Runs the job until it ends or is moved to the background.
@@ -69,7 +71,7 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     if gives_input {
         let_go(&[Stream::Input])?;
     }
-    let left = Show::alone(context.link.polled()?, task.id, Role::Foreground, key, screen, size)?;
+    let left = ScreenView::alone(context.link.polled()?, task.id, Role::Foreground, key, screen, size)?;
     if let Left::Ended(task) = &left
         && gives_input
     {
@@ -106,7 +108,7 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
     hold_signals(context, terminal::PASSED)?;
     let task = context.link.call_with_fds::<TaskSubmit>(&params, &streams)?.task;
     let task = pass_signals(context.link.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
-    tell_end(task, context)
+    report_end(task, context)
 }
 
 /// Runs an agent, which gets a prompt instead of streams; its text is printed here.
@@ -125,20 +127,20 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     let (key, task) = submit(&params, &[], args.key, context)?;
     let news = context.link.existing()?;
     let role = if params.direct { Role::Direct } else { Role::Foreground };
-    tell(Talk::alone(context.link.polled()?, news, task.id, role, key)?, context)
+    tell(TextView::alone(context.link.polled()?, news, task.id, role, key)?, context)
 }
 
 /// Reports how the job was left, and returns the exit code.
 fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
     match left {
-        Left::Ended(task) => tell_end(*task, context),
+        Left::Ended(task) => report_end(*task, context),
         Left::Cancelled(task, code) => {
             if context.json() {
-                tell_json(&TaskResult { task: *task })?;
+                report_json(&TaskResult { task: *task })?;
             }
             Ok(Code(code))
         }
-        Left::Backgrounded(result) => tell_move(&result, context),
+        Left::Backgrounded(result) => report_move(&result, context),
         Left::Signalled(code) => Ok(Code(code)),
         // The first only happens to attachments, the second only to jobs of a host with several.
         Left::Detached | Left::Stopped(_) => Ok(Code::OK),
@@ -165,11 +167,11 @@ fn submit(
             // An unresponsive daemon would hold on to the descriptors: make sure that it answers first.
             asked = match asked {
                 Ok(key) => client.call::<Hello>(&HelloParams::default()).map(|_| Ok(key))?,
-                Err(call) => told_key(client, Err(call)).map(Ok)?,
+                Err(call) => await_key(client, Err(call)).map(Ok)?,
             };
         }
         let call = client.send::<TaskSubmit>(params, streams)?;
-        let key = told_key(client, asked)?;
+        let key = await_key(client, asked)?;
         Ok((key, client.answer::<TaskSubmit>(call)?.task))
     })
 }
@@ -183,7 +185,7 @@ pub(super) fn ask_for_key(client: &mut Client, named: Option<Key>) -> Result<Res
 }
 
 /// Returns the given key, or waits for the configured one.
-pub(super) fn told_key(client: &mut Client, asked: Result<Key, u64>) -> Result<Key, ClientError> {
+pub(super) fn await_key(client: &mut Client, asked: Result<Key, u64>) -> Result<Key, ClientError> {
     match asked {
         Ok(key) => Ok(key),
         Err(call) => Ok(client.answer::<Hello>(call)?.background_key),
@@ -212,9 +214,9 @@ fn let_go(streams: &[Stream]) -> Result<(), Failure> {
 }
 
 /// Reports that the job continues in the background (R61).
-fn tell_move(result: &DetachResult, context: &mut Context) -> Result<Code, Failure> {
+fn report_move(result: &DetachResult, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
-        tell_json(result)?;
+        report_json(result)?;
     } else {
         context.print(&format!("{}\n", result.message))?;
     }
@@ -222,10 +224,10 @@ fn tell_move(result: &DetachResult, context: &mut Context) -> Result<Code, Failu
 }
 
 /// Returns the job's exit code, and reports how the job ended if the code doesn't tell.
-pub(super) fn tell_end(task: Task, context: &Context) -> Result<Code, Failure> {
+pub(super) fn report_end(task: Task, context: &Context) -> Result<Code, Failure> {
     let code = ending::code(&task);
     if context.json() {
-        tell_json(&TaskResult { task })?;
+        report_json(&TaskResult { task })?;
     } else if let Some(remark) = ending::remark(&task) {
         // Standard error may be closed; the exit code gives the outcome in short.
         let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean_lines(&remark));
@@ -234,7 +236,7 @@ pub(super) fn tell_end(task: Task, context: &Context) -> Result<Code, Failure> {
 }
 
 /// Prints JSON to standard error, as standard output belongs to the job.
-pub(super) fn tell_json(value: &impl Serialize) -> Result<(), Failure> {
+pub(super) fn report_json(value: &impl Serialize) -> Result<(), Failure> {
     let _ = io::stderr().write_all(&json::line(value)?);
     Ok(())
 }

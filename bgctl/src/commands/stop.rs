@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Living;
+use crate::link::DaemonProcess;
 use crate::progress::Progress;
 
 /// Stops the daemon if one is running, then prints the outcome.
@@ -36,7 +36,7 @@ pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure
 /// # Errors
 /// The daemon does not end, or what is at the socket is not trusted.
 pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
-    let daemon = Living::of(&context.link.socket()?);
+    let daemon = DaemonProcess::of(&context.link.socket()?);
     let outcome = match (context.link.running(), &daemon) {
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
@@ -64,7 +64,7 @@ pub fn say(text: &str) {
 /// Requests the shutdown, and waits as long as the daemon keeps working on it.
 fn by_call(
     client: &mut Client,
-    daemon: Option<&Living>,
+    daemon: Option<&DaemonProcess>,
     grace_ms: Option<u64>,
 ) -> Result<ShutdownResult, Failure> {
     let _progress = Progress::begin(&waited_for(daemon));
@@ -103,7 +103,7 @@ fn by_call(
 
 /// Stops the daemon by SIGTERM, which cancels every task. With `--grace`, a second SIGTERM skips the rest of the
 /// tasks' grace period.
-fn by_signal(daemon: &Living, grace_ms: Option<u64>) -> Result<ShutdownResult, Failure> {
+fn by_signal(daemon: &DaemonProcess, grace_ms: Option<u64>) -> Result<ShutdownResult, Failure> {
     let _progress = Progress::begin(&waited_for(Some(daemon)));
     let is_stopped = daemon.is_stopped();
     daemon.signal(Signal::TERM)?;
@@ -123,12 +123,12 @@ fn by_signal(daemon: &Living, grace_ms: Option<u64>) -> Result<ShutdownResult, F
     Ok(ShutdownResult { cancelled: 0 })
 }
 
-fn waited_for(daemon: Option<&Living>) -> String {
+fn waited_for(daemon: Option<&DaemonProcess>) -> String {
     let who = daemon.map(|daemon| format!(" (pid {})", daemon.pid())).unwrap_or_default();
     format!("the daemon{who} to end")
 }
 
-fn lasts(daemon: &Living, after: Duration) -> Failure {
+fn lasts(daemon: &DaemonProcess, after: Duration) -> Failure {
     let pid = daemon.pid();
     let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
     let message = format!("the daemon (pid {pid}) has not ended after {} s{state}", after.as_secs());

@@ -10,7 +10,7 @@ use bgd_shared::time::Timestamp;
 
 use crate::cli::{EachArgs, SubmitArgs};
 use crate::context::Context;
-use crate::each::{self, Each, End};
+use crate::each::{self, Each, Separator};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
@@ -77,7 +77,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
 /// Submits one task per item, then prints the batch id.
 fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let EachArgs { null, jobs, max_fails, .. } = args.each;
-    let each = Each { file, end: if null { End::Nul } else { End::Newline }, jobs, max_fails };
+    let each = Each { file, end: if null { Separator::Nul } else { Separator::Newline }, jobs, max_fails };
     // Read all items before asking the daemon for anything.
     let parts = each::parts(&each, &args.command)?;
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;

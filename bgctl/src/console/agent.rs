@@ -11,7 +11,7 @@ use super::{Console, jobs, say};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
-use crate::terminal::{Left, Role, Subject, Talk};
+use crate::terminal::{Left, Role, Subject, TextView};
 
 impl Console {
     /// Sends a prompt to an agent and shows its text until it ends or the key is pressed.
@@ -34,7 +34,7 @@ impl Console {
             role: Role::Foreground,
             key: self.key,
         };
-        match Talk::begin(subject, news)?.run()? {
+        match TextView::begin(subject, news)?.run()? {
             Left::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {

@@ -63,12 +63,12 @@ pub enum Heard {
 
 /// Sends messages to the console's main thread.
 #[derive(Clone, Debug)]
-pub struct Speaker {
+pub struct MessageSender {
     heard: SyncSender<Heard>,
     wake: Arc<EventFd>,
 }
 
-impl Speaker {
+impl MessageSender {
     /// Returns false if the receiver is gone.
     pub fn say(&self, what: Heard) -> bool {
         self.heard.send(what).is_ok() && self.wake.write(1).is_ok()
@@ -80,7 +80,7 @@ impl Speaker {
 pub struct Editor {
     prompts: Sender<String>,
     texts: Sender<String>,
-    speaker: Speaker,
+    speaker: MessageSender,
     heard: Receiver<Heard>,
     /// Messages received out of turn.
     early: VecDeque<Heard>,
@@ -106,7 +106,7 @@ impl Editor {
             .map_err(|error| Failure::io("can't start reading lines", &error.into()))?;
         let wake = Arc::new(wake);
         let (to_hear, heard) = mpsc::sync_channel(HEARD);
-        let speaker = Speaker { heard: to_hear, wake: Arc::clone(&wake) };
+        let speaker = MessageSender { heard: to_hear, wake: Arc::clone(&wake) };
         let modes = tcgetattr(io::stdin()).map_err(|error| Failure::io("the terminal", &error.into()))?;
         let mut reader = reader(key, &speaker).map_err(|error| unusable(&error))?;
         let printer = reader.create_external_printer().map_err(|error| unusable(&error))?;
@@ -140,7 +140,7 @@ impl Editor {
     }
 
     /// Returns a sender of messages to this editor.
-    pub fn speaker(&self) -> Speaker {
+    pub fn speaker(&self) -> MessageSender {
         self.speaker.clone()
     }
 
@@ -181,7 +181,7 @@ impl Editor {
             }
             Heard::Line(_) | Heard::End | Heard::Broken(_) => {
                 self.is_open = false;
-                self.fall_silent();
+                self.finish_printing();
             }
             Heard::Pressed | Heard::News(_) => {}
         }
@@ -197,7 +197,7 @@ impl Editor {
 
     /// Waits briefly for text that is being printed while the line is completed. If it takes longer, it appears at
     /// the next prompt.
-    fn fall_silent(&mut self) {
+    fn finish_printing(&mut self) {
         let until = Instant::now() + QUIET;
         while self.is_printing {
             match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -246,7 +246,7 @@ fn unusable(error: &ReadlineError) -> Failure {
         .hint("use `bgctl run` and `bgctl submit` instead")
 }
 
-fn reader(key: Key, speaker: &Speaker) -> rustyline::Result<Reader> {
+fn reader(key: Key, speaker: &MessageSender) -> rustyline::Result<Reader> {
     let config = Config::builder()
         .max_history_size(HISTORY_LINES)?
         .history_ignore_dups(true)?
@@ -264,7 +264,7 @@ fn reader(key: Key, speaker: &Speaker) -> rustyline::Result<Reader> {
 }
 
 /// The key at the prompt: it edits nothing (R65).
-struct Press(Speaker);
+struct Press(MessageSender);
 
 impl ConditionalEventHandler for Press {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, _: &EventContext<'_>) -> Option<Cmd> {
@@ -287,7 +287,12 @@ fn remember(reader: &mut Reader, history: &Path) -> Result<(), String> {
     reader.load_history(history).map_err(|error| tell(&error))
 }
 
-fn read_lines(mut reader: Reader, history: Option<&Path>, prompts: &Receiver<String>, speaker: &Speaker) {
+fn read_lines(
+    mut reader: Reader,
+    history: Option<&Path>,
+    prompts: &Receiver<String>,
+    speaker: &MessageSender,
+) {
     let mut winch = SigSet::empty();
     winch.add(Signal::SIGWINCH);
     while let Ok(prompt) = prompts.recv() {
@@ -318,7 +323,7 @@ fn read_lines(mut reader: Reader, history: Option<&Path>, prompts: &Receiver<Str
     }
 }
 
-fn print_texts(mut printer: impl ExternalPrinter, texts: &Receiver<String>, speaker: &Speaker) {
+fn print_texts(mut printer: impl ExternalPrinter, texts: &Receiver<String>, speaker: &MessageSender) {
     while let Ok(text) = texts.recv() {
         if printer.print(text).is_err() || !speaker.say(Heard::Printed) {
             return;

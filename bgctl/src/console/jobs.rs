@@ -72,7 +72,7 @@ impl Jobs {
     }
 
     /// Takes the text to show at the prompt, in whole lines.
-    pub fn take_said(&mut self) -> String {
+    pub fn take_output(&mut self) -> String {
         for job in &mut self.beside {
             self.said.push_str(&job.lines.take(job.number, &job.id.short()));
         }
@@ -403,7 +403,7 @@ mod tests {
 
         #[track_caller]
         fn says(&mut self, text: &str) {
-            assert_eq!(self.jobs.take_said(), text);
+            assert_eq!(self.jobs.take_output(), text);
         }
     }
 
@@ -434,7 +434,7 @@ mod tests {
     fn r63_the_key_takes_the_latest_that_may_be() {
         let mut bench = Bench::new();
         let ids = [(1, false), (2, false), (3, true)].map(|(number, direct)| bench.beside(number, direct));
-        let said = bench.jobs.take_said();
+        let said = bench.jobs.take_output();
         assert!(said.ends_with("[3] 00000000 running  job 3\n"), "no hint for what can't be moved: {said}");
         for _ in ids {
             bench.called();
@@ -463,7 +463,7 @@ mod tests {
         for end_comes_first in [true, false] {
             let mut bench = Bench::new();
             let id = bench.beside(1, false);
-            bench.jobs.take_said();
+            bench.jobs.take_output();
             let (end, ..) = bench.called();
             bench.press();
             let (detach, ..) = bench.called();
@@ -486,7 +486,7 @@ mod tests {
     fn r68_a_job_that_could_not_be_moved_says_so_and_stays() {
         let mut bench = Bench::new();
         let id = bench.beside(1, false);
-        bench.jobs.take_said();
+        bench.jobs.take_output();
         let (end, ..) = bench.called();
         bench.press();
         let (detach, ..) = bench.called();
@@ -501,7 +501,7 @@ mod tests {
         let mut bench = Bench::new();
         let id = bench.beside(1, false);
         bench.called();
-        bench.jobs.take_said();
+        bench.jobs.take_output();
         for _ in 0..2 {
             bench.jobs.received(Received::Stopped(StoppedNews { id })).unwrap();
         }

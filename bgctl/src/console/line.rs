@@ -9,7 +9,7 @@ pub enum Line {
     /// An empty line or a comment.
     Nothing,
     /// A built-in of the console.
-    Own(Own),
+    Builtin(Builtin),
     /// A line for the shell.
     Job {
         /// The line, without the parts that only the console reads.
@@ -30,7 +30,7 @@ pub enum Line {
 
 /// A built-in of the console.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Own {
+pub enum Builtin {
     /// Changes the folder of later jobs. Contains the words after `cd`, for a shell.
     Cd(String),
     /// Leaves the console with this exit code.
@@ -70,7 +70,7 @@ pub fn read(text: &str) -> Result<Line, String> {
         };
     }
     if let Some(own) = read_own(text)? {
-        return Ok(Line::Own(own));
+        return Ok(Line::Builtin(own));
     }
     Ok(read_job(text, false))
 }
@@ -99,7 +99,7 @@ fn read_job(text: &str, direct: bool) -> Line {
     Line::Job { text: text.to_owned(), direct, beside }
 }
 
-fn read_own(text: &str) -> Result<Option<Own>, String> {
+fn read_own(text: &str) -> Result<Option<Builtin>, String> {
     let shape = shape(text);
     if !shape.is_plain {
         return Ok(None);
@@ -108,16 +108,16 @@ fn read_own(text: &str) -> Result<Option<Own>, String> {
     let (verb, words) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let words = words.trim();
     Ok(Some(match (verb, words) {
-        ("cd", words) => Own::Cd(words.to_owned()),
-        ("exit", "") => Own::Exit(0),
+        ("cd", words) => Builtin::Cd(words.to_owned()),
+        ("exit", "") => Builtin::Exit(0),
         ("exit", code) => {
             let code = code.parse().map_err(|_| format!("exit takes a code from 0 to 255, not `{code}`"))?;
-            Own::Exit(code)
+            Builtin::Exit(code)
         }
-        ("help", "") => Own::Help,
-        ("jobs", "") => Own::Jobs,
-        ("fg", "") => Own::Fg(Which::Latest),
-        ("fg", word) => Own::Fg(read_which(word)?),
+        ("help", "") => Builtin::Help,
+        ("jobs", "") => Builtin::Jobs,
+        ("fg", "") => Builtin::Fg(Which::Latest),
+        ("fg", word) => Builtin::Fg(read_which(word)?),
         _ => return Ok(None),
     }))
 }
@@ -266,17 +266,17 @@ mod tests {
     #[test]
     fn what_the_console_does_itself_is_one_plain_command() {
         for (text, own) in [
-            ("cd", Own::Cd(String::new())),
-            ("cd ~/'my folder' # there", Own::Cd("~/'my folder'".to_owned())),
-            ("exit", Own::Exit(0)),
-            ("exit 3", Own::Exit(3)),
-            ("help", Own::Help),
-            (" jobs ", Own::Jobs),
-            ("fg", Own::Fg(Which::Latest)),
-            ("fg %12", Own::Fg(Which::Number(12))),
-            ("fg 3f2a", Own::Fg(Which::Task("3f2a".parse().unwrap()))),
+            ("cd", Builtin::Cd(String::new())),
+            ("cd ~/'my folder' # there", Builtin::Cd("~/'my folder'".to_owned())),
+            ("exit", Builtin::Exit(0)),
+            ("exit 3", Builtin::Exit(3)),
+            ("help", Builtin::Help),
+            (" jobs ", Builtin::Jobs),
+            ("fg", Builtin::Fg(Which::Latest)),
+            ("fg %12", Builtin::Fg(Which::Number(12))),
+            ("fg 3f2a", Builtin::Fg(Which::Task("3f2a".parse().unwrap()))),
         ] {
-            reads(text, &Line::Own(own));
+            reads(text, &Line::Builtin(own));
         }
         for text in ["cd /tmp && make", "cd x; y", "cdx", "jobs | wc", "help me", "exit >x"] {
             reads(text, &job(text, false, false));

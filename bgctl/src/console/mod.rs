@@ -31,7 +31,7 @@ use nix::sys::signal::Signal;
 use self::editor::Editor;
 use self::folder::Folder;
 use self::jobs::{Job, Jobs, Visit};
-use self::line::{Line, Own, Which};
+use self::line::{Builtin, Line, Which};
 use self::prompt::{Asking, Prompt, Typed};
 use crate::cli::JobArgs;
 use crate::exit::Code;
@@ -39,7 +39,7 @@ use crate::failure::Failure;
 use crate::job::{self, Work};
 use crate::render::table;
 use crate::render::wall::Clock;
-use crate::terminal::{self, Left, Role, Screen, Show, Signals, Subject};
+use crate::terminal::{self, Left, Role, Screen, ScreenView, Signals, Subject};
 
 /// The signals that the prompt handles, and those that no other thread may receive while a job has the terminal.
 const SIGNALS: &[Signal] = &[
@@ -168,7 +168,7 @@ impl Console {
 
     fn type_line(&mut self) -> Result<Typed, Failure> {
         // Messages that arrived while a job had the terminal come before the prompt.
-        let said = self.editor.take_pending() + &self.jobs.take_said();
+        let said = self.editor.take_pending() + &self.jobs.take_output();
         say(&said)?;
         self.editor.open(self.folder.prompt());
         let Self { link, jobs, editor, signals, ends_with, .. } = self;
@@ -183,11 +183,11 @@ impl Console {
         self.tell_size()?;
         match line {
             Line::Nothing => {}
-            Line::Own(Own::Exit(code)) => return Ok(Some(Code(code))),
-            Line::Own(Own::Help) => say(HELP)?,
-            Line::Own(Own::Cd(words)) => self.folder.change(&words)?,
-            Line::Own(Own::Jobs) => self.list()?,
-            Line::Own(Own::Fg(which)) => return self.fg(&which),
+            Line::Builtin(Builtin::Exit(code)) => return Ok(Some(Code(code))),
+            Line::Builtin(Builtin::Help) => say(HELP)?,
+            Line::Builtin(Builtin::Cd(words)) => self.folder.change(&words)?,
+            Line::Builtin(Builtin::Jobs) => self.list()?,
+            Line::Builtin(Builtin::Fg(which)) => return self.fg(&which),
             Line::Job { text, direct, beside } => return self.job(text, direct, beside),
             Line::Prompt { agent, text } => return self.prompt(agent, text),
         }
@@ -227,7 +227,7 @@ impl Console {
         screen.show(b"", Some(std::mem::take(&mut job.restore)))?;
         let subject =
             Subject { link: &mut self.link, host: &mut self.jobs, task: job.id, role, key: self.key };
-        match Show::begin(subject, screen, self.size)?.run()? {
+        match ScreenView::begin(subject, screen, self.size)?.run()? {
             Left::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
@@ -250,7 +250,7 @@ impl Console {
     /// Gives the terminal to a job from next to the prompt, or to any other task, which can be left again.
     fn fg(&mut self, which: &Which) -> Result<Option<Code>, Failure> {
         let job = self.jobs.take(which);
-        say(&self.jobs.take_said())?;
+        say(&self.jobs.take_output())?;
         let task = match (&job, which) {
             (Some(job), _) => job.id.into(),
             (None, Which::Task(task)) => task.clone(),
@@ -282,7 +282,7 @@ impl Console {
         let screen = Screen::open()?;
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
-        match Show::begin(subject, screen, self.size)?.run()? {
+        match ScreenView::begin(subject, screen, self.size)?.run()? {
             // A notification reports its end.
             Left::Ended(_) | Left::Cancelled(..) => Ok(None),
             Left::Signalled(code) => Ok(Some(Code(code))),

@@ -13,7 +13,7 @@ use bgd_shared::request::{ListParams, SubscribeParams, TaskList};
 use bgd_shared::show::shortened;
 use bgd_shared::task::{Origin, Status, Task};
 
-use super::editor::{Heard as Said, Speaker};
+use super::editor::{Heard as Said, MessageSender};
 use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
@@ -26,7 +26,7 @@ const SHOWN: usize = 100;
 ///
 /// # Errors
 /// The daemon refuses, or is gone.
-pub fn follow(client: Client, session: &str, speaker: Speaker) -> Result<(), Failure> {
+pub fn follow(client: Client, session: &str, speaker: MessageSender) -> Result<(), Failure> {
     let params = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
     let mut events = Listener::new(client, params)?;
     let list = ListParams {
@@ -43,7 +43,7 @@ pub fn follow(client: Client, session: &str, speaker: Speaker) -> Result<(), Fai
 }
 
 /// Returns false if nobody listens any more. The console's other connection reports a daemon that is gone.
-fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &Speaker) -> Result<bool, ClientError> {
+fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &MessageSender) -> Result<bool, ClientError> {
     let sentence = match events.next()? {
         Heard::Event(event) => watch.told(&event),
         Heard::Gap => {

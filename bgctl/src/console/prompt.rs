@@ -113,7 +113,7 @@ impl View for Prompt<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
-        let said = self.jobs.take_said();
+        let said = self.jobs.take_output();
         self.editor.print(&said);
         Ok(())
     }

@@ -17,7 +17,7 @@ pub const ITEM_BYTES: usize = 1024 * 1024;
 
 /// What ends an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Separator {
     /// A newline, or a carriage return and a newline. Empty lines are skipped.
     Newline,
     /// A NUL, as written by `find -print0`. Empty items count.
@@ -26,7 +26,7 @@ pub enum End {
 
 /// What is wrong with the items. The numbers are those of items, from 1.
 #[derive(Debug)]
-enum Wrong {
+enum ItemError {
     TooMany,
     TooLong(usize),
     Nul(usize),
@@ -37,7 +37,7 @@ enum Wrong {
 ///
 /// # Errors
 /// The file can't be read; there are no items, or too many; or one is too long or contains a NUL.
-pub fn read(file: &OsStr, end: End) -> Result<Vec<OsString>, Failure> {
+pub fn read(file: &OsStr, end: Separator) -> Result<Vec<OsString>, Failure> {
     let (name, items) = if file == "-" {
         let input = io::stdin();
         if input.is_terminal() {
@@ -53,13 +53,13 @@ pub fn read(file: &OsStr, end: End) -> Result<Vec<OsString>, Failure> {
     let what = match items {
         Ok(items) if items.is_empty() => "there are no items",
         Ok(items) => return Ok(items),
-        Err(Wrong::Io(error)) => return Err(Failure::usage(format!("--each {name}: {error}"))),
-        Err(Wrong::TooMany) => "more than 1000000 items, the limit of a batch",
-        Err(Wrong::TooLong(number)) => {
+        Err(ItemError::Io(error)) => return Err(Failure::usage(format!("--each {name}: {error}"))),
+        Err(ItemError::TooMany) => "more than 1000000 items, the limit of a batch",
+        Err(ItemError::TooLong(number)) => {
             return Err(Failure::usage(format!("--each {name}: item {number} is larger than 1 MiB"))
                 .hint("items are lines, or with -0 NUL-terminated; nothing was submitted"));
         }
-        Err(Wrong::Nul(number)) => {
+        Err(ItemError::Nul(number)) => {
             return Err(Failure::usage(format!(
                 "--each {name}: item {number} contains a NUL byte, which arguments can't"
             ))
@@ -69,35 +69,35 @@ pub fn read(file: &OsStr, end: End) -> Result<Vec<OsString>, Failure> {
     Err(Failure::usage(format!("--each {name}: {what}; nothing was submitted")))
 }
 
-fn all(input: &mut impl BufRead, end: End) -> Result<Vec<OsString>, Wrong> {
+fn all(input: &mut impl BufRead, end: Separator) -> Result<Vec<OsString>, ItemError> {
     let mut items = Vec::new();
     let mut item = Vec::new();
-    let sign = if end == End::Nul { 0 } else { b'\n' };
+    let sign = if end == Separator::Nul { 0 } else { b'\n' };
     loop {
         // The longest item, one excess byte, and the terminator.
         let most = ITEM_BYTES as u64 + 2;
-        let count = io::Read::take(&mut *input, most).read_until(sign, &mut item).map_err(Wrong::Io)?;
+        let count = io::Read::take(&mut *input, most).read_until(sign, &mut item).map_err(ItemError::Io)?;
         if count == 0 {
             return Ok(items);
         }
         if item.last() == Some(&sign) {
             item.pop();
         }
-        if end == End::Newline && item.last() == Some(&b'\r') {
+        if end == Separator::Newline && item.last() == Some(&b'\r') {
             item.pop();
         }
         let number = items.len() + 1;
         if item.len() > ITEM_BYTES {
-            return Err(Wrong::TooLong(number));
+            return Err(ItemError::TooLong(number));
         }
         if item.contains(&0) {
-            return Err(Wrong::Nul(number));
+            return Err(ItemError::Nul(number));
         }
-        if item.is_empty() && end == End::Newline {
+        if item.is_empty() && end == Separator::Newline {
             continue;
         }
         if items.len() == ITEMS {
-            return Err(Wrong::TooMany);
+            return Err(ItemError::TooMany);
         }
         items.push(OsString::from_vec(std::mem::take(&mut item)));
     }
@@ -107,32 +107,36 @@ fn all(input: &mut impl BufRead, end: End) -> Result<Vec<OsString>, Wrong> {
 mod tests {
     use super::*;
 
-    fn lines(text: &[u8], end: End) -> Result<Vec<String>, Wrong> {
+    fn lines(text: &[u8], end: Separator) -> Result<Vec<String>, ItemError> {
         let items = all(&mut BufReader::with_capacity(7, text), end)?;
         Ok(items.into_iter().map(|item| item.into_string().unwrap()).collect())
     }
 
     #[test]
     fn r112_items_are_lines_or_what_ends_with_a_nul() {
-        assert_eq!(lines(b"a b\n\nc\r\n 'd'", End::Newline).unwrap(), ["a b", "c", " 'd'"]);
-        assert_eq!(lines(b"a\nb\0\0c\0", End::Nul).unwrap(), ["a\nb", "", "c"]);
+        assert_eq!(lines(b"a b\n\nc\r\n 'd'", Separator::Newline).unwrap(), ["a b", "c", " 'd'"]);
+        assert_eq!(lines(b"a\nb\0\0c\0", Separator::Nul).unwrap(), ["a\nb", "", "c"]);
         assert!(
-            lines(b"", End::Newline).unwrap().is_empty() && lines(b"\n\n", End::Newline).unwrap().is_empty()
+            lines(b"", Separator::Newline).unwrap().is_empty()
+                && lines(b"\n\n", Separator::Newline).unwrap().is_empty()
         );
-        assert!(matches!(lines(b"a\nb\0c\n", End::Newline), Err(Wrong::Nul(2))));
+        assert!(matches!(lines(b"a\nb\0c\n", Separator::Newline), Err(ItemError::Nul(2))));
     }
 
     #[test]
     fn r112_an_item_and_their_number_have_an_end() {
         let longest = [vec![b'x'; ITEM_BYTES], b"\ny\n".to_vec()].concat();
-        assert_eq!(lines(&longest, End::Newline).unwrap().len(), 2);
+        assert_eq!(lines(&longest, Separator::Newline).unwrap().len(), 2);
         let longer = [b"y\n".to_vec(), vec![b'x'; ITEM_BYTES + 1], b"\n".to_vec()].concat();
-        assert!(matches!(lines(&longer, End::Newline), Err(Wrong::TooLong(2))));
+        assert!(matches!(lines(&longer, Separator::Newline), Err(ItemError::TooLong(2))));
         let much = vec![b'x'; 10 * ITEM_BYTES];
-        assert!(matches!(lines(&much, End::Newline), Err(Wrong::TooLong(1))));
+        assert!(matches!(lines(&much, Separator::Newline), Err(ItemError::TooLong(1))));
         let most = b"x\n".repeat(ITEMS);
-        assert_eq!(lines(&most, End::Newline).unwrap().len(), ITEMS);
-        assert!(matches!(lines(&[most, b"x".to_vec()].concat(), End::Newline), Err(Wrong::TooMany)));
+        assert_eq!(lines(&most, Separator::Newline).unwrap().len(), ITEMS);
+        assert!(matches!(
+            lines(&[most, b"x".to_vec()].concat(), Separator::Newline),
+            Err(ItemError::TooMany)
+        ));
     }
 
     #[test]
@@ -140,10 +144,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty");
         std::fs::write(&empty, "\n").unwrap();
-        let failure = read(empty.as_ref(), End::Newline).unwrap_err();
+        let failure = read(empty.as_ref(), Separator::Newline).unwrap_err();
         assert!(failure.message.ends_with("empty: there are no items; nothing was submitted"), "{failure}");
-        let missing = read(folder.path().join("missing").as_ref(), End::Newline).unwrap_err();
+        let missing = read(folder.path().join("missing").as_ref(), Separator::Newline).unwrap_err();
         assert!(missing.message.contains("missing: No such file"), "{missing}");
-        assert!(read(folder.path().as_ref(), End::Newline).unwrap_err().message.contains("directory"));
+        assert!(read(folder.path().as_ref(), Separator::Newline).unwrap_err().message.contains("directory"));
     }
 }

@@ -14,7 +14,7 @@ use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_shared::text::OsText;
 use serde::Serialize;
 
-pub use items::End;
+pub use items::Separator;
 
 use crate::context::Context;
 use crate::exit::Code;
@@ -33,7 +33,7 @@ pub struct Each {
     /// The file with the items; `-` is standard input.
     pub file: OsString,
     /// What ends an item.
-    pub end: End,
+    pub end: Separator,
     /// How many tasks run at once.
     pub jobs: Option<u32>,
     /// After this many failures the rest is cancelled.
@@ -141,7 +141,7 @@ mod tests {
     fn each(text: &[u8]) -> (tempfile::NamedTempFile, Each) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let each = Each { file: file.path().into(), end: End::Newline, jobs: None, max_fails: None };
+        let each = Each { file: file.path().into(), end: Separator::Newline, jobs: None, max_fails: None };
         (file, each)
     }
 

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, poll};
 
-use super::wait::left_until;
+use super::wait::time_left;
 
 /// Reads at most `bytes` bytes until the other end is closed. `None` if it was not closed in time.
 ///
@@ -22,7 +22,7 @@ pub fn read_to_end(reader: &mut PipeReader, bytes: usize, at_most: Duration) -> 
     let mut words = vec![0; bytes];
     let mut count = 0;
     while count < bytes {
-        match poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], left_until(end)) {
+        match poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], time_left(end)) {
             Ok(0) => return Ok(None),
             Ok(_) => {}
             Err(Errno::EINTR) => continue,

@@ -20,7 +20,7 @@ use bgd_shared::socket::{SocketError, SocketPath};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 
 use super::bounded;
-use super::living::Living;
+use super::daemon_process::DaemonProcess;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::state::log_file;
@@ -84,7 +84,7 @@ pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
     if !matches!(&error, ClientError::Connect(error) if error.is_absent()) {
         return error.into();
     }
-    let Some(daemon) = Living::of(socket) else { return error.into() };
+    let Some(daemon) = DaemonProcess::of(socket) else { return error.into() };
     let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
     let message = format!(
         "the daemon (pid {}) is running, but its socket {} is gone{state}",
@@ -146,7 +146,7 @@ pub fn start_daemon_with(
 ) -> Result<(Client, Started), Failure> {
     if let Err(error) = socket.prepare_folder() {
         // A daemon may be running whose runtime folder was removed: report that instead.
-        return Err(match Living::of(socket) {
+        return Err(match DaemonProcess::of(socket) {
             Some(_) => {
                 absent(socket, ClientError::Connect(SocketError::Missing(socket.folder().into()).into()))
             }
@@ -161,7 +161,7 @@ pub fn start_daemon_with(
     }
     let mut pauses = pauses();
     loop {
-        if let Words::Ready { lost } = spawn(socket, variables)? {
+        if let StartReport::Ready { lost } = spawn(socket, variables)? {
             return Ok((Client::connect(socket)?, Started::ByUs { lost }));
         }
         // Another daemon holds the lock. Either it was started by other means a moment ago and its socket is about to
@@ -201,7 +201,7 @@ fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
 
 /// The first message of a started daemon.
 #[derive(Debug, PartialEq, Eq)]
-enum Words {
+enum StartReport {
     /// It listens. `lost` tasks went with an earlier daemon that was killed.
     Ready { lost: u64 },
     /// Another daemon holds the lock of this socket.
@@ -255,7 +255,7 @@ fn no_program(message: &str) -> Failure {
 }
 
 /// Starts a daemon and waits for its first message.
-fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, Failure> {
+fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<StartReport, Failure> {
     let program = program();
     let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
     // Only this descriptor may reach the daemon, and nothing else forks in between: no other thread of `mcp` does,
@@ -278,7 +278,7 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<Words, F
     let Some(words) = words else { return Err(never_ready(child.id())) };
     // A daemon that went to the background or gave up leaves a child to be reaped.
     let _ = child.try_wait();
-    understand(&words)
+    parse_report(&words)
 }
 
 /// The daemon's program: `$BGD_DAEMON`, else the one next to this program, else the one on PATH.
@@ -304,7 +304,7 @@ fn is_kept(name: &OsStr) -> bool {
 }
 
 /// Parses a daemon's first message: `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>`.
-fn understand(words: &[u8]) -> Result<Words, Failure> {
+fn parse_report(words: &[u8]) -> Result<StartReport, Failure> {
     let text = String::from_utf8_lossy(words);
     let text = text.trim_end();
     if let Some(error) = text.strip_prefix("error ") {
@@ -313,11 +313,11 @@ fn understand(words: &[u8]) -> Result<Words, Failure> {
         return Err(Failure::new(code, "no_daemon", format!("the daemon can't start: {message}")));
     }
     if let Some(lost) = text.strip_prefix("ready\nlost ").and_then(|lost| lost.parse().ok()) {
-        return Ok(Words::Ready { lost });
+        return Ok(StartReport::Ready { lost });
     }
     match text {
-        "ready" => Ok(Words::Ready { lost: 0 }),
-        "taken" => Ok(Words::Taken),
+        "ready" => Ok(StartReport::Ready { lost: 0 }),
+        "taken" => Ok(StartReport::Taken),
         "" => Err(Failure::new(Code::NO_DAEMON, "no_daemon", "the daemon ended before it was ready")
             .hint(format!("its log may say why: {}", log_file().display()))),
         other => {
@@ -350,7 +350,7 @@ fn never_ready(pid: u32) -> Failure {
 }
 
 fn never_listens(socket: &SocketPath, error: ClientError) -> Failure {
-    if Living::of(socket).is_some_and(|daemon| daemon.holder.note.phase == Phase::Ready) {
+    if DaemonProcess::of(socket).is_some_and(|daemon| daemon.holder.note.phase == Phase::Ready) {
         return absent(socket, error);
     }
     Failure::from(error).hint(format!(
@@ -365,17 +365,17 @@ mod tests {
 
     #[test]
     fn the_daemons_first_words_are_understood() {
-        assert_eq!(understand(b"ready\n"), Ok(Words::Ready { lost: 0 }));
-        assert_eq!(understand(b"ready\nlost 12\n"), Ok(Words::Ready { lost: 12 }));
-        assert_eq!(understand(b"ready\nlost track\n").unwrap_err().code, Code::NO_DAEMON);
-        assert_eq!(understand(b"taken\n"), Ok(Words::Taken));
-        let refused = understand(b"error 78 config.toml: unknown key `tsks`\n").unwrap_err();
+        assert_eq!(parse_report(b"ready\n"), Ok(StartReport::Ready { lost: 0 }));
+        assert_eq!(parse_report(b"ready\nlost 12\n"), Ok(StartReport::Ready { lost: 12 }));
+        assert_eq!(parse_report(b"ready\nlost track\n").unwrap_err().code, Code::NO_DAEMON);
+        assert_eq!(parse_report(b"taken\n"), Ok(StartReport::Taken));
+        let refused = parse_report(b"error 78 config.toml: unknown key `tsks`\n").unwrap_err();
         assert_eq!(refused.code, Code::CONFIG);
         assert!(refused.message.ends_with("config.toml: unknown key `tsks`"));
-        assert_eq!(understand(b"error 0 nonsense").unwrap_err().code, Code::NO_DAEMON);
-        assert_eq!(understand(b"").unwrap_err().code, Code::NO_DAEMON);
-        assert!(understand(b"").unwrap_err().hint.unwrap().contains("bgd/bgd.log"));
-        assert_eq!(understand(b"\xff").unwrap_err().code, Code::NO_DAEMON);
+        assert_eq!(parse_report(b"error 0 nonsense").unwrap_err().code, Code::NO_DAEMON);
+        assert_eq!(parse_report(b"").unwrap_err().code, Code::NO_DAEMON);
+        assert!(parse_report(b"").unwrap_err().hint.unwrap().contains("bgd/bgd.log"));
+        assert_eq!(parse_report(b"\xff").unwrap_err().code, Code::NO_DAEMON);
     }
 
     #[test]

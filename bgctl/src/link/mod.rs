@@ -2,10 +2,10 @@
 //! waiting, and listening to events. It knows no verbs, and prints nothing but what was lost with a killed daemon.
 
 mod bounded;
-mod coming;
 mod connect;
+mod daemon_process;
+mod daemon_watch;
 mod listener;
-mod living;
 mod wait;
 
 use std::io::{self, Write as _};
@@ -19,11 +19,11 @@ use bgd_shared::request::{Hello, HelloParams, Method};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 
-pub use self::coming::Coming;
 pub use self::connect::{Started, check_config, pauses, start_daemon, start_daemon_with};
+pub use self::daemon_process::DaemonProcess;
+pub use self::daemon_watch::DaemonWatch;
 pub use self::listener::{Heard, Listener};
-pub use self::living::Living;
-pub use self::wait::{left_until, sleep};
+pub use self::wait::{sleep, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
 
@@ -35,15 +35,15 @@ pub struct Link {
     /// The socket given on the command line.
     socket: Option<PathBuf>,
     starts: bool,
-    tells_loss: bool,
+    reports_loss: bool,
     client: Option<Client>,
 }
 
 impl Link {
-    /// Creates a link without a connection. With `starts`, it starts a daemon if none runs; with `tells_loss`, it
+    /// Creates a link without a connection. With `starts`, it starts a daemon if none runs; with `reports_loss`, it
     /// reports on standard error which tasks were lost with a killed daemon.
-    pub fn new(socket: Option<PathBuf>, starts: bool, tells_loss: bool) -> Self {
-        Self { socket, starts, tells_loss, client: None }
+    pub fn new(socket: Option<PathBuf>, starts: bool, reports_loss: bool) -> Self {
+        Self { socket, starts, reports_loss, client: None }
     }
 
     /// The daemon's socket.
@@ -176,13 +176,13 @@ impl Link {
     /// Connects. If that started a daemon, reports on standard error what was lost.
     fn connect(&self, socket: &SocketPath) -> Result<Client, Failure> {
         let (client, started) = connect::connect(socket, self.starts)?;
-        self.tell_loss(started);
+        self.report_loss(started);
         Ok(client)
     }
 
     /// Reports on standard error which tasks were lost with a killed daemon.
-    pub fn tell_loss(&self, started: Started) {
-        if let Some(loss) = started.loss().filter(|_| self.tells_loss) {
+    pub fn report_loss(&self, started: Started) {
+        if let Some(loss) = started.loss().filter(|_| self.reports_loss) {
             // Standard error may be closed; the verb continues anyway.
             let _ = writeln!(io::stderr(), "bgctl: {loss}");
         }

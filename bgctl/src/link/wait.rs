@@ -25,7 +25,7 @@ pub fn sleep<const COUNT: usize>(
     // Without requested events, poll only reports that the reader is gone.
     sources.push(PollFd::new(out.as_fd(), PollFlags::empty()));
     loop {
-        match poll(&mut sources, until.map_or(PollTimeout::NONE, left_until)) {
+        match poll(&mut sources, until.map_or(PollTimeout::NONE, time_left)) {
             Ok(_) => break,
             Err(Errno::EINTR) => {}
             Err(error) => return Err(Failure::io("can't wait", &error.into())),
@@ -40,7 +40,7 @@ pub fn sleep<const COUNT: usize>(
 }
 
 /// Returns the time left until then, rounded up so that a wait does not end too early.
-pub fn left_until(until: Instant) -> PollTimeout {
+pub fn time_left(until: Instant) -> PollTimeout {
     let left = until.saturating_duration_since(Instant::now());
     PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
 }

@@ -188,7 +188,7 @@ impl<'a> Sieve<'a> {
 
 /// What goes out with an answer.
 #[derive(Debug, Default)]
-pub struct NewsFor {
+pub struct Outgoing {
     /// The inbox items since the last answer.
     pub items: Vec<InboxItem>,
     /// The server's own notes.
@@ -199,7 +199,7 @@ pub struct NewsFor {
     pub untold: HashSet<TaskId>,
 }
 
-impl NewsFor {
+impl Outgoing {
     /// Appends what was found later.
     pub fn and(mut self, later: Self) -> Self {
         self.items.extend(later.items);
@@ -209,17 +209,17 @@ impl NewsFor {
 }
 
 /// Builds the MCP result.
-pub fn result(outcome: Result<Answer, Refusal>, news: NewsFor) -> CallToolResult {
+pub fn result(outcome: Result<Answer, Refusal>, news: Outgoing) -> CallToolResult {
     match outcome {
         Ok(answer) => success(answer, news),
         Err(refusal) => {
             let head = Head::of(&news.items, news.notes, news.more);
-            CallToolResult::error(vec![ContentBlock::text(format!("{}{refusal}", above(&head)))])
+            CallToolResult::error(vec![ContentBlock::text(format!("{}{refusal}", ancestors(&head)))])
         }
     }
 }
 
-fn success(mut answer: Answer, news: NewsFor) -> CallToolResult {
+fn success(mut answer: Answer, news: Outgoing) -> CallToolResult {
     let (reported, others): (Vec<_>, Vec<_>) = news.items.into_iter().partition(|item| answer.reports(item));
     if !matches!(answer.body, Body::Output { .. }) {
         let most = (words::NEWS_BYTES / reported.len().max(1)).max(LEAST_RESULT_BYTES);
@@ -235,7 +235,7 @@ fn success(mut answer: Answer, news: NewsFor) -> CallToolResult {
         next: answer.next.clone(),
         ..Head::of(&others, news.notes, news.more)
     };
-    let text = format!("{}{}", above(&head), text(&answer));
+    let text = format!("{}{}", ancestors(&head), text(&answer));
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
     result.structured_content = structured(answer, head);
     result
@@ -272,7 +272,7 @@ fn structured(answer: Answer, head: Head) -> Option<Value> {
 }
 
 /// Formats the notes and notifications above an answer.
-fn above(head: &Head) -> String {
+fn ancestors(head: &Head) -> String {
     let news = head.told.iter().map(|news| news.text.clone());
     let parts: Vec<String> = head.notes.iter().cloned().chain(news).collect();
     if parts.is_empty() {
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn what_an_answer_reports_is_not_told_above_it() {
         let (one, other) = (ended(1), ended(2));
-        let news = NewsFor { items: vec![item(1, one.clone()), item(2, other)], ..NewsFor::default() };
+        let news = Outgoing { items: vec![item(1, one.clone()), item(2, other)], ..Outgoing::default() };
         let result = result(Ok(blocked(&[one])), news);
         let (head, own) =
             words_of(&result).split_once("\n\n---\n\n").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn an_error_has_a_head_too() {
         let items = vec![item(1, ended(1))];
-        let news = NewsFor { items, notes: vec!["A note.".into()], ..NewsFor::default() };
+        let news = Outgoing { items, notes: vec!["A note.".into()], ..Outgoing::default() };
         let result = result(Err(Refusal::new("It can't be.")), news);
         assert_eq!(result.is_error, Some(true));
         let text = words_of(&result);
@@ -405,7 +405,7 @@ mod tests {
             item.notice.result = Some(NoticeResult { bytes: 8000, text, part: Part::All });
             item
         };
-        let news = NewsFor { items: (1..=10).map(long).collect(), ..NewsFor::default() };
+        let news = Outgoing { items: (1..=10).map(long).collect(), ..Outgoing::default() };
         let result = result(Ok(blocked(&tasks)), news);
         let shown = result.structured_content.unwrap();
         for task in shown["tasks"].as_array().unwrap() {
@@ -424,14 +424,14 @@ mod tests {
         let mut cancelled = item(1, ended(101));
         cancelled.notice.kind = NoticeKind::Cancelled;
         assert!(answer.reports(&cancelled));
-        let result = result(Ok(answer), NewsFor::default());
+        let result = result(Ok(answer), Outgoing::default());
         assert!(words_of(&result).contains("And 3 more"), "{}", words_of(&result));
         assert_eq!(result.structured_content.unwrap()["not_shown"], 3);
     }
 
     #[test]
     fn without_news_there_is_no_head() {
-        let text = words_of(&result(Ok(blocked(&[])), NewsFor::default()));
+        let text = words_of(&result(Ok(blocked(&[])), Outgoing::default()));
         assert_eq!(text, "All have ended.\n\nGo on.");
     }
 }

@@ -28,7 +28,7 @@ const FOLDER_CHARS: usize = 500;
 const WRONG_CHARS: usize = 1000;
 
 /// The most unknown parameters that an error names.
-const STRANGERS: usize = 5;
+const UNKNOWN_SHOWN: usize = 5;
 
 /// The most ids in one call.
 const MOST_IDS: usize = 100;
@@ -49,13 +49,13 @@ impl Arguments {
         let mut strangers: Vec<String> = given
             .keys()
             .filter(|name| !tool.parameters.iter().any(|known| known.name == *name))
-            .map(|name| format!("\"{}\"", said_back(name)))
+            .map(|name| format!("\"{}\"", quoted(name)))
             .collect();
         if strangers.is_empty() {
             return Ok(Self { tool, given });
         }
-        let others = strangers.len().saturating_sub(STRANGERS);
-        strangers.truncate(STRANGERS);
+        let others = strangers.len().saturating_sub(UNKNOWN_SHOWN);
+        strangers.truncate(UNKNOWN_SHOWN);
         let others = if others > 0 { format!(" and {others} others") } else { String::new() };
         let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
         let hint = match tool.name {
@@ -302,13 +302,13 @@ pub fn written(text: &str) -> Option<JsonObject> {
 }
 
 /// Cleans and shortens untrusted text for use in an error.
-pub fn said_back(name: &str) -> String {
+pub fn quoted(name: &str) -> String {
     bounded(&clean(name), SHOWN_CHARS).into_owned()
 }
 
 /// Cleans and shortens a value for use in an error.
 fn shown(value: &Value) -> String {
-    said_back(&value.to_string())
+    quoted(&value.to_string())
 }
 
 #[cfg(test)]

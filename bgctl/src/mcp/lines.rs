@@ -19,14 +19,14 @@ pub enum Line {
     /// A message.
     Message(Box<RxJsonRpcMessage<RoleServer>>),
     /// Anything else that may expect an answer.
-    Unread(Unread),
+    InvalidLine(InvalidLine),
     /// The end of the input.
     End,
 }
 
 /// A line that is not a message.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unread {
+pub struct InvalidLine {
     /// The ids of the requests in it.
     pub ids: Vec<Option<RequestId>>,
     /// What is wrong with it.
@@ -98,7 +98,7 @@ fn understand(line: &[u8]) -> Option<Line> {
     } else {
         format!("this is not valid JSON in UTF-8: {error}")
     };
-    Some(Line::Unread(Unread { ids: found.ids, why }))
+    Some(Line::InvalidLine(InvalidLine { ids: found.ids, why }))
 }
 
 /// rmcp tries one kind of message after the other, and says of most errors only that none matches.
@@ -113,7 +113,7 @@ fn too_long(beginning: &[u8]) -> Line {
     let why = format!(
         "this line is longer than {LINE_BYTES} bytes: write the long part to a file, and give the file's path"
     );
-    Line::Unread(Unread { ids, why })
+    Line::InvalidLine(InvalidLine { ids, why })
 }
 
 /// What was found in a line, which may be incomplete.
@@ -181,9 +181,9 @@ impl<'de> Visitor<'de> for Finder<'_> {
 mod tests {
     use super::*;
 
-    fn unread(line: &str) -> Option<Unread> {
+    fn unread(line: &str) -> Option<InvalidLine> {
         match understand(line.as_bytes()) {
-            Some(Line::Unread(unread)) => Some(unread),
+            Some(Line::InvalidLine(unread)) => Some(unread),
             Some(Line::Message(message)) => panic!("{line} is a message: {message:?}"),
             Some(Line::End) | None => None,
         }
@@ -209,7 +209,7 @@ mod tests {
             assert_eq!(unread(line), None, "{line}");
         }
         let bytes = b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"x\",\"params\":{\"y\":\"\xff\"}}";
-        let Some(Line::Unread(unread)) = understand(bytes) else { panic!("it is no UTF-8") };
+        let Some(Line::InvalidLine(unread)) = understand(bytes) else { panic!("it is no UTF-8") };
         assert_eq!(unread.ids, [Some(RequestId::String("a".into()))]);
         assert!(unread.why.contains("UTF-8"), "{}", unread.why);
     }
@@ -221,9 +221,9 @@ mod tests {
             format!("{{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"ping\"}}\r\n{long}\n[]\n{{\"jsonrpc\"");
         let mut lines = Lines::new(input.as_bytes());
         assert!(matches!(lines.next().await, Line::Message(_)));
-        let Line::Unread(unread) = lines.next().await else { panic!("it is too long") };
+        let Line::InvalidLine(unread) = lines.next().await else { panic!("it is too long") };
         assert!(unread.why.contains("longer than 16777216 bytes"), "{}", unread.why);
-        let Line::Unread(unread) = lines.next().await else { panic!("it is a list") };
+        let Line::InvalidLine(unread) = lines.next().await else { panic!("it is a list") };
         assert!(unread.why.contains("a list"), "{}", unread.why);
         assert!(matches!(lines.next().await, Line::End));
     }

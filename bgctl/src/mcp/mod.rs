@@ -5,7 +5,7 @@
 //! ledger of what was reported. Only this module uses rmcp and an async runtime. Nothing but MCP messages may be
 //! written to standard output.
 
-pub mod above;
+pub mod ancestors;
 mod answer;
 mod arguments;
 mod catalogue;
@@ -99,8 +99,8 @@ pub fn serve(options: Options) -> Result<Code, Failure> {
 /// environment to their servers, so the ancestors are asked too. A value that is not a number is the error.
 fn depth_here() -> Result<u32, String> {
     let own = std::env::var_os(DEPTH).map(|depth| depth.to_string_lossy().into_owned());
-    let above = || above::nearest(&[DEPTH]).into_iter().next().map(|(_, depth)| depth);
-    let depth = own.or_else(above).filter(|depth| !depth.is_empty());
+    let ancestors = || ancestors::nearest(&[DEPTH]).into_iter().next().map(|(_, depth)| depth);
+    let depth = own.or_else(ancestors).filter(|depth| !depth.is_empty());
     depth.map_or(Ok(0), |depth| depth.parse().map_err(|_| depth))
 }
 

@@ -57,7 +57,7 @@ pub struct Push {
 #[derive(Debug, Default)]
 struct Lists {
     /// Whether a list was sent without the agents.
-    is_owed: bool,
+    has_pending: bool,
     /// How often a better list has become available.
     changes: u64,
 }
@@ -143,7 +143,7 @@ impl Push {
             }
             listener.push.relist();
             if listener.until_gone(&link).await {
-                listener.push.tell_end().await;
+                listener.push.report_end().await;
                 over = Some(listener.instance.clone());
             }
         }
@@ -151,15 +151,15 @@ impl Push {
 
     /// Notes that the client got a tool list which can be improved once there is a daemon.
     pub fn owes_list(&self) {
-        self.lists.send_modify(|lists| lists.is_owed = true);
+        self.lists.send_modify(|lists| lists.has_pending = true);
     }
 
     /// Announces a better tool list, if one is owed: there is a daemon now.
     fn relist(&self) {
         self.lists.send_if_modified(|lists| {
-            let is_owed = std::mem::take(&mut lists.is_owed);
-            lists.changes += u64::from(is_owed);
-            is_owed
+            let has_pending = std::mem::take(&mut lists.has_pending);
+            lists.changes += u64::from(has_pending);
+            has_pending
         });
     }
 
@@ -190,7 +190,7 @@ impl Push {
 
     /// Notifies the client that the daemon has ended.
     #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
-    async fn tell_end(&self) {
+    async fn report_end(&self) {
         let Some(client) = self.client.get() else { return };
         let level = LoggingLevel::Warning;
         if self.wanted().is_some_and(|wanted| severity(level) >= wanted) {

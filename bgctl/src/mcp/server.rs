@@ -17,8 +17,8 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
 
-use super::answer::{self, Answer, NewsFor, Sieve};
-use super::arguments::{Arguments, said_back, written};
+use super::answer::{self, Answer, Outgoing, Sieve};
+use super::arguments::{Arguments, quoted, written};
 use super::catalogue::{self, TOOLS};
 use super::push::CLAUDE_CHANNEL;
 use super::refusal::Refusal;
@@ -73,7 +73,7 @@ impl Shared {
 
     /// Builds a result with text alone, unless the user wants more: agents that show both to their model would pay
     /// for it twice.
-    fn result(&self, outcome: Outcome, news: NewsFor) -> CallToolResult {
+    fn result(&self, outcome: Outcome, news: Outgoing) -> CallToolResult {
         let mut result = answer::result(outcome, news);
         result.structured_content.take_if(|_| !self.structured);
         result
@@ -81,8 +81,13 @@ impl Shared {
 
     /// Collects the inbox items for the answer to a request: those that the answer itself reports, and the oldest of
     /// the others as far as they fit.
-    async fn news(self: &Arc<Self>, request: &RequestId, answer: Option<&Answer>, extent: Extent) -> NewsFor {
-        let mut news = NewsFor::default();
+    async fn news(
+        self: &Arc<Self>,
+        request: &RequestId,
+        answer: Option<&Answer>,
+        extent: Extent,
+    ) -> Outgoing {
+        let mut news = Outgoing::default();
         let mut sieve = Sieve::new(answer);
         let mut after = 0;
         loop {
@@ -145,7 +150,7 @@ impl Shared {
             let known: Vec<&str> = TOOLS.iter().map(|tool| tool.name).collect();
             return Err(Refusal::new(format!(
                 "There is no tool {:?}. The tools are: {}.",
-                said_back(name),
+                quoted(name),
                 known.join(", ")
             )));
         };
@@ -208,7 +213,7 @@ impl rmcp::ServerHandler for Server {
         self.0.push.meets(&context);
         let _asking = self.0.push.asks(&context);
         let given = request.arguments.unwrap_or_default();
-        let mut first = NewsFor::default();
+        let mut first = Outgoing::default();
         let mut removable = None;
         if request.name == catalogue::CLEAR.name {
             // The results disappear with the tasks, so they are reported first. Tasks that end from now on stay.
@@ -258,7 +263,7 @@ impl rmcp::ServerHandler for Server {
             (name, _) => {
                 let refusal = match name {
                     Some(name) => {
-                        format!("{}: \"arguments\" must be an object of parameters.", said_back(name))
+                        format!("{}: \"arguments\" must be an object of parameters.", quoted(name))
                     }
                     None => "A tool call needs \"name\", a string.".to_owned(),
                 };
@@ -346,7 +351,7 @@ fn not_understood(request: &CustomRequest) -> ErrorData {
         Some((method, wanted)) => {
             ErrorData::invalid_params(format!("the params of {method} must be: {wanted}"), None)
         }
-        None => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, said_back(&request.method), None),
+        None => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, quoted(&request.method), None),
     }
 }
 
@@ -360,7 +365,7 @@ fn why_not(depth: &Result<u32, String>, most: u32) -> Option<String> {
             format!("`bgctl mcp --depth {}`", depth.saturating_add(1)),
         ),
         Err(text) => (
-            format!("{DEPTH}, which counts the levels of agents, is \"{}\", not a number", said_back(text)),
+            format!("{DEPTH}, which counts the levels of agents, is \"{}\", not a number", quoted(text)),
             format!("`export {DEPTH}=0` where the program that you run in is started"),
         ),
     };
@@ -372,8 +377,7 @@ fn why_not(depth: &Result<u32, String>, most: u32) -> Option<String> {
 }
 
 fn unknown(id: &str) -> ErrorData {
-    let message =
-        format!("unknown task {:?}: this server's tasks are waits of background_block", said_back(id));
+    let message = format!("unknown task {:?}: this server's tasks are waits of background_block", quoted(id));
     ErrorData::invalid_params(message, None)
 }
 

@@ -16,7 +16,7 @@ use tokio::io::{BufReader, Empty, empty};
 use tokio::sync::{mpsc, watch};
 
 use super::ledger::{Done, Ledger};
-use super::lines::{Line, Lines, Unread};
+use super::lines::{InvalidLine, Line, Lines};
 
 /// The transport.
 pub struct Wire {
@@ -46,7 +46,7 @@ impl Wire {
     }
 
     /// Answers an unreadable line with errors.
-    fn refuse(&mut self, unread: Unread) {
+    fn refuse(&mut self, unread: InvalidLine) {
         let ids = if unread.ids.is_empty() { vec![None] } else { unread.ids };
         for id in ids {
             let error = ErrorData::invalid_request(unread.why.clone(), None);
@@ -137,7 +137,7 @@ impl Transport<RoleServer> for Wire {
         loop {
             let message = match self.input.next().await {
                 Line::Message(message) => *message,
-                Line::Unread(unread) => {
+                Line::InvalidLine(unread) => {
                     self.refuse(unread);
                     continue;
                 }

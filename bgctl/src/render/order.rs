@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use bgd_shared::order::{CancelReason, Dependency, Waiting, WaitingFor};
-use bgd_shared::show;
 use bgd_shared::task::Attempt;
 use bgd_shared::task::{Exit, Task};
 
@@ -69,11 +68,7 @@ pub fn dependency(after: &Dependency) -> String {
 /// Describes how an attempt went.
 pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
     let how = match &attempt.exit {
-        Some(Exit::Code(code)) => format!("exited with code {code}"),
-        Some(Exit::Signal(number)) => {
-            let name = show::signal_name(*number).map_or_else(|| number.to_string(), str::to_owned);
-            format!("ended by {name}")
-        }
+        Some(exit @ (Exit::Code(_) | Exit::Signal(_))) => exit.words(),
         Some(Exit::Unknown(_)) | None => attempt.error.as_deref().map_or_else(|| "ended".to_owned(), clean),
     };
     let from = clock.show(attempt.started_at);
@@ -167,7 +162,7 @@ mod tests {
             "2 from 1970-01-01 00:16:40, exited with code 3; its output starts at 42"
         );
         tried.exit = Some(Exit::Signal(9));
-        assert!(attempt(&tried, &clock).contains(", ended by SIGKILL;"));
+        assert!(attempt(&tried, &clock).contains(", ended by signal 9 (SIGKILL);"));
         (tried.exit, tried.error) = (None, Some("lost\x1b".into()));
         assert!(attempt(&tried, &clock).contains(", lost\u{fffd};"));
     }

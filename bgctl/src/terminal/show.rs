@@ -44,7 +44,7 @@ pub const SIGNALS: &[Signal] = &[
 const NOTE_STAYS: Duration = Duration::from_secs(2);
 
 /// A job on the user's terminal.
-pub struct Show<'a> {
+pub struct ScreenView<'a> {
     job: Attachment<'a, Screen>,
     input: Input,
     calls: Calls,
@@ -63,7 +63,7 @@ struct Calls {
     go_on: Option<u64>,
 }
 
-impl<'a> Show<'a> {
+impl<'a> ScreenView<'a> {
     /// Shows the only job of this process.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl<'a> Show<'a> {
         let mut jobs = Foreground::new(key);
         jobs.started(task, Can::Yes);
         let subject = Subject { link: &mut link, host: &mut jobs, task, role, key };
-        Show::begin(subject, screen, size)?.run()
+        ScreenView::begin(subject, screen, size)?.run()
     }
 
     /// Takes over signals and terminal. `size` is the size last reported to the daemon.
@@ -275,7 +275,7 @@ impl<'a> Show<'a> {
     }
 }
 
-impl View for Show<'_> {
+impl View for ScreenView<'_> {
     type End = Left;
 
     fn link(&mut self) -> &mut PolledClient {

@@ -38,7 +38,7 @@ pub const SIGNALS: &[Signal] = &[
 ];
 
 /// A task without a terminal that is being shown.
-pub struct Talk<'a> {
+pub struct TextView<'a> {
     job: Attachment<'a, Sink>,
     /// A connection that reports when there is more text. It is separate because a subscription only ends with its
     /// connection.
@@ -58,7 +58,7 @@ pub struct Talk<'a> {
     cancelled: Option<u8>,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> TextView<'a> {
     /// Shows the only task of this process.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl<'a> Talk<'a> {
         let (key, can) = if role == Role::Direct { (Key::NONE, Can::Direct) } else { (key, Can::Yes) };
         let mut jobs = Foreground::new(key);
         jobs.started(task, can);
-        Talk::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?.run()
+        TextView::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?.run()
     }
 
     /// Takes over signals and keyboard; `news` is a separate connection.
@@ -192,7 +192,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-impl View for Talk<'_> {
+impl View for TextView<'_> {
     type End = Left;
 
     fn link(&mut self) -> &mut PolledClient {

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::signals::Signals;
-use crate::link::left_until;
+use crate::link::time_left;
 
 /// What a turn waits for. A source that is `None` is not polled.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl<'a> Wants<'a> {
         ];
         let until = self.until.into_iter().chain(self.link_until.filter(|_| self.reads_link)).min();
         loop {
-            match poll(&mut sources, until.map_or(PollTimeout::NONE, left_until)) {
+            match poll(&mut sources, until.map_or(PollTimeout::NONE, time_left)) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),

@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// Waits until the client has caught up if `to_the_end`, else only until it is no longer slow.
-    pub async fn reads_on(&self, to_the_end: bool) {
+    pub async fn wait_until_read(&self, to_the_end: bool) {
         loop {
             let waiting = self.read_on.notified();
             if if to_the_end { self.has_caught_up() } else { !self.is_slow() } {
@@ -216,12 +216,12 @@ impl Client {
     }
 
     /// Queues a last message and has the connection closed after it.
-    pub fn send_away(&self, word: &[u8]) {
+    pub fn evict(&self, word: &[u8]) {
         self.tell(word);
         self.sent_away.notify_one();
     }
 
-    /// Waits for `send_away`.
+    /// Waits for `evict`.
     pub async fn is_sent_away(&self) {
         self.sent_away.notified().await;
     }
@@ -255,9 +255,9 @@ pub enum Room {
 
 /// Connections that have not sent a request yet, oldest first.
 #[derive(Debug, Default)]
-pub struct Silent(Mutex<BTreeMap<u64, (Arc<Client>, Room)>>);
+pub struct IdleConnections(Mutex<BTreeMap<u64, (Arc<Client>, Room)>>);
 
-impl Silent {
+impl IdleConnections {
     fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (Arc<Client>, Room)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -273,7 +273,7 @@ impl Silent {
     }
 
     /// Closes the longest-silent connection with such a slot. Returns false if there is none.
-    pub fn send_away(&self, room: Room) -> bool {
+    pub fn evict(&self, room: Room) -> bool {
         let mut all = self.all();
         let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
         let Some((oldest, _)) = oldest.and_then(|oldest| all.remove(&oldest)) else { return false };
@@ -282,7 +282,7 @@ impl Silent {
         let message = "closed because it sent no request and another client needs the connection";
         let error = RpcError::new(ErrorKind::TooManyConnections, message)
             .hint("connect only to send requests, or raise limits.connections in the configuration");
-        oldest.send_away(&error_line(None, &error));
+        oldest.evict(&error_line(None, &error));
         true
     }
 }

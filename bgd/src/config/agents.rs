@@ -126,7 +126,7 @@ impl AgentConfig {
         {
             return fault("", "is not a valid agent name: use 1 to 64 bytes without blanks");
         }
-        if let Some(missing) = agent.lack() {
+        if let Some(missing) = agent.missing_feature() {
             return Err((".protocol".to_owned(), missing));
         }
         check_words(agent)?;

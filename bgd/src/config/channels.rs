@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::agents::Fault;
 use super::span::Span;
-use crate::channels::{Bot, Channel, ChannelKind, NONE, Secret, Token};
+use crate::channels::{Bot, Channel, ChannelKind, Chat, NONE, Secret, Token};
 use crate::os::dirs;
 
 /// One `[channels.NAME]` table.
@@ -120,7 +120,7 @@ impl ChannelConfig {
             return Err(("", what));
         }
         let kind = self.kind()?;
-        if let Some(missing) = kind.lack() {
+        if let Some(missing) = kind.missing_feature() {
             return Err((".type", format!("is {:?}, which {missing}", kind.as_str())));
         }
         let started = self
@@ -143,6 +143,9 @@ impl ChannelConfig {
                 return Err((dotted, format!("is not allowed with type = {kind:?}, which takes {takes}")));
             }
         }
+        if let Some(chat) = Chat::named(kind) {
+            return Ok(ChannelKind::Chat(chat, self.bot(chat)?));
+        }
         Ok(match kind {
             "exec" => self.exec()?,
             "webhook" => ChannelKind::Webhook {
@@ -150,21 +153,6 @@ impl ChannelConfig {
                 headers: self.headers()?,
                 timeout: self.timeout(10)?,
             },
-            "telegram" => {
-                ChannelKind::Telegram(self.bot("https://api.telegram.org", self.chat_id.as_deref())?)
-            }
-            "discord" => {
-                let chat = self.channel_id.as_deref();
-                // It becomes part of a URL.
-                if chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
-                    return Err((
-                        ".channel_id",
-                        "is not a Discord channel: use its number, in quotes".to_owned(),
-                    ));
-                }
-                ChannelKind::Discord(self.bot("https://discord.com/api/v10", chat)?)
-            }
-            "slack" => ChannelKind::Slack(self.bot("https://slack.com/api", self.channel_id.as_deref())?),
             "desktop" => ChannelKind::Desktop,
             "tty" => ChannelKind::Tty,
             _ => ChannelKind::Inbox,
@@ -227,7 +215,13 @@ impl ChannelConfig {
             .collect()
     }
 
-    fn bot(&self, api: &str, chat: Option<&str>) -> Result<Bot, (&'static str, String)> {
+    fn bot(&self, service: Chat) -> Result<Bot, (&'static str, String)> {
+        let chat = self.chat_id.as_deref().or(self.channel_id.as_deref());
+        // It becomes a part of an address.
+        if service == Chat::Discord && chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
+            let what = "is not a Discord channel: use its number, in quotes";
+            return Err((".channel_id", what.to_owned()));
+        }
         let token = match (&self.token, &self.token_file) {
             (Some(token), None) if !token.0.trim().is_empty() => Token::Given(token.secret()),
             (None, Some(file)) => Token::File(file_path(file)?),
@@ -238,7 +232,7 @@ impl ChannelConfig {
                 return Err((".token", "is missing: give it, or `token_file`".to_owned()));
             }
         };
-        let given = self.api_base.as_ref().map_or(api, |base| base.0.as_str());
+        let given = self.api_base.as_ref().map_or(service.api_base(), |base| base.0.as_str());
         let Secret(api_base) = address(".api_base", Some(given))?;
         Ok(Bot {
             token,
@@ -303,7 +297,7 @@ mod tests {
         assert!(matches!(&exec.kind, ChannelKind::Exec { command, timeout, .. }
             if command == &["notify-me"] && *timeout == Duration::from_secs(5)));
         let telegram = channel("type = \"telegram\"\ntoken_file = \"/t\"\nchat_id = \"42\"").unwrap();
-        let ChannelKind::Telegram(bot) = telegram.kind else { panic!("{telegram:?}") };
+        let ChannelKind::Chat(Chat::Telegram, bot) = telegram.kind else { panic!("{telegram:?}") };
         assert_eq!(bot.api_base.0, "https://api.telegram.org");
         assert_eq!((bot.chat.as_deref(), bot.token), (Some("42"), Token::File("/t".into())));
         assert!(!channel("type = \"tty\"").unwrap().started);

@@ -223,15 +223,15 @@ impl Config {
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let parse_error = |message| ConfigError::Parse { path: path.to_path_buf(), message };
         let mut unknown = None;
-        let document =
-            toml::Deserializer::parse(text).map_err(|error| parse_error(words::no_toml(text, &error)))?;
+        let document = toml::Deserializer::parse(text)
+            .map_err(|error| parse_error(words::syntax_error(text, &error)))?;
         let mut track = serde_path_to_error::Track::new();
         let document = serde_path_to_error::Deserializer::new(document, &mut track);
         let config = serde_ignored::deserialize(document, |key| {
             unknown = unknown.take().or_else(|| Some(key.to_string()));
         });
         let config: Self =
-            config.map_err(|error| parse_error(words::no_value(text, &error, &track.path())))?;
+            config.map_err(|error| parse_error(words::value_error(text, &error, &track.path())))?;
         if let Some(key) = unknown {
             let advice = advice(&key);
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, advice });
@@ -347,7 +347,7 @@ impl Config {
         for name in self.default_deliver_to.iter().flatten() {
             let missing = match channels.get(name) {
                 None => Some(format!("is not one of {}", channels.names())),
-                Some(channel) => channel.kind.lack(),
+                Some(channel) => channel.kind.missing_feature(),
             };
             if let Some(missing) = missing {
                 let what = format!("names {name:?}, which {missing}");

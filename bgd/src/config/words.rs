@@ -7,14 +7,14 @@ use toml::de::Error;
 use super::{AGENT_KEYS, CHANNEL_KEYS, known_keys};
 
 /// Returns the message for a file that is not TOML.
-pub fn no_toml(text: &str, error: &Error) -> String {
+pub fn syntax_error(text: &str, error: &Error) -> String {
     let (place, line) = place(text, error);
     let key = key_on(line).map(|key| format!(", `{key}`")).unwrap_or_default();
     format!("invalid TOML: {place}{key}: {}", error.message())
 }
 
 /// Returns the message for an invalid value; `path` is where deserializing stopped.
-pub fn no_value(text: &str, error: &Error, path: &Path) -> String {
+pub fn value_error(text: &str, error: &Error, path: &Path) -> String {
     let (place, _) = place(text, error);
     let (key, is_within) = key_of(path);
     let message = error.message();

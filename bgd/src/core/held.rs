@@ -265,7 +265,7 @@ impl Held {
     /// Uncounts a task that is removed.
     pub fn remove(&mut self, task: &Task) {
         self.bytes = self.bytes.saturating_sub(task.fixed_bytes());
-        task.spec.shared().for_each(|shared| self.let_go(shared));
+        task.spec.shared().for_each(|shared| self.release_memory(shared));
         self.end(Changing::of(task));
     }
 
@@ -283,7 +283,7 @@ impl Held {
 
     fn end(&mut self, changing: Changing) {
         self.bytes = self.bytes.saturating_sub(changing.own);
-        changing.envs.into_iter().flatten().for_each(|shared| self.let_go(shared));
+        changing.envs.into_iter().flatten().for_each(|shared| self.release_memory(shared));
     }
 
     fn hold(&mut self, shared: Shared) {
@@ -294,7 +294,7 @@ impl Held {
         }
     }
 
-    fn let_go(&mut self, shared: Shared) {
+    fn release_memory(&mut self, shared: Shared) {
         let Some(holders) = self.shared.get_mut(&shared.at) else { return };
         *holders -= 1;
         if *holders == 0 {

@@ -41,7 +41,7 @@ impl KeptEnvs {
         while self.bytes > most
             && let Some((_, env)) = self.by_task.pop_first()
         {
-            self.let_go(&env);
+            self.release_memory(&env);
         }
     }
 
@@ -53,7 +53,7 @@ impl KeptEnvs {
     /// Drops the environment of a removed task.
     pub fn forget(&mut self, task: Ordinal) {
         if let Some(env) = self.by_task.remove(&task) {
-            self.let_go(&env);
+            self.release_memory(&env);
         }
     }
 
@@ -67,7 +67,7 @@ impl KeptEnvs {
         self.most
     }
 
-    fn let_go(&mut self, env: &Arc<Env>) {
+    fn release_memory(&mut self, env: &Arc<Env>) {
         let at = Arc::as_ptr(env).addr();
         let Some(holders) = self.holders.get_mut(&at) else { return };
         *holders -= 1;

@@ -63,8 +63,8 @@ impl Plan {
     }
 
     /// Returns what `became` means for the open conditions on the task `other`.
-    pub fn outlook(&self, other: Ordinal, became: Became) -> Outlook {
-        let mut outlook = Outlook::default();
+    pub fn outlook(&self, other: Ordinal, became: Became) -> ConditionChange {
+        let mut outlook = ConditionChange::default();
         for dependency in self.after.iter().filter(|one| one.ordinal == other && !one.met) {
             match judge(dependency.condition, became) {
                 Verdict::Met => outlook.is_met = true,
@@ -183,7 +183,7 @@ pub enum HowEnded {
 
 /// What an event of one task means for the conditions of another task on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outlook {
+pub struct ConditionChange {
     /// Some condition has come true.
     pub is_met: bool,
     /// Some condition is still open.

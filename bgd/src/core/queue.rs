@@ -107,7 +107,7 @@ impl Group {
 
 /// A batch that limits how many of its tasks run at once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Lane {
+struct BatchLane {
     jobs: u32,
     /// How many of its tasks compete for slots or have some.
     admitted: u32,
@@ -156,7 +156,7 @@ pub struct Queue {
     /// The groups as last configured.
     configured: BTreeMap<Arc<str>, u32>,
     /// The batches that limit how many of their tasks run at once.
-    lanes: BTreeMap<TaskId, Lane>,
+    lanes: BTreeMap<TaskId, BatchLane>,
     /// Those in `lanes` that may have room for another task.
     roomy: BTreeSet<TaskId>,
 }
@@ -232,7 +232,7 @@ impl Queue {
 
     /// Limits how many tasks of a batch run at once.
     pub fn limit_batch(&mut self, batch: TaskId, jobs: u32) {
-        self.lanes.insert(batch, Lane { jobs, ..Lane::default() });
+        self.lanes.insert(batch, BatchLane { jobs, ..BatchLane::default() });
     }
 
     /// Drops a batch that has no tasks left.
@@ -337,7 +337,7 @@ impl Queue {
             None => name.into(),
         };
         self.groups.entry(name.clone()).or_default().slots = slots;
-        self.look_at(&name);
+        self.update_startable(&name);
     }
 
     /// Pauses or unpauses a group.
@@ -345,7 +345,7 @@ impl Queue {
         if let Some((name, _)) = self.groups.get_key_value(name) {
             let name = name.clone();
             self.groups.entry(name.clone()).or_default().is_paused = is_paused;
-            self.look_at(&name);
+            self.update_startable(&name);
         }
     }
 
@@ -372,11 +372,11 @@ impl Queue {
     fn with(&mut self, demand: &Demand, change: impl FnOnce(&mut Group)) {
         let name = demand.group.clone().unwrap_or_else(|| self.default.clone());
         change(self.groups.entry(name.clone()).or_default());
-        self.look_at(&name);
+        self.update_startable(&name);
     }
 
     /// Updates whether the group is in `startable`.
-    fn look_at(&mut self, name: &Arc<str>) {
+    fn update_startable(&mut self, name: &Arc<str>) {
         if self.groups.get(name).and_then(Group::next).is_some() {
             self.startable.insert(name.clone());
         } else {

@@ -94,7 +94,7 @@ pub struct Waiter {
     /// How many must still reach it. At 0 the wait is over.
     pub missing: usize,
     /// Whether a question from one of the open tasks ends the wait.
-    pub hears_questions: bool,
+    pub ends_on_question: bool,
     /// When the wait ends at the latest.
     pub deadline: Option<Mono>,
     /// What to do then.
@@ -160,7 +160,7 @@ impl Waiters {
     /// Returns the waits that end because a task asks a question, oldest first.
     pub fn asked(&self, ordinal: Ordinal) -> Vec<WaiterId> {
         let waiting = self.by_task.get(&ordinal).into_iter().flatten();
-        let hears = |waiter: &Waiter| waiter.hears_questions && waiter.open.contains(&ordinal);
+        let hears = |waiter: &Waiter| waiter.ends_on_question && waiter.open.contains(&ordinal);
         waiting.filter(|id| self.by_id.get(id).is_some_and(hears)).copied().collect()
     }
 
@@ -252,7 +252,7 @@ mod tests {
             until,
             open,
             missing,
-            hears_questions: false,
+            ends_on_question: false,
             deadline: None,
             then,
             cleared: Vec::new(),

@@ -46,7 +46,7 @@ impl Dispatcher {
         let internals = self.internals.clone();
         self.context.workers.later(move || {
             let result = agent.check(&command.env);
-            internals.send(Internal::AgentFound { answer, command, result });
+            internals.send(Internal::AgentResolved { answer, command, result });
         });
     }
 

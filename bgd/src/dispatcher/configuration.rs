@@ -54,7 +54,7 @@ impl Dispatcher {
     }
 
     /// Ensures that the folder for outputs exists: recreates it if it was removed.
-    pub(super) fn has_folder(&self) -> Result<(), RpcError> {
+    pub(super) fn ensure_folder(&self) -> Result<(), RpcError> {
         self.context.folder.ensure().map_err(|error| {
             let path = self.context.folder.path().display();
             let message = format!("the output folder was removed and can't be recreated: {path}: {error}");

@@ -18,12 +18,12 @@ use crate::wire::mailbox::Internal;
 use crate::wire::view;
 
 /// The executor that takes over processes.
-const TAKER: ExecutorName = ExecutorName::LOCAL;
+const HANDOFF_EXECUTOR: ExecutorName = ExecutorName::LOCAL;
 
 impl Dispatcher {
     /// Has the executor inspect an offered process; [`Internal::Offered`] follows.
     pub(super) fn handoff(&mut self, answer: Answer, handoff: Box<Handoff>) {
-        let Some(executor) = self.executors.of(TAKER) else { return };
+        let Some(executor) = self.executors.of(HANDOFF_EXECUTOR) else { return };
         let (internals, params) = (self.internals.clone(), Box::new(handoff.params.clone()));
         let client = Arc::clone(answer.client());
         let tell =
@@ -55,7 +55,7 @@ impl Dispatcher {
             Err(error) => answer.refuse(&error),
         }
         let is_taken = self.core.get(&task.into()).is_ok();
-        let Some(executor) = self.executors.of(TAKER) else { return };
+        let Some(executor) = self.executors.of(HANDOFF_EXECUTOR) else { return };
         // The process stays with the program that offered it.
         if !is_taken {
             executor.forget(task);
@@ -81,7 +81,7 @@ impl Dispatcher {
         if !matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. }) {
             return answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
         }
-        if let Some(executor) = self.executors.of(TAKER) {
+        if let Some(executor) = self.executors.of(HANDOFF_EXECUTOR) {
             executor.exited(snapshot.id, exit);
         }
         self.exits.entry(snapshot.id).or_default().push(answer);

@@ -13,11 +13,11 @@ const MANY_EVENTS: usize = 1000;
 const QUIET: Duration = Duration::from_millis(200);
 
 /// The longest that this may delay the return.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// What was freed since memory was last returned.
 #[derive(Debug, Default)]
-pub(super) struct Freed {
+pub(super) struct FreedMemory {
     held: usize,
     bytes: usize,
     events: usize,
@@ -25,7 +25,7 @@ pub(super) struct Freed {
     since: Option<(Instant, Instant)>,
 }
 
-impl Freed {
+impl FreedMemory {
     /// Records what tasks hold now, in bytes, and how many events were published.
     pub(super) fn note(&mut self, held: usize, events: usize, now: Instant) {
         let bytes = self.held.saturating_sub(held);
@@ -48,7 +48,7 @@ impl Freed {
 
     /// Returns when to return memory.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.since.map(|(since, last)| (last + QUIET).min(since + PATIENCE))
+        self.since.map(|(since, last)| (last + QUIET).min(since + MAX_DELAY))
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_when_it_is_quiet_and_soon_enough() {
-        let (mut freed, begin) = (Freed::default(), Instant::now());
+        let (mut freed, begin) = (FreedMemory::default(), Instant::now());
         let after = |ms| begin + Duration::from_millis(ms);
         freed.note(100, 0, begin);
         freed.note(0, 10, begin);

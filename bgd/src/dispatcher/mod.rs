@@ -24,7 +24,7 @@ use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
-use self::memory::Freed;
+use self::memory::FreedMemory;
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::{Config, group_slots};
@@ -100,7 +100,7 @@ pub struct Dispatcher {
     inherited: HashMap<TaskId, Inherited>,
     /// Callers that reported the exit of a handed-over process, until the end is known.
     exits: HashMap<TaskId, Vec<Answer>>,
-    freed: Freed,
+    freed: FreedMemory,
     epoch: Instant,
     ended: bool,
     /// When executors and channels are forced to end, after the core has ended.
@@ -146,7 +146,7 @@ impl Dispatcher {
             has_started: false,
             inherited: HashMap::new(),
             exits: HashMap::new(),
-            freed: Freed::default(),
+            freed: FreedMemory::default(),
             epoch: Instant::now(),
             ended: false,
             forced_at: None,
@@ -179,8 +179,8 @@ impl Dispatcher {
                     break;
                 }
                 () = sleep_until(self.freed.due()) => self.give_memory_back(),
-                () = sleep_until(deadline) => self.look_at_time(),
-                () = wall_clock.due() => self.look_at_time(),
+                () = sleep_until(deadline) => self.fire_deadlines(),
+                () = wall_clock.due() => self.fire_deadlines(),
                 _ = mailbox.calls.recv_many(&mut incoming, BATCH) => {
                     for incoming in incoming.drain(..) {
                         self.incoming(incoming);
@@ -198,7 +198,7 @@ impl Dispatcher {
     }
 
     /// Lets the core do what is due; the wall clock may have been set.
-    fn look_at_time(&mut self) {
+    fn fire_deadlines(&mut self) {
         let effects = self.core.on_deadline(self.now());
         self.apply(effects);
     }
@@ -223,7 +223,7 @@ impl Dispatcher {
 
     fn internal(&mut self, internal: Internal) {
         match internal {
-            Internal::AgentFound { answer, command, result } => match result {
+            Internal::AgentResolved { answer, command, result } => match result {
                 // The client has disconnected meanwhile. The core was told before it had this task, so nothing
                 // would end the foreground job (R71).
                 Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
@@ -349,7 +349,7 @@ impl Dispatcher {
             Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
             Body::Core(request) => {
                 if let Request::Shutdown { grace_ms } = request {
-                    self.limit_the_end(grace_ms);
+                    self.set_shutdown_deadline(grace_ms);
                 }
                 self.ask(answer, Shape::Plain, request);
             }
@@ -390,7 +390,7 @@ impl Dispatcher {
     }
 
     fn submit(&mut self, answer: Answer, mut command: Box<Command>, inherited: Inherited) {
-        if let Err(error) = self.choose_channel(&mut command.spec).and_then(|()| self.has_folder()) {
+        if let Err(error) = self.choose_channel(&mut command.spec).and_then(|()| self.ensure_folder()) {
             return answer.refuse(&error);
         }
         self.notifier.awaits(&command.spec, answer.client().process);
@@ -408,7 +408,7 @@ impl Dispatcher {
 
     fn submit_many(&mut self, answer: Answer, mut part: Box<Part>) {
         if let Some((common, _)) = &mut part.first {
-            if let Err(error) = self.choose_channel(&mut common.spec).and_then(|()| self.has_folder()) {
+            if let Err(error) = self.choose_channel(&mut common.spec).and_then(|()| self.ensure_folder()) {
                 return answer.refuse(&error);
             }
             self.notifier.awaits(&common.spec, answer.client().process);
@@ -485,7 +485,7 @@ impl Dispatcher {
                         },
                     }
                 }
-                Effect::Exit => self.begin_to_end(),
+                Effect::Exit => self.begin_closing(),
             }
         }
         self.remove_outputs(forgotten, clears);

@@ -39,8 +39,8 @@ impl Dispatcher {
             let leader = self.clients.get(client).and_then(|client| client.leader);
             leader.is_some() && leader == terminal.map(|terminal| terminal.leader)
         };
-        let is_terminals = |name: &str| self.notifier.channels().is_terminals(name);
-        if spec.channel.as_deref().is_some_and(is_terminals) && seen_by.iter().any(is_there) {
+        let is_tty = |name: &str| self.notifier.channels().is_tty(name);
+        if spec.channel.as_deref().is_some_and(is_tty) && seen_by.iter().any(is_there) {
             return tracing::debug!(task = %notice.task.id, "a notice is seen without the channel");
         }
         self.notifier.tell(notice);
@@ -131,7 +131,7 @@ impl Dispatcher {
             waited: self.figures.waited.shown(),
             ran: self.figures.ran.shown(),
             channels: self.notifier.status(),
-            untold: self.notifier.untold(),
+            unreported: self.notifier.unreported(),
             outputs_watched: self.context.outputs.is_watching(),
         };
         self.identity.status(&self.core, &self.config, counted)

@@ -22,7 +22,7 @@ impl Dispatcher {
         tracing::info!(signal, "shutting down");
         let is_second = self.core.is_closing();
         let grace_ms = is_second.then_some(0);
-        self.limit_the_end(grace_ms);
+        self.set_shutdown_deadline(grace_ms);
         if is_second {
             self.ending.is_hurried = true;
             self.ending.limit(LAST_IN_A_HURRY);
@@ -35,13 +35,13 @@ impl Dispatcher {
     }
 
     /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds.
-    pub(super) fn limit_the_end(&mut self, grace_ms: Option<u64>) {
+    pub(super) fn set_shutdown_deadline(&mut self, grace_ms: Option<u64>) {
         let grace_ms = grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms);
         self.ending.limit(Duration::from_millis(grace_ms).saturating_add(LAST));
     }
 
     /// Starts the last phase, when no task is left: executors close, and channels get a while to deliver.
-    pub(super) fn begin_to_end(&mut self) {
+    pub(super) fn begin_closing(&mut self) {
         self.ended = true;
         self.forced_at = Instant::now().checked_add(GRACE);
         self.executors.all().for_each(|executor| executor.close(Close::Asked));

@@ -49,7 +49,7 @@ pub fn remove(cgroup: &Path) {
 /// Waits until no process is in a cgroup or below it. The kernel reports a change of `cgroup.events` as an
 /// exceptional condition (`POLLPRI`).
 fn until_empty(cgroup: &Path, deadline: Instant) -> io::Result<()> {
-    until_it_says(cgroup, "populated 0", deadline).map(drop)
+    wait_for_event(cgroup, "populated 0", deadline).map(drop)
 }
 
 /// Waits until every process of a cgroup and below it is frozen, as [`until_empty`] does. Returns whether all are.
@@ -57,10 +57,10 @@ fn until_empty(cgroup: &Path, deadline: Instant) -> io::Result<()> {
 /// # Errors
 /// Returns the system error.
 pub fn until_frozen(cgroup: &Path, deadline: Instant) -> io::Result<bool> {
-    until_it_says(cgroup, "frozen 1", deadline)
+    wait_for_event(cgroup, "frozen 1", deadline)
 }
 
-fn until_it_says(cgroup: &Path, word: &str, deadline: Instant) -> io::Result<bool> {
+fn wait_for_event(cgroup: &Path, word: &str, deadline: Instant) -> io::Result<bool> {
     let mut events = fs::File::open(cgroup.join("cgroup.events"))?;
     loop {
         let mut text = String::new();

@@ -38,7 +38,7 @@ impl Supervisor {
                 return Exit::Unknown(why.into());
             }
             tokio::select! {
-                Some(order) = self.orders.recv() => self.obey(order).await,
+                Some(order) = self.orders.recv() => self.handle_control(order).await,
                 () = taken_away(pidfd), if may_be_taken => may_be_taken = false,
                 () = sleep_until(deadline) => {}
             }

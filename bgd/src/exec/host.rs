@@ -176,18 +176,18 @@ impl Drop for Leased {
     }
 }
 
-/// Describes an exit in words.
-pub fn said(exit: &Exit) -> String {
+/// How a process ended, for a sentence whose subject is the process.
+pub fn how_ended(exit: &Exit) -> String {
     match exit {
-        Exit::Code(code) => format!("exited with code {code}"),
-        Exit::Signal(signal) => format!("was ended by signal {signal}"),
+        Exit::Code(_) => exit.words(),
+        Exit::Signal(_) => format!("was {}", exit.words()),
         Exit::Unknown(why) => format!("ended ({why})"),
     }
 }
 
 /// Which end of a pipe goes to the process. The process expects a blocking end; ours must not block.
 #[derive(Clone, Copy)]
-pub enum Theirs {
+pub enum PipeEnd {
     /// The process reads.
     Reading,
     /// The process writes.
@@ -198,11 +198,11 @@ pub enum Theirs {
 ///
 /// # Errors
 /// No descriptors are left.
-pub fn pipe(theirs: Theirs) -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pipe(theirs: PipeEnd) -> io::Result<(OwnedFd, OwnedFd)> {
     let (reading, writing) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     let (theirs, ours) = match theirs {
-        Theirs::Reading => (reading, writing),
-        Theirs::Writing => (writing, reading),
+        PipeEnd::Reading => (reading, writing),
+        PipeEnd::Writing => (writing, reading),
     };
     nix::fcntl::fcntl(&ours, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((theirs, ours))

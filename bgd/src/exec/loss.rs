@@ -19,7 +19,7 @@ pub struct Loss {
     task: TaskId,
     run: u32,
     facts: Facts,
-    untold: u64,
+    unreported: u64,
     why: Box<str>,
     told_at: Option<Instant>,
 }
@@ -27,7 +27,7 @@ pub struct Loss {
 impl Loss {
     /// Creates a counter for one stream of a run.
     pub fn new(task: TaskId, run: u32, facts: Facts) -> Self {
-        Self { task, run, facts, untold: 0, why: Box::default(), told_at: None }
+        Self { task, run, facts, unreported: 0, why: Box::default(), told_at: None }
     }
 
     /// Creates a counter for another stream of the same run.
@@ -41,7 +41,7 @@ impl Loss {
         if bytes == 0 {
             return;
         }
-        self.untold = self.untold.saturating_add(bytes as u64);
+        self.unreported = self.unreported.saturating_add(bytes as u64);
         self.why = reason(error);
         if self.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
             self.tell();
@@ -50,7 +50,7 @@ impl Loss {
 
     /// Reports everything lost so far to the core.
     pub fn tell(&mut self) {
-        let bytes = std::mem::take(&mut self.untold);
+        let bytes = std::mem::take(&mut self.unreported);
         if bytes == 0 {
             return;
         }

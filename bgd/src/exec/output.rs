@@ -262,7 +262,7 @@ struct Tracked {
     dropped: [u64; 2],
     ticks_to_tell: u32,
     /// It has grown since subscribers were last notified.
-    untold: bool,
+    unreported: bool,
 }
 
 #[derive(Debug)]
@@ -354,7 +354,7 @@ impl OutputWatch {
 
 impl Tracked {
     fn new(run: u32, split: bool, own: Option<Arc<Path>>) -> Self {
-        Self { run, split, own, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, untold: false }
+        Self { run, split, own, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, unreported: false }
     }
 }
 
@@ -388,14 +388,14 @@ impl Shared {
         let mut any = false;
         for (task, mut tracked) in running {
             let Some(grown) = look(&self.folder, task, &mut tracked, self.limit()) else { continue };
-            if !grown && !tracked.untold {
+            if !grown && !tracked.unreported {
                 continue;
             }
             any = true;
             // Growth is always reported, if only a tick later: a subscriber may wait for the last of it.
             let tell = tracked.ticks_to_tell == 0;
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
-            tracked.untold = !tell;
+            tracked.unreported = !tell;
             let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell };
             // The task may have ended meanwhile; then `settle` reports its final size.
             if let Some(known) = self.lock().get_mut(&task) {

@@ -323,7 +323,7 @@ impl Supervisor {
         self.report(Fact::Exited { exit, others });
         if others {
             while !members.is_empty() {
-                self.ask_newcomers(&members);
+                self.signal_newcomers(&members);
                 if self.ending == Some(SIGKILL) {
                     self.signal(SIGKILL).await;
                 }
@@ -382,7 +382,7 @@ impl Supervisor {
                         self.send_to_leader(pidfd.get_ref(), signal);
                         let _ = done.send(());
                     }
-                    order => self.obey(order).await,
+                    order => self.handle_control(order).await,
                 },
                 () = at(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST), if self.missed => {
@@ -410,7 +410,7 @@ impl Supervisor {
             }
             tokio::select! {
                 biased;
-                Some(order) = self.orders.recv() => self.obey(order).await,
+                Some(order) = self.orders.recv() => self.handle_control(order).await,
                 () = at(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST) => {}
             }
@@ -435,7 +435,7 @@ impl Supervisor {
                     biased;
                     _ = handle.readable() => break,
                     Some(order) = self.orders.recv() => {
-                        self.obey(order).await;
+                        self.handle_control(order).await;
                         self.end_held(&watched);
                     }
                     () = at(self.give_up_at) => self.give_up().await,
@@ -483,7 +483,7 @@ impl Supervisor {
         self.report(Fact::GaveUp { why: why.into() });
     }
 
-    pub(super) async fn obey(&mut self, order: Control) {
+    pub(super) async fn handle_control(&mut self, order: Control) {
         match order {
             Control::Reported(exit) => self.know(|handed| handed.reported = Some(exit)),
             Control::Left => self.know(|handed| handed.is_left = true),
@@ -560,7 +560,7 @@ impl Supervisor {
     /// Ends processes that were born while the others were signalled and whose parents have ended: nobody else would
     /// before SIGKILL. A child of a signalled process that still lives is left to its parent: it may help with
     /// cleaning up.
-    fn ask_newcomers(&mut self, members: &[Member]) {
+    fn signal_newcomers(&mut self, members: &[Member]) {
         let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
         let living: HashSet<i32> = members.iter().map(|member| member.pid).collect();
         for member in members {

@@ -6,6 +6,6 @@ use reqwest::ClientBuilder;
 pub fn provide() {}
 
 /// Returns the builder unchanged: a client without TLS trusts no certificates.
-pub fn trust_nobody(client: ClientBuilder) -> ClientBuilder {
+pub fn without_root_certs(client: ClientBuilder) -> ClientBuilder {
     client
 }

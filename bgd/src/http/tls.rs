@@ -9,6 +9,6 @@ pub fn provide() {
 }
 
 /// Makes a client trust no certificates, so that it does not load the system's, which takes milliseconds and memory.
-pub fn trust_nobody(client: ClientBuilder) -> ClientBuilder {
+pub fn without_root_certs(client: ClientBuilder) -> ClientBuilder {
     client.tls_certs_only([])
 }

@@ -118,7 +118,7 @@ impl Counts {
     }
 
     /// Records the problem with a token file, if any; ignored if the channel has another token file by now.
-    pub fn looked_at(&self, token_file: &Path, wrong: Option<&str>) {
+    pub fn token_checked(&self, token_file: &Path, wrong: Option<&str>) {
         let mut known = self.known();
         if known.token_file.as_deref() == Some(token_file) {
             known.token = wrong.map(str::to_owned);
@@ -135,14 +135,14 @@ mod tests {
         let counts = Counts::default();
         let problem = || counts.status("c", "slack").problem;
         counts.configured(Some("no chat".to_owned()), Some(Path::new("/a")));
-        counts.looked_at(Path::new("/a"), Some("empty"));
+        counts.token_checked(Path::new("/a"), Some("empty"));
         assert_eq!(problem().as_deref(), Some("no chat; empty"));
         counts.configured(None, Some(Path::new("/b")));
-        counts.looked_at(Path::new("/a"), Some("empty"));
+        counts.token_checked(Path::new("/a"), Some("empty"));
         assert_eq!(problem(), None);
-        counts.looked_at(Path::new("/b"), Some("missing"));
+        counts.token_checked(Path::new("/b"), Some("missing"));
         assert_eq!(problem().as_deref(), Some("missing"));
-        counts.looked_at(Path::new("/b"), None);
+        counts.token_checked(Path::new("/b"), None);
         assert_eq!(problem(), None);
     }
 }

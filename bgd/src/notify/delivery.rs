@@ -14,7 +14,7 @@ use super::desktop::Desktop;
 use super::exec::Exec;
 use super::tty::Terminals;
 use super::typing::Typing;
-use super::{Adapter, Done, Notification, Outcomes, Served, Sign, Undelivered};
+use super::{Adapter, ChannelEvent, Done, Notification, Outcomes, Served, Undelivered};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
 use crate::exec::context::Context;
@@ -62,16 +62,16 @@ async fn serve(served: Served, chats: Rc<Chats>, context: Context, internals: In
         }
         adapter.finish().await;
     };
-    let heed = async {
+    let record_wait = async {
         while let Some(sign) = signs.recv().await {
             match sign {
-                Sign::Visited(leader) => adapter.visited(leader),
-                Sign::Awaited(terminal, submitter) => adapter.awaits(&terminal, submitter),
-                Sign::Forgotten(task) => adapter.forget(task),
+                ChannelEvent::Visited(leader) => adapter.visited(leader),
+                ChannelEvent::Awaited(terminal, submitter) => adapter.awaits(&terminal, submitter),
+                ChannelEvent::Forgotten(task) => adapter.forget(task),
             }
         }
     };
-    tokio::join!(show, heed, deliver);
+    tokio::join!(show, record_wait, deliver);
 }
 
 /// Delivers a notice and reports the outcome, even if delivering panics.
@@ -107,10 +107,7 @@ async fn read(
 fn adapter(outcomes: &Outcomes, chats: &Chats, context: &Context) -> Option<Rc<dyn Adapter>> {
     Some(match &outcomes.channel.kind {
         ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, context)),
-        ChannelKind::Webhook { .. }
-        | ChannelKind::Telegram(_)
-        | ChannelKind::Discord(_)
-        | ChannelKind::Slack(_) => return chats.adapter(outcomes),
+        ChannelKind::Webhook { .. } | ChannelKind::Chat(..) => return chats.adapter(outcomes),
         ChannelKind::Desktop => Rc::new(Desktop::default()),
         ChannelKind::Tty => Rc::new(Terminals::new(Arc::clone(&outcomes.counts))),
         ChannelKind::Inbox => return None,

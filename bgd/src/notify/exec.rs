@@ -23,7 +23,7 @@ use super::{Adapter, Notification, Undelivered};
 use crate::channels::Secret;
 use crate::core::Spec;
 use crate::exec::context::Context;
-use crate::exec::host::{Host, Launch, Leased, Purpose, SIGKILL, SIGTERM, Theirs, pipe, said};
+use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, SIGKILL, SIGTERM, how_ended, pipe};
 use crate::exec::members::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::os::dirs;
 
@@ -113,7 +113,7 @@ impl Exec {
         let words = words.said(&self.secrets);
         match ended {
             Some(Exit::Code(0)) => Ok(()),
-            Some(exit) => Err(Undelivered(format!("{name} {}{words}", said(&exit)))),
+            Some(exit) => Err(Undelivered(format!("{name} {}{words}", how_ended(&exit)))),
             None => {
                 let timeout = humantime::format_duration(self.timeout);
                 Err(Undelivered(format!("{name} was ended: it ran longer than {timeout}{words}")))
@@ -150,8 +150,8 @@ struct Pipes {
 
 impl Pipes {
     fn new() -> io::Result<Self> {
-        let (their_in, stdin) = pipe(Theirs::Reading)?;
-        let (their_out, output) = pipe(Theirs::Writing)?;
+        let (their_in, stdin) = pipe(PipeEnd::Reading)?;
+        let (their_out, output) = pipe(PipeEnd::Writing)?;
         let their_err = their_out.try_clone()?;
         Ok(Self {
             streams: [their_in, their_out, their_err],

@@ -170,12 +170,12 @@ struct Queue {
     typing: mpsc::UnboundedSender<TypingOrder>,
     /// One message per submission in a terminal, and per visit or removed task while something waits;
     /// bounded by those.
-    signs: mpsc::UnboundedSender<Sign>,
+    signs: mpsc::UnboundedSender<ChannelEvent>,
 }
 
 /// Events that help a channel deliver, other than notices.
 #[derive(Clone, Debug)]
-enum Sign {
+enum ChannelEvent {
     /// Someone uses `bgctl` in the terminal whose session leader is this process.
     Visited(i32),
     /// This process submitted a task in this terminal, which will be told of the task's end.
@@ -190,7 +190,7 @@ pub struct Served {
     channel: Arc<Channel>,
     orders: mpsc::UnboundedReceiver<Arc<Notice>>,
     typing: mpsc::UnboundedReceiver<TypingOrder>,
-    signs: mpsc::UnboundedReceiver<Sign>,
+    signs: mpsc::UnboundedReceiver<ChannelEvent>,
     counts: Arc<Counts>,
 }
 
@@ -247,7 +247,7 @@ pub struct Notifier {
     typing: HashMap<TaskId, Turn>,
     /// Tasks with notices whose results are not read yet, with the number of those notices.
     unread: HashMap<TaskId, usize>,
-    untold: u64,
+    unreported: u64,
     log_untold: RateLimiter,
     log_full: RateLimiter,
     is_closing: bool,
@@ -267,7 +267,7 @@ impl Notifier {
             counts: BTreeMap::new(),
             typing: HashMap::new(),
             unread: HashMap::new(),
-            untold: 0,
+            unreported: 0,
             log_untold: RateLimiter::default(),
             log_full: RateLimiter::default(),
             is_closing: false,
@@ -287,7 +287,7 @@ impl Notifier {
             let counts = self.counts.get(&channel.name)?;
             Some((Arc::clone(channel), Arc::clone(counts)))
         };
-        chats::look_at(self.channels.iter().filter_map(with_counts).collect());
+        chats::check_settings(self.channels.iter().filter_map(with_counts).collect());
     }
 
     /// Returns the known channels.
@@ -347,18 +347,18 @@ impl Notifier {
     /// Reports that someone uses `bgctl` in the terminal whose session leader is this process. Notices missed at
     /// closed terminals go there.
     pub fn visited(&self, leader: i32) {
-        self.sign(&Sign::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
+        self.sign(&ChannelEvent::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
     }
 
     /// Reports that this process submitted a task whose terminal will be told of its end.
     pub fn awaits(&mut self, spec: &Spec, submitter: Option<i32>) {
-        let name = spec.channel.as_deref().filter(|name| self.channels.is_terminals(name));
+        let name = spec.channel.as_deref().filter(|name| self.channels.is_tty(name));
         let terminal = spec.place.as_ref().and_then(|place| place.terminal.clone());
         let channel = name.and_then(|name| self.channels.get(name).cloned());
         if let (Some(channel), Some(terminal)) = (channel, terminal)
             && let Some(queue) = self.queue(&channel)
         {
-            let _ = queue.signs.send(Sign::Awaited(terminal, submitter));
+            let _ = queue.signs.send(ChannelEvent::Awaited(terminal, submitter));
         }
     }
 
@@ -366,11 +366,11 @@ impl Notifier {
     /// to it any more.
     pub fn forget(&self, task: TaskId) {
         let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
-        self.sign(&Sign::Forgotten(task), waits);
+        self.sign(&ChannelEvent::Forgotten(task), waits);
     }
 
     /// Sends an event to the terminal channels whose counters satisfy the condition.
-    fn sign(&self, sign: &Sign, is_so: impl Fn(&Counts) -> bool) {
+    fn sign(&self, sign: &ChannelEvent, is_so: impl Fn(&Counts) -> bool) {
         for (name, queue) in self.queues.iter().filter(|(_, queue)| queue.channel.kind == ChannelKind::Tty) {
             if self.counts.get(name).is_some_and(|counts| is_so(counts)) {
                 // If there is no worker, no line is waiting either.
@@ -405,7 +405,7 @@ impl Notifier {
         if !notice.kind.is_end() {
             return;
         }
-        self.untold += 1;
+        self.unreported += 1;
         if let Some(more) = self.log_untold.is_due() {
             tracing::warn!(
                 task = %notice.task.id,
@@ -426,8 +426,7 @@ impl Notifier {
 
     fn show_typing(&mut self, task: TaskId, name: Arc<str>, session: Option<Arc<str>>) {
         let channel = self.channels.get(&name).cloned();
-        let can_show =
-            |kind: &ChannelKind| matches!(kind, ChannelKind::Telegram(_) | ChannelKind::Discord(_));
+        let can_show = |kind: &ChannelKind| matches!(kind, ChannelKind::Chat(chat, _) if chat.shows_typing());
         let queue =
             channel.filter(|channel| can_show(&channel.kind)).and_then(|channel| self.queue(&channel));
         let stop = queue.map(|queue| {
@@ -502,8 +501,8 @@ impl Notifier {
     }
 
     /// Returns the number of ends of runs that were reported to no channel.
-    pub fn untold(&self) -> u64 {
-        self.untold
+    pub fn unreported(&self) -> u64 {
+        self.unreported
     }
 
     /// Starts the shutdown: waiting notices are still delivered if that does not take long, then

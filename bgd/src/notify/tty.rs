@@ -1,7 +1,7 @@
 //! The channel `tty`: a line in the terminal that a task was submitted from, above the line being typed there.
 //!
 //! Writing is harmless only while a shell is at its prompt. While another program has the terminal, lines are
-//! held until it ends or is stopped; terminals do not wait for each other. Lines that arrive within [`MOMENT`] of
+//! held until it ends or is stopped; terminals do not wait for each other. Lines that arrive within [`BATCH_WINDOW`] of
 //! the previous one are written together, so that many simultaneous ends do not fill the screen. Lines for a
 //! closed terminal go to the next terminal in which someone uses `bgctl`. Held lines are lost when the daemon
 //! ends: the inbox has their notices.
@@ -42,12 +42,12 @@ const HELD_LINES: usize = 32;
 const TYPED_LINES: usize = 3;
 
 /// How long a terminal gets no more lines after a write at its prompt, except for the last ones at shutdown.
-const MOMENT: Duration = Duration::from_millis(200);
+const BATCH_WINDOW: Duration = Duration::from_millis(200);
 
 /// How often, and at what interval, to check whether a shell has taken its terminal back after a program ended.
 /// After the last check the line is written anyway, or given up.
-const LOOKS: u32 = 20;
-const REST: Duration = Duration::from_millis(50);
+const MAX_CHECKS: u32 = 20;
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The minimum interval between two checks of a terminal that a program writes to: it may write a lot.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -172,7 +172,7 @@ type Waiting = Rc<RefCell<HashMap<OriginTerminal, Held>>>;
 #[derive(Clone)]
 pub struct Terminals {
     held: Waiting,
-    /// Terminals written to within the last [`MOMENT`], and when each may be written to again.
+    /// Terminals written to within the last [`BATCH_WINDOW`], and when each may be written to again.
     resting: Rc<RefCell<HashMap<OriginTerminal, Instant>>>,
     /// Signals that a terminal has no more lines waiting.
     emptied: Rc<Notify>,
@@ -327,7 +327,7 @@ impl Terminals {
         let now = Instant::now();
         let mut resting = self.resting.borrow_mut();
         resting.retain(|_, until| *until > now);
-        resting.insert(terminal.clone(), now + MOMENT);
+        resting.insert(terminal.clone(), now + BATCH_WINDOW);
     }
 
     /// Returns when a terminal may be written to again. `None` if it may be written to now.
@@ -416,12 +416,12 @@ impl Serving {
             }
             // Once there is room, check again.
             device.room(*refused.get_or_insert_with(Instant::now)).await.map_err(unusable)?;
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Waits out [`MOMENT`] since the last write. Lines that arrive meanwhile are written together.
+    /// Waits out [`BATCH_WINDOW`] since the last write. Lines that arrive meanwhile are written together.
     async fn until_rested(&self) {
         while let Some(until) = self.all.rests_until(&self.terminal) {
             tokio::select! {
@@ -494,7 +494,7 @@ impl Serving {
                 writes.arm(&self.terminal);
             }
             let device::Look { front, .. } = device::look(&self.terminal)?;
-            let looked_at = Instant::now();
+            let token_checked = Instant::now();
             match front {
                 Front::Bgctl(_) if self.can_write(&front) => {
                     return Ok(Ready { at: At::Cursor, never_edits: false });
@@ -502,12 +502,12 @@ impl Serving {
                 Front::Prompt => {
                     if at == At::Cursor {
                         // The shell is about to show its prompt.
-                        tokio::time::sleep(REST).await;
+                        tokio::time::sleep(CHECK_INTERVAL).await;
                     }
                     return Ok(Ready { at, never_edits: false });
                 }
-                Front::Shell if looks == LOOKS => return Ok(Ready { at, never_edits: true }),
-                Front::Nobody if looks == LOOKS => {
+                Front::Shell if looks == MAX_CHECKS => return Ok(Ready { at, never_edits: true }),
+                Front::Nobody if looks == MAX_CHECKS => {
                     return Err(format!(
                         "nobody takes the terminal {} back from a program",
                         self.terminal.path
@@ -515,18 +515,18 @@ impl Serving {
                 }
                 Front::Shell | Front::Nobody => {
                     looks += 1;
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                 }
                 Front::Bgctl(program) | Front::Program(program) => {
                     (looks, at) = (1, At::Cursor);
-                    self.until_change(program, looked_at).await?;
+                    self.until_change(program, token_checked).await?;
                 }
             }
         }
     }
 
     /// Waits for an event that may give the terminal back to its shell.
-    async fn until_change(&self, program: PidFd, looked_at: Instant) -> Result<(), String> {
+    async fn until_change(&self, program: PidFd, token_checked: Instant) -> Result<(), String> {
         let path = &self.terminal.path;
         let leader =
             PidFd::open(self.terminal.leader).map_err(|_| format!("the terminal {path} is closed"))?;
@@ -535,7 +535,7 @@ impl Serving {
                 Some(writes) => writes.next().await,
                 None => tokio::time::sleep(LOOK_EVERY).await,
             }
-            tokio::time::sleep_until(looked_at + PAUSE).await;
+            tokio::time::sleep_until(token_checked + PAUSE).await;
         };
         tokio::select! {
             ended = ended(program) => ended,

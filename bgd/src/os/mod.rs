@@ -11,7 +11,7 @@ pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod mirror;
-pub mod missing;
+pub mod path_watch;
 pub mod pidfd;
 pub mod signals;
 pub mod spawn;

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// A watch on a path.
 #[derive(Debug)]
-pub struct Missing(Option<Watched>);
+pub struct PathWatch(Option<Watched>);
 
 #[derive(Debug)]
 struct Watched {
@@ -29,7 +29,7 @@ struct Watched {
     mounts: AsyncFd<OwnedFd>,
 }
 
-impl Missing {
+impl PathWatch {
     /// Watches for the removal of what exists, or the creation of what does not.
     pub fn of(path: &Path) -> Self {
         let watched = Watched::of(path).inspect_err(
@@ -109,7 +109,7 @@ mod tests {
     /// Far longer than any event takes; reached only if none arrives.
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    async fn is_told(missing: &Missing) {
+    async fn is_told(missing: &PathWatch) {
         tokio::time::timeout(PATIENCE, missing.changed()).await.expect("it is told");
     }
 
@@ -117,13 +117,13 @@ mod tests {
     async fn what_is_removed_moved_or_made_is_told() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("run/bgd/bgd.sock");
-        let missing = Missing::of(&path);
+        let missing = PathWatch::of(&path);
         fs::create_dir(home.path().join("run")).unwrap();
         is_told(&missing).await;
-        let missing = Missing::of(&path);
+        let missing = PathWatch::of(&path);
         fs::create_dir(home.path().join("run/bgd")).unwrap();
         is_told(&missing).await;
-        let missing = Missing::of(&path);
+        let missing = PathWatch::of(&path);
         fs::write(&path, "").unwrap();
         let beside = home.path().join("run/bgd/beside");
         fs::write(&beside, "").unwrap();
@@ -133,7 +133,7 @@ mod tests {
         );
         fs::remove_file(&path).unwrap();
         is_told(&missing).await;
-        let missing = Missing::of(&path);
+        let missing = PathWatch::of(&path);
         fs::rename(home.path().join("run"), home.path().join("aside")).unwrap();
         is_told(&missing).await;
     }

@@ -21,7 +21,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::os::lock::{FileId, ProcessLock};
-use crate::os::missing::Missing;
+use crate::os::path_watch::PathWatch;
 
 /// The delay before recreating something: whoever is removing a directory with its contents would find it filled
 /// again, and fail.
@@ -55,7 +55,7 @@ impl Made {
 
 /// What occupies the socket's path and must not be removed.
 #[derive(Debug)]
-pub struct InTheWay(&'static str);
+pub struct Obstruction(&'static str);
 
 impl Address {
     /// Creates the address of a daemon that holds the lock. Notes in the lock file that the daemon is starting,
@@ -81,13 +81,13 @@ impl Address {
     ///
     /// # Errors
     /// A system call fails. The inner error says what is in the way.
-    pub fn listen(&mut self) -> io::Result<Result<AsyncListener, InTheWay>> {
+    pub fn listen(&mut self) -> io::Result<Result<AsyncListener, Obstruction>> {
         let path = self.socket.as_path();
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
-            Ok(meta) if !meta.file_type().is_socket() => return Ok(Err(InTheWay("is not a socket"))),
-            Ok(_) if is_served(path) => return Ok(Err(InTheWay("is the socket of another program"))),
+            Ok(meta) if !meta.file_type().is_socket() => return Ok(Err(Obstruction("is not a socket"))),
+            Ok(_) if is_served(path) => return Ok(Err(Obstruction("is the socket of another program"))),
             Ok(_) => fs::remove_file(path)?,
         }
         let listener = listen(&self.socket)?;
@@ -104,7 +104,7 @@ impl Address {
         let mut told = String::new();
         while self.made != Made::Elsewhere {
             // Watch before checking, so that no change in between is missed.
-            let missing = Missing::of(self.socket.as_path());
+            let missing = PathWatch::of(self.socket.as_path());
             match self.restore() {
                 Ok(None) => told.clear(),
                 Ok(Some(listener)) => {
@@ -161,7 +161,7 @@ impl Address {
         let path = self.socket.as_path().display().to_string();
         match self.listen() {
             Ok(Ok(listener)) => Ok(Some(listener)),
-            Ok(Err(InTheWay(what))) => Err(format!("{path} {what}")),
+            Ok(Err(Obstruction(what))) => Err(format!("{path} {what}")),
             Err(error) => Err(format!("{path}: {error}")),
         }
     }
@@ -193,7 +193,7 @@ impl Address {
     }
 }
 
-impl InTheWay {
+impl Obstruction {
     /// Describes it as the end of a sentence that begins with the path.
     pub fn what(&self) -> &'static str {
         self.0

@@ -141,19 +141,19 @@ pub fn main() -> ExitCode {
     let mut ready = match Ready::new(args.ready_fd) {
         Ok(ready) => ready,
         Err(error) => {
-            complain(&format!("--ready-fd: {error}"));
+            print_error(&format!("--ready-fd: {error}"));
             return ExitCode::from(2);
         }
     };
     // Before anything is written, and before the ignored signals that tasks must not inherit are recorded.
     if let Err(error) = signals::ignore_full_files() {
-        complain(&format!("cannot ignore SIGXFSZ, a file size limit may end the daemon: {error}"));
+        print_error(&format!("cannot ignore SIGXFSZ, a file size limit may end the daemon: {error}"));
     }
     match start(&args, &mut ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             ready.say(&format!("error {} {}\n", failure.code, failure.message));
-            complain(&failure.message);
+            print_error(&failure.message);
             ExitCode::from(failure.code)
         }
     }
@@ -163,12 +163,12 @@ pub fn main() -> ExitCode {
 /// of it may end up in a core dump. Child processes are not affected.
 fn keep_memory_to_itself() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        complain(&format!("cannot protect its memory from other programs of this user: {error}"));
+        print_error(&format!("cannot protect its memory from other programs of this user: {error}"));
     }
 }
 
 /// Reports on standard error why the daemon can't start. Ignores a closed standard error.
-fn complain(message: &str) {
+fn print_error(message: &str) {
     let _ = writeln!(io::stderr(), "bgd: {}", bgd_shared::show::lines(message));
 }
 
@@ -177,7 +177,7 @@ fn check(args: &Args) -> ExitCode {
     match configuration(args) {
         Ok(_) => ExitCode::SUCCESS,
         Err(failure) => {
-            complain(&failure.message);
+            print_error(&failure.message);
             ExitCode::from(failure.code)
         }
     }

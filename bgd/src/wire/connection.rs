@@ -19,7 +19,7 @@ use tokio::io::{AsyncWriteExt as _, Interest, Ready};
 use tokio::sync::watch;
 use zeroize::Zeroize as _;
 
-use crate::client::{Client, Room, Silent};
+use crate::client::{Client, IdleConnections, Room};
 use crate::os::descriptors;
 use crate::wire::calls::{Body, Call};
 use crate::wire::mailbox::{Calls, Incoming};
@@ -74,7 +74,7 @@ struct Connection {
     calls: Calls,
     no_more_requests: AtomicBool,
     room: Room,
-    silent: Arc<Silent>,
+    silent: Arc<IdleConnections>,
 }
 
 /// The terms on which a connection was admitted.
@@ -84,7 +84,7 @@ pub struct Admission {
     /// Which requests it may send.
     pub room: Room,
     /// Lists the connection until it sends a request.
-    pub silent: Arc<Silent>,
+    pub silent: Arc<IdleConnections>,
 }
 
 impl Connection {

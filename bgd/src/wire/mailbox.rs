@@ -45,7 +45,7 @@ pub enum Incoming {
 #[derive(Debug)]
 pub enum Internal {
     /// The agent for a prompt was looked up.
-    AgentFound {
+    AgentResolved {
         /// The pending response to the submission.
         answer: Answer,
         /// The submission.

@@ -16,7 +16,7 @@ use nix::sys::socket::SockFlag;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, ClientLimits, Room, Silent};
+use crate::client::{Client, ClientLimits, IdleConnections, Room};
 use crate::config::Config;
 use crate::os::descriptors;
 use crate::wire::connection::{Admission, serve};
@@ -69,7 +69,7 @@ pub async fn run(
 ) {
     let mut connections = JoinSet::new();
     let mut spare = Spare::default();
-    let silent = Arc::new(Silent::default());
+    let silent = Arc::new(IdleConnections::default());
     let mut next_client = 1;
     loop {
         tokio::select! {
@@ -92,7 +92,7 @@ pub async fn run(
                     let admission = Admission { frame_bytes, room, silent: Arc::clone(&silent) };
                     connections.spawn(serve(stream, client, calls.clone(), admission, closing.clone()));
                 }
-                Err(error) => spare.cope(&listener, &error).await,
+                Err(error) => spare.handle_accept_error(&listener, &error).await,
             },
             // Clients in the queue of the old listener retry, as it is closed.
             Some(new) = listeners.recv() => listener = new,
@@ -115,7 +115,7 @@ fn admit(
     stream: &AsyncStream,
     connections: usize,
     limits: &ServerLimits,
-    silent: &Silent,
+    silent: &IdleConnections,
 ) -> Result<Room, RpcError> {
     let peer = peer_uid(stream)
         .map_err(|error| RpcError::new(ErrorKind::Internal, format!("the peer is not known: {error}")))?;
@@ -134,17 +134,17 @@ fn admit(
     }
     if descriptors::are_reserved(stream, descriptors::User::Client) {
         // The descriptor of a closed silent connection becomes free a moment later.
-        let _ = silent.send_away(Room::All) || silent.send_away(Room::Daemon);
+        let _ = silent.evict(Room::All) || silent.evict(Room::Daemon);
         let has_some = !descriptors::are_reserved(stream, descriptors::User::Control);
         return if has_some { Ok(Room::Daemon) } else { Err(no_descriptors()) };
     }
     if connections < limits.connections {
         return Ok(Room::All);
     }
-    if silent.send_away(Room::All) {
+    if silent.evict(Room::All) {
         return Ok(Room::All);
     }
-    if connections < limits.connections + KEPT || silent.send_away(Room::Daemon) {
+    if connections < limits.connections + KEPT || silent.evict(Room::Daemon) {
         return Ok(Room::Daemon);
     }
     tracing::warn!(limit = limits.connections, "a connection was refused: there are too many");
@@ -184,12 +184,12 @@ impl Spare {
     }
 
     /// Handles a failed accept so that it can't fail repeatedly without a pause.
-    async fn cope(&mut self, listener: &AsyncListener, error: &io::Error) {
+    async fn handle_accept_error(&mut self, listener: &AsyncListener, error: &io::Error) {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match errno {
             Some(Errno::EMFILE | Errno::ENFILE) if self.0.take().is_some() => {
                 if let Ok(accepted) = nix::sys::socket::accept4(raw(listener), SockFlag::SOCK_CLOEXEC) {
-                    close_with_word(accepted);
+                    reject(accepted);
                 }
                 self.refill();
             }
@@ -207,7 +207,7 @@ fn raw(listener: &AsyncListener) -> std::os::fd::RawFd {
     listener.as_fd().as_raw_fd()
 }
 
-fn close_with_word(fd: std::os::fd::RawFd) {
+fn reject(fd: std::os::fd::RawFd) {
     let line = error_line(None, &no_descriptors());
     let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_NOSIGNAL;
     let _ = nix::sys::socket::send(fd, &line, flags);

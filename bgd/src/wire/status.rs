@@ -50,7 +50,7 @@ pub struct Counted {
     /// The status of the channels.
     pub channels: Vec<ChannelStatus>,
     /// Ends of runs that were reported to no channel.
-    pub untold: u64,
+    pub unreported: u64,
     /// Whether inotify reports writes to outputs.
     pub outputs_watched: bool,
 }
@@ -89,7 +89,7 @@ impl Identity {
             ran: counted.ran,
             inboxes: core.inboxes(),
             channels: counted.channels,
-            untold: counted.untold,
+            untold: counted.unreported,
             warnings,
         }
     }

@@ -11,14 +11,14 @@ use nix::sys::time::TimeVal;
 
 use super::error::ClientError;
 use super::protocol::{Call, Outcome, Protocol, Received};
-use super::silence::{Silence, Step};
+use super::watchdog::{Step, Watchdog};
 use crate::event::EventParams;
 use crate::fds;
 use crate::holder::{self, Phase};
 use crate::limits::FIRST_ANSWER;
 use crate::request::Method;
 use crate::socket::SocketPath;
-use crate::transport::{Silent, Stream, connect_within};
+use crate::transport::{Stream, Unresponsive, connect_within};
 
 /// Bytes per read. Few, because a short program touches all of the buffer.
 const READ_BYTES: usize = 8 * 1024;
@@ -33,7 +33,7 @@ pub struct Client {
     answers: VecDeque<(u64, Outcome)>,
     buffer: Box<[u8]>,
     socket: Option<SocketPath>,
-    silence: Silence,
+    watchdog: Watchdog,
     /// Whether the client waits for the daemon to exit and close the connection.
     awaits_end: bool,
     /// Maximum time to wait for anything, whatever the daemon reports about itself.
@@ -48,7 +48,7 @@ pub(super) struct Parts {
     pub(super) protocol: Protocol,
     pub(super) received: VecDeque<Received>,
     pub(super) socket: Option<SocketPath>,
-    pub(super) silence: Silence,
+    pub(super) watchdog: Watchdog,
 }
 
 /// Differences between waits that do not matter.
@@ -73,7 +73,7 @@ impl Client {
     pub fn connect_within(socket: &SocketPath, first_answer: Duration) -> Result<Self, ClientError> {
         let mut client = Self::over(connect_within(socket, first_answer)?);
         client.socket = Some(socket.clone());
-        client.silence.first_answer(first_answer);
+        client.watchdog.first_answer(first_answer);
         Ok(client)
     }
 
@@ -86,7 +86,7 @@ impl Client {
             answers: VecDeque::new(),
             buffer: vec![0; READ_BYTES].into(),
             socket: None,
-            silence: Silence::new(Instant::now()),
+            watchdog: Watchdog::new(Instant::now()),
             awaits_end: false,
             at_most: None,
             armed: None,
@@ -107,9 +107,9 @@ impl Client {
         params: &M::Params,
         takes: Option<Duration>,
     ) -> Result<M::Result, ClientError> {
-        self.silence.due(takes.and_then(|takes| Instant::now().checked_add(takes)));
+        self.watchdog.due(takes.and_then(|takes| Instant::now().checked_add(takes)));
         let outcome = self.call::<M>(params);
-        self.silence.due(None);
+        self.watchdog.due(None);
         outcome
     }
 
@@ -166,12 +166,12 @@ impl Client {
         params: &M::Params,
         takes: Option<Duration>,
     ) -> Result<u64, ClientError> {
-        self.silence.due(takes.and_then(|takes| Instant::now().checked_add(takes)));
+        self.watchdog.due(takes.and_then(|takes| Instant::now().checked_add(takes)));
         self.send::<M>(params, &[])
     }
 
     fn write(&mut self, line: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
-        self.silence.asked(Instant::now());
+        self.watchdog.asked(Instant::now());
         let mut sent = 0;
         while sent < line.len() {
             let outcome = if sent == 0 && !descriptors.is_empty() {
@@ -230,7 +230,7 @@ impl Client {
         match self.stream.read(&mut self.buffer) {
             Ok(0) => return Err(ClientError::Closed),
             Ok(count) => {
-                self.silence.heard(Instant::now());
+                self.watchdog.heard(Instant::now());
                 self.protocol.push(&self.buffer[..count]);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
@@ -282,7 +282,7 @@ impl Client {
     /// Gives a daemon that did not answer another chance, as long as the first one. Its answers to earlier calls are
     /// still available from [`Self::answer`].
     pub fn wait_again(&mut self) {
-        self.silence.asked(Instant::now());
+        self.watchdog.asked(Instant::now());
     }
 
     /// Waits until a daemon that is about to exit closes the connection. Drops all messages until then.
@@ -291,7 +291,7 @@ impl Client {
     /// The daemon neither answers nor exits.
     pub fn until_closed(&mut self) -> Result<(), ClientError> {
         self.awaits_end = true;
-        self.silence.asked(Instant::now());
+        self.watchdog.asked(Instant::now());
         loop {
             match self.receive() {
                 Ok(_) => {}
@@ -303,11 +303,11 @@ impl Client {
 
     /// Splits the client into its parts, including messages that were not asked for yet.
     pub(super) fn into_parts(self) -> Parts {
-        let Self { stream, protocol, socket, silence, answers, news, .. } = self;
+        let Self { stream, protocol, socket, watchdog, answers, news, .. } = self;
         let answers = answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
         let news = news.into_iter().map(|news| Received::News(Box::new(news)));
         let received = answers.chain(news).collect();
-        Parts { stream, protocol, received, socket, silence }
+        Parts { stream, protocol, received, socket, watchdog }
     }
 
     fn receive(&mut self) -> Result<Received, ClientError> {
@@ -320,7 +320,7 @@ impl Client {
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(ClientError::Closed),
                 Ok(count) => {
-                    self.silence.heard(Instant::now());
+                    self.watchdog.heard(Instant::now());
                     self.protocol.push(&self.buffer[..count]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -337,7 +337,7 @@ impl Client {
 
     /// Returns when to call [`Self::keep_up`] in a poll loop of the caller's own; `None` while no answer is pending.
     pub fn until(&self) -> Option<Instant> {
-        (self.protocol.is_owed() || self.awaits_end).then(|| self.silence.until())
+        (self.protocol.has_pending() || self.awaits_end).then(|| self.watchdog.until())
     }
 
     /// Checks on a daemon that has been silent until [`Self::until`].
@@ -369,7 +369,7 @@ impl Client {
 
     fn look(&mut self, may_write: bool) -> Result<(), ClientError> {
         let now = Instant::now();
-        match self.silence.tick(now) {
+        match self.watchdog.tick(now) {
             Step::Wait => Ok(()),
             Step::Probe => {
                 if may_write {
@@ -379,7 +379,7 @@ impl Client {
                 }
                 Ok(())
             }
-            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.silence, now, after),
+            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.watchdog, now, after),
         }
     }
 }
@@ -391,17 +391,17 @@ fn timeval(time: Duration) -> TimeVal {
 /// Gives up on a silent daemon, unless it reports itself as starting or ending.
 pub(super) fn give_up(
     socket: Option<&SocketPath>,
-    silence: &mut Silence,
+    watchdog: &mut Watchdog,
     now: Instant,
     after: Duration,
 ) -> Result<(), ClientError> {
     let is_busy = socket.and_then(holder::of).is_some_and(|holder| {
         holder.note.phase != Phase::Ready && !holder.state().is_some_and(holder::State::is_stopped)
     });
-    if is_busy && silence.excuse(now, after) {
+    if is_busy && watchdog.excuse(now, after) {
         return Ok(());
     }
-    Err(ClientError::NoAnswer(Silent::new(socket, after)))
+    Err(ClientError::NoAnswer(Unresponsive::new(socket, after)))
 }
 
 impl AsFd for Client {

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::error::{ErrorKind, RpcError};
-use crate::transport::{ConnectError, Silent};
+use crate::transport::{ConnectError, Unresponsive};
 
 /// Why a call returned no result.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum ClientError {
     Closed,
     /// The daemon is running but does not answer.
     #[error(transparent)]
-    NoAnswer(Silent),
+    NoAnswer(Unresponsive),
     /// The daemon sent something that this client can't parse.
     #[error("the daemon's message can't be parsed: {0}")]
     Garbled(String),

@@ -10,15 +10,15 @@ mod blocking;
 mod error;
 mod polled;
 mod protocol;
-mod silence;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod watchdog;
 
 pub use self::blocking::Client;
 pub use self::error::ClientError;
 pub use self::polled::PolledClient;
 pub use self::protocol::{Call, Protocol, Received};
-pub use self::silence::{BUSY, LATER_ANSWER};
 #[cfg(feature = "tokio")]
 pub use self::tokio::AsyncClient;
+pub use self::watchdog::{BUSY, LATER_ANSWER};
 pub use crate::limits::FIRST_ANSWER;

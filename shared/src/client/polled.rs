@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use super::blocking::{Client, Parts, give_up};
 use super::error::ClientError;
 use super::protocol::{Call, Protocol, Received};
-use super::silence::{Silence, Step};
+use super::watchdog::{Step, Watchdog};
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::Stream;
@@ -37,7 +37,7 @@ pub struct PolledClient {
     along: VecDeque<Along>,
     buffer: Box<[u8]>,
     socket: Option<SocketPath>,
-    silence: Silence,
+    watchdog: Watchdog,
 }
 
 /// A descriptor that travels with the first byte of a line.
@@ -55,15 +55,15 @@ impl PolledClient {
         protocol: Protocol,
         early: VecDeque<Received>,
         socket: Option<SocketPath>,
-        silence: Silence,
+        watchdog: Watchdog,
     ) -> Self {
         let buffer = vec![0; READ_BYTES].into();
-        Self { stream, protocol, early, outbox: Vec::new(), along: VecDeque::new(), buffer, socket, silence }
+        Self { stream, protocol, early, outbox: Vec::new(), along: VecDeque::new(), buffer, socket, watchdog }
     }
 
     /// When to check on the daemon if nothing arrives before; `None` while no answer is pending.
     pub fn until(&self) -> Option<Instant> {
-        self.protocol.is_owed().then(|| self.silence.until())
+        self.protocol.has_pending().then(|| self.watchdog.until())
     }
 
     /// Checks on a daemon that has been silent for long. The caller must have read everything that has arrived. May
@@ -72,17 +72,17 @@ impl PolledClient {
     /// # Errors
     /// The daemon does not answer.
     pub fn keep_up(&mut self) -> Result<(), ClientError> {
-        if !self.protocol.is_owed() {
+        if !self.protocol.has_pending() {
             return Ok(());
         }
         let now = Instant::now();
-        match self.silence.tick(now) {
+        match self.watchdog.tick(now) {
             Step::Wait => Ok(()),
             Step::Probe => {
                 self.outbox.extend_from_slice(&Protocol::probe());
                 self.write()
             }
-            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.silence, now, after),
+            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.watchdog, now, after),
         }
     }
 
@@ -94,7 +94,7 @@ impl PolledClient {
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<u64, ClientError> {
         let Call { number, line, along } = self.protocol.call::<M>(params)?;
         self.along.extend(along.map(|file| Along { at: self.outbox.len(), bytes: line.len(), file }));
-        self.silence.asked(Instant::now());
+        self.watchdog.asked(Instant::now());
         self.outbox.extend_from_slice(&line);
         self.write()?;
         Ok(number)
@@ -164,7 +164,7 @@ impl PolledClient {
                 // ECONNRESET: the daemon has closed without reading all of our calls.
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Err(ClientError::Closed),
                 Ok((count, _)) => {
-                    self.silence.heard(Instant::now());
+                    self.watchdog.heard(Instant::now());
                     self.protocol.push(&self.buffer[..count]);
                     return Ok(());
                 }
@@ -190,8 +190,8 @@ impl PolledClient {
 impl From<Client> for PolledClient {
     /// Continues a connection. Messages that were received and not asked for yet come first.
     fn from(client: Client) -> Self {
-        let Parts { stream, protocol, received, socket, silence } = client.into_parts();
-        Self::new(stream, protocol, received, socket, silence)
+        let Parts { stream, protocol, received, socket, watchdog } = client.into_parts();
+        Self::new(stream, protocol, received, socket, watchdog)
     }
 }
 

@@ -80,7 +80,7 @@ impl Protocol {
     }
 
     /// Whether an answer is pending.
-    pub fn is_owed(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         self.answers < self.calls
     }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::blocking::give_up;
 use super::error::ClientError;
 use super::protocol::{Call, Outcome, Protocol, Received};
-use super::silence::{Silence, Step};
+use super::watchdog::{Step, Watchdog};
 use crate::event::EventParams;
 use crate::fds;
 use crate::limits::FIRST_ANSWER;
@@ -28,7 +28,7 @@ const PROBE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Pending {
     protocol: Protocol,
-    silence: Silence,
+    watchdog: Watchdog,
     calls: HashMap<u64, oneshot::Sender<Outcome>>,
     closed: Option<String>,
 }
@@ -53,7 +53,7 @@ impl AsyncClient {
         let stream = Arc::new(connect_async(socket, FIRST_ANSWER).await?);
         let pending = Arc::new(Mutex::new(Pending {
             protocol: Protocol::default(),
-            silence: Silence::new(Instant::now()),
+            watchdog: Watchdog::new(Instant::now()),
             calls: HashMap::new(),
             closed: None,
         }));
@@ -99,7 +99,7 @@ impl AsyncClient {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, why.clone()).into());
             }
             let call = pending.protocol.call::<M>(params)?;
-            pending.silence.asked(Instant::now());
+            pending.watchdog.asked(Instant::now());
             pending.calls.insert(call.number, sender);
             call
         };
@@ -118,7 +118,7 @@ impl AsyncClient {
     }
 
     async fn answered_in_time<T: Future + Unpin>(&self, future: &mut T) -> Option<T::Output> {
-        let until = lock(&self.pending).silence.until();
+        let until = lock(&self.pending).watchdog.until();
         tokio::time::timeout_at(until.into(), future).await.ok()
     }
 
@@ -159,7 +159,7 @@ impl AsyncClient {
 
     /// Checks on a daemon that has been silent for long.
     async fn look(&self) -> Result<(), ClientError> {
-        let step = lock(&self.pending).silence.tick(Instant::now());
+        let step = lock(&self.pending).watchdog.tick(Instant::now());
         match step {
             Step::Wait => {}
             Step::Probe => {
@@ -175,7 +175,7 @@ impl AsyncClient {
             }
             Step::GiveUp(after) => {
                 let mut pending = lock(&self.pending);
-                return give_up(Some(&self.socket), &mut pending.silence, Instant::now(), after);
+                return give_up(Some(&self.socket), &mut pending.watchdog, Instant::now(), after);
             }
         }
         Ok(())
@@ -183,9 +183,9 @@ impl AsyncClient {
 
     /// Waits until a daemon that is about to exit closes the connection or stops answering.
     pub async fn until_closed(&self) {
-        lock(&self.pending).silence.asked(Instant::now());
+        lock(&self.pending).watchdog.asked(Instant::now());
         loop {
-            let until = lock(&self.pending).silence.until();
+            let until = lock(&self.pending).watchdog.until();
             match tokio::time::timeout_at(until.into(), self.next_news()).await {
                 Ok(None) => return,
                 Err(_) if self.look().await.is_err() => return,
@@ -238,7 +238,7 @@ fn deliver(
     news: &mpsc::UnboundedSender<EventParams>,
 ) -> Result<(), ClientError> {
     let mut pending = lock(pending);
-    pending.silence.heard(Instant::now());
+    pending.watchdog.heard(Instant::now());
     pending.protocol.push(bytes);
     while let Some(received) = pending.protocol.next_received()? {
         match received {

@@ -45,7 +45,7 @@ enum State {
     Lost(Instant, Duration),
 }
 
-/// The silence of one connection.
+/// Watches one connection for a daemon that does not answer.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     state: State,
@@ -158,29 +158,29 @@ mod tests {
     #[test]
     fn who_never_answers_is_given_up_after_the_first_patience() {
         let begin = Instant::now();
-        let mut silence = Watchdog::new(begin);
-        silence.asked(begin);
-        assert_eq!(silence.tick(at(begin, 2499)), Step::Wait);
-        assert_eq!(silence.tick(at(begin, 2500)), Step::Probe);
-        assert_eq!(silence.tick(at(begin, 4999)), Step::Wait);
-        assert_eq!(silence.tick(at(begin, 5000)), Step::GiveUp(FIRST_ANSWER));
+        let mut watchdog = Watchdog::new(begin);
+        watchdog.asked(begin);
+        assert_eq!(watchdog.tick(at(begin, 2499)), Step::Wait);
+        assert_eq!(watchdog.tick(at(begin, 2500)), Step::Probe);
+        assert_eq!(watchdog.tick(at(begin, 4999)), Step::Wait);
+        assert_eq!(watchdog.tick(at(begin, 5000)), Step::GiveUp(FIRST_ANSWER));
         // Other callers on the same connection give up too; the next call starts over.
-        assert!(matches!(silence.tick(at(begin, 5001)), Step::GiveUp(_)));
-        silence.asked(at(begin, 9000));
-        assert_eq!(silence.tick(at(begin, 9001)), Step::Wait);
+        assert!(matches!(watchdog.tick(at(begin, 5001)), Step::GiveUp(_)));
+        watchdog.asked(at(begin, 9000));
+        assert_eq!(watchdog.tick(at(begin, 9001)), Step::Wait);
     }
 
     #[test]
     fn who_says_hello_may_take_any_time_and_is_looked_after_ever_less() {
         let begin = Instant::now();
-        let mut silence = Watchdog::new(begin);
-        silence.asked(begin);
+        let mut watchdog = Watchdog::new(begin);
+        watchdog.asked(begin);
         let mut probes = Vec::new();
         for second in 0..300 {
             let now = at(begin, second * 1000);
-            if silence.tick(now) == Step::Probe {
+            if watchdog.tick(now) == Step::Probe {
                 probes.push(second);
-                silence.heard(now);
+                watchdog.heard(now);
             }
         }
         assert_eq!(probes, [3, 8, 18, 38, 78, 138, 198, 258]);
@@ -189,35 +189,35 @@ mod tests {
     #[test]
     fn an_answer_that_is_due_is_looked_for_in_time() {
         let begin = Instant::now();
-        let mut silence = Watchdog::new(begin);
-        silence.asked(begin);
-        silence.heard(begin);
-        silence.due(Some(at(begin, 1000)));
-        assert_eq!(silence.tick(at(begin, 3499)), Step::Wait);
-        assert_eq!(silence.tick(at(begin, 3500)), Step::Probe);
-        assert!(matches!(silence.tick(at(begin, 6000)), Step::GiveUp(_)));
+        let mut watchdog = Watchdog::new(begin);
+        watchdog.asked(begin);
+        watchdog.heard(begin);
+        watchdog.due(Some(at(begin, 1000)));
+        assert_eq!(watchdog.tick(at(begin, 3499)), Step::Wait);
+        assert_eq!(watchdog.tick(at(begin, 3500)), Step::Probe);
+        assert!(matches!(watchdog.tick(at(begin, 6000)), Step::GiveUp(_)));
     }
 
     #[test]
     fn who_was_stopped_itself_asks_before_it_gives_up() {
         let begin = Instant::now();
-        let mut silence = Watchdog::new(begin);
-        silence.asked(begin);
+        let mut watchdog = Watchdog::new(begin);
+        watchdog.asked(begin);
         let later = at(begin, 3_600_000);
-        assert_eq!(silence.tick(later), Step::Probe);
-        assert_eq!(silence.tick(later), Step::Wait);
+        assert_eq!(watchdog.tick(later), Step::Probe);
+        assert_eq!(watchdog.tick(later), Step::Wait);
     }
 
     #[test]
     fn who_is_busy_is_excused_for_a_while() {
         let begin = Instant::now();
-        let mut silence = Watchdog::new(begin);
-        silence.asked(begin);
+        let mut watchdog = Watchdog::new(begin);
+        watchdog.asked(begin);
         let mut given_up = None;
         for ms in (0..60_000).step_by(500) {
             let now = at(begin, ms);
-            if let Step::GiveUp(silent) = silence.tick(now)
-                && !silence.excuse(now, silent)
+            if let Step::GiveUp(silent) = watchdog.tick(now)
+                && !watchdog.excuse(now, silent)
             {
                 given_up = Some(ms);
                 break;

@@ -326,7 +326,7 @@ impl BlockMode {
     }
 
     /// Whether a question ends the wait.
-    pub const fn hears_questions(self) -> bool {
+    pub const fn ends_on_question(self) -> bool {
         matches!(self, Self::AllOrAsks | Self::AnyOrAsks)
     }
 }

@@ -81,7 +81,7 @@ pub fn help(text: &str, headings: Headings) -> String {
     roff
 }
 
-/// Cleans up roff from clap_mangen: wraps long lines of text, and keeps tags and requests as they are.
+/// Cleans up roff from `clap_mangen`: wraps long lines of text, and keeps tags and requests as they are.
 pub fn tidied<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = String::new();
     let mut is_tag = false;

@@ -8,7 +8,7 @@ use bgd::config::{AGENT_KEYS, CHANNEL_KEYS, Config};
 use bgd::core::QUESTIONS;
 use bgd::exec::agent::acp::LINE_BYTES;
 use bgd::exec::agent::recorder::LATE_BYTES;
-use bgd::exec::agent::sameness::LEFT_ASIDE;
+use bgd::exec::agent::sameness::IGNORED_VARIABLES;
 use bgd_shared::agent::AgentInfo;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::limits;
@@ -342,7 +342,7 @@ fn known_agents_table() -> String {
 
 /// The variables in which tasks that share an agent's process may differ.
 fn left_aside() -> String {
-    let names: Vec<String> = LEFT_ASIDE.iter().map(|name| format!("`{name}`")).collect();
+    let names: Vec<String> = IGNORED_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
     let (last, others) = names.split_last().expect("there are some");
     prose(&format!("{} and {last}.", others.join(", ")))
 }

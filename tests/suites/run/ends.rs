@@ -67,7 +67,7 @@ fn running(daemon: &TestDaemon, line: &str) -> (Child, TaskId) {
     let process = Process::open(child.id().cast_signed()).unwrap();
     // It releases its stdout once it has asked for the end, which no event announces.
     let has_asked = || (fs::read_link(process.proc("fd/1")).ok()? != log).then_some(());
-    wait::for_look("the wait for the end", has_asked);
+    wait::poll_until("the wait for the end", has_asked);
     let id = daemon.run(&["list", "-q", "--limit", "1"]).success().word();
     (child, id)
 }
@@ -180,7 +180,7 @@ fn a_signal_that_comes_before_the_daemon_answers_is_the_jobs() {
         let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
         (mask & (1 << (Signal::TERM.as_raw() - 1)) != 0).then_some(())
     };
-    wait::for_look("the request", || holds(&process));
+    wait::poll_until("the request", || holds(&process));
     process.signal(Signal::TERM).unwrap();
     daemon.process().signal(Signal::CONT).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(143));

@@ -13,7 +13,7 @@ fn is_stopped(pid: i32) -> bool {
 /// Polls until `is_so` holds, for what the kernel does with a delay and without an event.
 #[track_caller]
 fn until(is_so: impl Fn() -> bool) {
-    wait::for_look("what the kernel was asked for", || is_so().then_some(()));
+    wait::poll_until("what the kernel was asked for", || is_so().then_some(()));
 }
 
 fn only_task(daemon: &TestDaemon) -> TaskId {

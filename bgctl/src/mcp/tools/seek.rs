@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::words;
-use crate::seek::{self, Found, Sought, Stop, Why};
+use crate::seek::{self, Found, LineQuery, Stop, WaitEnd};
 
 /// The outcome of a wait for a line.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Shared {
         // The thread ends when the writing end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
         let socket = self.link.socket().clone();
-        let sought = Sought { id, pattern, since: 0, until: Some(deadline.into_std()) };
+        let sought = LineQuery { id, pattern, since: 0, until: Some(deadline.into_std()) };
         let mut seeking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             look_for(&socket, sought, &reader)
@@ -81,7 +81,7 @@ impl Shared {
     }
 }
 
-fn look_for(socket: &SocketPath, sought: Sought, stop: &PipeReader) -> Result<Found, Failure> {
+fn look_for(socket: &SocketPath, sought: LineQuery, stop: &PipeReader) -> Result<Found, Failure> {
     let (mut calls, news) = (Client::connect(socket)?, Client::connect(socket)?);
     let stop = Stop { descriptor: Some(stop.as_fd()), gives_up: asks };
     seek::line(&mut calls, news, sought, &stop)
@@ -97,7 +97,7 @@ fn sighting(found: Found) -> Sighting {
             let text = String::from_utf8_lossy(&line.bytes);
             Sighting::Line(words::excerpt(&text, words::LINE_BYTES, Kind::Agent).text)
         }
-        Found::Nothing { why: Why::Ended, .. } => Sighting::Never,
+        Found::Nothing { why: WaitEnd::Ended, .. } => Sighting::Never,
         Found::Nothing { .. } => Sighting::NotYet,
     }
 }

@@ -3,12 +3,12 @@
 use bgd_shared::client::{Protocol, Received};
 use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskWrite};
 
-use super::Show;
+use super::ScreenView;
 use crate::failure::Failure;
 use crate::terminal::answers;
 use crate::terminal::attachment::Left;
 
-impl Show<'_> {
+impl ScreenView<'_> {
     pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
         match received {
             Received::Output(news) if news.id == self.job.task => self.show_part(*news)?,

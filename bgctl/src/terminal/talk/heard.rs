@@ -6,8 +6,8 @@ use bgd_shared::request::{EventsSubscribe, OutputParams, OutputResult, TaskBlock
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
-use super::{Talk, subscription};
-use crate::copy::tell_dropped;
+use super::{TextView, subscription};
+use crate::copy::report_dropped;
 use crate::failure::Failure;
 use crate::render::question::question;
 use crate::terminal::answers;
@@ -16,7 +16,7 @@ use crate::terminal::attachment::Left;
 /// The most bytes of text to request at once.
 const TEXT_BYTES: u64 = 64 * 1024;
 
-impl Talk<'_> {
+impl TextView<'_> {
     pub(super) fn read_news(&mut self) -> Result<(), ClientError> {
         let read = self.news.read();
         while let Some(received) = self.news.next_received()? {
@@ -81,7 +81,7 @@ impl Talk<'_> {
         let OutputResult { task, data, encoding, offset, next, eof } = part;
         let is_new = next > self.next;
         if offset > self.next {
-            tell_dropped(offset - self.next);
+            report_dropped(offset - self.next);
         }
         let bytes = encoding.decode(data).map_err(Failure::unreadable_output)?;
         if let Err(error) = self.job.out.show(&bytes) {

@@ -12,7 +12,7 @@ use bgd_shared::task::Exit;
 
 impl Core {
     /// Registers a pending task with the tasks that it comes after, and judges what has already happened to those.
-    pub(super) fn tie(&mut self, now: Now, ordinal: Ordinal) {
+    pub(super) fn watch_dependencies(&mut self, now: Now, ordinal: Ordinal) {
         let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
         for other in watched {
             self.dependents.entry(other).or_default().insert(ordinal);
@@ -27,7 +27,7 @@ impl Core {
     }
 
     /// Unregisters a task from all tasks that it comes after.
-    pub(super) fn untie(&mut self, ordinal: Ordinal) {
+    pub(super) fn unwatch_dependencies(&mut self, ordinal: Ordinal) {
         let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
         for other in watched {
             self.forget_dependent(other, ordinal);

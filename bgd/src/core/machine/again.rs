@@ -152,7 +152,12 @@ impl Core {
     }
 
     /// Returns the end to report, or `None` if another attempt follows.
-    pub(super) fn last_end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) -> Option<Finished> {
+    pub(super) fn end_or_retry(
+        &mut self,
+        now: Now,
+        ordinal: Ordinal,
+        finished: Finished,
+    ) -> Option<Finished> {
         if self.phase != Phase::Open {
             return Some(finished);
         }

@@ -106,7 +106,7 @@ impl Core {
     }
 
     /// Adds the next tasks of the first committed batch.
-    pub(super) fn add_slice(&mut self, now: Now) {
+    pub(super) fn add_next_members(&mut self, now: Now) {
         let Some(mut entering) = self.batches.entering.pop_front() else { return };
         let (batch, to) = (entering.batch, entering.to);
         if self.phase != Phase::Open {
@@ -144,7 +144,7 @@ impl Core {
         self.event(now, EventKind::Submitted, ordinal);
         match failed.or(entering.never) {
             Some(reason) => self.finish_unstarted(now, ordinal, Outcome::Cancelled(reason)),
-            None => self.tie(now, ordinal),
+            None => self.watch_dependencies(now, ordinal),
         }
     }
 

@@ -139,8 +139,8 @@ impl Core {
             Input::Configure { limits, groups } => self.configure(limits, groups),
             Input::GoOn => {}
         }
-        self.add_slice(now);
-        self.settle(now);
+        self.add_next_members(now);
+        self.propagate(now);
         self.fill_slots();
         if self.phase == Phase::Closed && !was_closed {
             self.refuse_reads();
@@ -178,7 +178,7 @@ impl Core {
         {
             self.may_start(ordinal);
         }
-        self.settle(now);
+        self.propagate(now);
         self.fill_slots();
         std::mem::take(&mut self.effects)
     }
@@ -337,7 +337,7 @@ impl Core {
     }
 
     /// Handles the consequences of this step for other tasks.
-    fn settle(&mut self, now: Now) {
+    fn propagate(&mut self, now: Now) {
         self.settle_dependents(now);
         while self.stop_failed_batches(now) {
             self.settle_dependents(now);

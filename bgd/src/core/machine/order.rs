@@ -151,12 +151,12 @@ impl Core {
             return Err(CoreError::Order(OrderError::Cycle(other.task, task.id)));
         }
         if ties_anew {
-            self.untie(ordinal);
+            self.unwatch_dependencies(ordinal);
         }
         self.replan(ordinal, |known| *known = plan);
         self.event(now, EventKind::Edited, ordinal);
         if ties_anew {
-            self.tie(now, ordinal);
+            self.watch_dependencies(now, ordinal);
             self.settle_dependents(now);
         }
         if let Some(snapshot) = self.snapshot(ordinal) {

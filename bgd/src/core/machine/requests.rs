@@ -128,7 +128,7 @@ impl Core {
         }
         let ordinal = self.insert(now, command, client)?;
         self.event(now, EventKind::Submitted, ordinal);
-        self.tie(now, ordinal);
+        self.watch_dependencies(now, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Task(snapshot));
         }

@@ -20,7 +20,7 @@ use crate::core::task::{Ordinal, Outcome, Spec, StopReason, Task};
 use crate::core::time::Now;
 
 /// A task about to be submitted again.
-struct Repeated {
+struct PendingRerun {
     old: Ordinal,
     new: NewTask,
     /// Its conditions; those on tasks of the same rerun refer to the new tasks.
@@ -49,7 +49,7 @@ impl Core {
             let batch = task.plan().batch.map(|old| *batches.entry(old).or_insert_with(|| ids.next()));
             repeated.push(self.repeated(*ordinal, task, &new_ids, batch)?);
         }
-        if let Some((id, other)) = circle(&repeated) {
+        if let Some((id, other)) = find_cycle(&repeated) {
             return Err(CoreError::Order(OrderError::Cycle(other, id)));
         }
         let bytes = repeated.iter().filter_map(|one| self.registry.get(one.old)).map(Task::own_bytes).sum();
@@ -104,7 +104,7 @@ impl Core {
         task: &Task,
         new_ids: &BTreeMap<TaskId, TaskId>,
         batch: Option<TaskId>,
-    ) -> Result<Repeated, CoreError> {
+    ) -> Result<PendingRerun, CoreError> {
         let refuse = |why| CoreError::Order(OrderError::NotRepeatable(task.id, why));
         let has_streams = task.spec.stdin == Some(Stdin::Fd) || task.spec.given != [false; 2];
         let why = match task.spec.origin {
@@ -146,7 +146,7 @@ impl Core {
         let prompt = task.agent.as_deref().map(|agent| agent.prompt.clone());
         let id = new_ids.get(&task.id).copied().unwrap_or(task.id);
         let new = NewTask { id, spec, env, prompt, key: None, client: None, plan: Some(Box::new(new_plan)) };
-        Ok(Repeated { old, new, after })
+        Ok(PendingRerun { old, new, after })
     }
 
     /// Creates the batch for reruns of an old batch's tasks, with the same limits.
@@ -159,10 +159,10 @@ impl Core {
     }
 
     /// Adds the tasks, and registers their conditions once all exist. Returns pairs of new and old id.
-    fn add_repeated(&mut self, now: Now, repeated: Vec<Repeated>) -> Vec<(TaskId, TaskId)> {
+    fn add_repeated(&mut self, now: Now, repeated: Vec<PendingRerun>) -> Vec<(TaskId, TaskId)> {
         let mut pairs = Vec::with_capacity(repeated.len());
         let mut ties = Vec::new();
-        for Repeated { old, new, after } in repeated {
+        for PendingRerun { old, new, after } in repeated {
             let (id, batch) = (new.id, new.plan.as_ref().and_then(|plan| plan.batch));
             let task = self.new_task(now, new);
             let ordinal = self.add(task);
@@ -179,7 +179,7 @@ impl Core {
                 self.replan(ordinal, |plan| plan.after = after);
             }
             self.event(now, EventKind::Submitted, ordinal);
-            self.tie(now, ordinal);
+            self.watch_dependencies(now, ordinal);
         }
         pairs
     }
@@ -187,9 +187,9 @@ impl Core {
 
 /// Returns two of these tasks that come after each other. That can happen if their old conditions came true at
 /// different times. Visits each condition once: a chain may be as long as there are tasks.
-fn circle(repeated: &[Repeated]) -> Option<(TaskId, TaskId)> {
+fn find_cycle(repeated: &[PendingRerun]) -> Option<(TaskId, TaskId)> {
     let all: BTreeSet<TaskId> = repeated.iter().map(|one| one.new.id).collect();
-    let others = |one: &Repeated| {
+    let others = |one: &PendingRerun| {
         let ids = one.after.iter().filter_map(|after| after.id.exact());
         ids.filter(|id| all.contains(id)).collect::<Vec<_>>()
     };

@@ -132,7 +132,7 @@ impl Core {
 
     /// Ends a run, and with it the task unless it starts again.
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
-        if let Some(finished) = self.last_end(now, ordinal, finished) {
+        if let Some(finished) = self.end_or_retry(now, ordinal, finished) {
             self.end(now, ordinal, finished);
         }
     }
@@ -156,7 +156,7 @@ impl Core {
             }
         });
         let is_looked_at = self.leave_foreground(ordinal);
-        self.untie(ordinal);
+        self.unwatch_dependencies(ordinal);
         self.end_pause(ordinal);
         self.set_state(ordinal, State::Finished(finished));
         self.drop_plan_env(ordinal);

@@ -41,8 +41,8 @@ impl Core {
             }
             BlockMode::Any | BlockMode::AnyOrAsks => waiter.missing = waiter.missing.min(1),
         }
-        waiter.hears_questions = mode.hears_questions();
-        if waiter.hears_questions && waiter.open.iter().any(|ordinal| self.asks(*ordinal)) {
+        waiter.ends_on_question = mode.ends_on_question();
+        if waiter.ends_on_question && waiter.open.iter().any(|ordinal| self.asks(*ordinal)) {
             waiter.missing = 0;
         }
         self.wait(now, waiter);
@@ -75,7 +75,7 @@ impl Core {
             until,
             open,
             missing,
-            hears_questions: false,
+            ends_on_question: false,
             deadline: None,
             then,
             cleared: Vec::new(),

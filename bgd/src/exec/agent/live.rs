@@ -18,16 +18,16 @@ use super::acp::Acp;
 use super::link::Connection;
 use super::opencode::{self, Opencode};
 use super::start::Start;
-use super::stderr_tail::{ON_THE_WAY, StderrTail};
+use super::stderr_tail::{DRAIN_TIMEOUT, StderrTail};
 use crate::agents::Agent;
 use crate::core::Refusal;
-use crate::exec::host::{Host, Launch, Leased, Process, SIGKILL, SIGTERM, Theirs, pipe, said};
+use crate::exec::host::{Host, Launch, Leased, PipeEnd, Process, SIGKILL, SIGTERM, how_ended, pipe};
 
 /// How long a process has to end after SIGTERM, before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// How long to wait for the exit of a process whose connection has ended, so that its exit status can be reported.
-const OBITUARY: Duration = Duration::from_secs(1);
+const EXIT_WAIT: Duration = Duration::from_secs(1);
 
 /// The longest line in which a server may print its address, in bytes.
 const ADDRESS_BYTES: u64 = 64 * 1024;
@@ -81,7 +81,7 @@ impl Live {
             biased;
             connected = &mut connecting => connected,
             // What it wrote instead of the protocol may say more than its exit status: its usage, for instance.
-            exit = process.0.exited() => match tokio::time::timeout(ON_THE_WAY, connecting).await {
+            exit = process.0.exited() => match tokio::time::timeout(DRAIN_TIMEOUT, connecting).await {
                 Ok(Err(refusal)) => Err(refusal),
                 Ok(Ok(_)) | Err(_) => Err(died(&start.agent, &exit)),
             },
@@ -142,11 +142,11 @@ impl Live {
 
     /// Waits for the exit of a server's process, which its connection would not report at once. Never
     /// resolves for other agents: those on pipes are read to the end.
-    pub async fn died_unheard(&self) -> Box<str> {
+    pub async fn server_exited(&self) -> Box<str> {
         match (&self.connection, &self.process) {
             (Connection::Opencode(_), Some(process)) => {
                 let exit = process.0.exited().await;
-                format!("its process {}", said(&exit)).into()
+                format!("its process {}", how_ended(&exit)).into()
             }
             (Connection::Acp(_) | Connection::Opencode(_) | Connection::Template(_), _) => {
                 std::future::pending().await
@@ -165,7 +165,7 @@ impl Live {
         };
         tokio::select! {
             why = self.connection.closed() => why,
-            exit = exited => format!("its process {}", said(&exit)).into(),
+            exit = exited => format!("its process {}", how_ended(&exit)).into(),
             _ = over.wait_for(|over| *over) => "no longer needed".into(),
         }
     }
@@ -178,12 +178,12 @@ impl Live {
     /// Describes how the agent ended, as a sentence about a turn that ran in it.
     pub async fn describe_end(&self, why: &str) -> String {
         let exit = match &self.process {
-            Some(process) => tokio::time::timeout(OBITUARY, process.0.exited()).await.ok(),
+            Some(process) => tokio::time::timeout(EXIT_WAIT, process.0.exited()).await.ok(),
             None => None,
         };
         let what = match (self.sacrificed.get(), exit) {
             (Some(why), _) => format!("the agent's process was ended: {why}"),
-            (None, Some(exit)) if !self.ended.get() => format!("the agent's process {}", said(&exit)),
+            (None, Some(exit)) if !self.ended.get() => format!("the agent's process {}", how_ended(&exit)),
             (None, Some(_) | None) => format!("lost the connection to the agent: {why}"),
         };
         self.stderr_tail.read_out().await;
@@ -195,13 +195,13 @@ impl Live {
     pub async fn end_lost(self: Rc<Self>) {
         if let (Some(process), false) = (&self.process, *self.over.borrow()) {
             // A process that lives on is ended below.
-            let _ = tokio::time::timeout(OBITUARY, process.0.exited()).await;
+            let _ = tokio::time::timeout(EXIT_WAIT, process.0.exited()).await;
         }
         self.end(true).await;
     }
 
     /// Kills its process tree, with all turns in it; `why` is the reason that they report.
-    pub async fn sacrifice(self: Rc<Self>, why: &'static str) {
+    pub async fn kill_with_reason(self: Rc<Self>, why: &'static str) {
         self.sacrificed.set(Some(why));
         self.end(false).await;
     }
@@ -237,16 +237,18 @@ pub fn too_slow(agent: &Agent, what: &str) -> Refusal {
 }
 
 fn died(agent: &Agent, exit: &Exit) -> Refusal {
-    let message = format!("the agent {:?} does not start: its process {}", &*agent.name, said(exit));
+    let message = format!("the agent {:?} does not start: its process {}", &*agent.name, how_ended(exit));
     Refusal::new(ErrorKind::AgentUnavailable, message)
 }
 
 /// Adds the exit status and the last output of the process to a refusal: they say more than that it gave up.
 async fn with_end(mut refusal: Refusal, process: &Process, stderr_tail: &StderrTail) -> Refusal {
     if refusal.kind == ErrorKind::AgentUnavailable {
-        let exit = tokio::time::timeout(OBITUARY, process.exited()).await;
+        let exit = tokio::time::timeout(EXIT_WAIT, process.exited()).await;
         let ended = match exit {
-            Ok(exit) if !refusal.message.contains("its process") => format!(" (its process {})", said(&exit)),
+            Ok(exit) if !refusal.message.contains("its process") => {
+                format!(" (its process {})", how_ended(&exit))
+            }
             Ok(_) | Err(_) => String::new(),
         };
         stderr_tail.read_out().await;
@@ -260,9 +262,9 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
     let refuse = |error: &io::Error| {
         Refusal::new(ErrorKind::AgentUnavailable, format!("cannot make pipes for the agent: {error}"))
     };
-    let (their_in, stdin) = pipe(Theirs::Reading).map_err(|error| refuse(&error))?;
-    let (their_out, stdout) = pipe(Theirs::Writing).map_err(|error| refuse(&error))?;
-    let (their_err, stderr) = pipe(Theirs::Writing).map_err(|error| refuse(&error))?;
+    let (their_in, stdin) = pipe(PipeEnd::Reading).map_err(|error| refuse(&error))?;
+    let (their_out, stdout) = pipe(PipeEnd::Writing).map_err(|error| refuse(&error))?;
+    let (their_err, stderr) = pipe(PipeEnd::Writing).map_err(|error| refuse(&error))?;
     let stdin = Sender::from_owned_fd(stdin).map_err(|error| refuse(&error))?;
     let stdout = Receiver::from_owned_fd(stdout).map_err(|error| refuse(&error))?;
     let stderr = Receiver::from_owned_fd(stderr).map_err(|error| refuse(&error))?;

@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, watch};
 use super::link::Connection;
 use super::live::{Live, too_slow};
 use super::order::{Control, Order, TurnOrder};
-use super::pool::{Choice, Pool, Rest, Seat};
-use super::sameness::what_matters;
+use super::pool::{Choice, Pool, ProcessId, Rest};
+use super::sameness::relevant_env;
 use super::start::Start;
 use super::template::{self, Template};
 use crate::agents::Agent;
@@ -59,17 +59,17 @@ pub struct Manager {
     host: Host,
     pub(super) context: Context,
     pool: RefCell<Pool<Key>>,
-    seats: RefCell<HashMap<Seat, watch::Receiver<Outcome>>>,
+    seats: RefCell<HashMap<ProcessId, watch::Receiver<Outcome>>>,
     pub(super) turns: RefCell<HashMap<TaskId, Running>>,
     /// Which process holds a task's session, and the connection's key for it.
-    sessions: RefCell<HashMap<TaskId, (Seat, Arc<str>)>>,
+    sessions: RefCell<HashMap<TaskId, (ProcessId, Arc<str>)>>,
 }
 
 /// A turn's place in an agent's process. Dropping it frees the place.
 #[derive(Debug)]
 struct Place {
     manager: Rc<Manager>,
-    seat: Seat,
+    seat: ProcessId,
     keep_warm: Duration,
     /// Whether its turn was told to end.
     ending: Cell<bool>,
@@ -97,7 +97,7 @@ impl Lease {
         &self.live
     }
 
-    fn seat(&self) -> Option<Seat> {
+    fn seat(&self) -> Option<ProcessId> {
         self.place.as_ref().map(|place| place.seat)
     }
 }
@@ -152,7 +152,7 @@ impl Manager {
     }
 
     /// Tells a process to release a session that it no longer needs.
-    fn let_go(&self, seat: Seat, key: Arc<str>) {
+    fn let_go(&self, seat: ProcessId, key: Arc<str>) {
         self.pool.borrow_mut().forget(seat, &key);
         let live = self.seats.borrow().get(&seat).and_then(|start| start.borrow().clone());
         if let Some(Ok(live)) = live {
@@ -205,7 +205,7 @@ impl Manager {
     }
 
     /// Starts a process. All turns that want it wait for this one start.
-    fn start(self: &Rc<Self>, seat: Seat, start: Start) {
+    fn start(self: &Rc<Self>, seat: ProcessId, start: Start) {
         let (tell, outcome) = watch::channel(None);
         self.seats.borrow_mut().insert(seat, outcome);
         let manager = Rc::clone(self);
@@ -230,7 +230,7 @@ impl Manager {
         });
     }
 
-    fn remove(&self, seat: Seat) {
+    fn remove(&self, seat: ProcessId) {
         self.pool.borrow_mut().remove(seat);
         self.seats.borrow_mut().remove(&seat);
         self.sessions.borrow_mut().retain(|_, (holder, _)| *holder != seat);
@@ -257,7 +257,7 @@ impl Manager {
 
     /// Frees a turn's place. A process that stays idle for `keep_warm` is closed, a retired one as soon as it
     /// is idle.
-    fn give_back(self: &Rc<Self>, seat: Seat, was_ending: bool, keep_warm: Duration) {
+    fn give_back(self: &Rc<Self>, seat: ProcessId, was_ending: bool, keep_warm: Duration) {
         let rest = self.pool.borrow_mut().give_back(seat, was_ending);
         let manager = Rc::clone(self);
         match rest {
@@ -272,7 +272,7 @@ impl Manager {
         }
     }
 
-    async fn close(&self, seat: Seat) {
+    async fn close(&self, seat: ProcessId) {
         self.pool.borrow_mut().retire(seat);
         let start = self.seats.borrow().get(&seat).cloned();
         let Some(mut start) = start else { return };
@@ -322,7 +322,7 @@ fn key_of(agent: &Agent, env: &Env, spec: &Spec) -> Key {
         protocol: agent.protocol,
         command: agent.command.clone(),
         url: agent.url.clone(),
-        env: what_matters(&agent.environment(env)),
+        env: relevant_env(&agent.environment(env)),
         umask: spec.umask,
         rlimits: spec.rlimits.clone(),
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The number of a process in the pool.
-pub type Seat = u64;
+pub type ProcessId = u64;
 
 #[derive(Debug)]
 struct Entry<Key> {
@@ -28,8 +28,8 @@ struct Entry<Key> {
 /// All processes of all agents.
 #[derive(Debug)]
 pub struct Pool<Key> {
-    entries: BTreeMap<Seat, Entry<Key>>,
-    last: Seat,
+    entries: BTreeMap<ProcessId, Entry<Key>>,
+    last: ProcessId,
 }
 
 impl<Key> Default for Pool<Key> {
@@ -42,14 +42,14 @@ impl<Key> Default for Pool<Key> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// An existing process.
-    Known(Seat),
+    Known(ProcessId),
     /// A new process, which must be started.
-    New(Seat),
+    New(ProcessId),
 }
 
 impl Choice {
     /// Returns the number of the process.
-    pub fn seat(self) -> Seat {
+    pub fn seat(self) -> ProcessId {
         match self {
             Self::Known(seat) | Self::New(seat) => seat,
         }
@@ -99,7 +99,7 @@ impl<Key: PartialEq> Pool<Key> {
     }
 
     /// Removes a turn that has ended. `was_ending`: it was counted by [`Self::turn_ends`].
-    pub fn give_back(&mut self, seat: Seat, was_ending: bool) -> Rest {
+    pub fn give_back(&mut self, seat: ProcessId, was_ending: bool) -> Rest {
         let Some(entry) = self.entries.get_mut(&seat) else { return Rest::Busy };
         entry.running = entry.running.saturating_sub(1);
         entry.ending = entry.ending.saturating_sub(usize::from(was_ending));
@@ -111,40 +111,40 @@ impl<Key: PartialEq> Pool<Key> {
     }
 
     /// Counts a turn that was told to end. Returns whether that now holds for all turns of the process.
-    pub fn turn_ends(&mut self, seat: Seat) -> bool {
+    pub fn turn_ends(&mut self, seat: ProcessId) -> bool {
         let Some(entry) = self.entries.get_mut(&seat) else { return true };
         entry.ending += 1;
         entry.ending >= entry.running
     }
 
     /// Returns whether the process is idle and has begun no turn since [`Rest::Idle`] returned `turns`.
-    pub fn is_unused_since(&self, seat: Seat, turns: u64) -> bool {
+    pub fn is_unused_since(&self, seat: ProcessId, turns: u64) -> bool {
         self.entries.get(&seat).is_some_and(|entry| entry.running == 0 && entry.turns == turns)
     }
 
     /// Notes that a process holds a session in memory.
-    pub fn holds(&mut self, seat: Seat, session: &Arc<str>) {
+    pub fn holds(&mut self, seat: ProcessId, session: &Arc<str>) {
         if let Some(entry) = self.entries.get_mut(&seat) {
             entry.sessions.insert(Arc::clone(session));
         }
     }
 
     /// Notes that a process no longer holds a session.
-    pub fn forget(&mut self, seat: Seat, session: &Arc<str>) {
+    pub fn forget(&mut self, seat: ProcessId, session: &Arc<str>) {
         if let Some(entry) = self.entries.get_mut(&seat) {
             entry.sessions.remove(session);
         }
     }
 
     /// Stops giving new turns to a process.
-    pub fn retire(&mut self, seat: Seat) {
+    pub fn retire(&mut self, seat: ProcessId) {
         if let Some(entry) = self.entries.get_mut(&seat) {
             entry.retired = true;
         }
     }
 
     /// Removes a process that is gone.
-    pub fn remove(&mut self, seat: Seat) {
+    pub fn remove(&mut self, seat: ProcessId) {
         self.entries.remove(&seat);
     }
 }
@@ -207,8 +207,8 @@ mod tests {
         #[test]
         fn no_process_is_overfull(at_most in 1_usize..4, steps in proptest::collection::vec((0_u8..5, 0_u64..6), 0..200)) {
             let mut pool = Pool::default();
-            let mut running: BTreeMap<Seat, usize> = BTreeMap::new();
-            let mut retired: BTreeSet<Seat> = BTreeSet::new();
+            let mut running: BTreeMap<ProcessId, usize> = BTreeMap::new();
+            let mut retired: BTreeSet<ProcessId> = BTreeSet::new();
             for (step, seat) in steps {
                 match step {
                     0 | 1 => {

@@ -5,7 +5,7 @@ use bgd_shared::text::Env;
 
 /// Variables that shells, terminals and this daemon set for their own use. Nothing that an agent does depends
 /// on them.
-pub const LEFT_ASIDE: &[&str] = &[
+pub const IGNORED_VARIABLES: &[&str] = &[
     "BGD_AGENT_ID",
     "BGD_HOOK_ID",
     "BGD_INSTANCE",
@@ -33,9 +33,10 @@ pub const LEFT_ASIDE: &[&str] = &[
     "XDG_SESSION_ID",
 ];
 
-/// Returns the environment without [`LEFT_ASIDE`], sorted by name.
-pub fn what_matters(env: &Env) -> Env {
-    let mut kept: Vec<_> = env.0.iter().filter(|(name, _)| !LEFT_ASIDE.contains(&&**name)).cloned().collect();
+/// Returns the environment without [`IGNORED_VARIABLES`], sorted by name.
+pub fn relevant_env(env: &Env) -> Env {
+    let mut kept: Vec<_> =
+        env.0.iter().filter(|(name, _)| !IGNORED_VARIABLES.contains(&&**name)).cloned().collect();
     kept.sort_by(|(one, _), (other, _)| one.cmp(other));
     kept.into_iter().collect()
 }
@@ -51,8 +52,8 @@ mod tests {
         };
         let one = env(&[("HOME", "/h"), ("PWD", "/a"), ("SHLVL", "1"), ("TMUX_PANE", "%1"), ("_", "/bin/x")]);
         let other = env(&[("HOME", "/h"), ("PWD", "/b"), ("SHLVL", "3")]);
-        assert_eq!(what_matters(&one), what_matters(&other));
+        assert_eq!(relevant_env(&one), relevant_env(&other));
         let third = env(&[("HOME", "/h"), ("API_KEY", "k")]);
-        assert_ne!(what_matters(&one), what_matters(&third));
+        assert_ne!(relevant_env(&one), relevant_env(&third));
     }
 }

@@ -21,28 +21,32 @@ const LINE_BYTES: usize = 400;
 
 /// How long output may still arrive after its writer has exited. The wait is limited, because a child may
 /// hold the pipe open for ever.
-pub const ON_THE_WAY: Duration = Duration::from_millis(200);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The tail of an agent's standard error.
 #[derive(Clone, Debug)]
 pub struct StderrTail {
     tail: Rc<RefCell<Tail>>,
     /// How many meaningful lines there were so far.
-    spoken: Rc<watch::Sender<u64>>,
+    meaningful_lines: Rc<watch::Sender<u64>>,
     /// Whether the pipe is being read, so that more may come.
     reading: Rc<watch::Sender<bool>>,
 }
 
 impl Default for StderrTail {
     fn default() -> Self {
-        Self { tail: Rc::default(), spoken: Rc::default(), reading: Rc::new(watch::channel(false).0) }
+        Self {
+            tail: Rc::default(),
+            meaningful_lines: Rc::default(),
+            reading: Rc::new(watch::channel(false).0),
+        }
     }
 }
 
 /// The lines of a program's output that say what happened to it: no stack traces and no logging below
 /// warnings, unless there is nothing else. Keeps the last error, even if many lines follow it.
 #[derive(Debug, Default)]
-pub struct Telling {
+pub struct Excerpt {
     lines: VecDeque<String>,
     /// How many meaningful lines there were, including those dropped since.
     count: u64,
@@ -50,7 +54,7 @@ pub struct Telling {
     error: Option<String>,
 }
 
-impl Telling {
+impl Excerpt {
     /// Adds a line. Blank lines are ignored.
     pub fn push(&mut self, line: &str) {
         if show::is_blank(line) {
@@ -124,7 +128,7 @@ fn is_error(line: &str) -> bool {
 
 #[derive(Debug, Default)]
 struct Tail {
-    telling: Telling,
+    telling: Excerpt,
     /// The unfinished line.
     open: Vec<u8>,
 }
@@ -166,12 +170,12 @@ impl StderrTail {
 
     fn speak(&self) {
         let count = self.tail.borrow().telling.count;
-        self.spoken.send_if_modified(|known| std::mem::replace(known, count) != count);
+        self.meaningful_lines.send_if_modified(|known| std::mem::replace(known, count) != count);
     }
 
     /// Subscribes to the number of meaningful lines so far.
-    pub fn spoken(&self) -> watch::Receiver<u64> {
-        self.spoken.subscribe()
+    pub fn meaningful_lines(&self) -> watch::Receiver<u64> {
+        self.meaningful_lines.subscribe()
     }
 
     /// Returns the meaningful lines after the first `before`, but at most the last [`LIVING`].
@@ -184,11 +188,11 @@ impl StderrTail {
         last.join(" / ")
     }
 
-    /// Waits until the output of an ended process is read, for at most [`ON_THE_WAY`].
+    /// Waits until the output of an ended process is read, for at most [`DRAIN_TIMEOUT`].
     pub async fn read_out(&self) {
         let mut reading = self.reading.subscribe();
         // What arrives later is not reported.
-        let _ = tokio::time::timeout(ON_THE_WAY, reading.wait_for(|reading| !reading)).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading.wait_for(|reading| !reading)).await;
     }
 
     /// Adds a line from another source than the pipe.

@@ -20,11 +20,11 @@ use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::start::Start;
-use super::stderr_tail::Telling;
+use super::stderr_tail::Excerpt;
 use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
 use crate::core::Refusal;
 use crate::exec::context::Context;
-use crate::exec::host::{Host, Launch, Process, SIGKILL, SIGTERM, Theirs, pipe};
+use crate::exec::host::{Host, Launch, PipeEnd, Process, SIGKILL, SIGTERM, pipe};
 use crate::exec::output::OutputFolder;
 
 /// How many of the last bytes of the program's output are searched for the answer and the session.
@@ -183,7 +183,7 @@ impl Template {
 
     /// Creates a standard input from which the program can read the prompt, however long it is.
     fn prompt_pipe(prompt: &str) -> io::Result<OwnedFd> {
-        let (theirs, ours) = pipe(Theirs::Reading)?;
+        let (theirs, ours) = pipe(PipeEnd::Reading)?;
         let mut sender = tokio::net::unix::pipe::Sender::from_owned_fd(ours)?;
         let prompt = prompt.to_owned();
         tokio::task::spawn_local(async move {
@@ -317,7 +317,7 @@ fn answer(agent: &Agent, text: &str, document: &Json) -> Result<String, Box<str>
 fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
     let how = exit.words();
     let said = if show::is_blank(said) { text } else { said };
-    let mut telling = Telling::default();
+    let mut telling = Excerpt::default();
     said.lines().for_each(|line| telling.push(line));
     let words: String = telling.last(3).join(" / ").chars().take(1000).collect();
     if words.is_empty() { how.into() } else { format!("{how}; last output: {words}").into() }

@@ -308,15 +308,15 @@ impl Turn {
         let prompt = Arc::clone(&self.order.prompt);
         let prompting = live.connection.prompt(&key, &prompt);
         tokio::pin!(prompting);
-        let died = live.died_unheard();
+        let died = live.server_exited();
         tokio::pin!(died);
-        let mut spoken = live.stderr_tail().spoken();
-        let (before, mut next) = (*spoken.borrow_and_update(), Instant::now());
+        let mut meaningful_lines = live.stderr_tail().meaningful_lines();
+        let (before, mut next) = (*meaningful_lines.borrow_and_update(), Instant::now());
         loop {
             tokio::select! {
                 biased;
                 Some(control) = self.control.recv() => {
-                    if self.obey(control, talk) {
+                    if self.handle_control(control, talk) {
                         return None;
                     }
                 }
@@ -328,7 +328,7 @@ impl Turn {
                     self.update(update, &mut talk.recorder);
                 }
                 why = &mut died => return Some(TurnEnd::Broken(why)),
-                () = speaks(&mut spoken, next), if matches!(talk.phase, Phase::Running) => {
+                () = speaks(&mut meaningful_lines, next), if matches!(talk.phase, Phase::Running) => {
                     talk.recorder.note(Note::LastWords, &live.stderr_tail().since(before));
                     next = Instant::now() + SPEAKS_EVERY;
                 }
@@ -354,7 +354,7 @@ impl Turn {
     }
 
     /// Obeys a command. Returns `true` if the turn must be ended by force.
-    fn obey(&mut self, control: Control, talk: &mut Talk) -> bool {
+    fn handle_control(&mut self, control: Control, talk: &mut Talk) -> bool {
         match control {
             Control::Stop { force: true } => return true,
             Control::Stop { force: false } if self.stopping => {}
@@ -475,14 +475,14 @@ async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
     manager.retire(lease);
     lease.live().connection.force().await;
     let why = "another turn of it did not end when cancelled";
-    Rc::clone(lease.live()).sacrifice(why).await;
+    Rc::clone(lease.live()).kill_with_reason(why).await;
     TurnEnd::Cancelled
 }
 
 /// Waits until the process writes to its standard error, but at least until `from`.
-async fn speaks(spoken: &mut watch::Receiver<u64>, from: Instant) {
+async fn speaks(meaningful_lines: &mut watch::Receiver<u64>, from: Instant) {
     tokio::time::sleep_until(from).await;
-    if spoken.changed().await.is_err() {
+    if meaningful_lines.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -14,6 +14,7 @@ use super::facts::{self, Named, Remains, named_by};
 use super::kinds::{Outputs, outputs};
 use super::offer::Handoff;
 use super::tree::HandedTree;
+use crate::exec::host::how_ended;
 use crate::exec::kin;
 use crate::exec::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
 use crate::os::descriptors;
@@ -127,8 +128,7 @@ fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
         _ => None,
     };
     let how = match exit {
-        Some(Exit::Code(code)) => format!(": it exited with code {code}"),
-        Some(Exit::Signal(signal)) => format!(": signal {signal} ended it"),
+        Some(exit @ (Exit::Code(_) | Exit::Signal(_))) => format!(": it {}", how_ended(&exit)),
         Some(Exit::Unknown(_)) | None => String::new(),
     };
     RpcError::new(ErrorKind::AlreadyFinished, format!("process {pid} has already ended{how}"))

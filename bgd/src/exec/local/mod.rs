@@ -19,7 +19,7 @@ use tokio::sync::mpsc as async_mpsc;
 
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
-use self::shows::Shows;
+use self::shows::OpenTerminals;
 use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, Start, TellOffer};
 use super::handed::Handoff;
@@ -36,7 +36,7 @@ const BATCH: usize = 64;
 #[derive(Debug)]
 pub struct Local {
     processes: Processes,
-    terminals: Shows,
+    terminals: OpenTerminals,
     handoffs: Handoffs,
     helpers: Helpers,
     /// Tasks that are being started in a terminal, with the client that is shown it from the first byte on.
@@ -57,7 +57,7 @@ impl Local {
     ) -> Self {
         Self {
             processes: Processes::new(orders, context.clone()),
-            terminals: Shows::default(),
+            terminals: OpenTerminals::default(),
             handoffs: Handoffs::new(),
             helpers: Helpers::default(),
             owners: HashMap::new(),

@@ -25,12 +25,12 @@ struct Shown {
 
 /// All terminals of the daemon.
 #[derive(Debug, Default)]
-pub(super) struct Shows {
+pub(super) struct OpenTerminals {
     thread: Terminals,
     open: HashMap<TaskId, Shown>,
 }
 
-impl Shows {
+impl OpenTerminals {
     /// Starts the terminal thread before something is started in a terminal.
     pub(super) fn prepare(&mut self) -> Result<(), SpawnFailure> {
         self.thread.start().map_err(|error| format!("cannot start a thread for terminals: {error}").into())

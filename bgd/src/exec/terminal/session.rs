@@ -286,12 +286,12 @@ impl Session {
                 Err(Errno::EINTR) => {}
                 // The leader has ended, and its job with it.
                 Ok(0) | Err(_) => self.leader_news = None,
-                Ok(count) => self.heed(&words[..count]),
+                Ok(count) => self.handle_report(&words[..count]),
             }
         }
     }
 
-    fn heed(&mut self, words: &[u8]) {
+    fn handle_report(&mut self, words: &[u8]) {
         let reason = match &mut self.unknown_end {
             Some(reason) => return reason.extend_from_slice(words),
             None => words.iter().position(|word| *word == UNKNOWN),

@@ -56,7 +56,7 @@ struct Shown {
     /// It was drawn only the alternate screen, so the main one must be drawn as soon as it is shown.
     lacks_main: bool,
     /// It must be notified that the job has stopped.
-    lacks_stop: bool,
+    stop_pending: bool,
 }
 
 impl Shown {
@@ -67,7 +67,7 @@ impl Shown {
 
     /// Whether it can be notified now that the job has stopped: it is not behind, and has room.
     fn may_hear_stop(&self) -> bool {
-        self.lacks_stop && !self.is_behind && !self.viewer.client.is_slow()
+        self.stop_pending && !self.is_behind && !self.viewer.client.is_slow()
     }
 }
 
@@ -82,7 +82,7 @@ impl Viewers {
         let before = self.0.iter().position(|shown| shown.viewer.client.id == viewer.client.id);
         let modes = before.map(|place| self.0.remove(place).modes).unwrap_or_default();
         let is_behind = !from_the_first;
-        self.0.push(Shown { viewer, modes, is_behind, lacks_main: false, lacks_stop: false });
+        self.0.push(Shown { viewer, modes, is_behind, lacks_main: false, stop_pending: false });
     }
 
     /// Has the screen drawn again for a current viewer.
@@ -154,7 +154,7 @@ impl Viewers {
     /// Notes that the job has stopped, of which every viewer is notified once; or that it continues, so that nobody
     /// needs to be notified of the stop any more.
     pub fn note_stop(&mut self, has_stopped: bool) {
-        self.0.iter_mut().for_each(|shown| shown.lacks_stop = has_stopped);
+        self.0.iter_mut().for_each(|shown| shown.stop_pending = has_stopped);
     }
 
     /// Whether a viewer can be notified now that the job has stopped. None can while an owner holds the terminal
@@ -168,7 +168,7 @@ impl Viewers {
     pub fn tell_stop(&mut self, line: &[u8]) {
         for shown in self.0.iter_mut().filter(|shown| shown.may_hear_stop()) {
             shown.viewer.door.tell(&shown.viewer.client, line);
-            shown.lacks_stop = false;
+            shown.stop_pending = false;
         }
     }
 
@@ -191,10 +191,11 @@ impl Viewers {
     /// Waits until an owner that held the terminal back can be sent more, a viewer that fell behind has read
     /// everything, or a viewer can be notified that the job has stopped.
     pub async fn have_room(&self) {
-        let lacks_something = |shown: &&Shown| shown.is_behind || shown.viewer.is_owner || shown.lacks_stop;
+        let lacks_something = |shown: &&Shown| shown.is_behind || shown.viewer.is_owner || shown.stop_pending;
         let waits = self.0.iter().filter(lacks_something);
         let waits = waits.filter(|shown| shown.is_behind || shown.viewer.client.is_slow());
-        let mut waits = waits.map(|shown| Box::pin(shown.viewer.client.reads_on(shown.is_behind))).peekable();
+        let mut waits =
+            waits.map(|shown| Box::pin(shown.viewer.client.wait_until_read(shown.is_behind))).peekable();
         if waits.peek().is_none() {
             return std::future::pending().await;
         }

@@ -20,7 +20,7 @@ impl Chats {
 }
 
 /// Reports no problems.
-pub fn look_at(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
+pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
     for (_, counts) in channels {
         counts.configured(None, None);
     }

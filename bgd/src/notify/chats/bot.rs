@@ -13,9 +13,9 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::http::{Answer, Http, Post, Trouble};
-use super::retry::{self, Silence};
-use crate::channels::{Bot as Settings, Secret, Token};
+use super::http::{Answer, DeliveryError, Http, Post};
+use super::retry::{self, RateLimits};
+use crate::channels::{Bot as Settings, Chat, Secret, Token};
 use crate::notice::one_line;
 use crate::notify::counts::Counts;
 use crate::notify::{Outcomes, Signal, Undelivered};
@@ -25,10 +25,8 @@ const TOKEN_BYTES: u64 = 4096;
 
 /// The differences between the chat services.
 pub struct Service {
-    /// The channel type, which is also the key prefix of its parent sessions.
-    pub name: &'static str,
-    /// The configuration key that names a chat.
-    pub chat_key: &'static str,
+    /// Which one it is.
+    pub chat: Chat,
     /// Whether a text looks like the ID of a chat.
     pub is_chat: fn(&str) -> bool,
     /// The form of its chat IDs, for error messages.
@@ -38,7 +36,7 @@ pub struct Service {
     /// The scheme of the `Authorization` header; `None`: the token is part of the URL.
     pub authorization: Option<&'static str>,
     /// Interprets a response.
-    pub judge: fn(&Post, &Answer) -> Result<(), Trouble>,
+    pub judge: fn(&Post, &Answer) -> Result<(), DeliveryError>,
 }
 
 /// One API call.
@@ -62,7 +60,7 @@ pub struct Bot {
     http: Rc<Http>,
     channel: Rc<str>,
     settings: Settings,
-    silence: Silence,
+    silence: RateLimits,
     counts: Arc<Counts>,
     /// Whether the warning that others can read the token was logged.
     has_warned: Cell<bool>,
@@ -76,7 +74,7 @@ impl Bot {
             http,
             channel: (&*outcomes.channel.name).into(),
             settings: settings.clone(),
-            silence: Silence::default(),
+            silence: RateLimits::default(),
             counts: Arc::clone(&outcomes.counts),
             has_warned: Cell::new(false),
         }
@@ -89,9 +87,10 @@ impl Bot {
     /// No chat is known, or the key names something that can't be a chat. The configured chat is not used then,
     /// as the message is meant for someone else.
     fn chat(&self, session: Option<&str>) -> Result<String, Undelivered> {
-        let Service { name, chat_key, is_chat, chats, .. } = self.service;
+        let Service { chat, is_chat, chats, .. } = self.service;
+        let (name, chat_key) = (chat.as_str(), chat.chat_key());
         let (family, id) = session.and_then(|key| key.split_once(':')).unwrap_or_default();
-        let is_of_service = family == *name;
+        let is_of_service = family == name;
         if (is_of_service || family == &*self.channel) && is_chat(id) {
             return Ok(id.to_owned());
         }
@@ -124,15 +123,15 @@ impl Bot {
     }
 
     /// Calls the API once.
-    async fn call(&self, call: &Call) -> Result<(), Trouble> {
+    async fn call(&self, call: &Call) -> Result<(), DeliveryError> {
         let token = self.token().await?;
         let post = self.post(call, &token)?;
         let answer = self.http.post(&post).await?;
         (self.service.judge)(&post, &answer)
     }
 
-    fn post(&self, call: &Call, token: &str) -> Result<Post, Trouble> {
-        let no_header = |_| Trouble::lasting("its token can't be sent in a header");
+    fn post(&self, call: &Call, token: &str) -> Result<Post, DeliveryError> {
+        let no_header = |_| DeliveryError::lasting("its token can't be sent in a header");
         let Settings { api_base, timeout, .. } = &self.settings;
         let mut headers = HeaderMap::new();
         if let Some(agent) = self.service.user_agent {
@@ -170,8 +169,8 @@ impl Bot {
                 bot.silence.over(&route).await;
                 if let Err(trouble) = bot.call(&call).await {
                     tracing::debug!(channel = %bot.channel, why = %trouble.why, "typing is not shown");
-                    bot.silence.heed(&route, &trouble);
-                    if !trouble.may_pass {
+                    bot.silence.record_wait(&route, &trouble);
+                    if !trouble.is_transient {
                         return;
                     }
                 }
@@ -182,12 +181,12 @@ impl Bot {
     }
 
     /// Returns the current token.
-    async fn token(&self) -> Result<String, Trouble> {
+    async fn token(&self) -> Result<String, DeliveryError> {
         let path = match &self.settings.token {
             Token::Given(Secret(token)) => {
                 return match unusable(token, "the configured token") {
                     None => Ok(token.trim().to_owned()),
-                    Some(what) => Err(Trouble::lasting(what)),
+                    Some(what) => Err(DeliveryError::lasting(what)),
                 };
             }
             Token::File(path) => path,
@@ -196,8 +195,8 @@ impl Bot {
         // Not on a runtime worker: the file may be on a file system that hangs.
         let read = tokio::task::spawn_blocking(move || read_token(&file)).await;
         let read = read.unwrap_or_else(|error| Err(error.to_string()));
-        self.counts.looked_at(path, read.as_ref().err().map(String::as_str));
-        let (token, is_open) = read.map_err(Trouble::lasting)?;
+        self.counts.token_checked(path, read.as_ref().err().map(String::as_str));
+        let (token, is_open) = read.map_err(DeliveryError::lasting)?;
         if is_open && !self.has_warned.replace(true) {
             let shown = path.display();
             tracing::warn!(channel = %self.channel, "other users can read the token in {shown}: run chmod 600 \

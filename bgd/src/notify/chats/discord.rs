@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
-use super::http::{Answer, Http, Post, Trouble};
-use crate::channels::Bot as Settings;
+use super::http::{Answer, DeliveryError, Http, Post};
+use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, fitting};
 use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
 
@@ -32,8 +32,7 @@ const STYLE: Style = Style { words: escaped, result: quoted };
 
 /// Discord's specifics.
 pub const SERVICE: Service = Service {
-    name: "discord",
-    chat_key: "channel_id",
+    chat: Chat::Discord,
     is_chat,
     chats: "the number of a channel",
     // Discord rejects requests without this form of user agent. It recommends a URL before the version, but the
@@ -132,7 +131,7 @@ struct Said {
     global: bool,
 }
 
-fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
+fn judge(post: &Post, answer: &Answer) -> Result<(), DeliveryError> {
     if answer.status.is_success() {
         return Ok(());
     }

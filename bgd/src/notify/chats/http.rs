@@ -31,26 +31,26 @@ pub const USER_AGENT: &str = concat!("bgd/", env!("CARGO_PKG_VERSION"));
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct DeliveryError {
     /// The reason, for people; free of secrets once [`Post::hide`] has seen it.
     pub why: String,
     /// Whether a retry of the same request may succeed.
-    pub may_pass: bool,
+    pub is_transient: bool,
     /// How long the server asks to wait.
     pub wait: Option<Duration>,
     /// Whether the wait applies to all requests rather than only to the same route.
     pub is_for_all: bool,
 }
 
-impl Trouble {
+impl DeliveryError {
     /// Creates a permanent failure.
     pub fn lasting(why: impl Into<String>) -> Self {
-        Self { why: why.into(), may_pass: false, wait: None, is_for_all: false }
+        Self { why: why.into(), is_transient: false, wait: None, is_for_all: false }
     }
 
     /// Creates a transient failure.
     pub fn passing(why: impl Into<String>) -> Self {
-        Self { why: why.into(), may_pass: true, wait: None, is_for_all: false }
+        Self { why: why.into(), is_transient: true, wait: None, is_for_all: false }
     }
 }
 
@@ -75,9 +75,9 @@ impl Post {
         body: Vec<u8>,
         timeout: Duration,
         mut secrets: Vec<String>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, DeliveryError> {
         let url = Url::parse(url).map_err(|error| {
-            Trouble::lasting(format!("its address in the configuration can't be used: {error}"))
+            DeliveryError::lasting(format!("its address in the configuration can't be used: {error}"))
         })?;
         let parts = [url.username(), url.password().unwrap_or_default(), url.path().trim_matches('/')];
         let parts = parts.into_iter().chain(url.query()).chain(url.fragment());
@@ -119,7 +119,7 @@ pub struct Answer {
 
 impl Answer {
     /// Builds the failure for this response; `said` is the server's own error text.
-    pub fn refused(&self, post: &Post, said: Option<&str>) -> Trouble {
+    pub fn refused(&self, post: &Post, said: Option<&str>) -> DeliveryError {
         let said = said.map(|said| post.hide(said)).filter(|said| !said.is_empty());
         let (place, code) = (&self.place, self.status.as_u16());
         let reason = self.status.canonical_reason().unwrap_or_default();
@@ -129,15 +129,15 @@ impl Answer {
             Some(said) if said.starts_with(reason) => format!("{place} answers with {code}: {said}"),
             Some(said) => format!("{place} answers with {}: {said}", self.status),
         };
-        let may_pass = matches!(self.status.as_u16(), 408 | 425 | 429 | 500..=599);
+        let is_transient = matches!(self.status.as_u16(), 408 | 425 | 429 | 500..=599);
         let wait = self.wait.filter(|_| matches!(self.status.as_u16(), 429 | 503));
-        Trouble { why, may_pass, wait, is_for_all: false }
+        DeliveryError { why, is_transient, wait, is_for_all: false }
     }
 
     /// Builds the failure for a response that is not in the API's format.
-    pub fn unintelligible(&self, post: &Post) -> Trouble {
+    pub fn unintelligible(&self, post: &Post) -> DeliveryError {
         if self.status.is_success() {
-            return Trouble::passing(format!("{} did not answer with JSON of its API", self.place));
+            return DeliveryError::passing(format!("{} did not answer with JSON of its API", self.place));
         }
         self.refused(post, None)
     }
@@ -151,7 +151,7 @@ pub struct Http {
 }
 
 impl Http {
-    fn client(&self) -> Result<&Client, Trouble> {
+    fn client(&self) -> Result<&Client, DeliveryError> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
@@ -161,7 +161,10 @@ impl Http {
             .pool_max_idle_per_host(1)
             .build()
             .map_err(|error| {
-                Trouble::lasting(format!("can't create a request: {}", root_cause(&error.without_url())))
+                DeliveryError::lasting(format!(
+                    "can't create a request: {}",
+                    root_cause(&error.without_url())
+                ))
             })?;
         Ok(self.client.get_or_init(|| client))
     }
@@ -170,7 +173,7 @@ impl Http {
     ///
     /// # Errors
     /// There was no response, or a redirect that is not followed.
-    pub async fn post(&self, post: &Post) -> Result<Answer, Trouble> {
+    pub async fn post(&self, post: &Post) -> Result<Answer, DeliveryError> {
         let deadline = Instant::now().checked_add(post.timeout).unwrap_or_else(Instant::now);
         let mut url = post.url.clone();
         let mut followed = 0;
@@ -185,23 +188,25 @@ impl Http {
         }
     }
 
-    async fn send(&self, post: &Post, url: Url, deadline: Instant) -> Result<Response, Trouble> {
+    async fn send(&self, post: &Post, url: Url, deadline: Instant) -> Result<Response, DeliveryError> {
         let place = place(&url);
         let request = self.client()?.post(url).headers(post.headers.clone()).body(post.body.clone());
         match timeout_at(deadline, request.send()).await {
-            Err(_) => Err(Trouble::passing(format!("{place} has not answered within {:?}", post.timeout))),
+            Err(_) => {
+                Err(DeliveryError::passing(format!("{place} has not answered within {:?}", post.timeout)))
+            }
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => {
                 let error = error.without_url();
                 let cause = post.hide(&root_cause(&error));
                 Err(match () {
                     () if error.is_connect() => {
-                        Trouble::passing(format!("cannot connect to {place}: {cause}"))
+                        DeliveryError::passing(format!("cannot connect to {place}: {cause}"))
                     }
                     () if error.is_builder() => {
-                        Trouble::lasting(format!("can't create a request to {place}: {cause}"))
+                        DeliveryError::lasting(format!("can't create a request to {place}: {cause}"))
                     }
-                    () => Trouble::passing(format!("{place} did not answer: {cause}")),
+                    () => DeliveryError::passing(format!("{place} did not answer: {cause}")),
                 })
             }
         }
@@ -218,11 +223,11 @@ async fn answer(mut response: Response, place: String, deadline: Instant) -> Ans
 }
 
 /// Returns the target of a redirect that may be followed.
-fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> Result<Url, Trouble> {
+fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> Result<Url, DeliveryError> {
     let status = response.status();
     let refused = |what: &str| {
         let what = format!("{} redirects ({status}), {what}: set the final address", place(from));
-        Err(Trouble::lasting(what))
+        Err(DeliveryError::lasting(what))
     };
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
         return refused("which can change the method of the request");
@@ -302,6 +307,6 @@ mod tests {
     #[test]
     fn an_address_that_is_none_is_not_shown() {
         let error = Post::new("https://s3cr3t:x", HeaderMap::new(), vec![], IDLE, vec![]).err().unwrap();
-        assert!(!error.may_pass && !error.why.contains("s3cr3t"), "{error:?}");
+        assert!(!error.is_transient && !error.why.contains("s3cr3t"), "{error:?}");
     }
 }

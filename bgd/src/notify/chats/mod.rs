@@ -13,11 +13,11 @@ use std::rc::Rc;
 
 use self::discord::Discord;
 use self::http::Http;
-pub use self::settings::look_at;
+pub use self::settings::check_settings;
 use self::slack::Slack;
 use self::telegram::Telegram;
 use self::webhook::Webhook;
-use crate::channels::ChannelKind;
+use crate::channels::{ChannelKind, Chat};
 use crate::notify::{Adapter, Outcomes};
 
 /// State shared by the HTTPS channels.
@@ -34,9 +34,9 @@ impl Chats {
             ChannelKind::Webhook { url, headers, timeout } => {
                 Rc::new(Webhook::new(http, outcomes, (url, headers), *timeout))
             }
-            ChannelKind::Telegram(bot) => Rc::new(Telegram::new(http, outcomes, bot)),
-            ChannelKind::Discord(bot) => Rc::new(Discord::new(http, outcomes, bot)),
-            ChannelKind::Slack(bot) => Rc::new(Slack::new(http, outcomes, bot)),
+            ChannelKind::Chat(Chat::Discord, bot) => Rc::new(Discord::new(http, outcomes, bot)),
+            ChannelKind::Chat(Chat::Slack, bot) => Rc::new(Slack::new(http, outcomes, bot)),
+            ChannelKind::Chat(Chat::Telegram, bot) => Rc::new(Telegram::new(http, outcomes, bot)),
             ChannelKind::Exec { .. } | ChannelKind::Desktop | ChannelKind::Tty | ChannelKind::Inbox => {
                 return None;
             }

@@ -13,7 +13,7 @@ use bgd_shared::request::ChannelRetry;
 use bgd_shared::time::Timestamp;
 use tokio::time::{Instant, sleep};
 
-use super::http::Trouble;
+use super::http::DeliveryError;
 use crate::notify::Undelivered;
 use crate::notify::counts::Counts;
 
@@ -33,13 +33,13 @@ const ROUTES: usize = 1024;
 /// The waits that a server asked for. A server limits each route separately; routes are the messages to one chat,
 /// and typing there. So a wait for one route does not affect the others.
 #[derive(Debug, Default)]
-pub struct Silence {
+pub struct RateLimits {
     /// The wait for all routes.
     all: Cell<Option<Instant>>,
     by_route: RefCell<HashMap<String, Instant>>,
 }
 
-impl Silence {
+impl RateLimits {
     /// Returns the remaining wait for a route, if any.
     fn left(&self, route: &str) -> Option<Duration> {
         let until = self.all.get().max(self.by_route.borrow().get(route).copied())?;
@@ -54,7 +54,7 @@ impl Silence {
     }
 
     /// Records the wait that a server asked for on a route.
-    pub fn heed(&self, route: &str, trouble: &Trouble) {
+    pub fn record_wait(&self, route: &str, trouble: &DeliveryError) {
         let now = Instant::now();
         let Some(until) = trouble.wait.and_then(|wait| now.checked_add(wait.min(SILENCE))) else { return };
         if trouble.is_for_all {
@@ -80,10 +80,10 @@ impl Silence {
 /// # Errors
 /// The notice was not delivered.
 pub async fn deliver(
-    silence: &Silence,
+    silence: &RateLimits,
     route: &str,
     counts: &Counts,
-    mut attempt: impl AsyncFnMut() -> Result<(), Trouble>,
+    mut attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
 ) -> Result<(), Undelivered> {
     let begun = Instant::now();
     let is_too_late = |wait: Duration| begun.elapsed().saturating_add(wait) > LONGEST;
@@ -108,10 +108,10 @@ pub async fn deliver(
         }
         tries += 1;
         let Err(trouble) = attempt().await else { return Ok(()) };
-        silence.heed(route, &trouble);
+        silence.record_wait(route, &trouble);
         let met = trouble.why.clone();
         why = if tries == 1 { trouble.why } else { format!("{} (tried {tries} times)", trouble.why) };
-        match waits.next().filter(|wait| trouble.may_pass && !is_too_late(*wait)) {
+        match waits.next().filter(|wait| trouble.is_transient && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
             Some(wait) => {
                 // The loop's start waits for what the server asked for.
@@ -142,19 +142,22 @@ mod tests {
     use super::*;
 
     /// Uses the real clock: nothing here may wait.
-    fn run(silence: &Silence, attempt: impl AsyncFnMut() -> Result<(), Trouble>) -> Result<(), Undelivered> {
+    fn run(
+        silence: &RateLimits,
+        attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
+    ) -> Result<(), Undelivered> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(deliver(silence, "route", &Counts::default(), attempt))
     }
 
-    fn busy(wait: Duration) -> Trouble {
-        Trouble { wait: Some(wait), ..Trouble::passing("busy") }
+    fn busy(wait: Duration) -> DeliveryError {
+        DeliveryError { wait: Some(wait), ..DeliveryError::passing("busy") }
     }
 
     #[test]
     fn it_ends_with_the_last_try() {
         let mut tries = 0;
-        let outcome = run(&Silence::default(), async || {
+        let outcome = run(&RateLimits::default(), async || {
             tries += 1;
             Err(busy(Duration::ZERO))
         });
@@ -164,13 +167,13 @@ mod tests {
     #[test]
     fn what_lasts_is_tried_once_and_what_passes_again() {
         let mut tries = 0;
-        let outcome = run(&Silence::default(), async || {
+        let outcome = run(&RateLimits::default(), async || {
             tries += 1;
-            Err(Trouble::lasting("no such chat"))
+            Err(DeliveryError::lasting("no such chat"))
         });
         assert_eq!((tries, outcome), (1, Err(Undelivered("no such chat".to_owned()))));
         let mut tries = 0;
-        let outcome = run(&Silence::default(), async || {
+        let outcome = run(&RateLimits::default(), async || {
             tries += 1;
             if tries < 3 { Err(busy(Duration::ZERO)) } else { Ok(()) }
         });
@@ -183,7 +186,7 @@ mod tests {
         let retry = || counts.status("c", "webhook").retry;
         let mut seen = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let outcome = runtime.block_on(deliver(&Silence::default(), "route", &counts, async || {
+        let outcome = runtime.block_on(deliver(&RateLimits::default(), "route", &counts, async || {
             seen.push(retry().map(|retry| (retry.tries, retry.most, retry.error)));
             if seen.len() < 3 { Err(busy(Duration::ZERO)) } else { Ok(()) }
         }));
@@ -195,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_server_that_wants_a_long_silence_gets_it() {
-        let silence = Silence::default();
+        let silence = RateLimits::default();
         let mut tries = 0;
         for _ in 0..2 {
             let outcome = run(&silence, async || {
@@ -209,22 +212,22 @@ mod tests {
     }
     #[test]
     fn a_silence_is_for_one_route_or_for_all() {
-        let silence = Silence::default();
-        silence.heed("typing", &busy(Duration::from_mins(5)));
+        let silence = RateLimits::default();
+        silence.record_wait("typing", &busy(Duration::from_mins(5)));
         // A later, shorter wait does not shorten it.
-        silence.heed("typing", &busy(Duration::ZERO));
+        silence.record_wait("typing", &busy(Duration::ZERO));
         assert!(silence.left("typing") > Some(Duration::from_mins(4)));
         assert_eq!(silence.left("messages"), None);
-        silence.heed("typing", &Trouble { is_for_all: true, ..busy(Duration::from_mins(9)) });
+        silence.record_wait("typing", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(9)) });
         assert!(silence.left("messages") > Some(Duration::from_mins(8)));
         assert!(silence.left("typing") > Some(Duration::from_mins(8)));
     }
 
     #[test]
     fn of_too_many_routes_the_first_that_is_over_is_forgotten() {
-        let silence = Silence::default();
+        let silence = RateLimits::default();
         for (later, number) in (1..).zip(0..=ROUTES) {
-            silence.heed(&number.to_string(), &busy(Duration::from_secs(60 + later)));
+            silence.record_wait(&number.to_string(), &busy(Duration::from_secs(60 + later)));
         }
         let route = |number: usize| silence.left(&number.to_string());
         assert_eq!((silence.by_route.borrow().len(), route(0)), (ROUTES, None));

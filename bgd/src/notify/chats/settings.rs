@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use super::bot::{self, Service};
-use super::{discord, slack, telegram};
-use crate::channels::{Bot, Channel, ChannelKind, Secret, Token};
+use super::bot;
+use crate::channels::{Bot, Channel, ChannelKind, Chat, Secret, Token};
 use crate::notify::counts::Counts;
 
 /// Enough stack to read a file of a few lines.
@@ -16,10 +15,10 @@ const STACK_BYTES: usize = 64 * 1024;
 
 /// Checks channels and records the results. Token files are read on a separate thread, as they may be on a file
 /// system that hangs.
-pub fn look_at(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
+pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
     let mut files = Vec::new();
     for (channel, counts) in channels {
-        let Some((service, bot)) = bot_of(&channel.kind) else {
+        let ChannelKind::Chat(service, bot) = &channel.kind else {
             counts.configured(None, None);
             continue;
         };
@@ -27,7 +26,8 @@ pub fn look_at(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
             Token::Given(Secret(token)) => (bot::unusable(token, "the configured token"), None),
             Token::File(path) => (None, Some(path.clone())),
         };
-        let wrong: Vec<String> = without_chat(service, bot, &channel.name).into_iter().chain(given).collect();
+        let wrong: Vec<String> =
+            without_chat(*service, bot, &channel.name).into_iter().chain(given).collect();
         let wrong = (!wrong.is_empty()).then(|| wrong.join("; "));
         if let Some(what) = &wrong {
             warn(&channel.name, what);
@@ -47,7 +47,7 @@ pub fn look_at(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
 fn read(files: &[(Arc<Channel>, Arc<Counts>, PathBuf)]) {
     for (channel, counts, file) in files {
         let wrong = bot::read_token(file).err();
-        counts.looked_at(file, wrong.as_deref());
+        counts.token_checked(file, wrong.as_deref());
         if let Some(what) = wrong {
             warn(&channel.name, &what);
         }
@@ -58,21 +58,8 @@ fn warn(channel: &str, what: &str) {
     tracing::warn!(%channel, what, "the channel can't deliver as it is configured");
 }
 
-fn bot_of(kind: &ChannelKind) -> Option<(&'static Service, &Bot)> {
-    match kind {
-        ChannelKind::Telegram(bot) => Some((&telegram::SERVICE, bot)),
-        ChannelKind::Discord(bot) => Some((&discord::SERVICE, bot)),
-        ChannelKind::Slack(bot) => Some((&slack::SERVICE, bot)),
-        ChannelKind::Exec { .. }
-        | ChannelKind::Webhook { .. }
-        | ChannelKind::Desktop
-        | ChannelKind::Tty
-        | ChannelKind::Inbox => None,
-    }
-}
-
-fn without_chat(service: &Service, bot: &Bot, channel: &str) -> Option<String> {
-    let Service { name, chat_key, .. } = service;
+fn without_chat(service: Chat, bot: &Bot, channel: &str) -> Option<String> {
+    let (name, chat_key) = (service.as_str(), service.chat_key());
     bot.chat.is_none().then(|| {
         format!(
             "no chat is set, so it serves only tasks with a parent session such as {name}:ID: set \

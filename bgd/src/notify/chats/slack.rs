@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
-use super::http::{Answer, Http, Post, Trouble};
-use crate::channels::Bot as Settings;
+use super::http::{Answer, DeliveryError, Http, Post};
+use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, escaped, fitting};
 use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
 
@@ -31,8 +31,7 @@ const PASSING: [&str; 7] = [
 
 /// Slack's specifics.
 pub const SERVICE: Service = Service {
-    name: "slack",
-    chat_key: "channel_id",
+    chat: Chat::Slack,
     is_chat,
     chats: "the ID of a channel, a direct message or a user, such as C024BE91L",
     user_agent: None,
@@ -84,7 +83,7 @@ struct Said {
     error: Option<String>,
 }
 
-fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
+fn judge(post: &Post, answer: &Answer) -> Result<(), DeliveryError> {
     let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
         return Err(answer.unintelligible(post));
     };
@@ -92,7 +91,7 @@ fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
         return Ok(());
     }
     let mut trouble = answer.refused(post, said.error.as_deref());
-    trouble.may_pass |= said.error.is_some_and(|error| PASSING.contains(&error.as_str()));
+    trouble.is_transient |= said.error.is_some_and(|error| PASSING.contains(&error.as_str()));
     Err(trouble)
 }
 

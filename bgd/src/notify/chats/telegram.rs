@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::bot::{Bot, Call, Service};
-use super::http::{Answer, Http, Post, Trouble};
-use crate::channels::Bot as Settings;
+use super::http::{Answer, DeliveryError, Http, Post};
+use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, fitting};
 use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
 
@@ -21,8 +21,7 @@ const TYPING_EVERY: Duration = Duration::from_millis(4500);
 
 /// Telegram's specifics.
 pub const SERVICE: Service = Service {
-    name: "telegram",
-    chat_key: "chat_id",
+    chat: Chat::Telegram,
     is_chat,
     chats: "the number of a chat, or the @NAME of a public one",
     user_agent: None,
@@ -81,7 +80,7 @@ struct Parameters {
     retry_after: Option<u64>,
 }
 
-fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
+fn judge(post: &Post, answer: &Answer) -> Result<(), DeliveryError> {
     let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
         return Err(answer.unintelligible(post));
     };
@@ -91,7 +90,7 @@ fn judge(post: &Post, answer: &Answer) -> Result<(), Trouble> {
     let mut trouble = answer.refused(post, said.description.as_deref());
     if let Some(seconds) = said.parameters.and_then(|parameters| parameters.retry_after) {
         trouble.wait = Some(Duration::from_secs(seconds));
-        trouble.may_pass = true;
+        trouble.is_transient = true;
     }
     Err(trouble)
 }

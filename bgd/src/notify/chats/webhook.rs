@@ -11,8 +11,8 @@ use std::time::Duration;
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
-use super::http::{Http, Post, Trouble};
-use super::retry::{self, Silence};
+use super::http::{DeliveryError, Http, Post};
+use super::retry::{self, RateLimits};
 use crate::channels::Secret;
 use crate::notify::counts::Counts;
 use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
@@ -23,7 +23,7 @@ pub struct Webhook {
     url: Secret,
     headers: BTreeMap<String, Secret>,
     timeout: Duration,
-    silence: Silence,
+    silence: RateLimits,
     counts: Arc<Counts>,
 }
 
@@ -36,12 +36,12 @@ impl Webhook {
         timeout: Duration,
     ) -> Self {
         let (url, headers, counts) = (url.clone(), headers.clone(), Arc::clone(&outcomes.counts));
-        Self { http, url, headers, timeout, silence: Silence::default(), counts }
+        Self { http, url, headers, timeout, silence: RateLimits::default(), counts }
     }
 
-    fn post(&self, notification: &Notification) -> Result<Post, Trouble> {
+    fn post(&self, notification: &Notification) -> Result<Post, DeliveryError> {
         let body = serde_json::to_vec(&notification.notice)
-            .map_err(|error| Trouble::lasting(format!("it can't be written as JSON: {error}")))?;
+            .map_err(|error| DeliveryError::lasting(format!("it can't be written as JSON: {error}")))?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Ok(key) = HeaderValue::from_str(&notification.notice.key) {
@@ -50,7 +50,7 @@ impl Webhook {
         for (name, Secret(value)) in &self.headers {
             let (name, value) = (HeaderName::try_from(name), HeaderValue::try_from(value));
             let (Ok(name), Ok(mut value)) = (name, value) else {
-                return Err(Trouble::lasting("a header of the configuration can't be sent"));
+                return Err(DeliveryError::lasting("a header of the configuration can't be sent"));
             };
             value.set_sensitive(true);
             headers.insert(name, value);

@@ -94,7 +94,7 @@ pub fn is_closed(terminal: &OriginTerminal) -> bool {
 
 /// Whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. Nothing else is opened, as
 /// opening a device may have side effects.
-fn is_terminals(path: &str) -> bool {
+fn is_tty(path: &str) -> bool {
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let rest = |start: &str| path.strip_prefix(start).filter(|rest| !rest.is_empty());
@@ -112,7 +112,7 @@ impl Device {
     /// right user so harmless, that the leader's start time is not stored with every task.
     fn open(terminal: &OriginTerminal) -> Result<(Self, Stat), String> {
         let path = &terminal.path;
-        if !is_terminals(path) {
+        if !is_tty(path) {
             return Err(format!(
                 "{path:?} is not a terminal: it is neither /dev/pts/NUMBER nor /dev/ttyNAME"
             ));
@@ -350,7 +350,7 @@ mod tests {
             assert!(opened.is_err_and(|why| why.contains("is not a terminal")), "{path}");
         }
         for path in ["/dev/pts/0", "/dev/tty1", "/dev/ttyS0"] {
-            assert!(is_terminals(path), "{path}");
+            assert!(is_tty(path), "{path}");
             assert!(Device::open(&OriginTerminal { path: path.to_owned(), leader: me }).is_err(), "{path}");
         }
     }

@@ -27,7 +27,7 @@ const TERMINALS: usize = 16;
 const EVENTS: AddWatchFlags = AddWatchFlags::IN_ACCESS.union(AddWatchFlags::IN_MODIFY);
 
 /// The pause after each check: a program may write continuously.
-const REST: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The watched terminals.
 #[derive(Clone, Default)]
@@ -137,6 +137,6 @@ async fn follow(keys: Keys, inotify: Rc<AsyncFd<Changes>>) {
         if let Some(watched) = &mut *keys.0.borrow_mut() {
             watched.read();
         }
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }

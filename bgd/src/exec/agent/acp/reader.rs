@@ -29,7 +29,7 @@ pub struct Reader {
     /// The agent's output.
     pub lines: Lines<pipe::Receiver>,
     /// Why the agent's input can't be written any more; `None` while it can.
-    pub deaf: watch::Receiver<Option<Box<str>>>,
+    pub input_closed: watch::Receiver<Option<Box<str>>>,
     /// Requests as they come back from the crate, with their responders.
     pub requests: mpsc::UnboundedReceiver<Request>,
     /// One permit for each request that may be unanswered at a time.
@@ -49,7 +49,7 @@ impl Reader {
             let line = tokio::select! {
                 biased;
                 line = self.lines.next() => line,
-                why = silence(&mut self.deaf) => return why,
+                why = silence(&mut self.input_closed) => return why,
             };
             match line {
                 Ok(line) => self.take(&line, &pass_on).await,
@@ -136,8 +136,8 @@ async fn decide(
 
 /// Resolves when the agent's input is gone and the runtime has checked once more for something to read. So
 /// what an agent says before it dies is read, even if the daemon notices first that its input is closed.
-async fn silence(deaf: &mut watch::Receiver<Option<Box<str>>>) -> Box<str> {
-    let Ok(why) = deaf.wait_for(Option::is_some).await.map(|why| why.clone()) else {
+async fn silence(input_closed: &mut watch::Receiver<Option<Box<str>>>) -> Box<str> {
+    let Ok(why) = input_closed.wait_for(Option::is_some).await.map(|why| why.clone()) else {
         // The writer ends without an error only together with the connection.
         return std::future::pending().await;
     };

@@ -55,7 +55,7 @@ impl Wire {
             connection.await.map_err(|_| Trouble::Gone("the connection has not begun".into()))?;
 
         let permits = Arc::new(Semaphore::new(REQUESTS));
-        let (deafness, deaf) = watch::channel(None);
+        let (deafness, input_closed) = watch::channel(None);
         let (mut frames, sink) = channel.into_parts();
         let answered = Arc::clone(&permits);
         tasks.spawn(async move {
@@ -80,7 +80,7 @@ impl Wire {
         let noise = Arc::new(Noise::default());
         let reader = Reader {
             lines: Lines::new(stdout),
-            deaf,
+            input_closed,
             requests,
             permits,
             connection: connection.clone(),

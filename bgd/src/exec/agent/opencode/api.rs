@@ -72,12 +72,12 @@ impl Api {
 
     /// Checks that the server is up, and returns its version.
     pub async fn health(&self) -> Result<Health, ApiError> {
-        patiently(self.get("/global/health")).await
+        with_timeout(self.get("/global/health")).await
     }
 
     /// Opens the stream of the events of all folders.
     pub async fn events(&self) -> Result<Streamed, ApiError> {
-        let streamed = patiently(async { Ok(self.http.stream("/global/event").await?) }).await?;
+        let streamed = with_timeout(async { Ok(self.http.stream("/global/event").await?) }).await?;
         match streamed.status() {
             StatusCode::OK => Ok(streamed),
             StatusCode::UNAUTHORIZED => Err(ApiError::Unauthorized),
@@ -94,24 +94,24 @@ impl Api {
 
     /// Returns an existing session.
     pub async fn session(&self, id: &str, directory: &str) -> Result<SessionInfo, ApiError> {
-        patiently(self.get(&at("/session", id, "", directory))).await
+        with_timeout(self.get(&at("/session", id, "", directory))).await
     }
 
     /// Sends a prompt to a session, without waiting for its answer.
     pub async fn prompt(&self, on: On<'_>, message: &str, prompt: &str) -> Result<(), ApiError> {
         let content = json!({ "messageID": message, "parts": [{ "type": "text", "text": prompt }] });
-        patiently(self.tell(&on.target("/prompt_async"), &content)).await
+        with_timeout(self.tell(&on.target("/prompt_async"), &content)).await
     }
 
     /// Aborts what a session is doing.
     pub async fn abort(&self, on: On<'_>) -> Result<(), ApiError> {
-        patiently(self.tell(&on.target("/abort"), &json!({}))).await
+        with_timeout(self.tell(&on.target("/abort"), &json!({}))).await
     }
 
     /// Returns the ids of the sessions of a folder that are busy.
     pub async fn busy(&self, directory: &str) -> Result<Vec<String>, ApiError> {
         let target = format!("/session/status?directory={}", escaped(directory));
-        let all: HashMap<String, Status> = patiently(self.get(&target)).await?;
+        let all: HashMap<String, Status> = with_timeout(self.get(&target)).await?;
         Ok(all.into_iter().filter(|(_, status)| status.kind != "idle").map(|(id, _)| id).collect())
     }
 
@@ -143,7 +143,7 @@ impl Api {
     ) -> Result<(Vec<Message>, Option<String>), ApiError> {
         let before = before.map(|before| format!("&before={}", escaped(before))).unwrap_or_default();
         let target = format!("{}&limit={limit}{before}", on.target("/message"));
-        patiently(async {
+        with_timeout(async {
             let answer = self.http.ask(Method::GET, &target, None, ANSWER).await?;
             Ok((understood(&answer)?, answer.next.filter(|next| !next.is_empty())))
         })
@@ -153,7 +153,7 @@ impl Api {
     /// Returns the pending permission requests of a folder. Some of them stay pending for ever: an abort
     /// leaves them there.
     pub async fn permissions(&self, directory: &str) -> Result<Vec<Permission>, ApiError> {
-        patiently(self.get(&format!("/permission?directory={}", escaped(directory)))).await
+        with_timeout(self.get(&format!("/permission?directory={}", escaped(directory)))).await
     }
 
     /// Answers a permission request with `once`, `always` or `reject`, and optionally with a message to the model.
@@ -168,12 +168,12 @@ impl Api {
         if let Some(message) = message {
             content["message"] = message.into();
         }
-        patiently(self.tell(&at("/permission", id, "/reply", directory), &content)).await
+        with_timeout(self.tell(&at("/permission", id, "/reply", directory), &content)).await
     }
 
     /// Returns the pending questions of a folder.
     pub async fn questions(&self, directory: &str) -> Result<Vec<Questions>, ApiError> {
-        patiently(self.get(&format!("/question?directory={}", escaped(directory)))).await
+        with_timeout(self.get(&format!("/question?directory={}", escaped(directory)))).await
     }
 
     /// Answers questions, each with the labels of what was chosen; `None` says that nobody will answer.
@@ -187,7 +187,7 @@ impl Api {
             Some(answers) => ("/reply", json!({ "answers": answers })),
             None => ("/reject", json!({})),
         };
-        patiently(self.tell(&at("/question", id, verb, directory), &content)).await
+        with_timeout(self.tell(&at("/question", id, verb, directory), &content)).await
     }
 
     async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ApiError> {
@@ -226,7 +226,7 @@ fn at(what: &str, id: &str, verb: &str, directory: &str) -> String {
     format!("{what}/{}{verb}?directory={}", escaped(id), escaped(directory))
 }
 
-async fn patiently<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+async fn with_timeout<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or(Err(ApiError::Late))
 }
 

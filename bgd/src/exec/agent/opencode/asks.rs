@@ -44,7 +44,7 @@ struct Settled {
 /// The questions of a session.
 #[derive(Debug)]
 pub struct Asks {
-    desk: Desk,
+    desk: AskContext,
     seen: HashSet<String>,
     /// Unanswered questions by id. Dropping a sender withdraws the question.
     open: HashMap<String, oneshot::Sender<()>>,
@@ -53,7 +53,7 @@ pub struct Asks {
 
 /// What the job for a question needs.
 #[derive(Clone, Debug)]
-struct Desk {
+struct AskContext {
     api: Arc<Api>,
     directory: Arc<str>,
     updates: Updates,
@@ -64,7 +64,7 @@ struct Desk {
 impl Asks {
     /// Creates the state for a session without questions.
     pub fn new(api: Arc<Api>, directory: Arc<str>, updates: Updates) -> Self {
-        let desk = Desk { api, directory, updates, unanswered: Arc::default() };
+        let desk = AskContext { api, directory, updates, unanswered: Arc::default() };
         Self { desk, seen: HashSet::new(), open: HashMap::new(), jobs: JoinSet::new() }
     }
 
@@ -143,7 +143,7 @@ enum Chosen {
     TakenBack,
 }
 
-impl Desk {
+impl AskContext {
     async fn permission(self, asked: Permission, mut taken_back: oneshot::Receiver<()>) -> Settled {
         let mut always = "Always allow".to_owned();
         if !asked.always.is_empty() {
@@ -166,7 +166,7 @@ impl Desk {
             Some(_) | None => ("reject", Some(DENIED)),
         };
         let give = || self.api.permit(&asked.id, &self.directory, reply, message);
-        let answered = insistently(give).await;
+        let answered = with_retries(give).await;
         Settled { id: asked.id, answered }
     }
 
@@ -191,7 +191,7 @@ impl Desk {
             }
         }
         let all = (answers.len() == asked.list.len()).then_some(answers.as_slice());
-        let answered = insistently(|| self.api.answer(&asked.id, &self.directory, all)).await;
+        let answered = with_retries(|| self.api.answer(&asked.id, &self.directory, all)).await;
         Settled { id: asked.id, answered }
     }
 
@@ -220,7 +220,7 @@ fn option(id: &str, name: &str, kind: OptionKind) -> InputOption {
 }
 
 /// Sends an answer until the server accepts it or no longer waits for it. Returns `false` after [`TRIES`] failures.
-async fn insistently<W: Future<Output = Result<(), ApiError>>>(mut give: impl FnMut() -> W) -> bool {
+async fn with_retries<W: Future<Output = Result<(), ApiError>>>(mut give: impl FnMut() -> W) -> bool {
     for try_number in 1..=TRIES {
         match give().await {
             Ok(()) | Err(ApiError::NotFound(_)) => return true,

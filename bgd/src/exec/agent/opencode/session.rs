@@ -16,7 +16,7 @@ use super::super::connection::{TurnEnd, Update, Updates};
 use super::api::{Api, ApiError, On};
 use super::asks::Asks;
 use super::follow::{self, Routes, Signal};
-use super::turn::{News, Sight, Turn};
+use super::turn::{News, Observation, Turn};
 use super::wire::{Event, Fault, FaultData, Message};
 use crate::exec::http::HttpError;
 
@@ -25,13 +25,13 @@ const LOOKS: u32 = 12;
 
 /// The shortest time between two looks that events trigger. So the second idle event of a turn, which follows
 /// the first at once, costs at most one more look.
-const BREATH: Duration = Duration::from_millis(30);
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(30);
 
 /// How many generations of subagents are searched for the session of a question.
 const GENERATIONS: usize = 4;
 
 /// How many sessions are remembered as not ours.
-const STRANGERS: usize = 1024;
+const FOREIGN_SESSIONS: usize = 1024;
 
 /// Intervals and time limits.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ pub struct Session {
 }
 
 /// What a look has read.
-struct Truth {
+struct ServerState {
     busy: Vec<String>,
     messages: Vec<Message>,
 }
@@ -209,7 +209,7 @@ impl Session {
         match given {
             // Nothing was sent, so a retry can't deliver the prompt twice.
             Err(ApiError::Http(HttpError::Unreachable(_))) => {
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(MIN_LOOK_INTERVAL).await;
                 self.parts.api.prompt(self.on(), id, prompt).await
             }
             given => given,
@@ -289,7 +289,7 @@ impl Session {
     /// Schedules a look as soon as possible, if a turn runs.
     fn hurry(&mut self) {
         if self.reply.is_some() {
-            self.due = self.due.min(Instant::now().max(self.looked + BREATH));
+            self.due = self.due.min(Instant::now().max(self.looked + MIN_LOOK_INTERVAL));
         }
     }
 
@@ -313,7 +313,8 @@ impl Session {
             Err(ApiError::NotFound(why)) => self.finish(TurnEnd::Forgotten(why)),
             Err(error) => {
                 self.failures += 1;
-                self.due = self.looked + (BREATH * (1 << self.failures.min(8))).min(self.parts.timing.poll);
+                self.due = self.looked
+                    + (MIN_LOOK_INTERVAL * (1 << self.failures.min(8))).min(self.parts.timing.poll);
                 tracing::debug!(session = %self.parts.id, %error, "cannot read an opencode session");
                 if self.failures >= LOOKS {
                     self.finish(TurnEnd::Failed(format!("the session can't be read: {error}").into()));
@@ -323,20 +324,20 @@ impl Session {
     }
 
     /// Reads the status before the messages: a session that was idle by then has written all of its messages.
-    async fn read(&self, turn: &Turn) -> Result<Truth, ApiError> {
+    async fn read(&self, turn: &Turn) -> Result<ServerState, ApiError> {
         let busy = self.parts.api.busy(&self.parts.directory).await?;
         let messages = self.parts.api.messages(self.on(), |message| turn.knows(message)).await?;
-        Ok(Truth { busy, messages })
+        Ok(ServerState { busy, messages })
     }
 
-    async fn take(&mut self, truth: &Truth, had_begun: bool) {
+    async fn take(&mut self, truth: &ServerState, had_begun: bool) {
         let Some(turn) = &mut self.turn else { return };
         let news = turn.read(&truth.messages);
         if let Some(question) = self.asks.unanswered() {
             turn.nobody_answered(question);
         }
         let timing = self.parts.timing;
-        let sight = Sight {
+        let sight = Observation {
             busy: truth.busy.iter().any(|busy| **busy == *self.parts.id),
             had_begun,
             now: self.looked.into_std(),
@@ -355,7 +356,7 @@ impl Session {
         let wait = match (sight.busy, turn_has_begun && !had_begun) {
             (true, _) => timing.poll,
             // It may well be over, but the status was read too early to say so.
-            (false, true) => BREATH,
+            (false, true) => MIN_LOOK_INTERVAL,
             (false, false) => timing.poll.min(timing.grace / 4),
         };
         self.due = self.looked + wait;
@@ -419,7 +420,7 @@ impl Session {
                 Err(_) => return false,
             }
         }
-        if self.strangers.len() < STRANGERS {
+        if self.strangers.len() < FOREIGN_SESSIONS {
             self.strangers.insert(session.to_owned());
         }
         false

@@ -34,7 +34,7 @@ pub enum News {
 
 /// What is known besides the messages when a turn is judged.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight {
+pub struct Observation {
     /// Whether the session was busy when that was queried, before the messages were read.
     pub busy: bool,
     /// Whether an answer had begun before that query. Until then a session that got a prompt can seem idle.
@@ -51,7 +51,7 @@ pub struct Sight {
 
 /// An answer of the turn.
 #[derive(Debug, Default)]
-struct Mine {
+struct Tracked {
     summary: bool,
     /// It was read when complete: nothing in it is new any more.
     settled: bool,
@@ -76,7 +76,7 @@ pub struct Turn {
     foreign: Option<String>,
     /// The conversation was compacted, so the next user message is the server's own.
     goes_on: bool,
-    messages: HashMap<String, Mine>,
+    messages: HashMap<String, Tracked>,
     last: Option<Last>,
     /// An answer to somebody else is newer than `last`.
     superseded: bool,
@@ -242,7 +242,7 @@ impl Turn {
     }
 
     /// Returns how the turn ended; `None` if it is not over.
-    pub fn judge(&mut self, sight: &Sight) -> Option<TurnEnd> {
+    pub fn judge(&mut self, sight: &Observation) -> Option<TurnEnd> {
         if sight.busy && !self.superseded {
             self.idle_since = None;
             self.was_busy = true;
@@ -260,7 +260,7 @@ impl Turn {
     }
 
     /// Judges a turn without an answer.
-    fn judge_silence(&self, sight: &Sight, idle_for: Duration) -> Option<TurnEnd> {
+    fn judge_silence(&self, sight: &Observation, idle_for: Duration) -> Option<TurnEnd> {
         if let Some((since, fault)) = &self.trouble
             && idle_for.min(sight.now.saturating_duration_since(*since)) >= sight.grace
         {
@@ -373,13 +373,13 @@ mod tests {
         turn.read(&messages).into_iter().map(text).collect()
     }
 
-    fn sight(busy: bool) -> Sight {
+    fn sight(busy: bool) -> Observation {
         let (grace, stall) = (Duration::from_secs(3), Duration::from_mins(1));
-        Sight { busy, had_begun: true, now: Instant::now(), cancelled: false, grace, stall }
+        Observation { busy, had_begun: true, now: Instant::now(), cancelled: false, grace, stall }
     }
 
-    fn later(sight: Sight, seconds: u64) -> Sight {
-        Sight { now: sight.now + Duration::from_secs(seconds), ..sight }
+    fn later(sight: Observation, seconds: u64) -> Observation {
+        Observation { now: sight.now + Duration::from_secs(seconds), ..sight }
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(turn.judge(&sight(true)), None);
         assert_eq!(read(&mut turn, &[steps[1].clone(), answer("a2", "msg_1", "stop", "two")]), "two");
         assert_eq!(turn.judge(&sight(true)), None);
-        assert_eq!(turn.judge(&Sight { had_begun: false, ..sight(false) }), None);
+        assert_eq!(turn.judge(&Observation { had_begun: false, ..sight(false) }), None);
         assert_eq!(turn.judge(&sight(false)), Some(TurnEnd::Completed));
     }
 
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn a_cancelled_prompt_that_was_not_begun_may_begin_yet() {
         let mut turn = turn();
-        let now = Sight { had_begun: false, cancelled: true, ..sight(false) };
+        let now = Observation { had_begun: false, cancelled: true, ..sight(false) };
         assert_eq!(turn.judge(&now), None);
         assert_eq!(turn.judge(&later(now, 3)), Some(TurnEnd::Cancelled));
         turn.on_busy();
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_prompt_that_nothing_comes_of_fails_with_the_reason() {
         let mut turn = turn();
-        let now = Sight { had_begun: false, ..sight(false) };
+        let now = Observation { had_begun: false, ..sight(false) };
         assert_eq!(turn.judge(&now), None);
         assert_eq!(turn.judge(&later(now, 59)), None);
         turn.complain(now.now, serde_json::from_value(json!({ "name": "UnknownError" })).unwrap());
